@@ -1,0 +1,1 @@
+"""How long a training step takes on GPUs you don't have, and why."""

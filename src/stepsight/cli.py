@@ -1,0 +1,67 @@
+"""The command line. Each command lives in ``stepsight.commands`` and loads when called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from stepsight.errors import StepsightError
+
+COMMANDS = {
+    "predict": "Predict the step time of a workload or a trace on a platform.",
+    "compare": "Two predictions side by side: what changed, and where the difference went.",
+    "shard": "Choose where the embedding tables live.",
+    "kernel": "Time one kernel, or a table of kernels, on a GPU.",
+    "collective": "Time a collective, or import measured ones.",
+    "calibrate": "Measure this machine and write a platform folder.",
+    "run": "Really train a workload here and report the measured step time.",
+    "validate": "Score predictions against measurements.",
+    "inspect": "Look into traces or index files.",
+    "platforms": "List the platforms and GPUs of the catalogue.",
+    "fit": "Refit the shipped models from measured tables.",
+}
+
+
+class LazyCommands(click.Group):
+    """Shows every command's help line without importing any of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"stepsight.commands.{cmd_name}")
+        command = module.command
+        if not isinstance(command, click.Command):  # a broken command module, not a user's mistake
+            raise TypeError(f"stepsight.commands.{cmd_name}.command is not a click command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="stepsight")
+def cli() -> None:
+    """How long a training step takes on GPUs you don't have, and why."""
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one clear line and exit code 2, never a traceback."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("stepsight: interrupted", err=True)
+        sys.exit(130)
+    except StepsightError as error:
+        click.echo(f"stepsight: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,15 @@
+"""What stepsight raises when the user, not the program, must act."""
+
+from __future__ import annotations
+
+
+class StepsightError(Exception):
+    """Something the user can fix. The message names the place, what is wrong and the fix."""
+
+
+class InputError(StepsightError):
+    """A file or field that cannot be used as given."""
+
+    def __init__(self, where: str, problem: str, fix: str = "") -> None:
+        self.where, self.problem, self.fix = where, problem, fix
+        super().__init__(f"{where}: {problem}" + (f"; {fix}" if fix else ""))

@@ -1,0 +1,42 @@
+"""What an embedding kernel is asked to do: which tables, how many lookups, which rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepsight.kernels.embedding.indices import IndexDistribution
+
+
+@dataclass(frozen=True, slots=True)
+class TableLookup:
+    """One table (or one column slice of one) in one lookup.
+
+    ``batch`` bags of ``pooling`` lookups on average; ``indices`` says which rows they hit.
+    """
+
+    rows: int
+    dim: int
+    batch: int
+    pooling: float
+    indices: IndexDistribution
+    dtype: str = "fp32"
+    weighted: bool = False
+
+    @property
+    def lookups(self) -> float:
+        return self.batch * self.pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A fused lookup over many tables; ``optimizer`` is the fused update of its backward.
+
+    ``optimizer``: none, sgd, adagrad, rowwise_adagrad, adam. ``fused`` is False for one
+    ``nn.EmbeddingBag`` call per table. The order of the tables means nothing.
+    """
+
+    tables: tuple[TableLookup, ...]
+    optimizer: str = "sgd"
+    fused: bool = True

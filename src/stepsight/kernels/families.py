@@ -1,0 +1,139 @@
+"""The kernel families: which sizes each has, and the work they imply.
+
+A family is what the models are fitted for. ``work`` turns sizes into FLOPs and DRAM
+bytes; with a GPU's peaks that is the speed of light, the least time physics allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+
+Dims = Mapping[str, FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Name, the sizes it needs, its category in reports, FLOPs and bytes moved.
+
+    ``flops`` and ``bytes`` take the columns of sizes and the bytes of one element.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    category: str
+    flops: Callable[[Dims], FloatArray]
+    bytes: Callable[[Dims, FloatArray], FloatArray]
+
+
+def _zero(d: Dims) -> FloatArray:
+    return np.zeros_like(next(iter(d.values())))
+
+
+def _gemm_bytes(d: Dims, e: FloatArray) -> FloatArray:
+    return e * d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + d["m"] * d["n"])
+
+
+def _conv_out(d: Dims) -> tuple[FloatArray, FloatArray]:
+    h = np.floor((d["h"] + 2 * d["padding"] - d["kh"]) / d["stride"]) + 1
+    w = np.floor((d["w"] + 2 * d["padding"] - d["kw"]) / d["stride"]) + 1
+    return np.maximum(h, 1), np.maximum(w, 1)
+
+
+def _conv_flops(d: Dims) -> FloatArray:
+    ho, wo = _conv_out(d)
+    return 2 * d["batch"] * d["c_out"] * ho * wo * (d["c_in"] / d["groups"]) * d["kh"] * d["kw"]
+
+
+def _conv_bytes(d: Dims, e: FloatArray) -> FloatArray:
+    ho, wo = _conv_out(d)
+    weights = d["c_out"] * (d["c_in"] / d["groups"]) * d["kh"] * d["kw"]
+    return e * (d["batch"] * d["c_in"] * d["h"] * d["w"] + weights + d["batch"] * d["c_out"] * ho * wo)
+
+
+def _attention_flops(d: Dims) -> FloatArray:
+    full = 4 * d["batch"] * d["heads"] * d["q"] * d["kv"] * d["head_dim"]
+    return np.where(d["causal"] > 0, full / 2, full)
+
+
+def _attention_bytes(d: Dims, e: FloatArray) -> FloatArray:
+    q_and_out = 2 * d["heads"] * d["q"]
+    return e * d["batch"] * d["head_dim"] * (q_and_out + 2 * d["kv_heads"] * d["kv"])
+
+
+def _rows_cols(factor: float) -> Callable[[Dims, FloatArray], FloatArray]:
+    return lambda d, e: factor * e * d["rows"] * d["cols"]
+
+
+def _stated(d: Dims, e: FloatArray) -> FloatArray:
+    return d["read_bytes"] + d["write_bytes"]
+
+
+_CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "groups")
+_ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal")
+_MATRIX = ("rows", "cols")
+
+FAMILIES: dict[str, Family] = {
+    f.name: f
+    for f in (
+        # C[b] = A[b] (m×k) · B[b] (k×n); kernel.name says linear, bmm, dgrad, wgrad …
+        Family("gemm", ("batch", "m", "n", "k"), "gemm",
+               lambda d: 2 * d["batch"] * d["m"] * d["n"] * d["k"], _gemm_bytes),
+        # Anything that streams elements once; kernel.name says add, mul, gelu, cast …
+        Family("elementwise", ("elements", "read_bytes", "write_bytes"), "vector",
+               lambda d: d["elements"], _stated),
+        Family("softmax", _MATRIX, "vector", lambda d: 5 * d["rows"] * d["cols"], _rows_cols(2)),
+        Family("softmax_backward", _MATRIX, "vector", lambda d: 4 * d["rows"] * d["cols"], _rows_cols(3)),
+        Family("layer_norm", _MATRIX, "vector", lambda d: 8 * d["rows"] * d["cols"], _rows_cols(2)),
+        Family("layer_norm_backward", _MATRIX, "vector", lambda d: 14 * d["rows"] * d["cols"], _rows_cols(3)),
+        Family("batch_norm", _MATRIX, "vector", lambda d: 8 * d["rows"] * d["cols"], _rows_cols(3)),
+        Family("batch_norm_backward", _MATRIX, "vector", lambda d: 14 * d["rows"] * d["cols"], _rows_cols(5)),
+        # rows outputs, each the reduction of cols inputs.
+        Family("reduce", _MATRIX, "vector", lambda d: d["rows"] * d["cols"],
+               lambda d, e: e * d["rows"] * (d["cols"] + 1)),
+        Family("dropout", ("elements",), "vector", lambda d: 10 * d["elements"],
+               lambda d, e: (2 * e + 1) * d["elements"]),
+        Family("pool", ("elements", "read_bytes", "write_bytes"), "vector", lambda d: d["elements"], _stated),
+        # `rows` indices pick rows of `cols` out of a table of `table_rows`.
+        Family("gather", ("rows", "cols", "table_rows"), "vector", _zero,
+               lambda d, e: d["rows"] * (2 * e * d["cols"] + 8)),
+        Family("scatter", ("rows", "cols", "table_rows"), "vector", _zero,
+               lambda d, e: d["rows"] * (2 * e * d["cols"] + 8) + e * d["table_rows"] * d["cols"]),
+        Family("concat", ("read_bytes", "write_bytes", "inputs"), "vector", _zero, _stated),
+        # A strided copy: the read and the write order differ.
+        Family("transpose", ("elements",), "vector", _zero, lambda d, e: 2 * e * d["elements"]),
+        Family("sort", ("elements",), "vector", _zero, lambda d, e: 4 * e * 2 * d["elements"]),
+        Family("copy_h2d", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),
+        Family("copy_d2h", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),
+        Family("copy_d2d", ("bytes",), "copy", _zero, lambda d, e: 2 * d["bytes"]),
+        Family("fill", ("bytes",), "vector", _zero, lambda d, e: d["bytes"]),
+        Family("conv", _CONV, "conv", _conv_flops, _conv_bytes),
+        Family("conv_dgrad", _CONV, "conv", _conv_flops, _conv_bytes),
+        Family("conv_wgrad", _CONV, "conv", _conv_flops, _conv_bytes),
+        # Fused (flash or memory-efficient) attention.
+        Family("attention", _ATTENTION, "attention", _attention_flops, _attention_bytes),
+        Family("attention_backward", _ATTENTION, "attention", lambda d: 2.5 * _attention_flops(d),
+               lambda d, e: 2 * _attention_bytes(d, e)),
+        # A multi-tensor (foreach or fused) update over `tensors` tensors.
+        Family("optimizer", ("elements", "read_bytes", "write_bytes", "tensors"), "optimizer",
+               lambda d: 4 * d["elements"], _stated),
+        # `rows` samples; the picked log-probability of each.
+        Family("nll_loss", _MATRIX, "vector", _zero, lambda d, e: d["rows"] * (e + 8)),
+        Family("nll_loss_backward", _MATRIX, "vector", _zero, lambda d, e: e * d["rows"] * d["cols"]),
+        # Sizes live in Kernel.lookup.
+        Family("embedding", (), "embedding", _zero, lambda d, e: _zero(d)),
+        Family("embedding_backward", (), "embedding", _zero, lambda d, e: _zero(d)),
+        # A kernel known only by its traffic.
+        Family("other", ("flops", "read_bytes", "write_bytes"), "other", lambda d: d["flops"], _stated),
+    )
+}  # fmt: skip
+
+
+def category(family: str) -> str:
+    """The report category of a family; unknown families count as "other"."""
+    known = FAMILIES.get(family)
+    return known.category if known else "other"

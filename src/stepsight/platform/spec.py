@@ -1,0 +1,95 @@
+"""What a platform is made of: plain figures, every one from a data sheet or a measurement.
+
+Hardware is data: the catalogue's TOML files hold these records with a source for each
+figure; models (``kernels``, ``collectives``, ``overheads``) are fitted on top of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSpec:
+    """One processor, as its maker describes it. Peaks are dense (no sparsity).
+
+    ``peak_tflops`` is by dtype: fp64, fp32, tf32, fp16, bf16, fp8 (missing where the
+    hardware has no such unit). A CPU is described by the same record.
+    """
+
+    name: str
+    vendor: str
+    architecture: str
+    sms: int
+    clock_mhz: float
+    memory_gb: float
+    memory_gbps: float
+    l2_mb: float
+    l2_gbps: float
+    peak_tflops: Mapping[str, float]
+    pcie_gbps: float
+    shared_kb_per_sm: float = 64.0
+    sector_bytes: int = 32
+    launch_us: float = 2.0
+    source: str = ""
+    aliases: tuple[str, ...] = ()
+
+    def peak_flops(self, dtype: str) -> float:
+        """Peak FLOP/s for a dtype; a dtype without its own unit runs on the fp32 one."""
+        return 1e12 * self.peak_tflops.get(dtype, self.peak_tflops["fp32"])
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpec:
+    """How the GPUs of a node (or the nodes) are joined.
+
+    ``kind``: nvlink_mesh, nvswitch, xgmi, pcie, loopback, ethernet, infiniband, none.
+    ``gbps`` is gigabytes per second, one direction, per GPU.
+    """
+
+    kind: str
+    gbps: float
+    latency_us: float
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """The host that launches. ``speed`` scales T1–T5: 2.0 is a host twice as fast.
+
+    ``synchronous``: the host executes the kernels itself (a CPU platform).
+    """
+
+    name: str
+    speed: float = 1.0
+    synchronous: bool = False
+    cores: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContentionSpec:
+    """How much slower work gets while the other kind runs beside it (1.0 = not at all)."""
+
+    compute_under_comm: float = 1.0
+    comm_under_compute: float = 1.0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformSpec:
+    """GPUs, host and links by figures; `load_platform` adds the fitted models."""
+
+    name: str
+    gpu: GpuSpec
+    gpus_per_node: int
+    nodes: int
+    link: LinkSpec
+    nic: LinkSpec | None
+    host: HostSpec
+    contention: ContentionSpec = field(default_factory=ContentionSpec)
+
+    @property
+    def ranks(self) -> int:
+        return self.gpus_per_node * self.nodes
