@@ -1,0 +1,125 @@
+"""Kernels as columns: one `Batch` per family and dtype, so that models answer with array arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.kernels.families import FAMILIES
+from stepsight.workload.program import DTYPE_BYTES, Kernel
+
+UNKNOWN_DTYPE_BYTES = 4
+"""A dtype nobody has heard of is taken to be as wide as fp32."""
+
+_NEUTRAL = {"padding": 0.0, "causal": 0.0, "flops": 0.0}
+"""What a size is when a kernel does not state it; 1 for all others."""
+
+_SAME_AS = {"kv_heads": "heads", "kv": "q", "kw": "kh", "w": "h", "write_bytes": "read_bytes"}
+"""Sizes that, unless stated, equal another one (plain attention, square images, copies)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Kernels of one family and dtype: their sizes as columns, their names, their positions.
+
+    ``names`` holds each kernel's own name (``linear``, ``bmm``, ``gelu`` …); the models map it
+    to the variant they know. ``positions`` is where each stood in what the caller handed in.
+    """
+
+    family: str
+    dtype: str
+    dims: Mapping[str, FloatArray]
+    names: Sequence[str]
+    positions: IntArray
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def element_bytes(self) -> FloatArray:
+        width = DTYPE_BYTES.get(self.dtype, UNKNOWN_DTYPE_BYTES)
+        return np.full(len(self), float(width))
+
+    @property
+    def known(self) -> bool:
+        return self.family in FAMILIES
+
+    @property
+    def flops(self) -> FloatArray:
+        """Arithmetic the kernels cannot avoid."""
+        return FAMILIES[self.family].flops(self.dims)
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Traffic to memory the kernels cannot avoid."""
+        return FAMILIES[self.family].bytes(self.dims, self.element_bytes)
+
+    @classmethod
+    def of(
+        cls, family: str, dtype: str, dims: Mapping[str, FloatArray], names: Sequence[str] | str = ""
+    ) -> Batch:
+        """A batch straight from columns; sizes that are missing get their neutral value."""
+        n = max((len(np.atleast_1d(column)) for column in dims.values()), default=0)
+        given = {
+            key: np.broadcast_to(np.asarray(column, dtype=np.float64), n) for key, column in dims.items()
+        }
+        labels = [names] * n if isinstance(names, str) else names
+        return cls(family, dtype, complete(family, dtype, given, n), labels, np.arange(n))
+
+
+def complete(family: str, dtype: str, dims: Mapping[str, FloatArray], n: int) -> dict[str, FloatArray]:
+    """All sizes of the family, the missing ones filled in, none below zero or not finite."""
+    wanted = FAMILIES[family].dims if family in FAMILIES else tuple(dims)
+    width = DTYPE_BYTES.get(dtype, UNKNOWN_DTYPE_BYTES)
+    full: dict[str, FloatArray] = {}
+    for key in wanted:
+        column = dims.get(key)
+        if column is None and key == "read_bytes" and "elements" in dims:
+            column = dims["elements"] * width
+        if column is None and key == "elements" and "read_bytes" in dims:
+            column = dims["read_bytes"] / width
+        if column is None and key in _SAME_AS:
+            column = full.get(_SAME_AS[key], dims.get(_SAME_AS[key]))
+        if column is None:
+            column = np.full(n, _NEUTRAL.get(key, 1.0))
+        full[key] = np.maximum(np.nan_to_num(column, nan=1.0, posinf=1e18), 0.0)
+    return full
+
+
+def batches(kernels: Sequence[Kernel]) -> Iterator[Batch]:
+    """Sort kernels into one batch per family and dtype."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, kernel in enumerate(kernels):
+        key = (kernel.family, kernel.dtype)
+        if key in groups:
+            groups[key].append(i)
+        else:
+            groups[key] = [i]
+    for (family, dtype), positions in groups.items():
+        members = [kernels[i] for i in positions]
+        dims = complete(family, dtype, _columns(members), len(members))
+        yield Batch(family, dtype, dims, [k.name for k in members], np.array(positions, dtype=np.int64))
+
+
+def _columns(members: Sequence[Kernel]) -> dict[str, FloatArray]:
+    keys = {tuple([key for key, _ in kernel.dims]) for kernel in members}
+    if len(keys) == 1:  # the usual case: all kernels of a family state the same sizes in the same order
+        (order,) = keys
+        values = chain.from_iterable([[value for _, value in kernel.dims] for kernel in members])
+        table = np.fromiter(values, dtype=np.float64, count=len(members) * len(order))
+        return dict(zip(order, table.reshape(len(members), len(order)).T, strict=True))
+    names = sorted({key for order in keys for key in order})
+    columns = {name: np.full(len(members), np.nan) for name in names}
+    for i, kernel in enumerate(members):
+        for key, value in kernel.dims:
+            columns[key][i] = value
+    for name, column in columns.items():
+        if name in _SAME_AS and _SAME_AS[name] in columns:
+            columns[name] = np.where(np.isnan(column), columns[_SAME_AS[name]], column)
+        else:
+            columns[name] = np.where(np.isnan(column), _NEUTRAL.get(name, 1.0), column)
+    return columns

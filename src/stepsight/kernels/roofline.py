@@ -1,0 +1,95 @@
+"""The speed of light, and how much of it a family reaches where nothing was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.kernels.columns import Batch
+from stepsight.platform.spec import GpuSpec
+
+KERNEL_FLOOR_US = 2.0
+"""The shortest kernel: launch of the grid, one memory round trip, drain. Smallest durations in
+profiler traces are 1.0–2.5 µs on V100, A100 and H100 (trace_kernels.parquet)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """The share of peak arithmetic and of memory bandwidth that a family reaches when large."""
+
+    arithmetic: float
+    bandwidth: float
+
+
+# Medians over kernels above 50 µs in profiler traces of V100, A100 and H100 (trace_kernels.parquet),
+# rounded; copies over PCIe from the V100 DLRM kernel lists.
+EFFICIENCY: Mapping[str, Efficiency] = {
+    "gemm": Efficiency(0.75, 0.75),
+    "conv": Efficiency(0.60, 0.70),
+    "conv_dgrad": Efficiency(0.55, 0.65),
+    "conv_wgrad": Efficiency(0.50, 0.60),
+    "attention": Efficiency(0.55, 0.70),
+    "attention_backward": Efficiency(0.45, 0.65),
+    "gather": Efficiency(0.5, 0.55),
+    "scatter": Efficiency(0.5, 0.40),
+    "transpose": Efficiency(0.5, 0.60),
+    "sort": Efficiency(0.5, 0.30),
+    "layer_norm_backward": Efficiency(0.5, 0.65),
+    "reduce": Efficiency(0.5, 0.70),
+}
+USUAL = Efficiency(0.5, 0.80)
+
+TENSOR_CORE_FAMILIES = frozenset(
+    {"gemm", "conv", "conv_dgrad", "conv_wgrad", "attention", "attention_backward"}
+)
+PCIE_FAMILIES = frozenset({"copy_h2d", "copy_d2h"})
+
+SPREAD_ROOFLINE = 0.3
+SPREAD_UNKNOWN = 0.7
+
+
+def bandwidth_gbps(batch: Batch, spec: GpuSpec) -> float:
+    """What the family's bytes cross: PCIe for copies from and to the host, else device memory."""
+    return spec.pcie_gbps if batch.family in PCIE_FAMILIES else spec.memory_gbps
+
+
+def peak_flops(batch: Batch, spec: GpuSpec) -> float:
+    """FLOP/s the family can use: element-wise work never runs on tensor cores."""
+    if batch.family in TENSOR_CORE_FAMILIES:
+        return spec.peak_flops(batch.dtype)
+    return spec.peak_flops("fp32")
+
+
+def speed_of_light_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """The least time physics allows: arithmetic at peak, or bytes at full bandwidth."""
+    arithmetic = batch.flops / peak_flops(batch, spec) * 1e6
+    traffic = batch.bytes / (bandwidth_gbps(batch, spec) * 1e3)
+    return np.maximum(arithmetic, traffic)
+
+
+def roofline(batch: Batch, spec: GpuSpec) -> Estimates:
+    """Speed of light over the family's usual efficiency, plus the shortest kernel."""
+    if not batch.known:
+        return unknown(batch, spec)
+    reach = EFFICIENCY.get(batch.family, USUAL)
+    arithmetic = batch.flops / peak_flops(batch, spec) * 1e6 / reach.arithmetic
+    traffic = batch.bytes / (bandwidth_gbps(batch, spec) * 1e3) / reach.bandwidth
+    time_us = KERNEL_FLOOR_US + np.maximum(arithmetic, traffic)
+    return Estimates.uniform(time_us, Source.ROOFLINE, SPREAD_ROOFLINE)
+
+
+def unknown(batch: Batch, spec: GpuSpec) -> Estimates:
+    """A family without a model: its stated bytes, else ten kernel floors, and a note that says so."""
+    n = len(batch)
+    traffic = np.zeros(n)
+    for key in ("read_bytes", "write_bytes", "bytes"):
+        if key in batch.dims:
+            traffic = traffic + batch.dims[key]
+    stated = traffic / (spec.memory_gbps * 1e3) / USUAL.bandwidth
+    time_us = KERNEL_FLOOR_US + np.where(traffic > 0, stated, 9 * KERNEL_FLOOR_US)
+    return Estimates.uniform(
+        time_us, Source.DEFAULT, SPREAD_UNKNOWN, f"no model for kernel family {batch.family!r}"
+    )
