@@ -1,0 +1,258 @@
+"""Host overheads by operator: what the host spends around and between launches.
+
+T1 gap before an operator, T2 its start to its first launch, T3 its last launch to its
+end, T4 one launch call, T5 the gap between two launches inside it; for an operator that
+launches nothing, T5 is its whole host time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name, stem
+from stepsight.workload.program import HostTimes
+
+LAUNCH = "cudaLaunchKernel"
+"""The runtime call whose T4 serves where the call is not known."""
+DEFAULT_ERA = "v100"
+
+
+class Stat(msgspec.Struct, frozen=True, array_like=True):
+    """Mean and standard deviation in µs of ``count`` samples; what the profiler added is not in it.
+
+    ``profiler_us`` is the mean that was taken out, so that a profiled run can be rebuilt.
+    """
+
+    mean: float
+    std: float = 0.0
+    count: int = 0
+    profiler_us: float = 0.0
+
+    @classmethod
+    def pooled(cls, stats: list[Stat], *, one_vote_each: bool = False) -> Stat:
+        """The statistics of all samples together, or with every entry counting once."""
+        n = np.array([1 if one_vote_each else max(s.count, 1) for s in stats], dtype=np.float64)
+        means = np.array([s.mean for s in stats])
+        mean = float(np.average(means, weights=n))
+        variance = np.average(np.array([s.std for s in stats]) ** 2 + (means - mean) ** 2, weights=n)
+        cost = np.average([s.profiler_us for s in stats], weights=n)
+        return cls(mean, float(np.sqrt(variance)), int(sum(s.count for s in stats)), float(cost))
+
+
+class OpStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is known of one operator; a missing part falls back on its class.
+
+    ``t5`` is the gap between launches, ``whole`` the host time when nothing is launched.
+    """
+
+    t1: Stat | None = None
+    t2: Stat | None = None
+    t3: Stat | None = None
+    t4: Stat | None = None
+    t5: Stat | None = None
+    whole: Stat | None = None
+
+    @classmethod
+    def pooled(cls, many: list[OpStats], *, one_vote_each: bool = False) -> OpStats:
+        """Each part pooled over the operators that know it."""
+
+        def part(name: str) -> Stat | None:
+            known = [s for s in (getattr(o, name) for o in many) if s is not None]
+            return Stat.pooled(known, one_vote_each=one_vote_each) if known else None
+
+        return cls(*(part(name) for name in cls.__struct_fields__))
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The layout of an overheads JSON file."""
+
+    host: str
+    provenance: str
+    ops: dict[str, OpStats]
+    classes: dict[str, OpStats]
+    launches: dict[str, Stat]
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Host overheads of one host (or one era of hosts), by operator, class and launch call."""
+
+    ops: Mapping[str, OpStats]
+    classes: Mapping[str, OpStats]
+    launches: Mapping[str, Stat]
+    provenance: str = ""
+    host: str = ""
+    _stems: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._stems.update({stem(name): name for name in self.ops})
+
+    @property
+    def defaults(self) -> Mapping[str, OpStats]:
+        """What stands in for an unknown operator, by class."""
+        return self.classes
+
+    def known(self, op_name: str) -> bool:
+        """Whether this very operator was seen, rather than only its class."""
+        return self._find(op_name) is not None
+
+    def of(self, op_name: str, launches: int | None = None, *, with_profiler: bool = False) -> HostTimes:
+        """T1–T5 of an operator in µs. With ``launches=0``, T5 is its whole host time.
+
+        Without ``launches``, T5 is the gap where the operator was ever seen to launch.
+        """
+        seen = self._find(op_name) or OpStats()
+        group = self.classes.get(op_class(op_name)) or self.classes["forward"]
+        t4 = self._mean(seen.t4 or self.launches.get(LAUNCH) or group.t4, with_profiler)
+        if launches is None:
+            launches = 0 if seen.t2 is None and seen.whole is not None else 1
+        t5 = self._part(seen, group, "t5" if launches else "whole", with_profiler)
+        t1, t2, t3 = (self._part(seen, group, name, with_profiler) for name in ("t1", "t2", "t3"))
+        return HostTimes(t1, t2, t3, t4, t5)
+
+    def launch_us(self, call: str = LAUNCH, *, with_profiler: bool = False) -> float:
+        """T4 of one runtime call."""
+        return self._mean(self.launches.get(call) or self.launches.get(LAUNCH), with_profiler)
+
+    def spread(self, op_name: str) -> float:
+        """Standard deviation over mean of the operator's host time."""
+        seen = self._find(op_name) or self.classes[op_class(op_name)]
+        known = [s for s in (seen.t2, seen.t3, seen.whole) if s is not None and s.mean > 0]
+        return max((s.std / s.mean for s in known), default=0.5)
+
+    def scaled(self, speed: float) -> Overheads:
+        """The same on a host ``speed`` times as fast."""
+
+        def faster(s: Stat | None) -> Stat | None:
+            return s and Stat(s.mean / speed, s.std / speed, s.count, s.profiler_us / speed)
+
+        def every(o: OpStats) -> OpStats:
+            return OpStats(*(faster(getattr(o, name)) for name in OpStats.__struct_fields__))
+
+        return Overheads(
+            {k: every(v) for k, v in self.ops.items()},
+            {k: every(v) for k, v in self.classes.items()},
+            {k: Stat(s.mean / speed, s.std / speed, s.count, s.profiler_us / speed)
+             for k, s in self.launches.items()},
+            f"{self.provenance}; divided by {speed:g}", self.host,
+        )  # fmt: skip
+
+    def merged(self, other: Overheads) -> Overheads:
+        """Both sets of samples pooled."""
+        return pooled([self, other])
+
+    def over(self, fallback: Overheads) -> Overheads:
+        """This set first; what it has never seen comes from ``fallback``."""
+        return Overheads(
+            {**fallback.ops, **self.ops},
+            {k: _filled(self.classes.get(k), v) for k, v in fallback.classes.items()},
+            {**fallback.launches, **self.launches},
+            f"{self.provenance}; else {fallback.provenance}",
+            self.host,
+        )
+
+    def save(self, path: Path) -> None:
+        """Write as JSON."""
+        rounded = {k: _rounded(v) for k, v in sorted(self.ops.items())}
+        classes = {k: _rounded(v) for k, v in sorted(self.classes.items())}
+        launches = {k: _round(s) for k, s in sorted(self.launches.items())}
+        file = _File(self.host, self.provenance, rounded, classes, launches)
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+
+    @classmethod
+    def load(cls, path: Path) -> Overheads:
+        """Read what `save` wrote."""
+        try:
+            return cls.decode(path.read_bytes())
+        except OSError as error:
+            raise InputError(str(path), f"cannot be read ({error.strerror})") from None
+        except msgspec.DecodeError as error:
+            raise InputError(
+                str(path), f"is not an overheads file ({error})", "gather it again from traces"
+            ) from None
+
+    @classmethod
+    def decode(cls, content: bytes) -> Overheads:
+        """From the bytes of an overheads file."""
+        file = msgspec.json.decode(content, type=_File)
+        missing = [c for c in OP_CLASSES if c not in file.classes]
+        if missing:
+            raise msgspec.ValidationError(f"no defaults for the op classes {', '.join(missing)}")
+        return cls(file.ops, file.classes, file.launches, file.provenance, file.host)
+
+    def _find(self, op_name: str) -> OpStats | None:
+        name = plain_name(op_name)
+        found = self.ops.get(name)
+        return found if found is not None else self.ops.get(self._stems.get(stem(name), ""))
+
+    def _part(self, seen: OpStats, group: OpStats, name: str, with_profiler: bool) -> float:
+        return self._mean(getattr(seen, name) or getattr(group, name), with_profiler)
+
+    @staticmethod
+    def _mean(stat: Stat | None, with_profiler: bool) -> float:
+        if stat is None:
+            return 0.0
+        return stat.mean + (stat.profiler_us if with_profiler else 0.0)
+
+
+def pooled(sets: list[Overheads]) -> Overheads:
+    """Many workloads' overheads as one shared set."""
+
+    def join(maps: list[Mapping[str, OpStats]]) -> dict[str, OpStats]:
+        names = {name for m in maps for name in m}
+        return {name: OpStats.pooled([m[name] for m in maps if name in m]) for name in sorted(names)}
+
+    calls = sorted({call for s in sets for call in s.launches})
+    return Overheads(
+        join([s.ops for s in sets]),
+        join([s.classes for s in sets]),
+        {c: Stat.pooled([s.launches[c] for s in sets if c in s.launches]) for c in calls},
+        "; ".join(dict.fromkeys(s.provenance for s in sets if s.provenance)),
+        "; ".join(dict.fromkeys(s.host for s in sets if s.host)),
+    )
+
+
+def default_overheads(era: str = DEFAULT_ERA) -> Overheads:
+    """The shipped overheads of a host era; `eras` lists them."""
+    name = era if era in eras() else DEFAULT_ERA
+    return Overheads.decode((resources.files(__package__) / "defaults" / f"{name}.json").read_bytes())
+
+
+def eras() -> tuple[str, ...]:
+    """The host eras with shipped overheads."""
+    folder = resources.files(__package__) / "defaults"
+    return tuple(sorted(f.name[:-5] for f in folder.iterdir() if f.name.endswith(".json")))
+
+
+def class_defaults(ops: Mapping[str, OpStats]) -> dict[str, OpStats]:
+    """One stand-in operator per class: every operator has one vote, so that no frequent one rules.
+
+    A part that no member of the class knows comes from all operators together.
+    """
+    members: dict[str, list[OpStats]] = {c: [] for c in OP_CLASSES}
+    for name, stats in ops.items():
+        members[op_class(name)].append(stats)
+    everything = OpStats.pooled(list(ops.values()), one_vote_each=True)
+    return {c: _filled(OpStats.pooled(m, one_vote_each=True), everything) for c, m in members.items()}
+
+
+def _filled(first: OpStats | None, second: OpStats) -> OpStats:
+    if first is None:
+        return second
+    return OpStats(*(getattr(first, n) or getattr(second, n) for n in OpStats.__struct_fields__))
+
+
+def _round(s: Stat) -> Stat:
+    return Stat(round(s.mean, 2), round(s.std, 2), s.count, round(s.profiler_us, 2))
+
+
+def _rounded(o: OpStats) -> OpStats:
+    parts = (getattr(o, name) for name in OpStats.__struct_fields__)
+    return OpStats(*(_round(p) if p is not None else None for p in parts))
