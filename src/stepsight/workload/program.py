@@ -77,7 +77,9 @@ class Collective:
     reduce_scatter: the large buffer (all ranks' shares together); all_to_all: what one rank
     sends in all, its own share included; send_recv: the message.
     ``send_bytes`` is the n×n matrix of an all_to_allv (row sends to column); ``bytes`` is
-    then the largest row sum. ``group`` names a `Group` of the `Job`.
+    then the largest row sum. ``group`` names a group of the `Job`.
+    ``after`` names the streams whose queued work must end before the data may move: the
+    compute stream that made the input, unless the op's own waits say it better.
     """
 
     kind: str
@@ -88,6 +90,7 @@ class Collective:
     send_bytes: FloatArray | None = field(default=None, compare=False)
     name: str = ""
     measured_us: float | None = None
+    after: tuple[str, ...] = (COMPUTE,)
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:
@@ -118,12 +121,25 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the tensor library below autograd: its name and its tensor inputs' sizes.
+
+    Views cost no kernel and are left out. This is what a real run of the same model is
+    compared with, call by call.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One host operator: waits, then launches, then perhaps blocks.
 
     ``blocks_host``: the host waits for the op's last kernel (``.item()``, a copy to
     pageable memory). ``shapes`` are the tensor inputs' sizes, where known. ``overhead_us`` is
     the op's own host time where a trace showed it; the platform's overheads serve otherwise.
+    ``calls`` are the library calls inside it, where a builder knows them.
     """
 
     name: str
@@ -135,6 +151,7 @@ class Op:
     label: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()
     overhead_us: HostTimes | None = None
+    calls: tuple[Call, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

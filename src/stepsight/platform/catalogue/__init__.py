@@ -1,0 +1,1 @@
+"""GPUs as data: one TOML file each, with the source beside every figure."""

@@ -1,0 +1,199 @@
+"""From a name or a path to a platform with its models.
+
+Names read ``[NODESx]GPUSx<gpu>[-<NIC>G]``: ``4xV100-SXM2``, ``8xA100-SXM4-40G``,
+``2x8xH100-SXM-400G`` (two nodes of eight, one 400 Gb/s NIC per GPU). A path names a
+user's own platform: a TOML file, or the folder that ``stepsight calibrate`` wrote.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stepsight.collectives.models import CollectiveModels
+from stepsight.errors import InputError
+from stepsight.kernels.models import KernelModels
+from stepsight.overheads.tables import Overheads
+from stepsight.platform.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
+from stepsight.platform.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
+from stepsight.records import Table, nearest, override, read_toml, record
+
+__all__ = ["Platform", "load_gpu", "load_platform"]
+
+_NAME = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<rest>.+)", re.IGNORECASE)
+_NIC = re.compile(r"(?P<gpu>.+)-(?P<nic>\d+)G", re.IGNORECASE)
+GBIT_PER_GBYTE = 8.0
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A platform's figures and, made when first asked for, its fitted models."""
+
+    spec: PlatformSpec
+    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @cached_property
+    def kernels(self) -> KernelModels:
+        return (
+            KernelModels.load(self.folder, self.spec.gpu)
+            if self.folder
+            else KernelModels.for_gpu(self.spec.gpu)
+        )
+
+    @cached_property
+    def collectives(self) -> CollectiveModels:
+        if self.folder:
+            return CollectiveModels.load(self.folder, self.spec)
+        return CollectiveModels.for_platform(self.spec)
+
+    @cached_property
+    def overheads(self) -> Overheads:
+        host = self.spec.host
+        path = self.folder / "overheads.json" if self.folder else None
+        table = Overheads.load(path) if path and path.exists() else Overheads.default(host.name)
+        return table.scaled(1.0 / host.speed) if host.speed != 1.0 else table
+
+    def with_ranks(self, ranks: int) -> Platform:
+        """The same platform, refused where it has fewer GPUs than the job needs."""
+        if ranks > self.spec.ranks:
+            raise InputError(
+                f"platform {self.name}", f"has {self.spec.ranks} GPUs, the workload needs {ranks}",
+                "name a larger platform or set parallel.ranks lower",
+            )  # fmt: skip
+        return self
+
+
+def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Platform:
+    """The platform of that name, or the one described at that path.
+
+    ``overrides`` are assignments such as ``link.gbps=100`` or ``host.speed=2``.
+    """
+    text = str(name_or_path)
+    path = Path(text)
+    if path.is_dir() or path.suffix == ".toml":
+        return _from_path(path, overrides)
+    spec = _named(text)
+    return Platform(_overridden(spec, overrides) if overrides else spec)
+
+
+def _named(name: str) -> PlatformSpec:
+    match = _NAME.fullmatch(name.strip())
+    if not match:
+        if find_gpu(name):
+            return _named(f"1x{name}")
+        raise InputError(
+            f"platform {name!r}", "neither a name of the form 8xA100-SXM4-40G nor a path that exists",
+            "`stepsight platforms` lists what there is",
+        )  # fmt: skip
+    nodes, gpus, rest = int(match["nodes"] or 1), int(match["gpus"]), match["rest"]
+    entry, nic = _gpu_and_nic(rest, name)
+    if nodes < 1 or gpus < 1:
+        raise InputError(f"platform {name!r}", "needs at least one GPU", "write 1x…")
+    return _spec(name, entry, gpus, nodes, nic)
+
+
+def _gpu_and_nic(text: str, platform: str) -> tuple[GpuEntry, float | None]:
+    """The GPU, and the NIC's GB/s where the name ends in one (``-400G``)."""
+    entry = find_gpu(text)
+    if entry:
+        return entry, None
+    with_nic = _NIC.fullmatch(text)
+    entry = find_gpu(with_nic["gpu"]) if with_nic else None
+    if entry is None or with_nic is None:
+        raise InputError(f"platform {platform!r}", f"unknown GPU {text!r}", nearest(text, gpu_catalogue()))
+    return entry, float(with_nic["nic"]) / GBIT_PER_GBYTE
+
+
+def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | None) -> PlatformSpec:
+    nic: LinkSpec | None = None
+    if nodes > 1:
+        nic = entry.nic if nic_gbps is None else replace(entry.nic, gbps=nic_gbps, source="given in the name")
+    return PlatformSpec(name, entry.gpu, gpus, nodes, entry.link, nic, HostSpec(entry.host_era))
+
+
+def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
+    file = path / "platform.toml" if path.is_dir() else path
+    table = override(read_toml(file), overrides)
+    return Platform(_spec_from(table, str(file)), path if path.is_dir() else None)
+
+
+def _spec_from(table: Table, where: str) -> PlatformSpec:
+    """A user's platform: a GPU by name or in full, then whatever differs from the usual."""
+    known = ("name", "gpu", "gpus_per_node", "nodes", "link", "nic", "host", "contention", "source")
+    for key in table:
+        if key not in known:
+            raise InputError(f"{where}: {key}", "unknown key", nearest(key, known))
+    gpu = table.get("gpu")
+    if isinstance(gpu, dict):
+        entry = gpu_entry_from(gpu, f"{where}: gpu")
+    elif isinstance(gpu, str) and find_gpu(gpu):
+        entry = find_gpu(gpu) or next(iter(gpu_catalogue().values()))
+    else:
+        raise InputError(
+            f"{where}: gpu",
+            "must name a GPU of the catalogue or describe one",
+            nearest(str(gpu), gpu_catalogue()),
+        )
+    gpus, nodes = _count(table, "gpus_per_node", where), _count(table, "nodes", where)
+    usual = _spec(str(table.get("name", Path(where).stem)), entry, gpus, nodes, None)
+    return replace(
+        usual,
+        link=_merged(LinkSpec, usual.link, table.get("link"), f"{where}: link"),
+        nic=_merged(LinkSpec, usual.nic or entry.nic, table["nic"], f"{where}: nic")
+        if "nic" in table
+        else usual.nic,
+        host=_merged(HostSpec, usual.host, table.get("host"), f"{where}: host"),
+        contention=_merged(ContentionSpec, usual.contention, table.get("contention"), f"{where}: contention"),
+    )
+
+
+def _count(table: Table, key: str, where: str) -> int:
+    value = table.get(key, 1)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(
+            f"{where}: {key}", f"{value!r} is not a whole number above zero", "correct the value"
+        )
+    return value
+
+
+def _merged(kind: type[Any], usual: Any, given: Table | None, where: str) -> Any:
+    if given is None:
+        return usual
+    fields = {name: getattr(usual, name) for name in usual.__slots__}
+    return record(kind, {**fields, **given}, where)
+
+
+def _overridden(spec: PlatformSpec, overrides: Sequence[str]) -> PlatformSpec:
+    """``link.gbps=100``, ``gpu.memory_gbps=2000``, ``nodes=2`` … on a named platform."""
+    table: Table = {
+        "name": spec.name,
+        "gpu": _fields(spec.gpu),
+        "gpus_per_node": spec.gpus_per_node,
+        "nodes": spec.nodes,
+        "link": _fields(spec.link),
+        "host": _fields(spec.host),
+        "contention": _fields(spec.contention),
+    }
+    if spec.nic:
+        table["nic"] = _fields(spec.nic)
+    changed = override(table, overrides)
+    where = f"platform {spec.name}"
+    if isinstance(changed["gpu"], str):  # --set platform.gpu=H100-SXM: another GPU, its own links
+        changed.pop("link"), changed.pop("host")
+    return _spec_from(changed, where)
+
+
+def _fields(value: Any) -> Table:
+    fields = {name: getattr(value, name) for name in value.__slots__}
+    return {
+        k: (dict(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v)
+        for k, v in fields.items()
+    }
