@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from stepsight.errors import InputError
+from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.workload.program import dtype_bytes
 
-if TYPE_CHECKING:
-    from stepsight.kernels.embedding.indices import IndexDistribution
+UNIFORM = IndexDistribution.uniform()
 
 OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
     "none": (0.0, 0.0),
@@ -29,14 +28,14 @@ class Table:
 
     ``pooling`` is the mean number of lookups per sample and feature; ``features`` is how many
     sparse features share the table, each with its own pooled output. ``indices`` says which
-    rows the lookups hit; None is uniform.
+    rows the lookups hit.
     """
 
     name: str
     rows: int
     dim: int
     pooling: float
-    indices: IndexDistribution | None = field(default=None, compare=False)
+    indices: IndexDistribution = UNIFORM
     dtype: str = "fp32"
     features: int = 1
 
