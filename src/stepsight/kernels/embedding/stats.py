@@ -1,0 +1,109 @@
+"""What a batch's lookups of one table look like: unique rows, reuse, hit rate by cache size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import erf
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.estimate import FloatArray
+
+REUSE_BINS = 17
+"""Bins of the reuse factor: a row looked up 1, 2, 3–4, 5–8, …, 2^14+1–2^15 times, and more (METHOD §5)."""
+REUSE_EDGES: tuple[int, ...] = tuple(2**k for k in range(REUSE_BINS - 1))
+"""Upper end of every bin but the last."""
+_WINDOWS = 96
+"""Points of a hit-rate curve; more change no hit rate by a tenth of a point."""
+_EXACT_POISSON = 16
+"""Counts up to here are summed exactly, larger ones by the Wilson–Hilferty normal approximation."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexStats:
+    """One table's lookups in one batch.
+
+    ``reuse`` is the share of the distinct rows in each of the 17 bins. The curve says, for
+    an LRU cache of ``capacity_rows`` rows, which share of the lookups it serves: ``cold_hits``
+    when it starts empty, ``replay_hits`` when the same batch has just gone through it.
+    """
+
+    rows: int
+    lookups: float
+    unique_rows: float
+    reuse: FloatArray
+    capacity_rows: FloatArray
+    cold_hits: FloatArray
+    replay_hits: FloatArray
+
+    def hit_rate(self, capacity_rows: npt.ArrayLike, *, replay: bool = False) -> FloatArray:
+        """Share of lookups that an LRU cache of so many rows serves (any shape of capacities)."""
+        capacity = np.asarray(capacity_rows, dtype=np.float64)
+        curve = self.replay_hits if replay else self.cold_hits
+        return np.interp(capacity, self.capacity_rows, curve, left=0.0, right=float(curve[-1]))
+
+    @property
+    def mean_reuse(self) -> float:
+        """Lookups per distinct row."""
+        return self.lookups / max(self.unique_rows, 1e-12)
+
+
+def stats_of_popularity(rows: int, lookups: float, counts: FloatArray, shares: FloatArray) -> IndexStats:
+    """Statistics of ``lookups`` independent draws; ``counts[i]`` rows have ``shares[i]`` of them each.
+
+    The hit rate is the Che approximation carried over to a stream of finite length: a row is
+    in the cache when it occurred within the last T lookups, T being the window in which as
+    many distinct rows occur as the cache holds.
+    """
+    lookups = max(float(lookups), 1.0)
+    with np.errstate(divide="ignore"):
+        rate = -np.log1p(-np.minimum(shares, 1.0))[:, None]
+    window = np.concatenate([[0.0], np.geomspace(min(1.0, lookups / 2), lookups, _WINDOWS)])
+    with np.errstate(invalid="ignore"):
+        seen = np.where(window > 0, -np.expm1(-rate * window), 0.0)
+    weight = (counts * shares)[:, None]
+    filled = counts @ seen
+    cold = np.sum(
+        weight * (window - seen / shares[:, None] + (lookups - window) * seen), axis=0
+    ) / lookups  # fmt: skip
+    replay = np.sum(weight * seen, axis=0)
+    replay[-1] = 1.0  # a cache that holds all distinct rows of the batch serves all of its replay
+    return IndexStats(
+        rows=rows,
+        lookups=lookups,
+        unique_rows=float(filled[-1]),
+        reuse=_poisson_reuse(counts, shares * lookups),
+        capacity_rows=filled,
+        cold_hits=np.maximum.accumulate(np.clip(cold, 0.0, 1.0)),
+        replay_hits=np.maximum.accumulate(np.clip(replay, 0.0, 1.0)),
+    )
+
+
+def reuse_bins(occurrences: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> FloatArray:
+    """The 17-bin reuse factor of rows that occurred so often (each ``weights`` times)."""
+    times = np.asarray(occurrences)
+    bins = np.searchsorted(np.asarray(REUSE_EDGES), times, side="left")
+    share = np.bincount(bins, weights=None if weights is None else np.asarray(weights), minlength=REUSE_BINS)
+    return np.asarray(share / max(share.sum(), 1e-300), dtype=np.float64)
+
+
+def _poisson_reuse(counts: FloatArray, mean: FloatArray) -> FloatArray:
+    """Expected reuse bins when a row's occurrences are Poisson of the given means."""
+    below = np.array([_poisson_cdf(k, mean) for k in (0, *REUSE_EDGES)])
+    bins = np.diff(np.vstack([below, np.ones_like(mean)]), axis=0) @ counts
+    bins = np.maximum(bins, 0.0)
+    return np.asarray(bins / max(bins.sum(), 1e-300), dtype=np.float64)
+
+
+def _poisson_cdf(k: int, mean: FloatArray) -> FloatArray:
+    if k <= _EXACT_POISSON:
+        term = np.exp(-mean)
+        total = term.copy()
+        for j in range(1, k + 1):
+            term = term * mean / j
+            total += term
+        return np.asarray(np.minimum(total, 1.0))
+    shape = k + 1.0  # P(Poisson(m) ≤ k) = P(Gamma(k+1) > m), and the cube root of a Gamma is near normal
+    z = ((mean / shape) ** (1 / 3) - (1 - 1 / (9 * shape))) * 3 * np.sqrt(shape)
+    return np.array([0.5 - 0.5 * erf(v / 2**0.5) for v in z])
