@@ -35,6 +35,9 @@ class Stat(msgspec.Struct, frozen=True, array_like=True):
     count: int = 0
     profiler_us: float = 0.0
 
+    def scaled(self, factor: float) -> Stat:
+        return Stat(self.mean * factor, self.std * factor, self.count, self.profiler_us * factor)
+
     @classmethod
     def pooled(cls, stats: list[Stat], *, one_vote_each: bool = False) -> Stat:
         """The statistics of all samples together, or with every entry counting once."""
@@ -127,22 +130,20 @@ class Overheads:
         known = [s for s in (seen.t2, seen.t3, seen.whole) if s is not None and s.mean > 0]
         return max((s.std / s.mean for s in known), default=0.5)
 
-    def scaled(self, speed: float) -> Overheads:
-        """The same on a host ``speed`` times as fast."""
-
-        def faster(s: Stat | None) -> Stat | None:
-            return s and Stat(s.mean / speed, s.std / speed, s.count, s.profiler_us / speed)
+    def scaled(self, factor: float) -> Overheads:
+        """The same on a host where everything takes ``factor`` times as long."""
 
         def every(o: OpStats) -> OpStats:
-            return OpStats(*(faster(getattr(o, name)) for name in OpStats.__struct_fields__))
+            parts = (getattr(o, name) for name in OpStats.__struct_fields__)
+            return OpStats(*(p.scaled(factor) if p is not None else None for p in parts))
 
         return Overheads(
             {k: every(v) for k, v in self.ops.items()},
             {k: every(v) for k, v in self.classes.items()},
-            {k: Stat(s.mean / speed, s.std / speed, s.count, s.profiler_us / speed)
-             for k, s in self.launches.items()},
-            f"{self.provenance}; divided by {speed:g}", self.host,
-        )  # fmt: skip
+            {k: s.scaled(factor) for k, s in self.launches.items()},
+            f"{self.provenance}; times {factor:g}",
+            self.host,
+        )
 
     def merged(self, other: Overheads) -> Overheads:
         """Both sets of samples pooled."""
@@ -165,6 +166,12 @@ class Overheads:
         launches = {k: _round(s) for k, s in sorted(self.launches.items())}
         file = _File(self.host, self.provenance, rounded, classes, launches)
         path.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+
+    @classmethod
+    def default(cls, era: str = DEFAULT_ERA) -> Overheads:
+        """The shipped overheads of a host era (`eras` lists them); an unknown era gets the oldest."""
+        name = era if era in eras() else DEFAULT_ERA
+        return cls.decode((resources.files(__package__) / "defaults" / f"{name}.json").read_bytes())
 
     @classmethod
     def load(cls, path: Path) -> Overheads:
@@ -217,12 +224,6 @@ def pooled(sets: list[Overheads]) -> Overheads:
         "; ".join(dict.fromkeys(s.provenance for s in sets if s.provenance)),
         "; ".join(dict.fromkeys(s.host for s in sets if s.host)),
     )
-
-
-def default_overheads(era: str = DEFAULT_ERA) -> Overheads:
-    """The shipped overheads of a host era; `eras` lists them."""
-    name = era if era in eras() else DEFAULT_ERA
-    return Overheads.decode((resources.files(__package__) / "defaults" / f"{name}.json").read_bytes())
 
 
 def eras() -> tuple[str, ...]:

@@ -1,0 +1,134 @@
+"""The events of a profiler trace: the fields stepsight reads, in one place for all versions.
+
+Profilers since torch 1.8 spell categories and arguments differently; this module is
+where those spellings end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+NO_RAW = msgspec.Raw(b"")
+
+HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION = range(6)
+"""What an event is, whatever its trace calls it."""
+
+CATEGORIES = {
+    "cpu_op": HOST_OP, "Operator": HOST_OP,
+    "user_annotation": ANNOTATION,
+    "cuda_runtime": RUNTIME, "cuda_driver": RUNTIME, "Runtime": RUNTIME, "hip_runtime": RUNTIME,
+    "xpu_runtime": RUNTIME, "privateuse1_runtime": RUNTIME,
+    "kernel": GPU, "Kernel": GPU, "gpu_memcpy": GPU, "Memcpy": GPU, "gpu_memset": GPU, "Memset": GPU,
+    "cuda_sync": SYNC,
+    "gpu_user_annotation": GPU_ANNOTATION,
+}  # fmt: skip
+
+
+class Args(
+    msgspec.Struct,
+    frozen=True,
+    gc=False,
+    rename={
+        "external_id": "External id",
+        "sequence": "Sequence number",
+        "forward_thread": "Fwd thread id",
+        "record_id": "Record function id",
+        "dims": "Input Dims",
+        "old_dims": "Input dims",
+        "types": "Input type",
+        "concrete": "Concrete Inputs",
+        "strides": "Input Strides",
+        "collective": "Collective name",
+        "in_elements": "In msg nelems",
+        "out_elements": "Out msg nelems",
+        "group_size": "Group size",
+        "group_name": "Process Group Name",
+        "group_ranks": "Process Group Ranks",
+        "in_splits": "In split size",
+        "out_splits": "Out split size",
+    },
+):
+    """Arguments of an event; absent ones keep their defaults. Lists stay undecoded until asked for."""
+
+    external_id: int = -1
+    correlation: int = -1
+    stream: int | str = -1
+    device: int = -1
+    bytes: int | str = -1
+    grid: msgspec.Raw = NO_RAW
+    block: msgspec.Raw = NO_RAW
+    sequence: int = -1
+    forward_thread: int = 0
+    record_id: int = -1
+    dims: msgspec.Raw = NO_RAW
+    old_dims: msgspec.Raw = NO_RAW
+    types: msgspec.Raw = NO_RAW
+    concrete: msgspec.Raw = NO_RAW
+    strides: msgspec.Raw = NO_RAW
+    collective: str = ""
+    in_elements: int = -1
+    out_elements: int = -1
+    group_size: int = -1
+    group_name: str = ""
+    group_ranks: str = ""
+    in_splits: str = ""
+    out_splits: str = ""
+    dtype: str = ""
+    cuda_sync_kind: str = ""
+    wait_on_stream: int = -1
+    wait_on_cuda_event_record_corr_id: int = -1
+    kernel_backend: str = ""
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event: a span on a host thread or a stream. ``ts`` and ``dur`` are µs."""
+
+    ph: str = ""
+    cat: str = ""
+    name: str = ""
+    pid: int | str = 0
+    tid: int | str = 0
+    ts: float = 0.0
+    dur: float = 0.0
+    args: Args = NO_ARGS
+
+    @property
+    def end(self) -> float:
+        return self.ts + self.dur
+
+    @property
+    def kind(self) -> int:
+        """`HOST_OP` … `GPU_ANNOTATION`, or -1 for what stepsight does not use."""
+        return CATEGORIES.get(self.cat, -1)
+
+    def shapes(self) -> list[Any]:
+        """Input sizes, one entry per input: [] for a scalar, nested for a tensor list."""
+        raw = self.args.dims if len(memoryview(self.args.dims)) else self.args.old_dims
+        return decoded(raw)
+
+    def types(self) -> list[Any]:
+        """Input dtypes as the profiler names them ("float", "c10::BFloat16", "" for none)."""
+        return decoded(self.args.types)
+
+    def concrete(self) -> list[Any]:
+        """Scalar inputs as text, where the trace has them."""
+        return decoded(self.args.concrete)
+
+    def grid(self) -> tuple[int, ...]:
+        return tuple(decoded(self.args.grid))
+
+    def block(self) -> tuple[int, ...]:
+        return tuple(decoded(self.args.block))
+
+
+def decoded(raw: msgspec.Raw) -> list[Any]:
+    """A list that was left undecoded; empty where the event has none."""
+    if not len(memoryview(raw)):
+        return []
+    value = msgspec.json.decode(raw)
+    return value if isinstance(value, list) else []

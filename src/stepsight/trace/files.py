@@ -1,0 +1,82 @@
+"""Finding the traces of a run: folders, .json, .json.gz, .tar.gz and .et files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepsight.errors import InputError
+
+_SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """One trace as bytes: where it came from, and what was lost on the way."""
+
+    path: str
+    content: bytes
+    warnings: tuple[str, ...] = ()
+
+
+def trace_files(paths: Sequence[Path]) -> Iterator[TraceFile]:
+    """Every file under ``paths`` that may be a trace, sorted by name; archives are opened."""
+    for path in _listed(paths):
+        if path.name.endswith((".tar.gz", ".tgz")):
+            yield from _members(path)
+        else:
+            yield _read(str(path), path.read_bytes())
+
+
+def _listed(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_SUFFIXES))
+            if not inside:
+                raise InputError(
+                    str(path), "holds no trace files", "expected .json, .json.gz, .tar.gz or .et files"
+                )
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise InputError(str(path), "no such file or folder")
+    return list(dict.fromkeys(found))
+
+
+def _read(path: str, content: bytes) -> TraceFile:
+    if content[:2] != b"\x1f\x8b":
+        return TraceFile(path, content)
+    try:
+        return TraceFile(path, gzip.decompress(content))
+    except (EOFError, zlib.error, OSError) as error:
+        partial = _inflated_as_far_as_possible(content)
+        return TraceFile(path, partial, (f"{path}: cut or damaged gzip ({error}); read in part",))
+
+
+def _inflated_as_far_as_possible(content: bytes) -> bytes:
+    inflate = zlib.decompressobj(wbits=31)
+    pieces = []
+    for at in range(0, len(content), 65536):
+        try:
+            pieces.append(inflate.decompress(content[at : at + 65536]))
+        except zlib.error:
+            break
+    return b"".join(pieces)
+
+
+def _members(path: Path) -> Iterator[TraceFile]:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as archive:
+            for member in sorted(archive.getmembers(), key=lambda m: m.name):
+                handle = archive.extractfile(member) if member.isfile() else None
+                if handle is not None and member.name.endswith(_SUFFIXES):
+                    yield _read(f"{path}::{member.name}", handle.read())
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise InputError(str(path), f"is not a readable archive ({error})") from None

@@ -1,0 +1,152 @@
+"""Linking one rank's trace: operator ↔ launch call ↔ kernel, and the tree of operators.
+
+Kernels name their launch call by ``correlation``; the call lies inside an operator on its
+thread. Where a trace (2024 on) holds a kernel but not its call, the operator is found by
+``External id``.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stepsight.trace.events import Event
+from stepsight.trace.kineto import KinetoTrace
+
+NO_OP = -1
+
+_SYNC = re.compile(r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize")
+_STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")
+_RECORD = re.compile(r"^(cuda|hip|cu)EventRecord")
+_NCCL = re.compile(r"^(nccl|rccl|.*ncclDevKernel|.*ncclKernel|.*rcclGenericKernel)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Launch:
+    """One runtime call that put work on a stream; a graph launch puts many kernels there."""
+
+    call: Event
+    gpu: list[Event]
+    op: int = NO_OP
+    """Index of the innermost operator around the call in `LinkedTrace.ops`."""
+
+
+@dataclass(slots=True)
+class LinkedTrace:
+    """A rank's trace with every kernel joined to its call and operator.
+
+    ``ops`` holds operators (and the ``nccl:`` ranges) in time order, ``parent`` the index of
+    the operator around each, `NO_OP` for a top-level one. ``syncs``, ``stream_waits`` and
+    ``records`` are the runtime calls that order host, streams and events.
+    ``orphans`` are kernels whose launch lies outside the trace.
+    """
+
+    trace: KinetoTrace
+    ops: list[Event]
+    parent: list[int]
+    launches: list[Launch]
+    orphans: list[Event]
+    syncs: list[Event]
+    stream_waits: list[Event]
+    records: list[Event]
+    by_external_id: int = 0
+    _children: dict[int, list[int]] = field(default_factory=dict)
+
+    @property
+    def link_rate(self) -> float:
+        """Share of the kernels with a launch call in the trace that found their operator."""
+        kernels = sum(len(x.gpu) for x in self.launches)
+        found = sum(len(x.gpu) for x in self.launches if x.op != NO_OP)
+        return found / kernels if kernels else 1.0
+
+    def children(self, op: int) -> list[int]:
+        """The operators directly inside one, in time order; of `NO_OP`, the top-level ones."""
+        if not self._children:
+            for i, p in enumerate(self.parent):
+                self._children.setdefault(p, []).append(i)
+        return self._children.get(op, [])
+
+    def chain(self, op: int) -> Iterable[Event]:
+        """The operator and everything around it, innermost first."""
+        while op != NO_OP:
+            yield self.ops[op]
+            op = self.parent[op]
+
+
+def is_collective_kernel(event: Event) -> bool:
+    """Whether a GPU event is a NCCL or RCCL kernel."""
+    return bool(_NCCL.match(event.name)) and "memcpy" not in event.name.lower()
+
+
+def link(trace: KinetoTrace) -> LinkedTrace:
+    """Join the events of one rank."""
+    nccl_ranges = [a for a in trace.annotations if a.name.startswith(("nccl:", "gloo:"))]
+    ops = sorted([*trace.host_ops, *nccl_ranges], key=lambda e: (e.ts, -e.dur))
+    parent, spans = _tree(ops)
+    gpu_of: dict[int, list[Event]] = defaultdict(list)
+    for event in trace.gpu:
+        gpu_of[event.args.correlation].append(event)
+    launches, syncs, waits, records = [], [], [], []
+    for call in trace.runtime:
+        if _SYNC.match(call.name):
+            syncs.append(call)
+        elif _STREAM_WAIT.match(call.name):
+            waits.append(call)
+        elif _RECORD.match(call.name):
+            records.append(call)
+        work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
+        if work:
+            launches.append(Launch(call, work, _enclosing(spans, ops, parent, call)))
+    orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
+    joined = LinkedTrace(trace, ops, parent, launches, orphans, syncs, waits, records)
+    _link_by_external_id(joined)
+    return joined
+
+
+def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float], list[int]]]]:
+    """Each operator's parent, and per thread the start times and indices for looking up."""
+    parent = [NO_OP] * len(ops)
+    stacks: dict[int | str, list[int]] = defaultdict(list)
+    spans: dict[int | str, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
+    for i, op in enumerate(ops):
+        stack = stacks[op.tid]
+        end = op.ts + op.dur
+        # Timestamps of old traces are whole µs, so a child may seem to outlive its parent by one.
+        while stack and (ops[stack[-1]].end <= op.ts or ops[stack[-1]].end < end - 1.5):
+            stack.pop()
+        if stack:
+            parent[i] = stack[-1]
+        stack.append(i)
+        starts, indices = spans[op.tid]
+        starts.append(op.ts)
+        indices.append(i)
+    return parent, spans
+
+
+def _enclosing(
+    spans: dict[int | str, tuple[list[float], list[int]]], ops: list[Event], parent: list[int], call: Event
+) -> int:
+    """The innermost operator around a call on its thread."""
+    if call.tid not in spans:
+        return NO_OP
+    starts, indices = spans[call.tid]
+    at = bisect_right(starts, call.ts) - 1
+    op = indices[at] if at >= 0 else NO_OP
+    while op != NO_OP and ops[op].end < call.ts:
+        op = parent[op]
+    return op
+
+
+def _link_by_external_id(joined: LinkedTrace) -> None:
+    """Operators for calls that lie in none by time (another thread's launch, a missing range)."""
+    by_id = {op.args.external_id: i for i, op in enumerate(joined.ops) if op.args.external_id >= 0}
+    for launch in joined.launches:
+        if launch.op == NO_OP:
+            external = launch.call.args.external_id
+            # Older traces repeat the correlation here; it then names no operator.
+            if external >= 0 and external != launch.call.args.correlation and external in by_id:
+                launch.op = by_id[external]
+                joined.by_external_id += 1
