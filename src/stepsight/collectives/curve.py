@@ -1,0 +1,175 @@
+"""A measured curve: the time of one collective on one group over its message sizes.
+
+Between two measured sizes the time runs straight in bytes (a latency-bandwidth line of its
+own), after noise and slow detours have been cut by the lower envelope: the time of a size is
+never more than the least time that any larger message took. On measured curves with every
+other size left out this beats interpolation in log-log by PCHIP or straight lines, soft-min
+forms and sigmoids, whether six sizes or two hundred are known (docs/accuracy.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.errors import StepsightError
+from stepsight.estimate import FloatArray
+
+TAIL_FACTOR = 4.0
+"""The slope beyond either end is that of the outermost factor of four in size."""
+FLOOR_SHARE = 0.1
+"""Below the smallest measured size a time falls to no less than this share of the first one."""
+LEAST_SPREAD = 0.02
+"""Repeats of one nccl-tests run agree no better than this."""
+LONE_DIP = 0.7
+"""A time below this share of both neighbours is a misreading, not a fast message."""
+DEFAULT_SPREAD = 0.10
+"""Of a curve with too few sizes (< 5) to leave any out."""
+ABOVE_SPREAD = 0.05
+"""Per (factor of four above the range)²: 68 % of 563 curves stay within 0.05, 0.20 and 0.47
+at 4, 16 and 64 times their largest measured size."""
+BELOW_SPREAD = 0.09
+"""Per octave of the smallest measured size over 512 bytes: curves cut at 1 KiB, 16 KiB,
+128 KiB and 1 MiB were off by 0.11, 0.35, 0.9 and 1.0 below the cut (68 %)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Time over message size: monotone, with a latency floor and a slope beyond its range.
+
+    ``sizes`` and ``times_us`` are the knots; ``measured_spread`` is how far a left-out size
+    lies from its neighbours' line, as the standard deviation of ln(time).
+    """
+
+    sizes: FloatArray
+    times_us: FloatArray
+    measured_spread: float = DEFAULT_SPREAD
+
+    @classmethod
+    def fit(cls, bytes: npt.ArrayLike, time_us: npt.ArrayLike) -> Curve:
+        """A curve through measured times, in any order, with repeats.
+
+        Repeats of one size (iterations, in-place and out-of-place) count by their median.
+        """
+        sizes, times = _checked(bytes, time_us)
+        sizes, times = _without_lone_dips(*_median_of_repeats(sizes, times))
+        return cls(sizes, _lower_envelope(times), _left_out_spread(sizes, times))
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Curve:
+        """The curve that `record` wrote."""
+        sizes, times = _checked(record["bytes"], record["time_us"])
+        return cls(sizes, times, float(record["spread"]))
+
+    def record(self) -> dict[str, Any]:
+        """Knots and spread as plain lists, for JSON."""
+        return {
+            "bytes": [float(size) for size in self.sizes],
+            "time_us": [round(float(time), 4) for time in self.times_us],
+            "spread": round(self.measured_spread, 4),
+        }
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @property
+    def form(self) -> str:
+        """How the time between and beyond the knots is read: by how many sizes there are."""
+        return {1: "point", 2: "line"}.get(len(self), "lower envelope")
+
+    @property
+    def range_bytes(self) -> tuple[float, float]:
+        """The smallest and the largest measured size."""
+        return float(self.sizes[0]), float(self.sizes[-1])
+
+    def time_us(self, bytes: npt.ArrayLike) -> FloatArray:
+        """The time of messages of any size; more bytes never take less time."""
+        wanted = np.asarray(bytes, dtype=np.float64)
+        times = np.interp(wanted, self.sizes, self.times_us)
+        low, high = self.range_bytes
+        if wanted.size and wanted.max() > high:
+            times = np.where(wanted > high, times + self._slope_above() * (wanted - high), times)
+        if wanted.size and wanted.min() < low:
+            first = float(self.times_us[0])
+            fallen = np.maximum(times - self._slope_below() * (low - wanted), FLOOR_SHARE * first)
+            times = np.where(wanted < low, fallen, times)
+        return np.asarray(times, dtype=np.float64)
+
+    def spread(self, bytes: npt.ArrayLike) -> FloatArray:
+        """Standard deviation of ln(time): the curve's own, and more beyond its range."""
+        wanted = np.maximum(np.asarray(bytes, dtype=np.float64), 1.0)
+        low, high = self.range_bytes
+        above = ABOVE_SPREAD * (np.log(np.maximum(wanted / high, 1.0)) / np.log(TAIL_FACTOR)) ** 2
+        below = BELOW_SPREAD * max(1.0, float(np.log2(max(low, 1.0) / 512.0)))
+        beyond = np.where(wanted < low, np.minimum(below, np.log2(low / np.minimum(wanted, low))), above)
+        return np.asarray(np.hypot(self.measured_spread, np.minimum(beyond, 2.0)), dtype=np.float64)
+
+    def _slope_above(self) -> float:
+        """µs per byte over the last factor of four, never more than in proportion."""
+        high, last = float(self.sizes[-1]), float(self.times_us[-1])
+        if len(self) == 1:
+            return last / high
+        inner = max(high / TAIL_FACTOR, float(self.sizes[0]))
+        inner_time = float(np.interp(inner, self.sizes, self.times_us))
+        return min((last - inner_time) / (high - inner), last / high)
+
+    def _slope_below(self) -> float:
+        low, first = float(self.sizes[0]), float(self.times_us[0])
+        if len(self) == 1:
+            return 0.0
+        outer = min(low * TAIL_FACTOR, float(self.sizes[-1]))
+        outer_time = float(np.interp(outer, self.sizes, self.times_us))
+        return (outer_time - first) / (outer - low)
+
+
+def _checked(bytes: npt.ArrayLike, time_us: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
+    sizes = np.atleast_1d(np.asarray(bytes, dtype=np.float64))
+    times = np.atleast_1d(np.asarray(time_us, dtype=np.float64))
+    if sizes.shape != times.shape or sizes.ndim != 1:
+        raise StepsightError(f"a curve needs one time per size, not {times.shape} for {sizes.shape}")
+    if len(sizes) == 0:
+        raise StepsightError("a curve needs at least one measured size")
+    if not (np.isfinite(sizes).all() and np.isfinite(times).all()):
+        raise StepsightError("a curve cannot hold sizes or times that are not numbers; leave those rows out")
+    if (sizes <= 0).any() or (times <= 0).any():
+        raise StepsightError(
+            "a curve cannot hold sizes or times of zero or less: the benchmark did not measure those; "
+            "leave such rows out"
+        )
+    return sizes, times
+
+
+def _median_of_repeats(sizes: FloatArray, times: FloatArray) -> tuple[FloatArray, FloatArray]:
+    distinct = np.unique(sizes)
+    return distinct, np.array([np.median(times[sizes == size]) for size in distinct])
+
+
+def _without_lone_dips(sizes: FloatArray, times: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Drop single sizes far faster than both a smaller and a larger one: the envelope would
+    otherwise drag every smaller size down to them."""
+    if len(sizes) < 4:
+        return sizes, times
+    dips = np.zeros(len(sizes), dtype=bool)
+    neighbours = np.minimum(times[:-2], times[2:])
+    dips[1:-1] = times[1:-1] < LONE_DIP * neighbours
+    return sizes[~dips], times[~dips]
+
+
+def _lower_envelope(times: FloatArray) -> FloatArray:
+    """The least time that this size or any larger one took."""
+    return np.minimum.accumulate(times[::-1])[::-1]
+
+
+def _left_out_spread(sizes: FloatArray, times: FloatArray) -> float:
+    """How far each size lies from the line of its neighbours, over the middle of the errors."""
+    if len(sizes) < 5:
+        return DEFAULT_SPREAD
+    envelope = _lower_envelope(times)
+    weight = (sizes[1:-1] - sizes[:-2]) / (sizes[2:] - sizes[:-2])
+    between = envelope[:-2] + weight * (envelope[2:] - envelope[:-2])
+    errors = np.abs(np.log(times[1:-1] / between))
+    return float(np.clip(1.4826 * np.median(errors), LEAST_SPREAD, 1.0))
