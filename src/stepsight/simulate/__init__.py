@@ -1,0 +1,1 @@
+"""The engine: all clocks of all ranks in one walk."""

@@ -1,0 +1,189 @@
+"""The walk: every clock of every rank and every configuration, in one pass.
+
+The step is a static graph of operators, launches and joins on FIFO streams, so its time
+is a longest path. On one stream, launch j ends at ``max(end of j-1, ready of j) + time``;
+unrolled, that is a running sum plus a running maximum, which numpy does for a whole
+stretch of launches at once. Joins and collectives in between take a maximum of clocks.
+Clocks have the shape (configurations, ranks of the lane).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
+from stepsight.simulate.tape import HOST_CLOCK, Join, Lane, Stretch, Tape
+from stepsight.workload.program import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """The times of one lane, shaped to broadcast against (…, configurations, ranks).
+
+    ``host_us[m]`` is what the host spends before mark m; ``device_us[k]`` is how long
+    launch k runs (for a collective: from the moment the last rank is there). An axis of
+    length one serves all configurations or all ranks.
+    """
+
+    host_us: FloatArray
+    device_us: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class LaneTimes:
+    """When things happened on one lane: ``(marks or launches, configurations, ranks)``.
+
+    ``begin_us`` is when a collective's last rank arrived; for a kernel it equals ``start_us``.
+    """
+
+    mark_us: FloatArray
+    start_us: FloatArray
+    begin_us: FloatArray
+    end_us: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """When each rank finished, (configurations, ranks); where each lane's clocks stand, from
+    which a next step can start; and where asked, when everything happened."""
+
+    finish_us: FloatArray
+    clocks: tuple[Clocks, ...]
+    lanes: tuple[LaneTimes, ...]
+
+    @property
+    def makespan_us(self) -> FloatArray:
+        """One step time per configuration."""
+        return np.asarray(self.finish_us.max(axis=-1), dtype=np.float64)
+
+
+def walk(
+    lanes: Sequence[Lane],
+    priced: Sequence[Priced],
+    groups: Mapping[str, tuple[Group, ...]],
+    *,
+    start: Sequence[Clocks] = (),
+    launch_us: float = 0.0,
+    synchronous: bool = False,
+    configurations: int = 1,
+    keep: bool = False,
+) -> Walk:
+    """Walk all ranks together, from time zero or from where an earlier step left the clocks.
+
+    ``keep`` records every start and end, not only the finish.
+    """
+    ranks = sum(len(lane.ranks) for lane in lanes)
+    begin = list(start) or [clocks_at(lane, np.zeros(ranks), configurations) for lane in lanes]
+    ended = list(begin)
+    kept = tuple(_blank(lane.tape, configurations, len(lane.ranks)) for lane in lanes) if keep else ()
+    steps = [
+        _steps(lane.tape, times, begin[i], launch_us, synchronous, kept[i] if keep else None)
+        for i, (lane, times) in enumerate(zip(lanes, priced, strict=True))
+    ]
+    finish = np.zeros((configurations, ranks))
+    rendezvous = Rendezvous(lanes, groups, (configurations, ranks))
+    for index, clocks in rendezvous.run(steps):
+        ended[index] = clocks
+        finish[:, lanes[index].ranks] = np.maximum.reduce([clocks.host_us, *clocks.stream_us])
+    return Walk(finish, tuple(ended), kept)
+
+
+def clocks_at(lane: Lane, start_us: FloatArray, configurations: int = 1) -> Clocks:
+    """All clocks of a lane at its ranks' start; ``start_us`` is by rank of the job."""
+    host: FloatArray = np.repeat(start_us[None, lane.ranks], configurations, axis=0)
+    return Clocks(host, tuple(host.copy() for _ in lane.tape.streams))
+
+
+def _blank(tape: Tape, configurations: int, ranks: int) -> LaneTimes:
+    shape = (configurations, ranks)
+    starts = np.zeros((tape.launches, *shape))
+    return LaneTimes(np.zeros((tape.marks, *shape)), starts, starts.copy(), starts.copy())
+
+
+def _steps(
+    tape: Tape, priced: Priced, start: Clocks, launch_us: float, synchronous: bool, kept: LaneTimes | None
+) -> Steps:
+    """Walk one lane, stopping at each meeting until the other lanes' arrivals are known."""
+    host, clocks = start.host_us, list(start.stream_us)
+    ends: dict[int, FloatArray] = {}
+    stretch_of = _run_inline if synchronous else _run_async
+    for step in tape.instructions:
+        if isinstance(step, Stretch):
+            host = stretch_of(tape, step, priced, host, clocks, ends, launch_us, kept)
+        elif isinstance(step, Join):
+            other = ends[step.on_launch] if step.on_launch >= 0 else clocks[step.on_stream]
+            if step.waiter == HOST_CLOCK:
+                host = np.maximum(host, other)
+            else:
+                clocks[step.waiter] = np.maximum(clocks[step.waiter], other)
+        else:
+            ready = np.maximum(host + launch_us, clocks[step.stream])
+            for stream in step.after:
+                ready = np.maximum(ready, clocks[stream])
+            begin, end = yield Arrival(step, ready, priced.device_us[step.launch])
+            clocks[step.stream] = end
+            if step.launch in tape.awaited:
+                ends[step.launch] = end
+            if kept:
+                kept.start_us[step.launch], kept.begin_us[step.launch] = ready, begin
+                kept.end_us[step.launch] = end
+    return Clocks(host, tuple(clocks))
+
+
+def _run_async(
+    tape: Tape, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
+    ends: dict[int, FloatArray], launch_us: float, kept: LaneTimes | None,
+) -> FloatArray:  # fmt: skip
+    """The host runs ahead; each stream works off its launches in order."""
+    elapsed = np.cumsum(priced.host_us[step.lo : step.hi], axis=0)
+    for stream, launches in step.launches:
+        time = priced.device_us[launches]
+        total = np.cumsum(time, axis=0)
+        ready = host + (elapsed[tape.launch_mark[launches] - step.lo] + launch_us)
+        slack = ready - (total - time)
+        np.maximum.accumulate(slack, axis=0, out=slack)
+        np.maximum(slack, clocks[stream], out=slack)
+        slack += total  # from here on: the end of each launch
+        clocks[stream] = slack[-1].copy()
+        _keep(tape, launches, slack, time, ends, kept)
+    if kept:
+        kept.mark_us[step.lo : step.hi] = host + elapsed
+    return np.asarray(host + elapsed[-1], dtype=np.float64)
+
+
+def _run_inline(
+    tape: Tape, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
+    ends: dict[int, FloatArray], launch_us: float, kept: LaneTimes | None,
+) -> FloatArray:  # fmt: skip
+    """The host executes every kernel itself before it goes on (a CPU)."""
+    shape = np.broadcast_shapes(priced.host_us.shape[1:], priced.device_us.shape[1:])
+    spent = np.broadcast_to(priced.host_us[step.lo : step.hi], (step.hi - step.lo, *shape)).copy()
+    for _, launches in step.launches:
+        # A launch's mark is never the last of its stretch: its operator's end follows.
+        spent[tape.launch_mark[launches] + 1 - step.lo] += priced.device_us[launches]
+    elapsed = np.cumsum(spent, axis=0)
+    for stream, launches in step.launches:
+        time = priced.device_us[launches]
+        end = host + elapsed[tape.launch_mark[launches] - step.lo] + time
+        clocks[stream] = np.maximum(clocks[stream], end[-1])
+        _keep(tape, launches, end, time, ends, kept)
+    if kept:
+        kept.mark_us[step.lo : step.hi] = host + elapsed
+    return np.asarray(host + elapsed[-1], dtype=np.float64)
+
+
+def _keep(
+    tape: Tape, launches: IntArray, end: FloatArray, time: FloatArray, ends: dict[int, FloatArray],
+    kept: LaneTimes | None,
+) -> None:  # fmt: skip
+    if tape.awaited:
+        for position, launch in enumerate(launches):
+            if int(launch) in tape.awaited:
+                ends[int(launch)] = end[position]
+    if kept:
+        kept.end_us[launches] = end
+        kept.start_us[launches] = kept.begin_us[launches] = end - time

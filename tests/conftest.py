@@ -1,0 +1,17 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def measured_data() -> Path:
+    """The folder of measured tables; a test that needs it skips where it is absent."""
+    folder = Path(os.environ.get("STEPSIGHT_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"the measured tables are not at {folder}")
+    return folder
