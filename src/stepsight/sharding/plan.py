@@ -162,10 +162,14 @@ class _PlanFile(msgspec.Struct):
 
 
 def shard_bytes(shard: Shard, table: Table, optimizer: str) -> float:
-    """What one shard takes on its rank: weights, state, and a gradient where it is all-reduced."""
-    weights = shard.width * shard.height * dtype_bytes(table.dtype)
-    gradient = weights if shard.kind == DATA_PARALLEL else 0
-    return weights + gradient + table.state_bytes(optimizer, shard.height, shard.width)
+    """What one shard takes on its rank."""
+    return part_bytes(table, shard.width, shard.height, optimizer, replicated=shard.kind == DATA_PARALLEL)
+
+
+def part_bytes(table: Table, width: int, height: int, optimizer: str, *, replicated: bool = False) -> float:
+    """Weights, optimizer state, and where it is all-reduced the gradient, of a part of a table."""
+    weights = width * height * dtype_bytes(table.dtype)
+    return weights * (2 if replicated else 1) + table.state_bytes(optimizer, height, width)
 
 
 def table_kinds(plan: Plan) -> Mapping[str, str]:

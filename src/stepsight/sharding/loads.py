@@ -1,0 +1,170 @@
+"""What a plan asks of each rank: lookup time, pooled columns to send, gradients to all-reduce.
+
+All of it adds up over the parts of tables that a rank holds. A part's costs are computed
+once; any number of plans is then a sum over rows of one matrix. Where index streams of
+several days are given, every cost has one value a day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.errors import StepsightError
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.kernels.embedding.lookup import TableLookup
+from stepsight.sharding.lookups import LookupModel
+from stepsight.sharding.plan import DATA_PARALLEL, TABLE_ROW_WISE, Plan, part_bytes
+from stepsight.sharding.tables import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a table as the costs see it: where it lies does not matter, its size does."""
+
+    table: int
+    width: int
+    height: int
+    replicated: bool = False
+    in_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """What plans ask of their ranks: arrays of shape (plans, days, ranks).
+
+    ``columns`` are the pooled output values per sample that a rank computes for the others;
+    ``node_columns`` those of row-wise parts that are first summed inside a node; ``lookups``
+    and ``bags`` are the indices and offsets it reads. ``gradient_bytes`` are the all-reduced
+    gradients of data-parallel tables, which every rank holds.
+    """
+
+    forward_us: FloatArray
+    backward_us: FloatArray
+    columns: FloatArray
+    node_columns: FloatArray
+    lookups: FloatArray
+    bags: FloatArray
+    gradient_bytes: FloatArray
+    memory_bytes: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+COLUMNS, NODE_COLUMNS, LOOKUPS, BAGS, GRADIENT, MEMORY = range(6)
+EXTRAS = 6
+"""Columns of a part's costs that stand after the model's own."""
+
+
+class PartCosts:
+    """The cost rows of parts, made when first asked for.
+
+    ``days`` holds the same tables once per index stream. ``together`` is how many tables a
+    rank's fused kernel is expected to hold (they share its cache).
+    """
+
+    def __init__(
+        self, days: Sequence[Sequence[Table]], batch: int, ranks: int, model: LookupModel, *,
+        optimizer: str = "sgd", ranks_per_node: int | None = None, together: int | None = None,
+    ) -> None:  # fmt: skip
+        self.days = tuple(tuple(day) for day in days)
+        self.tables = self.days[0]
+        if any([t.name for t in day] != [t.name for t in self.tables] for day in self.days):
+            raise StepsightError("every day must hold the same tables in the same order")
+        self.batch, self.ranks, self.model, self.optimizer = batch, ranks, model, optimizer
+        self.ranks_per_node = min(ranks_per_node or ranks, ranks)
+        self.together = together or -(-len(self.tables) // ranks)
+        self.index_of = {table.name: i for i, table in enumerate(self.tables)}
+        self._row_of: dict[Part, int] = {}
+        self._new: list[Part] = []
+        self._matrix = np.empty((0, len(self.days), 0))
+        self._split = 0
+
+    def row(self, part: Part) -> int:
+        """The row of the cost matrix that describes this part."""
+        row = self._row_of.get(part)
+        if row is None:
+            row = self._row_of[part] = len(self._row_of)
+            self._new.append(part)
+        return row
+
+    @property
+    def matrix(self) -> FloatArray:
+        """(parts, days, columns): the model's forward columns, its backward columns, the extras."""
+        if self._new:
+            fresh = self._rows(self._new)
+            self._matrix = fresh if not self._matrix.size else np.concatenate([self._matrix, fresh])
+            self._new = []
+        return self._matrix
+
+    def times(self, sums: FloatArray) -> Loads:
+        """Loads from summed cost rows of shape (plans, days, ranks, columns)."""
+        extra = sums[..., -EXTRAS:]
+        return Loads(
+            self.model.forward_us(sums[..., : self._split]),
+            self.model.backward_us(sums[..., self._split : -EXTRAS]),
+            *(extra[..., column] for column in range(EXTRAS)),
+        )
+
+    def loads(self, plans: Sequence[Plan]) -> Loads:
+        """The loads of many plans at once."""
+        rows, places = self._shards(plans)
+        matrix = self.matrix
+        days, columns = matrix.shape[1:]
+        places_count = len(plans) * self.ranks
+        sums = np.empty((days, columns, places_count))
+        for day in range(days):
+            for column in range(columns):
+                sums[day, column] = np.bincount(places, matrix[rows, day, column], minlength=places_count)
+        shaped = sums.reshape(days, columns, len(plans), self.ranks)
+        return self.times(np.ascontiguousarray(shaped.transpose(2, 0, 3, 1)))
+
+    def part(self, table: int, width: int, height: int, kind: str) -> Part:
+        return Part(table, width, height, kind == DATA_PARALLEL, kind == TABLE_ROW_WISE)
+
+    def _shards(self, plans: Sequence[Plan]) -> tuple[IntArray, IntArray]:
+        """For every shard of every plan its cost row and its (plan, rank) as one number."""
+        rows: list[int] = []
+        places: list[int] = []
+        index_of, row = self.index_of, self.row
+        for number, plan in enumerate(plans):
+            base = number * self.ranks
+            for s in plan.shards:
+                rows.append(row(self.part(index_of[s.table], s.width, s.height, s.kind)))
+                places.append(base + s.rank)
+        return np.array(rows, dtype=np.int64), np.array(places, dtype=np.int64)
+
+    def _rows(self, parts: Sequence[Part]) -> FloatArray:
+        by_day = []
+        for day in self.days:
+            lookups = [self._lookup(day[part.table], part) for part in parts]
+            costs = self.model.table_costs(lookups, optimizer=self.optimizer, together=self.together)
+            self._split = costs.forward.shape[1]
+            extra = [self._extra(day[p.table], p, lookup) for p, lookup in zip(parts, lookups, strict=True)]
+            by_day.append(np.hstack([costs.forward, costs.backward, np.array(extra)]))
+        return np.stack(by_day, axis=1)
+
+    def _lookup(self, table: Table, part: Part) -> TableLookup:
+        samples = self.batch / self.ranks if part.replicated else self.batch
+        return TableLookup(
+            rows=part.height,
+            dim=part.width,
+            batch=max(1, round(samples * table.features)),
+            # Rows are spread by hashing, so a part of the rows draws its part of the lookups.
+            pooling=table.pooling * part.height / table.rows,
+            indices=table.indices,
+            dtype=table.dtype,
+        )
+
+    def _extra(self, table: Table, part: Part, lookup: TableLookup) -> tuple[float, ...]:
+        columns, node_columns, gradient = float(part.width * table.features), 0.0, 0.0
+        if part.replicated:
+            columns, gradient = 0.0, 4.0 * part.width * part.height
+        elif part.in_node:
+            # Partial sums are added up inside the node; one share of them then leaves each rank.
+            columns, node_columns = columns / self.ranks_per_node, columns
+        memory = part_bytes(table, part.width, part.height, self.optimizer, replicated=part.replicated)
+        return columns, node_columns, lookup.lookups, float(lookup.batch), gradient, memory
