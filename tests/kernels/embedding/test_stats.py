@@ -1,0 +1,80 @@
+"""Hit rates and reuse of named distributions, against an exact LRU cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lru import lru_hit_rate
+from stepsight.kernels.embedding.sampling import draw_indices
+from stepsight.kernels.embedding.stats import REUSE_BINS, reuse_bins
+
+TWO_POINTS = 0.02
+ROWS, LOOKUPS = 20_000, 40_000
+STREAMS = [
+    IndexDistribution.uniform(),
+    IndexDistribution.zipf(0.8),
+    IndexDistribution.zipf(1.0),
+    IndexDistribution.zipf(1.15),
+    IndexDistribution.zipf(1.3),
+    IndexDistribution.hot(0.01, 0.9),
+]
+CAPACITIES = (20, 300, 3_000, 15_000, 40_000)
+
+
+@pytest.mark.parametrize("distribution", STREAMS, ids=lambda d: d.label)
+@pytest.mark.parametrize("replay", [False, True], ids=["cold", "replay"])
+def test_hit_rate_is_within_two_points_of_an_exact_lru(distribution: IndexDistribution, replay: bool) -> None:
+    stream = draw_indices(distribution, ROWS, LOOKUPS, np.random.default_rng(3)).tolist()
+    exact = [lru_hit_rate(stream, capacity, replay=replay) for capacity in CAPACITIES]
+    estimate = distribution.stats(ROWS, LOOKUPS).hit_rate(CAPACITIES, replay=replay)
+    np.testing.assert_allclose(estimate, exact, atol=TWO_POINTS)
+
+
+@pytest.mark.parametrize("distribution", STREAMS, ids=lambda d: d.label)
+def test_unique_rows_and_reuse_bins_are_those_of_a_drawn_batch(distribution: IndexDistribution) -> None:
+    stream = draw_indices(distribution, ROWS, LOOKUPS, np.random.default_rng(4))
+    occurrences = np.unique(stream, return_counts=True)[1]
+    stats = distribution.stats(ROWS, LOOKUPS)
+    assert stats.unique_rows == pytest.approx(len(occurrences), rel=0.03)
+    np.testing.assert_allclose(stats.reuse, reuse_bins(occurrences), atol=0.02)
+
+
+def test_reuse_bins_are_one_two_three_to_four_five_to_eight_and_so_on() -> None:
+    bins = reuse_bins([1, 2, 3, 4, 5, 8, 2**15, 2**15 + 1])
+    assert len(bins) == REUSE_BINS
+    np.testing.assert_allclose(bins[[0, 1, 2, 3, 15, 16]] * 8, [1, 1, 2, 2, 1, 1])
+
+
+@given(
+    rows=st.integers(1, 10_000_000),
+    lookups=st.floats(1, 1e6),
+    exponent=st.floats(0, 2),
+    capacities=st.lists(st.floats(0, 1e7), min_size=2, max_size=5),
+)
+def test_a_larger_cache_never_hits_less(
+    rows: int, lookups: float, exponent: float, capacities: list[float]
+) -> None:
+    stats = IndexDistribution.zipf(exponent).stats(rows, lookups)
+    hits = stats.hit_rate(sorted(capacities))
+    assert np.all(np.diff(hits) >= -1e-12)
+    assert np.all((hits >= 0) & (hits <= 1))
+    assert stats.unique_rows <= min(rows, lookups) * (1 + 1e-9)
+    assert stats.reuse.sum() == pytest.approx(1)
+
+
+@given(exponents=st.tuples(st.floats(0, 1.6), st.floats(0, 1.6)), capacity=st.floats(1, 1e6))
+def test_more_skew_never_hits_less(exponents: tuple[float, float], capacity: float) -> None:
+    less, more = (
+        IndexDistribution.zipf(e).stats(200_000, 50_000).hit_rate(capacity) for e in sorted(exponents)
+    )
+    assert more >= less - 1e-3
+
+
+def test_a_cache_for_the_whole_batch_misses_each_row_once_and_a_replay_never() -> None:
+    stats = IndexDistribution.zipf(1.05).stats(1_000_000, 30_000)
+    assert float(stats.hit_rate(1e9)) == pytest.approx(1 - stats.unique_rows / 30_000)
+    assert float(stats.hit_rate(1e9, replay=True)) == 1.0
