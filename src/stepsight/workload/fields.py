@@ -1,0 +1,176 @@
+"""Reading a workload file's fields strictly: every mistake named by file, field and fix."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepsight.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Overrides = Mapping[str, str] | Sequence[str]
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "name a workload file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(str(path), f"is not TOML: {error}", "see docs/workloads.md for the format") from None
+
+
+def apply_overrides(document: dict[str, Any], overrides: Overrides, where: str) -> None:
+    """Set ``key.path=value`` in place; ``tables.0.rows`` names one entry, ``tables.rows`` all of them."""
+    pairs = (
+        list(overrides.items())
+        if isinstance(overrides, Mapping)
+        else [_pair(text, where) for text in overrides]
+    )
+    for key, text in pairs:
+        _set(document, key.split("."), _value(text), f"{where}: --set {key}")
+
+
+def _pair(text: str, where: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(where, f"--set {text!r} is not key.path=value", "for example --set parallel.ranks=4")
+    return key.strip(), value.strip()
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _set(node: Any, path: list[str], value: Any, where: str) -> None:
+    head, rest = path[0], path[1:]
+    if isinstance(node, list):
+        if head.isdigit():
+            if int(head) >= len(node):
+                raise InputError(where, f"there are only {len(node)} entries", "count from 0")
+            _set(node[int(head)], rest, value, where)
+        else:
+            for entry in node:
+                _set(entry, path, value, where)
+    elif not isinstance(node, dict):
+        raise InputError(where, "goes below a plain value", "name a field of the file")
+    elif rest:
+        _set(node.setdefault(head, {}), rest, value, where)
+    else:
+        node[head] = value
+
+
+class Fields:
+    """One table of the file: typed reads that remember which keys were known."""
+
+    def __init__(self, values: object, where: str) -> None:
+        if not isinstance(values, Mapping):
+            raise InputError(where, f"must be a table, not {values!r}", "write it as [section]")
+        self.values: Mapping[str, Any] = values
+        self.where = where
+        self._known: list[str] = []
+
+    def at(self, key: str) -> str:
+        return f"{self.where}: {key}"
+
+    def fail(self, key: str, problem: str, fix: str) -> InputError:
+        return InputError(self.at(key), problem, fix)
+
+    def has(self, key: str) -> bool:
+        return key in self.values
+
+    def _get(self, key: str, default: object) -> Any:
+        self._known.append(key)
+        if key in self.values:
+            return self.values[key]
+        if default is None:
+            raise self.fail(key, "is missing", "add it; docs/workloads.md lists every field")
+        return default
+
+    def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+            raise self.fail(
+                key, f"must be a whole number, not {value!r}", "write plain digits without a unit"
+            )
+        if value < least:
+            raise self.fail(key, f"is {value}", f"must be at least {least}")
+        return int(value)
+
+    def number(
+        self, key: str, default: float | None = None, *, least: float = 0.0, most: float = float("inf")
+    ) -> float:
+        value = self._get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.fail(key, f"must be a number, not {value!r}", "write plain digits without a unit")
+        if not least <= value <= most:
+            span = f"at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
+            raise self.fail(key, f"is {value}", f"must be {span}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key, default)
+        if not isinstance(value, bool):
+            raise self.fail(
+                key, f"must be true or false, not {value!r}", "write true or false without quotes"
+            )
+        return value
+
+    def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
+        value = self._get(key, default)
+        if value not in choices:
+            raise self.fail(key, f"unknown {key} {value!r}", suggestion(str(value), choices))
+        return str(value)
+
+    def text(self, key: str, default: str) -> str:
+        value = self._get(key, default)
+        if not isinstance(value, str):
+            raise self.fail(key, f"must be text, not {value!r}", "write it in quotes")
+        return value
+
+    def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
+        value = self._get(key, default)
+        good = isinstance(value, (list, tuple)) and all(
+            isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in value
+        )
+        if not good:
+            raise self.fail(key, f"must be a list of sizes, not {value!r}", "for example [1024, 256, 128]")
+        return tuple(value)
+
+    def anything(self, key: str, default: object) -> Any:
+        return self._get(key, default)
+
+    def section(self, key: str) -> Fields:
+        self._known.append(key)
+        return Fields(self.values.get(key, {}), f"{self.where}: [{key}]")
+
+    def sections(self, key: str) -> list[Fields]:
+        self._known.append(key)
+        value = self.values.get(key, [])
+        if not isinstance(value, list):
+            raise self.fail(key, "must be a list of tables", f"write each as [[{key}]]")
+        return [Fields(entry, f"{self.where}: {key}[{i}]") for i, entry in enumerate(value)]
+
+    def finish(self) -> None:
+        """Everything in the table must have been asked for."""
+        for key in self.values:
+            if key not in self._known:
+                raise self.fail(key, "unknown field", suggestion(key, self._known))
+
+
+def suggestion(given: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(given, known, 1)
+    listed = "one of " + ", ".join(sorted(set(known)))
+    return f"did you mean {close[0]!r}? ({listed})" if close else listed

@@ -1,0 +1,124 @@
+"""Matrix products as eager PyTorch runs them: linear, matmul, bmm, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepsight.workload.pointwise import lowered, tensor_binary
+from stepsight.workload.program import Kernel
+from stepsight.workload.tape import Tape
+from stepsight.workload.tensor import Tensor, broadcast
+from stepsight.workload.views import expand, given, reshape, sum_to, swapped, t, view
+
+
+def gemm_kernel(tape: Tape, name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Kernel:
+    computed = (tape.gemm_dtype or dtype) if dtype == "fp32" else dtype
+    return Kernel.of("gemm", computed, name=name, batch=batch, m=m, n=n, k=k)
+
+
+def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x · weightᵀ + bias, ``weight`` being out × in."""
+    with tape.op("aten::linear", (x, weight) if bias is None else (x, weight, bias)):
+        x, weight = lowered(tape, x), lowered(tape, weight)
+        if bias is None:
+            return matmul(tape, x, t(tape, weight))
+        bias = lowered(tape, bias)
+        if len(x.shape) == 2:
+            return addmm(tape, bias, x, t(tape, weight))
+        flat = reshape(tape, x, -1, x.shape[-1])
+        return view(tape, addmm(tape, bias, flat, t(tape, weight)), *x.shape[:-1], weight.shape[0])
+
+
+def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """bias + a · b in one kernel."""
+    with tape.op("aten::addmm", (bias, a, b)):
+        bias, a, b = lowered(tape, bias), lowered(tape, a), lowered(tape, b)
+        (m, k), n = a.shape, b.shape[1]
+        out = Tensor.new((m, n), a.dtype)
+        tape.call("aten::addmm", (bias, a, b), gemm_kernel(tape, "linear", a.dtype, 1, m, n, k))
+        tape.save(a, b)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            grad = given(g[0])
+            da, db = _mm_gradients(tape, grad, a, b)
+            return sum_to(tape, grad, bias.shape) if bias.requires_grad else None, da, db
+
+        tape.record("AddmmBackward0", (bias, a, b), (out,), rule)
+    return out
+
+
+def mm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    with tape.op("aten::mm", (a, b)):
+        a, b = lowered(tape, a), lowered(tape, b)
+        out = _mm(tape, a, b, "linear")
+        tape.save(a, b)
+        tape.record("MmBackward0", (a, b), (out,), lambda g: _mm_gradients(tape, given(g[0]), a, b))
+    return out
+
+
+def _mm(tape: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
+    (m, k), n = a.shape, b.shape[1]
+    tape.call("aten::mm", (a, b), gemm_kernel(tape, name, a.dtype, 1, m, n, k))
+    return Tensor.new((m, n), a.dtype)
+
+
+def _mm_gradients(tape: Tape, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of a · b, computed transposed where the operand lies transposed, as autograd does."""
+    da = db = None
+    if a.requires_grad:
+        if _column_major(a):
+            da = swapped(_mm(tape, b, swapped(grad, 0, 1), "dgrad"), 0, 1)
+        else:
+            da = _mm(tape, grad, swapped(b, 0, 1), "dgrad")
+    if b.requires_grad:
+        if _column_major(b):
+            db = swapped(_mm(tape, swapped(grad, 0, 1), a, "wgrad"), 0, 1)
+        else:
+            db = _mm(tape, swapped(a, 0, 1), grad, "wgrad")
+    return da, db
+
+
+def _column_major(x: Tensor) -> bool:
+    return x.strides[0] == 1 and x.strides[1] == x.shape[0]
+
+
+def bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    with tape.op("aten::bmm", (a, b)):
+        a, b = lowered(tape, a), lowered(tape, b)
+        out = _bmm(tape, a, b)
+        tape.save(a, b)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            grad = given(g[0])
+            db = _bmm(tape, swapped(a, 1, 2), grad) if b.requires_grad else None
+            da = _bmm(tape, grad, swapped(b, 1, 2)) if a.requires_grad else None
+            return da, db
+
+        tape.record("BmmBackward0", (a, b), (out,), rule)
+    return out
+
+
+def _bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    (batch, m, k), n = a.shape, b.shape[2]
+    tape.call("aten::bmm", (a, b), gemm_kernel(tape, "bmm", a.dtype, batch, m, n, k))
+    return Tensor.new((batch, m, n), a.dtype)
+
+
+def matmul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    """A product of stacks of matrices, folded into mm or bmm as ``torch.matmul`` does."""
+    with tape.op("aten::matmul", (a, b)):
+        a, b = lowered(tape, a), lowered(tape, b)
+        if len(a.shape) == 2 and len(b.shape) == 2:
+            return mm(tape, a, b)
+        if len(b.shape) == 2:
+            flat = reshape(tape, a, -1, a.shape[-1])
+            return view(tape, mm(tape, flat, b), *a.shape[:-1], b.shape[1], name="aten::_unsafe_view")
+        stack = broadcast(a.shape[:-2], b.shape[:-2])
+        left = reshape(tape, expand(tape, a, *stack, *a.shape[-2:]), -1, *a.shape[-2:])
+        right = reshape(tape, expand(tape, b, *stack, *b.shape[-2:]), -1, *b.shape[-2:])
+        out = bmm(tape, left, right)
+        return view(tape, out, *stack, a.shape[-2], b.shape[-1], name="aten::_unsafe_view")
+
+
+def add_bias(tape: Tape, x: Tensor, bias: Tensor) -> Tensor:
+    return tensor_binary(tape, "add", x, bias)

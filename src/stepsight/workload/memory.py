@@ -1,0 +1,71 @@
+"""What each rank's device must hold at the peak of a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.workload.dlrm_config import DlrmConfig
+from stepsight.workload.optimizers import STATE_PER_PARAMETER
+from stepsight.workload.tape import Tape
+from stepsight.workload.training import Training
+
+CONTEXT_BYTES = 0.5e9
+"""CUDA context, cuBLAS workspaces and NCCL buffers of one process: measured values vary from
+0.3 to 1 GB with driver and GPU; half a gigabyte is a stated allowance."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemory:
+    """Bytes on one rank. ``activations`` are what the forward pass keeps for the backward pass."""
+
+    parameters: float
+    gradients: float
+    optimizer_state: float
+    tables: float
+    activations: float
+    buckets: float
+    context: float = CONTEXT_BYTES
+
+    @property
+    def total(self) -> float:
+        return (
+            self.parameters + self.gradients + self.optimizer_state + self.tables + self.activations
+            + self.buckets + self.context
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """All ranks' memory."""
+
+    ranks: tuple[RankMemory, ...]
+
+    @property
+    def peak_bytes(self) -> float:
+        """The fullest rank."""
+        return max(rank.total for rank in self.ranks)
+
+    def excess_bytes(self, gpu_memory_gb: float) -> float:
+        """By how much the fullest rank does not fit (negative: what stays free)."""
+        return self.peak_bytes - gpu_memory_gb * 1e9
+
+
+def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 0.0) -> RankMemory:
+    """The data-parallel part of a step as taped, plus the tables of a rank."""
+    parameters = float(sum(p.bytes for p in tape.parameters))
+    return RankMemory(
+        parameters=parameters,
+        gradients=parameters,
+        optimizer_state=parameters * STATE_PER_PARAMETER[training.optimizer],
+        tables=tables,
+        activations=float(sum(s.bytes for s in tape.saved.values())),
+        buckets=parameters if replicas > 1 else 0.0,
+    )
+
+
+def dlrm_memory(config: DlrmConfig, tape: Tape) -> MemoryReport:
+    """Tables follow the plan; everything else is alike on all ranks."""
+    held = config.plan.memory_bytes(config.tables, config.sparse_optimizer)
+    return MemoryReport(
+        tuple(dense_memory(tape, config.training, config.ranks, float(bytes_)) for bytes_ in held)
+    )

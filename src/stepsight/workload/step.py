@@ -1,0 +1,56 @@
+"""One training step around any model: zero_grad, forward, backward with buckets, update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stepsight.workload import optimizers
+from stepsight.workload.buckets import Reducer
+from stepsight.workload.tape import Tape
+from stepsight.workload.tensor import Tensor
+from stepsight.workload.training import Training
+from stepsight.workload.views import fill_kernel
+
+Model = Callable[[Tape], Callable[[], Tensor]]
+"""Registers its parameters on the tape and returns the forward pass up to the loss."""
+
+
+def train_step(
+    training: Training, device: str, replicas: int, bucket_mb: float, model: Model, group: str = "world"
+) -> Tape:
+    """The tape of one step. With more than one replica gradients are reduced in buckets.
+
+    Buckets follow the order in which gradients arrive, so the step is recorded once
+    without communication to learn that order, as DDP learns it in its first step.
+    """
+    arrivals: list[str] = []
+    if replicas > 1:
+        rehearsal = training.tape(device)
+        rehearsal.on_grad_ready = lambda p: arrivals.append(p.name)
+        _backward(rehearsal, model(rehearsal)())
+    tape = training.tape(device)
+    forward = model(tape)
+    tape.phase = "optimizer"
+    optimizers.zero_grad(tape, training.optimizer, tape.parameters, training.zero_grad)
+    tape.phase = "forward"
+    loss = forward()
+    reducer = None
+    if arrivals:
+        named = {p.name: p for p in tape.parameters}
+        reducer = Reducer.in_arrival_order(tape, [named[name] for name in arrivals], bucket_mb, group)
+        tape.on_grad_ready = reducer.grad_ready
+    _backward(tape, loss)
+    if reducer is not None:
+        reducer.finish()
+    tape.phase = "optimizer"
+    optimizers.step(tape, training.optimizer, tape.parameters, training.fused_optimizer)
+    return tape
+
+
+def _backward(tape: Tape, loss: Tensor) -> None:
+    tape.forget_casts()
+    tape.phase = "backward"
+    with tape.op("aten::ones_like", (loss,)):
+        grad = loss.empty_like()
+        tape.call("aten::ones_like", (loss,), fill_kernel(grad))
+    tape.backward(loss, grad)

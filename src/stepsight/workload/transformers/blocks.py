@@ -1,0 +1,134 @@
+"""What the transformer families share: parameters, token embeddings, attention cores, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepsight.workload.matmuls import linear, matmul
+from stepsight.workload.norms import layer_norm, softmax
+from stepsight.workload.pointwise import add, dropout, emit, like, scalar
+from stepsight.workload.program import Kernel
+from stepsight.workload.tape import Tape
+from stepsight.workload.tensor import Tensor
+from stepsight.workload.views import given, transpose, view
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Weight and bias."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def linear_pair(tape: Tape, name: str, out: int, into: int) -> Pair:
+    """An nn.Linear's parameters."""
+    return Pair(tape.parameter(f"{name}.weight", out, into), tape.parameter(f"{name}.bias", out))
+
+
+def norm_pair(tape: Tape, name: str, size: int) -> Pair:
+    """An nn.LayerNorm's parameters."""
+    return Pair(tape.parameter(f"{name}.weight", size), tape.parameter(f"{name}.bias", size))
+
+
+def dense(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
+    return linear(tape, x, pair.weight, pair.bias)
+
+
+def norm(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
+    return layer_norm(tape, x, pair.weight, pair.bias)
+
+
+def buffer(shape: Sequence[int], dtype: str = "fp32") -> Tensor:
+    """An input or a constant that lives on the device."""
+    return Tensor.new(shape, dtype, persistent=True)
+
+
+def embedding(tape: Tape, weight: Tensor, ids: Tensor) -> Tensor:
+    """Rows of ``weight`` picked by ``ids``; the gradient is dense."""
+    rows, cols = weight.shape
+    with tape.op("aten::embedding", (weight, ids)):
+        out = Tensor.new((*ids.shape, cols), weight.dtype)
+        pick = Kernel.of("gather", weight.dtype, rows=ids.elements, cols=cols, table_rows=rows)
+        tape.call("aten::embedding", (weight, ids), pick)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            put = Kernel.of("scatter", weight.dtype, rows=ids.elements, cols=cols, table_rows=rows)
+            kernels = [put]
+            if tape.device == "cuda" and ids.elements > 3072:  # ATen sorts longer index lists first
+                kernels.insert(0, Kernel.of("sort", "int64", elements=ids.elements))
+            tape.call("aten::embedding_dense_backward", (given(g[0]), ids), *kernels)
+            return (Tensor.new(weight.shape, weight.dtype),)
+
+        tape.record("EmbeddingBackward0", (weight,), (out,), rule)
+    return out
+
+
+def split_heads(tape: Tape, x: Tensor, heads: int) -> Tensor:
+    """batch × sequence × hidden as batch × heads × sequence × head_dim (a view)."""
+    batch, sequence, hidden = x.shape
+    return transpose(tape, view(tape, x, batch, sequence, heads, hidden // heads), 1, 2)
+
+
+def masked_fill(tape: Tape, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
+    """torch.where(mask, x, value), as GPT-2 hides the future."""
+    with tape.op("aten::where", (mask, x, value)):
+        out = emit(tape, "where", (mask, x, value), like((x, mask)))
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            grad = given(g[0])
+            return (emit(tape, "where", (mask, grad, Tensor.new(())), grad.empty_like()),)
+
+        tape.record("WhereBackward0", (x,), (out,), rule)
+    return out
+
+
+def flash_attention(
+    tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout_p: float = 0.0
+) -> Tensor:
+    """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
+    (batch, heads, length, head_dim), kv = q.shape, k.shape
+    sizes = {
+        "batch": batch, "heads": heads, "kv_heads": kv[1], "q": length, "kv": kv[2], "head_dim": head_dim,
+        "causal": int(causal),
+    }  # fmt: skip
+    suffix = "_for_cpu" if tape.device == "cpu" else ""
+    name = f"aten::_scaled_dot_product_flash_attention{suffix}"
+    node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
+    with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
+        # The kernel writes batch × sequence × heads × head_dim and hands out a transposed view of it.
+        out = Tensor.new((batch, length, heads, head_dim), q.dtype)
+        out = out.alias((batch, heads, length, head_dim), (out.strides[0], out.strides[2], out.strides[1], 1))
+        logsumexp = Tensor.new((batch, heads, length), "fp32")
+        tape.call(name, (q, k, v), Kernel.of("attention", q.dtype, **sizes))
+        tape.save(q, k, v, out, logsumexp)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            kernel = Kernel.of("attention_backward", q.dtype, **sizes)
+            tape.call(
+                f"{name.replace('_for_cpu', '')}{'_for_cpu' if suffix else ''}_backward".replace(
+                    "_for_cpu_backward", "_for_cpu_backward"
+                ),
+                (given(g[0]), q, k, v, out, logsumexp),
+                kernel,
+            )
+            return [x.empty_like() for x in (q, k, v)]
+
+        tape.record(node, (q, k, v), (out,), rule)
+    return out
+
+
+def scaled_scores(tape: Tape, q: Tensor, k: Tensor) -> Tensor:
+    """q · kᵀ / √d."""
+    return scalar(tape, "div", matmul(tape, q, transpose(tape, k, -1, -2)))
+
+
+def attend(tape: Tape, scores: Tensor, v: Tensor, probability: float) -> Tensor:
+    """softmax, dropout, product with the values."""
+    return matmul(tape, dropout(tape, softmax(tape, scores), probability), v)
+
+
+def residual(tape: Tape, x: Tensor, update: Tensor, probability: float) -> Tensor:
+    """x + dropout(update)."""
+    return add(tape, dropout(tape, update, probability), x)
