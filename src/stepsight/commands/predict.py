@@ -1,0 +1,83 @@
+"""``stepsight predict``: the step time of a workload, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepsight.errors import InputError
+from stepsight.prediction.answer import Prediction
+
+PLATFORM_PREFIX = "platform."
+SET_HELP = "Change a workload field, or a field of the platform (platform.link.gbps=100)."
+TRACE_HELP = "Predict from traces instead: files or folders of one run."
+
+
+@click.command("predict")
+@click.argument("workload", required=False, type=click.Path(path_type=Path))
+@click.option("--platform", "-p", "platform", help="A name such as 8xA100-SXM4-40G, or a path.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
+@click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
+def command(
+    workload: Path | None, platform: str | None, assignments: tuple[str, ...], trace: tuple[Path, ...],
+    replay: bool, as_json: bool, timeline: Path | None, html: Path | None,
+) -> None:  # fmt: skip
+    """Predict the step time of WORKLOAD (a TOML file) or of a --trace on a platform."""
+    if bool(workload) == bool(trace):
+        raise click.UsageError("give either a WORKLOAD file or --trace")
+    for output in (timeline, html):
+        if output and not output.absolute().parent.is_dir():
+            raise InputError(str(output), "its folder does not exist", "make the folder first")
+    if trace:
+        from stepsight.trace.prediction import predict_trace
+
+        prediction = predict_trace(trace, platform, replay=replay, overrides=assignments)
+    else:
+        if replay:
+            raise click.UsageError("--replay needs --trace")
+        prediction = predict_file(workload or Path(), platform, assignments)
+    if timeline:
+        from stepsight.report.document import write_whole
+        from stepsight.report.perfetto import chrome_trace
+
+        write_whole(timeline, chrome_trace(prediction))
+    if html:
+        from stepsight.report.document import write_whole
+        from stepsight.report.html import page
+
+        write_whole(html, page(prediction))
+    _print(prediction, as_json, [p for p in (timeline, html) if p])
+
+
+def predict_file(workload: Path, platform: str | None, assignments: tuple[str, ...]) -> Prediction:
+    """Load both sides and predict; ``platform.…`` assignments go to the platform."""
+    from stepsight.platform.load import load_platform
+    from stepsight.prediction.predict import predict
+    from stepsight.workload.files import load_workload
+
+    if not platform:
+        raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
+    on_platform = [a.removeprefix(PLATFORM_PREFIX) for a in assignments if a.startswith(PLATFORM_PREFIX)]
+    on_workload = [a for a in assignments if not a.startswith(PLATFORM_PREFIX)]
+    return predict(load_workload(workload, on_workload), load_platform(platform, on_platform))
+
+
+def _print(prediction: Prediction, as_json: bool, written: list[Path]) -> None:
+    if as_json:
+        from stepsight.report.document import document, to_json
+
+        click.echo(to_json(document(prediction)))
+        return
+    from rich.console import Console
+
+    from stepsight.report.console import show
+
+    console = Console(highlight=False)
+    show(prediction, console)
+    for path in written:
+        console.print(f"wrote {path}", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""The prediction: a step time, its reasons, and how far to trust it."""

@@ -1,0 +1,99 @@
+"""The answer: how long the step takes, why, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepsight.platform.load import Platform
+from stepsight.prediction.sensitivity import Sensitivity, sensitivities
+from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
+from stepsight.simulate.price import price
+from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
+from stepsight.workload.program import Job
+
+METHOD_SPREAD = 0.04
+"""What is left when every kernel is right: between the 3.00 % and 5.21 % that the published
+method reports end to end (arXiv 2404.12674, METHOD.md §7)."""
+INTERVAL_SIGMAS = 1.645
+"""low_us to high_us is meant to hold 90 % of measurements."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """What one rank's memory holds, in bytes, against what its GPU has."""
+
+    parts_bytes: Mapping[str, float]
+    capacity_bytes: float
+    rank: int = 0
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.parts_bytes.values())
+
+    @property
+    def excess_bytes(self) -> float:
+        """By how much it does not fit; zero where it does."""
+        return max(0.0, self.total_bytes - self.capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Step time with its interval, where it goes, and what it rests on.
+
+    ``breakdown_us`` is what the devices did during the step, the mean over ranks; its parts
+    add up to the step. ``sensitivities`` say what each part means for the step time.
+    """
+
+    workload: str
+    platform: str
+    step_us: float
+    low_us: float
+    high_us: float
+    ranks: tuple[RankSummary, ...]
+    breakdown_us: Mapping[str, float]
+    naive_us: float
+    sensitivities: tuple[Sensitivity, ...]
+    coverage: Coverage
+    timeline: Timeline = field(repr=False)
+    memory: MemoryLine | None = None
+    measured_us: float | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exposed_communication_us(self) -> float:
+        """Communication that no compute covers, the mean over ranks."""
+        return float(np.mean([r.exposed_communication_us for r in self.ranks]))
+
+    @property
+    def gpu_active_us(self) -> float:
+        return float(np.mean([r.gpu_active_us for r in self.ranks]))
+
+    @property
+    def imbalance(self) -> float:
+        """The busiest rank's compute over the mean, less one."""
+        compute = np.array([r.compute_us for r in self.ranks])
+        return float(compute.max() / compute.mean() - 1) if compute.mean() > 0 else 0.0
+
+
+def predict_job(
+    job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
+    steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
+    notes: Iterable[str] = (),
+) -> Prediction:  # fmt: skip
+    """Predict one step of a job on a platform."""
+    platform = platform.with_ranks(job.ranks)
+    priced = price(job, platform, replay)
+    timeline = run(priced, platform, steps=steps)
+    ranks, breakdown = summarise(timeline)
+    sensitive = sensitivities(timeline, platform, steps=steps)
+    sigma = np.sqrt(METHOD_SPREAD**2 + sum(s.step_spread**2 for s in sensitive))
+    factor = float(np.exp(INTERVAL_SIGMAS * sigma))
+    said = [f"{name}: {note}" for name, note in priced.notes.items()]
+    return Prediction(
+        workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
+        ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,
+        memory, measured_us, (*notes, *said),
+    )  # fmt: skip

@@ -1,0 +1,29 @@
+"""Predict a workload on a platform: the one call that joins all parts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from stepsight.platform.load import Platform
+from stepsight.prediction.answer import MemoryLine, Prediction, predict_job
+from stepsight.simulate.timeline import STEADY_STEPS
+from stepsight.workload.files import Workload
+
+
+def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
+    """The step time of a workload on a platform, explained.
+
+    ``steps=1`` predicts one step from a standing start; by default the steady state, in which
+    the host may already launch the next step while the GPU finishes this one.
+    """
+    platform = platform.with_ranks(workload.ranks)
+    memory = _memory(workload, platform)
+    return predict_job(workload.job(), platform, workload=workload.name, steps=steps, memory=memory)
+
+
+def _memory(workload: Workload, platform: Platform) -> MemoryLine:
+    """The fullest rank against what its device has."""
+    ranks = workload.memory().ranks
+    fullest = max(range(len(ranks)), key=lambda r: ranks[r].total)
+    parts = {f.name: float(getattr(ranks[fullest], f.name)) for f in fields(ranks[fullest])}
+    return MemoryLine(parts, platform.spec.gpu.memory_gb * 1e9, fullest)

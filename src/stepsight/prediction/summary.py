@@ -1,0 +1,175 @@
+"""From a timeline to figures: who was busy with what, for how long, and who waited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray, Source
+from stepsight.simulate.intervals import covered, union
+from stepsight.simulate.price import COMMUNICATION
+from stepsight.simulate.tape import launches_of
+from stepsight.simulate.timeline import RankTimes, Timeline
+
+EXPOSED = "exposed_communication"
+WAITING = "waiting_for_ranks"
+IDLE = "host_bound_idle"
+MOST_UNMODELLED = 20
+"""How many operators without a model are listed by name; the rest is in the shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSummary:
+    """One rank's step. ``gpu_active_us`` is the union over its streams.
+
+    ``exposed_communication_us`` is communication not covered by compute, ``rank_wait_us`` the
+    part of it spent waiting for the last rank to arrive; ``idle_us`` is when no stream had
+    anything to do: the host had not launched it yet.
+    """
+
+    rank: int
+    step_us: float
+    host_us: float
+    gpu_active_us: float
+    compute_us: float
+    communication_us: float
+    exposed_communication_us: float
+    rank_wait_us: float
+    idle_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unmodelled:
+    """An operation that no measurement stands behind."""
+
+    op: str
+    kernel: str
+    source: str
+    time_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Share of all device time by source, and what has no fitted model, longest first."""
+
+    share_by_source: Mapping[str, float]
+    without_model: tuple[Unmodelled, ...]
+
+
+def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, float]]:
+    """Every rank's figures, and the mean breakdown of the step by category."""
+    summaries: dict[int, RankSummary] = {}
+    total: dict[str, float] = {}
+    for ranks in _alike(timeline):
+        times = timeline.rank(ranks[0])
+        summary, parts = _summary(times)
+        for rank in ranks:
+            summaries[rank] = RankSummary(rank, *_values(summary)[1:])
+        for name, us in parts.items():
+            total[name] = total.get(name, 0.0) + us * len(ranks) / timeline.ranks
+    return tuple(summaries[r] for r in sorted(summaries)), total
+
+
+def _values(summary: RankSummary) -> tuple[float, ...]:
+    return tuple(getattr(summary, name) for name in RankSummary.__slots__)
+
+
+def _alike(timeline: Timeline) -> list[list[int]]:
+    """Ranks that did exactly the same at the same time, so that one speaks for all."""
+    found = []
+    for lane, times in zip(timeline.priced.lanes, timeline.times, strict=True):
+        same_window = (
+            np.ptp(timeline.begin_us[lane.lane.ranks]) == 0 == np.ptp(timeline.end_us[lane.lane.ranks])
+        )
+        if same_window and (times.end_us == times.end_us[..., :1]).all():
+            found.append(lane.lane.ranks.tolist())
+        else:
+            found.extend([rank] for rank in lane.lane.ranks.tolist())
+    return found
+
+
+def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
+    lo, hi = times.window_us
+    start, begin, end = (np.clip(a, lo, hi) for a in (times.start_us, times.begin_us, times.end_us))
+    names = np.array(times.lane.category)
+    comm = names == COMMUNICATION
+    compute_busy = union(start[~comm], end[~comm])
+    compute_us = _length(compute_busy)
+    comm_busy = union(start[comm], end[comm])
+    active_us = _length(union(start, end))
+    exposed = active_us - compute_us
+    waiting = _exposed_waiting(start[comm], begin[comm], compute_busy)
+    parts = _by_category(names[~comm], (end - start)[~comm], compute_us)
+    waiting = min(waiting, exposed)
+    parts[EXPOSED], parts[WAITING], parts[IDLE] = exposed - waiting, waiting, hi - lo - active_us
+    host_us = float((times.op_end_us - times.op_start_us).sum())
+    summary = RankSummary(
+        times.rank, hi - lo, host_us, active_us, compute_us, _length(comm_busy), exposed, waiting,
+        hi - lo - active_us,
+    )  # fmt: skip
+    return summary, {name: us for name, us in parts.items() if us > 0}
+
+
+def _length(intervals: tuple[FloatArray, FloatArray]) -> float:
+    return float((intervals[1] - intervals[0]).sum())
+
+
+def _exposed_waiting(arrived: FloatArray, begin: FloatArray, busy: tuple[FloatArray, FloatArray]) -> float:
+    """Time at collectives, before the last rank came, that no compute covers."""
+    waits = union(arrived, begin)
+    return _length(waits) - float(covered(*waits, *busy).sum())
+
+
+def _by_category(names: np.ndarray, busy: FloatArray, union_us: float) -> dict[str, float]:
+    """Compute by category, scaled to the union where streams ran side by side."""
+    total = float(busy.sum())
+    scale = union_us / total if total > 0 else 0.0
+    return {str(name): float(busy[names == name].sum()) * scale for name in np.unique(names)}
+
+
+def naive_us(timeline: Timeline) -> float:
+    """The baseline without any of this: the busiest stream's sum of kernels."""
+    busiest = 0.0
+    for lane in timeline.priced.lanes:
+        device = lane.times.device_us[:, 0, :]
+        for stream in range(len(lane.lane.tape.streams)):
+            on_stream = device[lane.lane.tape.launch_stream == stream].sum(axis=0)
+            busiest = max(busiest, float(on_stream.max(initial=0.0)))
+    return busiest
+
+
+def coverage(timeline: Timeline) -> Coverage:
+    """What the prediction rests on, weighted by device time."""
+    by_source: dict[str, float] = {}
+    unmodelled: dict[tuple[str, str, str], float] = {}
+    for lane in timeline.priced.lanes:
+        time = np.broadcast_to(lane.times.device_us[:, 0, :], lane.source.shape)
+        for source in Source:
+            us = float(time[lane.source == source].sum())
+            if us:
+                by_source[source.label] = by_source.get(source.label, 0.0) + us
+        _collect(timeline, lane.lane.program_of_rank[0], lane.source, time, unmodelled)
+    total = sum(by_source.values()) or 1.0
+    listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
+    return Coverage(
+        {name: us / total for name, us in sorted(by_source.items(), key=lambda item: -item[1])},
+        tuple(Unmodelled(*names, us) for names, us in listed),
+    )
+
+
+def _collect(
+    timeline: Timeline, program: int, source: np.ndarray, time: FloatArray,
+    unmodelled: dict[tuple[str, str, str], float],
+) -> None:  # fmt: skip
+    weak = (source == Source.ROOFLINE) | (source == Source.DEFAULT)
+    if not weak.any():
+        return
+    items = [(op, i) for op in timeline.priced.job.programs[program].ops for i in launches_of(op)]
+    for k in np.flatnonzero(weak.any(axis=1)):
+        op, item = items[k]
+        label = Source(int(source[k].max())).label
+        name = item.name or getattr(item, "family", "") or getattr(item, "kind", "")
+        key = (op.name, name, label)
+        unmodelled[key] = unmodelled.get(key, 0.0) + float(time[k][weak[k]].mean())

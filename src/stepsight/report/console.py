@@ -1,0 +1,123 @@
+"""A prediction as a table in the terminal: the number, then its reasons, then its limits."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
+from stepsight.report.units import share, size, time
+
+BAR_WIDTH = 28
+MOST_RANKS_LISTED = 8
+COLOURS = {
+    "gemm": "blue", "attention": "magenta", "embedding": "green", "vector": "cyan", "conv": "blue",
+    "copy": "yellow", "optimizer": "bright_blue", EXPOSED: "red", WAITING: "bright_red", IDLE: "bright_black",
+}  # fmt: skip
+WORDS = {
+    EXPOSED: "communication, exposed",
+    WAITING: "waiting for other ranks",
+    IDLE: "idle, host-bound",
+    "gemm": "GEMM",
+    "vector": "vector",
+}
+
+
+def show(prediction: Prediction, console: Console) -> None:
+    """Print everything a reader needs to use the number, and to doubt it."""
+    console.print(_headline(prediction))
+    console.print(_breakdown(prediction))
+    console.print(_ranks(prediction))
+    _why(prediction, console)
+    _memory(prediction, console)
+    _trust(prediction, console)
+
+
+def _headline(p: Prediction) -> Text:
+    text = Text()
+    text.append(f"{p.workload} on {p.platform}\n", style="bold")
+    text.append("step time  ")
+    text.append(time(p.step_us), style="bold green")
+    text.append(f"   (90 % interval {time(p.low_us)} to {time(p.high_us)})")
+    if p.measured_us is not None:
+        error = p.step_us / p.measured_us - 1
+        text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {100 * error:+.1f} %)")
+    return text
+
+
+def _breakdown(p: Prediction) -> Table:
+    table = Table(
+        title="where the step goes (mean over ranks)", title_justify="left", box=None, padding=(0, 1)
+    )
+    table.add_column("what the device does")
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    table.add_column("step if it were free", justify="right")
+    free = {s.category: s.if_free_us for s in p.sensitivities}
+    free[EXPOSED] = free.pop("communication", p.step_us)
+    free[IDLE] = free.pop("host", p.step_us)
+    total = sum(p.breakdown_us.values()) or 1.0
+    for name, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1]):
+        bar = "█" * max(1, round(BAR_WIDTH * us / total))
+        colour = COLOURS.get(name, "white")
+        without = time(free[name]) if name in free else ""
+        table.add_row(WORDS.get(name, name), time(us), share(us / total), Text(bar, style=colour), without)
+    return table
+
+
+def _ranks(p: Prediction) -> Table:
+    table = Table(title="ranks", title_justify="left", box=None, padding=(0, 1))
+    for name in ("rank", "step", "GPU active", "compute", "communication", "exposed", "waiting", "idle"):
+        table.add_column(name, justify="right")
+    listed = p.ranks if len(p.ranks) <= MOST_RANKS_LISTED else p.ranks[:MOST_RANKS_LISTED]
+    if all(_same(r, p.ranks[0]) for r in p.ranks) and len(p.ranks) > 1:
+        listed = p.ranks[:1]
+    for r in listed:
+        name = f"all {len(p.ranks)}" if len(listed) == 1 and len(p.ranks) > 1 else str(r.rank)
+        table.add_row(
+            name, time(r.step_us), time(r.gpu_active_us), time(r.compute_us), time(r.communication_us),
+            time(r.exposed_communication_us), time(r.rank_wait_us), time(r.idle_us),
+        )  # fmt: skip
+    if 1 < len(listed) < len(p.ranks):
+        table.add_row(f"… {len(p.ranks) - len(listed)} more (--json has them all)")
+    return table
+
+
+def _same(a: object, b: object) -> bool:
+    names = [n for n in a.__slots__ if n != "rank"]  # type: ignore[attr-defined]
+    return all(getattr(a, n) == getattr(b, n) for n in names)
+
+
+def _why(p: Prediction, console: Console) -> None:
+    step = p.step_us or 1.0
+    console.print(
+        f"exposed communication {share(p.exposed_communication_us / step)} of the step   "
+        f"imbalance {share(p.imbalance)}   naive sum of kernels {time(p.naive_us)} "
+        f"({100 * (p.naive_us / step - 1):+.0f} %)"
+    )
+
+
+def _memory(p: Prediction, console: Console) -> None:
+    if not p.memory:
+        return
+    m = p.memory
+    parts = ", ".join(f"{name.replace('_', ' ')} {size(b)}" for name, b in m.parts_bytes.items() if b)
+    console.print(f"memory on rank {m.rank}: {size(m.total_bytes)} of {size(m.capacity_bytes)} ({parts})")
+    if m.excess_bytes:
+        console.print(Text(f"does not fit, by {size(m.excess_bytes)}", style="bold red"))
+
+
+def _trust(p: Prediction, console: Console) -> None:
+    shares = ", ".join(f"{name} {share(s)}" for name, s in p.coverage.share_by_source.items())
+    console.print(f"rests on: {shares} of device time")
+    if p.coverage.without_model:
+        names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])
+        more = len(p.coverage.without_model) - 4
+        console.print(f"no fitted model: {names}" + (f" and {more} more" if more > 0 else ""))
+    for note in p.notes[:6]:
+        console.print(Text(f"note: {note}", style="dim"))
+    if len(p.notes) > 6:
+        console.print(Text(f"… {len(p.notes) - 6} more notes in --json", style="dim"))
