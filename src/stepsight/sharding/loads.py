@@ -80,8 +80,10 @@ class PartCosts:
         self.index_of = {table.name: i for i, table in enumerate(self.tables)}
         self._row_of: dict[Part, int] = {}
         self._new: list[Part] = []
-        self._matrix = np.empty((0, len(self.days), 0))
+        self._buffer = np.empty((0, len(self.days), 0))
         self._split = 0
+        for i, table in enumerate(self.tables):
+            self.row(Part(i, table.dim, table.rows))
 
     def row(self, part: Part) -> int:
         """The row of the cost matrix that describes this part."""
@@ -96,9 +98,20 @@ class PartCosts:
         """(parts, days, columns): the model's forward columns, its backward columns, the extras."""
         if self._new:
             fresh = self._rows(self._new)
-            self._matrix = fresh if not self._matrix.size else np.concatenate([self._matrix, fresh])
+            known = len(self._row_of) - len(self._new)
+            if len(self._buffer) < len(self._row_of):
+                room = np.empty((2 * len(self._row_of), *fresh.shape[1:]))
+                if known:
+                    room[:known] = self._buffer[:known]
+                self._buffer = room
+            self._buffer[known : len(self._row_of)] = fresh
             self._new = []
-        return self._matrix
+        return self._buffer[: len(self._row_of)]
+
+    def matrix_row(self, part: Part) -> FloatArray:
+        """One part's costs, (days, columns)."""
+        row = self.row(part)
+        return np.asarray(self.matrix[row])
 
     def times(self, sums: FloatArray) -> Loads:
         """Loads from summed cost rows of shape (plans, days, ranks, columns)."""

@@ -95,6 +95,13 @@ class PlanPricer:
         pieces = [self._walk(_rows(flat, slice(at, at + most))) for at in range(0, plans * days, most)]
         return np.concatenate(pieces).reshape(plans, days)
 
+    def exchange_us_per_column(self, loads: Loads) -> float:
+        """What one more pooled column on each rank adds to the exchange of these loads, on average."""
+        more = replace(loads, columns=loads.columns * 1.1)
+        added = self._exchanges(more)[0] - self._exchanges(loads)[0]
+        columns = (more.columns - loads.columns).sum()
+        return float(added.sum() / columns) if columns > 0 else 0.0
+
     def simulated_us(self, plan: Plan) -> float:
         """The step time as ``predict`` would print it: the plan's own program, simulated in full."""
         job = self.workload.with_plan(plan).job(self.device)

@@ -1,0 +1,180 @@
+"""Search for the plan with the least simulated step time.
+
+Greedy starts first, then the best of thousands of small changes at a time (moves, swaps,
+column splits, spreading a table over ranks), each priced by the whole step. Where nothing
+small helps any more, the plan is shaken and the search goes on. It can be stopped at any
+time, is the same for the same seed, and says how far it is from the least possible step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.sharding.bound import least_loads
+from stepsight.sharding.draft import Change, Draft
+from stepsight.sharding.loads import Loads
+from stepsight.sharding.neighbours import changes, shaken, spreads
+from stepsight.sharding.plan import Plan
+from stepsight.sharding.rules import Rules, Spread
+from stepsight.sharding.starts import starts, table_weights
+from stepsight.sharding.steps import PlanPricer
+
+OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "mean": lambda us: np.asarray(us.mean(axis=-1)),
+    "worst": lambda us: np.asarray(us.max(axis=-1)),
+}
+"""How the step times of several days become one number."""
+EVENNESS = 0.01
+"""Share of the busiest ranks' load in the score: leads over plateaus of the step time."""
+CLOSE_ENOUGH = 1e-3
+"""A gap to the lower bound below which a search has nothing left to find."""
+SHAKES = 12
+"""Shakes without a better plan after which a search without a budget ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a search stands."""
+
+    seconds: float
+    priced: int
+    step_us: float
+    bound_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best plan of a search: its step time, the lower bound, and what the search took."""
+
+    plan: Plan
+    step_us: float
+    bound_us: float
+    priced: int
+    seconds: float
+    fits: bool
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the lower bound, as a fraction."""
+        return self.step_us / self.bound_us - 1
+
+
+def search(
+    pricer: PlanPricer, rules: Rules | None = None, *, budget_s: float | None = None, seed: int = 0,
+    objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+) -> Found:  # fmt: skip
+    """The best plan found within ``budget_s`` seconds (None: until shaking no longer helps).
+
+    ``also`` are plans to start from besides the greedy ones.
+    """
+    return _Search(pricer, rules or Rules(), budget_s, seed, objective, progress).run(also)
+
+
+class _Search:
+    def __init__(
+        self, pricer: PlanPricer, rules: Rules, budget_s: float | None, seed: int, objective: str,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:  # fmt: skip
+        self.pricer, self.rules, self.costs = pricer, rules, pricer.costs
+        self.reduce, self.progress = OBJECTIVES[objective], progress
+        self.rng = np.random.default_rng(seed)
+        self.began, self.budget_s, self.priced = time.perf_counter(), budget_s, 0
+        self.exchange_us = self._exchange_us_per_column()
+        self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules)))[0])
+        self.best: Draft | None = None
+        self.best_us, self.best_score = float("inf"), float("inf")
+
+    def run(self, also: Sequence[Plan]) -> Found:
+        current, score = self._start(also)
+        idle = 0
+        while not self._over(idle):
+            current, score = self._descend(current, score)
+            if self._keep(current, score):
+                idle = 0
+            else:
+                idle += 1
+            if self._over(idle):
+                break
+            current = shaken(self._best(), self.rules, self.rng)
+            score = float(self._score(current.loads())[0])
+        best = self._best()
+        fits = bool((best.loads().memory_bytes <= self.rules.memory_bytes).all())
+        return Found(best.plan("search"), self.best_us, self.bound_us, self.priced, self._seconds(), fits)
+
+    def _start(self, also: Sequence[Plan]) -> tuple[Draft, float]:
+        weights = table_weights(self.costs, self.exchange_us)
+        drafts = [*starts(self.costs, self.rules, weights), *(Draft.of(self.costs, plan) for plan in also)]
+        scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
+        first = int(np.argmin(scores))
+        self._keep(drafts[first], float(scores[first]))
+        return drafts[first].copy(), float(scores[first])
+
+    def _descend(self, draft: Draft, score: float) -> tuple[Draft, float]:
+        """Take the best small change until none helps."""
+        while not self._over(0):
+            found: list[Change | Spread] = []
+            scores: list[FloatArray] = []
+            small = changes(draft, self.rules, self.exchange_us)
+            if small:
+                found += small
+                scores.append(self._score(draft.loads_after(small)))
+            wide = spreads(draft, self.rules, self.exchange_us)
+            if wide:
+                found += wide
+                scores.append(self._score(draft.loads_spread(wide)))
+            if not found:
+                break
+            every = np.concatenate(scores)
+            best = int(np.argmin(every))
+            if not every[best] < score * (1 - 1e-6):
+                break
+            draft.apply(found[best])
+            score = float(every[best])
+            self._keep(draft, score)
+        return draft, score
+
+    def _keep(self, draft: Draft, score: float) -> bool:
+        if score >= self.best_score * (1 - 1e-6):
+            return False
+        self.best, self.best_score = draft.copy(), score
+        self.best_us = float(self.reduce(self.pricer.times(draft.loads()))[0])
+        if self.progress:
+            self.progress(Progress(self._seconds(), self.priced, self.best_us, self.bound_us))
+        return True
+
+    def _score(self, loads: Loads) -> FloatArray:
+        """Step time, a little evenness, and a high price on memory that is not there."""
+        self.priced += len(loads)
+        step = self.reduce(self.pricer.times(loads))
+        busy = loads.forward_us + loads.backward_us + 2 * self.exchange_us * loads.columns
+        evenness = self.reduce(np.asarray((busy**8).mean(axis=-1) ** (1 / 8)))
+        over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
+        share = over / self.rules.memory_bytes if np.isfinite(self.rules.memory_bytes) else 0.0
+        return np.asarray((step + EVENNESS * evenness) * (1 + 100 * share))
+
+    def _exchange_us_per_column(self) -> float:
+        """What one more pooled column on a rank adds to an even exchange."""
+        costs = self.costs
+        even = costs.times(costs.matrix[: len(costs.tables)].sum(axis=0)[None, :, None] / costs.ranks)
+        loads = Loads(*(np.repeat(getattr(even, name), costs.ranks, axis=-1) for name in Loads.__slots__))
+        return self.pricer.exchange_us_per_column(loads)
+
+    def _best(self) -> Draft:
+        if self.best is None:
+            raise RuntimeError("no plan has been priced yet")
+        return self.best
+
+    def _over(self, idle: int) -> bool:
+        if self.budget_s is not None and self._seconds() >= self.budget_s:
+            return True
+        if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH):
+            return True
+        return self.costs.ranks == 1 or (self.budget_s is None and idle >= SHAKES)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.began
