@@ -226,3 +226,12 @@ def test_no_step_is_shorter_than_a_stream_of_its_own(job, random):
 def test_swapping_all_ranks_changes_nothing(job):
     turned = Job(job.programs, job.program_of_rank[::-1], job.groups, job.start_us[::-1])
     assert finish(turned)[::-1] == pytest.approx(finish(job))
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs())
+def test_wide_and_narrow_walks_agree(job):
+    narrow = finish(job, host=HOST_US, spread=0.1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stepsight.simulate.engine.WIDE", 1)
+        assert finish(job, host=HOST_US, spread=0.1) == pytest.approx(narrow)
