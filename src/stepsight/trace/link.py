@@ -13,12 +13,21 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
 from stepsight.trace.kineto import KinetoTrace
 
 NO_OP = -1
+_CLOCK_DRIFT_US = 12.0
+"""How far the runtime's clock was seen to run behind the operators' (TorchRec traces, 2023)."""
+_SHORTEST_LAUNCH_US = 5.0
+"""From the start of a launch call to its kernel on an idle stream, at least (V100 traces)."""
+_ENGINE_SUM_US = 60.0
+"""The autograd engine's gradient addition follows its node within this (torch 1.8 traces)."""
 
-_SYNC = re.compile(r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize")
+_SYNC = re.compile(
+    r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"
+)
 _STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")
 _RECORD = re.compile(r"^(cuda|hip|cu)EventRecord")
 _NCCL = re.compile(r"^(nccl|rccl|.*ncclDevKernel|.*ncclKernel|.*rcclGenericKernel)", re.IGNORECASE)
@@ -47,12 +56,15 @@ class LinkedTrace:
     trace: KinetoTrace
     ops: list[Event]
     parent: list[int]
-    launches: list[Launch]
-    orphans: list[Event]
-    syncs: list[Event]
-    stream_waits: list[Event]
-    records: list[Event]
+    spans: dict[int | str, tuple[list[float], list[int]]]
+    launches: list[Launch] = field(default_factory=list)
+    orphans: list[Event] = field(default_factory=list)
+    syncs: list[Event] = field(default_factory=list)
+    stream_waits: list[Event] = field(default_factory=list)
+    records: list[Event] = field(default_factory=list)
     by_external_id: int = 0
+    clock_shift_us: float = 0.0
+    """By how much the GPU's clock ran early; its events have been moved."""
     _children: dict[int, list[int]] = field(default_factory=dict)
 
     @property
@@ -68,6 +80,17 @@ class LinkedTrace:
             for i, p in enumerate(self.parent):
                 self._children.setdefault(p, []).append(i)
         return self._children.get(op, [])
+
+    def enclosing(self, call: Event) -> int:
+        """The innermost operator around a call on its thread."""
+        if call.tid not in self.spans:
+            return NO_OP
+        starts, indices = self.spans[call.tid]
+        at = bisect_right(starts, call.ts) - 1
+        op = indices[at] if at >= 0 else NO_OP
+        while op != NO_OP and self.ops[op].end < call.ts:
+            op = self.parent[op]
+        return op
 
     def chain(self, op: int) -> Iterable[Event]:
         """The operator and everything around it, innermost first."""
@@ -89,21 +112,33 @@ def link(trace: KinetoTrace) -> LinkedTrace:
     gpu_of: dict[int, list[Event]] = defaultdict(list)
     for event in trace.gpu:
         gpu_of[event.args.correlation].append(event)
-    launches, syncs, waits, records = [], [], [], []
+    joined = LinkedTrace(trace, ops, parent, spans)
     for call in trace.runtime:
         if _SYNC.match(call.name):
-            syncs.append(call)
+            joined.syncs.append(call)
         elif _STREAM_WAIT.match(call.name):
-            waits.append(call)
+            joined.stream_waits.append(call)
         elif _RECORD.match(call.name):
-            records.append(call)
+            joined.records.append(call)
         work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
         if work:
-            launches.append(Launch(call, work, _enclosing(spans, ops, parent, call)))
-    orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
-    joined = LinkedTrace(trace, ops, parent, launches, orphans, syncs, waits, records)
+            joined.launches.append(Launch(call, work, joined.enclosing(call)))
+    _align_gpu_clock(joined)
+    joined.orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
     _link_by_external_id(joined)
     return joined
+
+
+def _align_gpu_clock(joined: LinkedTrace) -> None:
+    """Shift the GPU's events where their clock runs early: no kernel begins before its launch."""
+    if not joined.launches:
+        return
+    lead = max(x.call.ts - x.gpu[0].ts for x in joined.launches) + _SHORTEST_LAUNCH_US
+    if lead <= _SHORTEST_LAUNCH_US:
+        return
+    joined.clock_shift_us = lead
+    for event in joined.trace.gpu:
+        event.ts += lead
 
 
 def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float], list[int]]]]:
@@ -126,27 +161,38 @@ def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float
     return parent, spans
 
 
-def _enclosing(
-    spans: dict[int | str, tuple[list[float], list[int]]], ops: list[Event], parent: list[int], call: Event
-) -> int:
-    """The innermost operator around a call on its thread."""
-    if call.tid not in spans:
-        return NO_OP
-    starts, indices = spans[call.tid]
-    at = bisect_right(starts, call.ts) - 1
-    op = indices[at] if at >= 0 else NO_OP
-    while op != NO_OP and ops[op].end < call.ts:
-        op = parent[op]
-    return op
-
-
 def _link_by_external_id(joined: LinkedTrace) -> None:
     """Operators for calls that lie in none by time (another thread's launch, a missing range)."""
     by_id = {op.args.external_id: i for i, op in enumerate(joined.ops) if op.args.external_id >= 0}
     for launch in joined.launches:
-        if launch.op == NO_OP:
-            external = launch.call.args.external_id
-            # Older traces repeat the correlation here; it then names no operator.
-            if external >= 0 and external != launch.call.args.correlation and external in by_id:
-                launch.op = by_id[external]
-                joined.by_external_id += 1
+        if launch.op != NO_OP:
+            continue
+        external = launch.call.args.external_id
+        # Older traces repeat the correlation here; it then names no operator.
+        if external >= 0 and external != launch.call.args.correlation and external in by_id:
+            launch.op = by_id[external]
+            joined.by_external_id += 1
+        else:
+            launch.op = _just_before(joined, launch.call)
+
+
+def _just_before(joined: LinkedTrace, call: Event) -> int:
+    """The operator that ended just before a call outside any operator.
+
+    The runtime's clock runs a few µs beside the operators' in some traces. On the autograd
+    thread, the engine adds gradients up after a node returns, outside its range.
+    """
+    if call.tid not in joined.spans:
+        return NO_OP
+    starts, indices = joined.spans[call.tid]
+    at = bisect_right(starts, call.ts) - 1
+    if at < 0:
+        return NO_OP
+    op = indices[at]
+    top = op
+    while joined.parent[top] != NO_OP:
+        top = joined.parent[top]
+    backward = op_class(joined.ops[top].name) == "backward"
+    near = _ENGINE_SUM_US if backward else _CLOCK_DRIFT_US
+    usable = backward or op_class(joined.ops[op].name) != "view" or top != op
+    return op if usable and call.ts - joined.ops[top].end <= near else NO_OP
