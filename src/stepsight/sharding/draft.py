@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepsight.estimate import FloatArray
-from stepsight.sharding.loads import Loads, Part, PartCosts
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.sharding.loads import Loads, PartCosts
 from stepsight.sharding.plan import COLUMN_WISE, TABLE_ROW_WISE, TABLE_WISE, Plan, Shard
 from stepsight.sharding.rules import Spread, holders
 
@@ -77,6 +77,7 @@ class Draft:
         before = self.spread.pop(change.table, None)
         if before:
             self.sums -= self.spread_sums(before)
+            np.maximum(self.sums, 0.0, out=self.sums)
         if change.kind == TABLE_WISE:
             self.add(change.table, change.node_or_rank, self.costs.tables[change.table].dim)
         else:
@@ -94,8 +95,7 @@ class Draft:
         first = np.array([c.from_rank for c in changes])
         second = np.array([c.to_rank for c in changes])
         delta = np.stack([self._delta(c) for c in changes])
-        lost = self.costs.times(self.sums[:, first].transpose(1, 0, 2)[:, :, None] + delta[:, :, None, 0])
-        won = self.costs.times(self.sums[:, second].transpose(1, 0, 2)[:, :, None] + delta[:, :, None, 1])
+        lost, won = (self._times_of(ranks, delta[:, :, side]) for side, ranks in enumerate((first, second)))
         which = np.arange(count)
 
         def after(name: str) -> FloatArray:
@@ -156,13 +156,19 @@ class Draft:
             self.sums[:, rank] += self._row(table, width)
         else:
             held.pop(table, None)
+        np.maximum(self.sums[:, rank], 0.0, out=self.sums[:, rank])
 
     def _carry(self, part: tuple[int, int], source: int, target: int) -> None:
         self.remove(*_at(part, source))
         self.add(*_at(part, target))
 
     def _row(self, table: int, width: int) -> FloatArray:
-        return self.costs.matrix_row(Part(table, width, self.costs.tables[table].rows))
+        return self.costs.column_part(table, width)
+
+    def _times_of(self, ranks: IntArray, added: FloatArray) -> Loads:
+        """Loads of one rank a change, (changes, days, 1); a difference of sums may round below zero."""
+        sums = self.sums[:, ranks].transpose(1, 0, 2) + added
+        return self.costs.times(np.maximum(sums, 0.0)[:, :, None])
 
     def _delta(self, change: Change) -> FloatArray:
         """What the change adds to its two ranks, (days, 2, columns)."""

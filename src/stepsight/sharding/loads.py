@@ -82,6 +82,7 @@ class PartCosts:
         self._new: list[Part] = []
         self._buffer = np.empty((0, len(self.days), 0))
         self._split = 0
+        self._columns: dict[tuple[int, int], FloatArray] = {}
         for i, table in enumerate(self.tables):
             self.row(Part(i, table.dim, table.rows))
 
@@ -111,7 +112,15 @@ class PartCosts:
     def matrix_row(self, part: Part) -> FloatArray:
         """One part's costs, (days, columns)."""
         row = self.row(part)
-        return np.asarray(self.matrix[row])
+        return np.array(self.matrix[row])
+
+    def column_part(self, table: int, width: int) -> FloatArray:
+        """The costs of so many columns of a table, (days, columns)."""
+        found = self._columns.get((table, width))
+        if found is None:
+            found = self.matrix_row(Part(table, width, self.tables[table].rows))
+            self._columns[table, width] = found
+        return found
 
     def times(self, sums: FloatArray) -> Loads:
         """Loads from summed cost rows of shape (plans, days, ranks, columns)."""

@@ -83,15 +83,15 @@ class _Sizes:
     def __init__(self, draft: Draft, busy: FloatArray) -> None:
         self.draft = draft
         self.busy = busy
-        self.scale = self._scale()
+        tables = draft.costs.tables
+        whole = draft.costs.matrix[: len(tables)].mean(axis=1) @ self._scale()
+        self.per_column = (whole / [table.dim for table in tables]).tolist()
 
     def of(self, rank: int, table: int) -> float:
         return self.width(table, self.draft.widths[rank][table])
 
     def width(self, table: int, width: int) -> float:
-        costs = self.draft.costs
-        row = costs.matrix[table].mean(axis=0)
-        return float(row @ self.scale) * width / costs.tables[table].dim
+        return float(self.per_column[table] * width)
 
     def _scale(self) -> FloatArray:
         """Load per unit of each cost column: the total load over the total of the columns."""

@@ -17,7 +17,7 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.sharding.condense import condense
-from stepsight.sharding.loads import Loads, PartCosts
+from stepsight.sharding.loads import Loads, Part, PartCosts
 from stepsight.sharding.lookups import LookupModel, SeparateLookups, scaled_to
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.sharders import SHARDERS
@@ -101,6 +101,20 @@ class PlanPricer:
         added = self._exchanges(more)[0] - self._exchanges(loads)[0]
         columns = (more.columns - loads.columns).sum()
         return float(added.sum() / columns) if columns > 0 else 0.0
+
+    def part_us(self, part: Part) -> tuple[float, float, float, float]:
+        """One part alone on a rank: forward lookup, its exchange, backward, its exchange (mean over days)."""
+        row = self.costs.matrix_row(part)
+        sums = np.zeros((1, len(row), self.ranks, row.shape[-1]))
+        sums[0, :, 0] = row
+        loads = self.costs.times(sums)
+        exchange, exchange_back = self._exchanges(loads)
+        return (
+            float(loads.forward_us[0, :, 0].mean()),
+            float(exchange[0, :, 0].mean()),
+            float(loads.backward_us[0, :, 0].mean()),
+            float(exchange_back[0, :, 0].mean()),
+        )
 
     def simulated_us(self, plan: Plan) -> float:
         """The step time as ``predict`` would print it: the plan's own program, simulated in full."""

@@ -57,13 +57,7 @@ def plan_from_document(
     for name, parameter in _parameters(document, where):
         if name not in by_name:
             raise InputError(where, f"no table is named {name!r}", "use the workload's table names")
-        kind = _FROM_TORCHREC.get(parameter.get("sharding_type", ""))
-        if kind is None:
-            raise InputError(
-                where,
-                f"table {name!r}: unknown sharding type {parameter.get('sharding_type')!r}",
-                f"one of {', '.join(_FROM_TORCHREC)}",
-            )
+        kind = torchrec_kind(str(parameter.get("sharding_type")), f"{where}: table {name!r}")
         if kind == DATA_PARALLEL:
             whole = by_name[name]
             shards += [Shard(name, r, (0, whole.dim), (0, whole.rows), kind) for r in range(ranks)]
@@ -72,6 +66,15 @@ def plan_from_document(
     plan = Plan(ranks, tuple(shards), "torchrec")
     plan.check(tables, where)
     return plan
+
+
+def torchrec_kind(sharding_type: str, where: str = "torchrec plan") -> str:
+    """What we call a TorchRec sharding type."""
+    if sharding_type not in _FROM_TORCHREC:
+        raise InputError(
+            where, f"unknown sharding type {sharding_type!r}", f"one of {', '.join(_FROM_TORCHREC)}"
+        )
+    return _FROM_TORCHREC[sharding_type]
 
 
 def write_torchrec(path: str | Path, document: Document) -> None:
