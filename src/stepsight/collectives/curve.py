@@ -25,8 +25,8 @@ FLOOR_SHARE = 0.1
 """Below the smallest measured size a time falls to no less than this share of the first one."""
 LEAST_SPREAD = 0.02
 """Repeats of one nccl-tests run agree no better than this."""
-LONE_DIP = 0.7
-"""A time below this share of both neighbours is a misreading, not a fast message."""
+LONE_DIP = 0.5
+"""A time below this share of its neighbours on both sides is a misreading, not a fast message."""
 DEFAULT_SPREAD = 0.10
 """Of a curve with too few sizes (< 5) to leave any out."""
 ABOVE_SPREAD = 0.05
@@ -149,14 +149,13 @@ def _median_of_repeats(sizes: FloatArray, times: FloatArray) -> tuple[FloatArray
 
 
 def _without_lone_dips(sizes: FloatArray, times: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Drop single sizes far faster than both a smaller and a larger one: the envelope would
+    """Drop single sizes far faster than two smaller and two larger ones: the envelope would
     otherwise drag every smaller size down to them."""
-    if len(sizes) < 4:
-        return sizes, times
-    dips = np.zeros(len(sizes), dtype=bool)
-    neighbours = np.minimum(times[:-2], times[2:])
-    dips[1:-1] = times[1:-1] < LONE_DIP * neighbours
-    return sizes[~dips], times[~dips]
+    kept = np.ones(len(sizes), dtype=bool)
+    for i in range(2, len(sizes) - 1):
+        around = np.concatenate([times[i - 2 : i], times[i + 1 : i + 3]])
+        kept[i] = times[i] >= LONE_DIP * around.min()
+    return sizes[kept], times[kept]
 
 
 def _lower_envelope(times: FloatArray) -> FloatArray:

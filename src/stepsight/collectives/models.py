@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.roofline import Line, bus_factor, roofline
+from stepsight.collectives.measured import MeasuredSystem, load_catalogue
+from stepsight.collectives.platform_files import read_platform_curves
+from stepsight.collectives.pricing import Pricing, price
+from stepsight.collectives.roofline import bus_factor
 from stepsight.collectives.topology import GroupShape, group_shape
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
 from stepsight.platform.spec import PlatformSpec
 from stepsight.workload.program import COLLECTIVE_KINDS
 
-ROOFLINE_SPREAD = 0.5
-"""Data-sheet bandwidth with a stated efficiency is off by about this much (see docs/accuracy.md)."""
+BARRIER_BYTES = 4.0
+"""A barrier is an all_reduce of one number (torch.distributed on NCCL)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +28,36 @@ class CollectiveModels:
     """Prices collectives on one platform.
 
     ``estimate`` answers for balanced collectives; an all_to_allv is priced by the bytes that
-    each rank really sends and receives. A group of one rank is free.
+    each rank really sends and receives. A group of one rank is free. ``own`` is what was
+    measured on this very platform; the catalogue's machines stand behind it.
     """
 
     platform: PlatformSpec
-    _lines: dict[tuple[str, GroupShape], Line] = field(default_factory=dict, repr=False, compare=False)
+    own: MeasuredSystem | None = None
+    _prices: dict[tuple[str, GroupShape], Pricing] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def for_platform(cls, spec: PlatformSpec) -> CollectiveModels:
+        """Models from the catalogue's measured machines and the platform's links."""
         return cls(spec)
 
+    @classmethod
+    def load(cls, folder: Path, spec: PlatformSpec) -> CollectiveModels:
+        """Models from a platform folder's own curves (``collectives/``), then the catalogue's."""
+        return cls(spec, read_platform_curves(folder, spec))
+
     def estimate(self, kind: str, bytes: npt.ArrayLike, ranks: Sequence[int]) -> Estimates:
-        """Times of one kind of collective over one group, for many message sizes."""
-        sizes = np.atleast_1d(np.asarray(bytes, dtype=np.float64))
+        """Times of one kind of collective over one group, for many message sizes.
+
+        Bytes follow nccl-tests (see `stepsight.workload.program.Collective`).
+        """
+        sizes = _checked_bytes(bytes)
         shape = group_shape(ranks, self.platform)
         if shape.ranks == 1:
             return Estimates.uniform(np.zeros(len(sizes)), Source.ROOFLINE, 0.0)
-        times = self._line(kind, shape).time_us(sizes)
-        return Estimates.uniform(times, Source.ROOFLINE, ROOFLINE_SPREAD, "data-sheet bandwidth")
+        if kind == "barrier":
+            return self._price("all_reduce", shape).estimate(np.full(len(sizes), BARRIER_BYTES))
+        return self._price(_balanced(kind), shape).estimate(sizes)
 
     def alltoallv_times(
         self, sent_bytes: npt.ArrayLike, received_bytes: npt.ArrayLike, ranks: Sequence[int]
@@ -55,10 +71,12 @@ class CollectiveModels:
             np.asarray(sent_bytes, dtype=np.float64), np.asarray(received_bytes, dtype=np.float64)
         )
         shape = group_shape(ranks, self.platform)
+        if busiest.shape[-1:] != (shape.ranks,):
+            raise StepsightError(f"all_to_allv: {busiest.shape[-1:]} byte counts for {shape.ranks} ranks")
         if shape.ranks == 1:
             return np.zeros_like(busiest)
         balanced = busiest / bus_factor("all_to_all", shape.ranks)
-        return self._line("all_to_all", shape).time_us(balanced)
+        return self._price("all_to_all", shape).time_us(balanced)
 
     def estimate_alltoallv(
         self, send_bytes: npt.ArrayLike, ranks: Sequence[int]
@@ -68,15 +86,34 @@ class CollectiveModels:
         n = len(ranks)
         if matrix.shape != (n, n):
             raise StepsightError(f"the send matrix is {matrix.shape}, but the group has {n} ranks")
+        if not np.isfinite(matrix).all() or (matrix < 0).any():
+            raise StepsightError("the send matrix holds negative or missing byte counts")
         remote = matrix - np.diag(np.diag(matrix))
-        finish = self.alltoallv_times(remote.sum(axis=1), remote.sum(axis=0), ranks)
-        whole = self.estimate("all_to_all", [matrix.sum(axis=1).max()], ranks)[0]
+        sent, received = remote.sum(axis=1), remote.sum(axis=0)
+        finish = self.alltoallv_times(sent, received, ranks)
+        if n == 1:
+            return finish, Estimate(0.0, Source.ROOFLINE, 0.0)
+        busiest = max(float(sent.max()), float(received.max())) / bus_factor("all_to_all", n)
+        whole = self.estimate("all_to_all", [busiest], ranks)[0]
         return finish, Estimate(float(finish.max()), whole.source, whole.spread, whole.note)
 
-    def _line(self, kind: str, shape: GroupShape) -> Line:
-        if kind not in COLLECTIVE_KINDS:
-            raise StepsightError(f"unknown collective {kind!r}; one of {', '.join(COLLECTIVE_KINDS)}")
+    def _price(self, kind: str, shape: GroupShape) -> Pricing:
         key = (kind, shape)
-        if key not in self._lines:
-            self._lines[key] = roofline(kind, shape, self.platform)
-        return self._lines[key]
+        if key not in self._prices:
+            catalogue = load_catalogue()
+            systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
+            self._prices[key] = price(kind, shape, self.platform, systems, catalogue.rank_transfer)
+        return self._prices[key]
+
+
+def _balanced(kind: str) -> str:
+    if kind not in COLLECTIVE_KINDS:
+        raise StepsightError(f"unknown collective {kind!r}; one of {', '.join(COLLECTIVE_KINDS)}")
+    return "all_to_all" if kind == "all_to_allv" else kind
+
+
+def _checked_bytes(bytes: npt.ArrayLike) -> FloatArray:
+    sizes = np.atleast_1d(np.asarray(bytes, dtype=np.float64))
+    if not np.isfinite(sizes).all() or (sizes < 0).any():
+        raise StepsightError("a collective needs byte counts of zero or more")
+    return sizes

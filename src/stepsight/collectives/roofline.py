@@ -59,7 +59,8 @@ def roofline(kind: str, shape: GroupShape, platform: PlatformSpec) -> Line:
     link = slowest_link(shape, platform)
     share = remote_share(kind, shape)
     # Over the wire of the slowest link goes only what leaves the node, for exchanges.
-    us_per_byte = bus_factor(kind, shape.ranks) * share / (link.gbps * 1e3 * LINK_EFFICIENCY)
+    gbps = link.gbps if link.gbps > 0 else platform.gpu.pcie_gbps  # GPUs that no link joins
+    us_per_byte = bus_factor(kind, shape.ranks) * share / (gbps * 1e3 * LINK_EFFICIENCY)
     latency = KERNEL_FLOOR_US + latency_steps(kind, shape.ranks) * link.latency_us
     return Line(latency, us_per_byte)
 

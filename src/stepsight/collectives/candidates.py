@@ -1,0 +1,186 @@
+"""Which measured curves can speak for a collective on a platform, and how near each one is.
+
+Every candidate is already carried to the wanted group; ``distance`` orders them, ``source``,
+``spread`` and ``note`` say what an answer from it is worth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from stepsight.collectives.carry import (
+    KIND_SPREAD,
+    KIND_SUMS,
+    NODE_SPREAD,
+    OTHER_RANK_SPREAD,
+    RANK_SPREAD,
+    between_ranks,
+    over_nodes,
+    stretched,
+    to_kind,
+    to_ranks,
+)  # fmt: skip
+from stepsight.collectives.curve import Curve
+from stepsight.collectives.measured import MeasuredSystem, RankTransfer
+from stepsight.collectives.topology import GroupShape
+from stepsight.estimate import Source
+from stepsight.platform.spec import PlatformSpec
+
+SAME_RATE = 0.15
+"""Link rates within this share of each other are the same link, stated by other data sheets."""
+KIND_STEP, RANK_STEP, LINK_STEP, GPU_STEP, FORCED_STEP, TCP_STEP = 2.0, 1.0, 3.0, 4.0, 1.0, 3.0
+"""How far apart (in doublings of a rate) a stand-in collective, a doubled group on a switch,
+another kind of link, another GPU, a pinned algorithm and TCP for RDMA are taken to be."""
+HARD_RANK_STEP = 3.5
+"""A doubled group where links are not alike (mesh, PCIe)."""
+RELATIVE_SPREAD = 0.25
+"""Another machine of the same kind of link, scaled by its rate: 8×H100 → 8×H200, B200, A100."""
+LINK_FAMILY = {
+    "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",
+}  # fmt: skip
+SLOW_NETWORKS = ("ethernet",)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A curve for the wanted group, where it came from and how near that is."""
+
+    curve: Curve
+    distance: float
+    source: Source
+    spread: float
+    note: str
+
+
+def candidates(
+    kind: str,
+    shape: GroupShape,
+    platform: PlatformSpec,
+    systems: Sequence[MeasuredSystem],
+    transfer: RankTransfer,
+) -> list[Candidate]:
+    """All curves that may answer, nearest first; order among equals is that of the catalogue."""
+    found: list[Candidate] = []
+    for system in systems:
+        if shape.inside_a_node:
+            found += _in_node(kind, shape, platform, system, transfer)
+        elif system.nic_gbps > 0:
+            found += _over_nodes(kind, shape, platform, system)
+    return sorted(found, key=lambda candidate: candidate.distance)
+
+
+def _in_node(
+    kind: str, shape: GroupShape, platform: PlatformSpec, system: MeasuredSystem, transfer: RankTransfer
+) -> Iterator[Candidate]:
+    link = platform.link
+    if LINK_FAMILY.get(link.kind, link.kind) != LINK_FAMILY.get(system.link, system.link) or link.gbps <= 0:
+        return
+    rate = system.link_gbps / link.gbps
+    same_gpu = system.is_gpu(platform.gpu.name)
+    same_link = link.kind == system.link and abs(rate - 1) <= SAME_RATE
+    apart = abs(math.log2(rate)) + GPU_STEP * (not same_gpu) + LINK_STEP * (link.kind != system.link)
+    rank_step = RANK_STEP if link.kind == "nvswitch" else HARD_RANK_STEP
+    rank_spread = RANK_SPREAD.get(link.kind, OTHER_RANK_SPREAD)
+    if kind == "send_recv":  # a pair's message does not ask how many other pairs there are
+        rank_step, rank_spread = 0.1, RANK_SPREAD["nvswitch"]
+    for curve, names, forced in _kind_curves(kind, shape, system):
+        for ranks, carried in _rank_curves(curve, kind, shape.ranks, transfer):
+            doublings = 0.0 if ranks == 0 else abs(math.log2(shape.ranks / ranks))
+            distance = apart + KIND_STEP * bool(names) + rank_step * doublings + FORCED_STEP * forced
+            distance += 0.5 * (ranks == 0)
+            spread = math.hypot(
+                RELATIVE_SPREAD * (not (same_gpu and same_link)), KIND_SPREAD * bool(names),
+                rank_spread * (0.5 if ranks == 0 else doublings),
+            )  # fmt: skip
+            notes = _notes(names, forced)
+            if ranks == 0:
+                notes.append(f"interpolated in ranks to {shape.ranks}")
+            elif doublings:
+                notes.append(f"extrapolated in ranks from {ranks} to {shape.ranks} (±{rank_spread:.0%})")
+            source = Source.LEARNED if names or doublings or ranks == 0 or forced else Source.MEASURED
+            if not (same_gpu and same_link):
+                source = Source.TRANSFERRED
+                carried = stretched(carried, rate)
+                notes.append(f"carried over from {system.name} by the links' rates")
+            yield Candidate(carried, distance, source, spread, "; ".join(notes))
+
+
+def _over_nodes(
+    kind: str, shape: GroupShape, platform: PlatformSpec, system: MeasuredSystem
+) -> Iterator[Candidate]:
+    nic = platform.nic
+    if nic is None or nic.gbps <= 0:
+        return
+    rate = abs(math.log2(system.nic_gbps / nic.gbps))
+    slow = (system.nic in SLOW_NETWORKS) != (nic.kind in SLOW_NETWORKS)
+    same_gpu = system.is_gpu(platform.gpu.name)
+    apart = rate + GPU_STEP / 2 * (not same_gpu) + TCP_STEP * slow
+    for names in ((kind,), *KIND_SUMS.get(kind, ())):
+        shapes = {s for name, s in system.curves if name == names[0] and not s.inside_a_node}
+        for measured in sorted(shapes, key=lambda s: (s.ranks, s.nodes)):
+            if not all((name, measured) in system.curves for name in names):
+                continue
+            own = names == (kind,)
+            parts = tuple((name, system.curves[name, measured]) for name in names)
+            curve = parts[0][1] if own else to_kind(parts, kind, measured)
+            steps = abs(math.log2(shape.nodes / measured.nodes))
+            steps += abs(math.log2(shape.per_node / measured.per_node))
+            exact = own and measured == shape and rate <= SAME_RATE and same_gpu and not slow
+            notes = _notes(() if own else names, False)
+            if not exact:
+                curve = over_nodes(curve, kind, measured, system.nic_gbps, shape, nic.gbps)
+                notes.append(f"carried across nodes from {measured} of {system.name} (±{NODE_SPREAD:.0%})")
+            yield Candidate(
+                curve,
+                apart + steps + KIND_STEP * (not own),
+                Source.MEASURED if exact else Source.TRANSFERRED,
+                0.0 if exact else math.hypot(NODE_SPREAD, KIND_SPREAD * (not own)),
+                "; ".join(notes),
+            )
+
+
+def _kind_curves(
+    kind: str, shape: GroupShape, system: MeasuredSystem
+) -> Iterator[tuple[dict[int, Curve], tuple[str, ...], bool]]:
+    """Curves by ranks: the collective's own, then each stand-in's."""
+    for names in ((kind,), *KIND_SUMS.get(kind, ())):
+        for forced in (False, True):
+            shapes = {
+                s for name, s in system.curves
+                if name == names[0] and s.inside_a_node
+                and all((n, s) in system.curves for n in names)
+                and any((n, s) in system.forced for n in names) == forced
+            }  # fmt: skip
+            if not shapes:
+                continue
+            if names == (kind,):
+                yield {s.ranks: system.curves[kind, s] for s in shapes}, (), forced
+            else:
+                sums = {
+                    s.ranks: to_kind(tuple((n, system.curves[n, s]) for n in names), kind, s) for s in shapes
+                }
+                yield sums, names, forced
+
+
+def _rank_curves(
+    curves: dict[int, Curve], kind: str, wanted: int, transfer: RankTransfer
+) -> Iterator[tuple[int, Curve]]:
+    """The curve itself, one between two group sizes (named 0), or carried from the nearest."""
+    if wanted in curves:
+        yield wanted, curves[wanted]
+        return
+    below = [ranks for ranks in curves if ranks < wanted]
+    above = [ranks for ranks in curves if ranks > wanted]
+    if below and above:
+        low, high = max(below), min(above)
+        yield 0, between_ranks((low, curves[low]), (high, curves[high]), kind, wanted)
+        return
+    nearest = max(below) if below else min(above)
+    yield nearest, to_ranks(curves[nearest], kind, nearest, wanted, transfer)
+
+
+def _notes(names: Sequence[str], forced: bool) -> list[str]:
+    notes = [f"from {' + '.join(names)}"] if names else []
+    return [*notes, "measured with the ring algorithm pinned"] if forced else notes

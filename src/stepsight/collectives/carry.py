@@ -1,0 +1,128 @@
+"""Carry a measured curve to another group, collective or machine, and say what that costs.
+
+A curve is a latency floor plus the rest. The floor follows the number of steps; the rest
+follows the bytes that cross the slowest link, so it is read at the message whose bytes per
+link take as long (``stretched``). What was learned about doubling a group inside a node
+(`RankTransfer`) is applied on top.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from stepsight.collectives.curve import Curve
+from stepsight.collectives.measured import RankTransfer
+from stepsight.collectives.rank_transfer import curve_position
+from stepsight.collectives.roofline import bus_factor, remote_share
+from stepsight.collectives.topology import GroupShape
+from stepsight.estimate import FloatArray
+
+RANK_SPREAD = {"nvswitch": 0.06, "nvlink_mesh": 0.25, "xgmi": 0.15}
+"""Per doubling of the group. Leaving a machine out, 4 → 8 GPUs reads 5–6 % on NVSwitch; on
+PCIe 23–36 %, as much as between nodes. The mesh lies between: its links are not alike."""
+OTHER_RANK_SPREAD = 0.30
+NODE_SPREAD = 0.30
+"""From one group over nodes to another: 23–36 % (nccl.parquet's multi-node runs)."""
+KIND_SPREAD = 0.20
+"""From one collective to another on the same group (reduce_scatter for all_gather, …)."""
+GATHER_LIKE = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
+TREE_LATENCY_OFFSET = 0.4
+"""all_reduce's floor over nodes grows as log2(nodes) + 0.4: 21, 34, 48, 66, 80, 143 µs at 2, 4,
+8, 16, 32, 128 nodes (Alps, NCCL 2.23)."""
+
+KIND_SUMS = {
+    "all_reduce": (("reduce_scatter", "all_gather"), ("all_gather", "all_gather"),
+                   ("reduce_scatter", "reduce_scatter"), ("reduce", "broadcast")),
+    "all_gather": (("reduce_scatter",), ("all_reduce",), ("broadcast",), ("all_to_all",)),
+    "reduce_scatter": (("all_gather",), ("all_reduce",), ("reduce",), ("all_to_all",)),
+    "all_to_all": (("all_gather",), ("reduce_scatter",), ("all_reduce",), ("send_recv",)),
+    "broadcast": (("reduce",), ("all_gather",), ("all_reduce",)),
+    "reduce": (("broadcast",), ("reduce_scatter",), ("all_reduce",)),
+    "send_recv": (("all_to_all",), ("broadcast",), ("all_gather",), ("all_reduce",)),
+}  # fmt: skip
+"""What stands in for a collective that was not measured, best first; two names are added up."""
+
+
+def wire_share(kind: str, shape: GroupShape) -> float:
+    """Bytes over each rank's share of the slowest link, per byte of the collective."""
+    return bus_factor(kind, shape.ranks) * remote_share(kind, shape)
+
+
+def stretched(curve: Curve, stretch: float, floor_scale: float = 1.0) -> Curve:
+    """The curve on which a message costs what ``stretch`` times its bytes cost on the given one.
+
+    The latency floor is scaled by itself.
+    """
+    floor = float(curve.time_us(1.0))
+    times = np.maximum(curve.times_us - floor, 0.0) + floor * floor_scale
+    return Curve(curve.sizes / stretch, times, curve.measured_spread)
+
+
+def to_kind(parts: tuple[tuple[str, Curve], ...], kind: str, shape: GroupShape) -> Curve:
+    """The sum of the stand-ins, each read at the bytes per link that its part must move."""
+    wanted = wire_share(kind, shape) / len(parts)
+    moved = [stretched(curve, wanted / wire_share(name, shape)) for name, curve in parts]
+    sizes = np.unique(np.concatenate([curve.sizes for curve in moved]))
+    low, high = max(c.sizes[0] for c in moved), min(c.sizes[-1] for c in moved)
+    sizes = sizes[(sizes >= low) & (sizes <= high)] if low <= high else sizes
+    times = np.sum([curve.time_us(sizes) for curve in moved], axis=0)
+    spread = max(curve.measured_spread for curve in moved)
+    return Curve(sizes, np.maximum.accumulate(times), spread)
+
+
+def to_ranks(curve: Curve, kind: str, ranks: int, wanted: int, transfer: RankTransfer) -> Curve:
+    """A one-node curve of ``ranks`` as one of ``wanted`` ranks on the same links."""
+    stretch = bus_factor(kind, wanted) / bus_factor(kind, ranks)
+    if kind == "send_recv":
+        return curve
+    position = curve_position(curve, curve.sizes)
+    ln_ratio = _ln_ratio(kind, ranks, wanted, position, transfer)
+    times = np.maximum.accumulate(curve.times_us * np.exp(ln_ratio))
+    return Curve(curve.sizes / stretch, times, curve.measured_spread)
+
+
+def between_ranks(low: tuple[int, Curve], high: tuple[int, Curve], kind: str, wanted: int) -> Curve:
+    """A group size between two measured ones: straight in log2(ranks), at equal bytes per link."""
+    weight = math.log2(wanted / low[0]) / math.log2(high[0] / low[0])
+    a = stretched(low[1], bus_factor(kind, wanted) / bus_factor(kind, low[0]))
+    b = stretched(high[1], bus_factor(kind, wanted) / bus_factor(kind, high[0]))
+    sizes = np.unique(np.concatenate([a.sizes, b.sizes]))
+    inside = sizes[(sizes >= max(a.sizes[0], b.sizes[0])) & (sizes <= min(a.sizes[-1], b.sizes[-1]))]
+    sizes = inside if len(inside) else sizes
+    times = a.time_us(sizes) ** (1 - weight) * b.time_us(sizes) ** weight
+    return Curve(sizes, np.maximum.accumulate(times), max(a.measured_spread, b.measured_spread))
+
+
+def over_nodes(
+    curve: Curve, kind: str, shape: GroupShape, gbps: float, wanted: GroupShape, wanted_gbps: float
+) -> Curve:
+    """A group over nodes as another one: by bytes per NIC and by steps."""
+    stretch = wire_share(kind, wanted) / wire_share(kind, shape) * gbps / wanted_gbps
+    moved = stretched(curve, stretch, _floor_over_nodes(kind, wanted) / _floor_over_nodes(kind, shape))
+    if wanted.nodes <= 2:
+        return moved
+    # Two nodes may exchange in one tree step what a ring over more nodes must send in full.
+    wire = moved.sizes * wire_share(kind, wanted) / (wanted_gbps * 1e3)
+    return Curve(moved.sizes, np.maximum(moved.times_us, wire), moved.measured_spread)
+
+
+def _ln_ratio(kind: str, ranks: int, wanted: int, position: FloatArray, transfer: RankTransfer) -> FloatArray:
+    doublings = math.log2(wanted / ranks)
+    total = np.zeros_like(position)
+    at, left = float(min(ranks, wanted)), abs(doublings)
+    while left > 1e-9:
+        step = min(1.0, left)
+        total += step * transfer.doubling(kind, round(at), position)
+        at *= 2.0
+        left -= step
+    return total if doublings > 0 else -total
+
+
+def _floor_over_nodes(kind: str, shape: GroupShape) -> float:
+    if kind in GATHER_LIKE:
+        return float(shape.ranks)
+    if kind == "all_reduce":
+        return math.log2(shape.nodes) + TREE_LATENCY_OFFSET
+    return 1.0

@@ -1,0 +1,184 @@
+"""Fit the catalogue's curves from measured tables: ``stepsight fit collectives``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from stepsight.collectives.curve import LEAST_SPREAD, Curve
+from stepsight.collectives.measured import CATALOGUE
+from stepsight.collectives.measured_rows import MeasuredRows, read_aiconfigurator, read_nccl, read_paper
+from stepsight.collectives.rank_transfer import fit_rank_transfer
+from stepsight.estimate import FloatArray
+from stepsight.measured_data import data_folder
+from stepsight.workload.program import COLLECTIVE_KINDS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SYSTEMS = CATALOGUE.parent / "systems.toml"
+FEWEST_SIZES = 5
+"""A run with fewer sizes says too little about its shape to enter a pooled curve alone."""
+LEAST_BYTES = 64.0
+"""Sizes below are the same latency floor; they are left out of the shipped knots."""
+
+
+@dataclass(frozen=True, slots=True)
+class PooledCurve:
+    """What all runs of one machine say together about one collective and group."""
+
+    curve: Curve
+    runs: int
+    forced: bool
+
+
+def fit_catalogue(folder: Path) -> dict[str, Any]:
+    """The record of ``curves.json``: every system of ``systems.toml`` with its pooled curves."""
+    nccl = read_nccl(folder)
+    entries = tomllib.loads(SYSTEMS.read_text(encoding="utf-8"))["system"]
+    systems = [_fit_system(entry, nccl, folder) for entry in entries]
+    return {
+        "provenance": "pooled by `stepsight fit collectives` from published nccl-tests style runs and "
+        "aiconfigurator-core's NCCL tables (Apache-2.0); knots are fitted, not measured rows",
+        "rank_transfer": fit_rank_transfer(nvswitch_rows(nccl)),
+        "systems": systems,
+    }
+
+
+def nvswitch_rows(nccl: MeasuredRows) -> MeasuredRows:
+    """One-node runs on NVSwitch, which show what doubling a group does."""
+    machines = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
+    switched = (nccl.nodes == 1) & np.isin(nccl.source, ["abhivijay96", "vidur", "xxrjun_cluster"])
+    switched &= (nccl.source != "vidur") | (np.char.find(nccl.platform, "DGX") >= 0)
+    return MeasuredRows.concatenate(
+        [nccl.where(switched), *(read_aiconfigurator(m, ("half", "int8")) for m in machines)]
+    )
+
+
+def _fit_system(entry: Mapping[str, Any], nccl: MeasuredRows, folder: Path) -> dict[str, Any]:
+    parts = [(selected, bool(rule.get("forced"))) for rule in entry["rows"]
+             if len(selected := _select(rule, nccl, folder))]  # fmt: skip
+    curves = []
+    for (kind, ranks, nodes), runs in sorted(_runs(parts).items()):
+        pooled = pool(runs)
+        if pooled is None:
+            continue
+        forced = {"forced": True} if pooled.forced else {}
+        curves.append({"kind": kind, "ranks": ranks, "nodes": nodes, "runs": pooled.runs, **forced,
+                       **_short(pooled.curve)})  # fmt: skip
+    sources = sorted({str(source) for rows, _ in parts for source in np.unique(rows.source)})
+    names = ("name", "gpus", "link", "link_gbps", "nic", "nic_gbps")
+    described = {name: entry[name] for name in names if name in entry}
+    return {**described, "provenance": ", ".join(sources), "curves": curves}
+
+
+def _select(rule: Mapping[str, Any], nccl: MeasuredRows, folder: Path) -> MeasuredRows:
+    if "aiconfigurator" in rule:
+        rows = read_aiconfigurator(rule["aiconfigurator"])
+    elif "paper" in rule:
+        rows = read_paper(folder / "collectives" / rule["paper"])
+    else:
+        rows = nccl.where(nccl.source == rule["source"])
+    mask = np.isin(rows.kind, COLLECTIVE_KINDS) & (rows.bytes >= rule.get("min_bytes", 0))
+    mask &= rows.bytes <= rule.get("max_bytes", np.inf)
+    if "platform" in rule:
+        mask &= np.char.find(rows.platform, rule["platform"]) >= 0
+    if "link" in rule:
+        mask &= rows.interconnect == rule["link"]
+    if "kinds" in rule:
+        mask &= np.isin(rows.kind, rule["kinds"])
+    if "nodes" in rule:
+        mask &= rows.nodes == rule["nodes"]
+    if rule.get("multi_node"):
+        mask &= rows.nodes > 1
+    return rows.where(mask)
+
+
+def _runs(
+    parts: Iterable[tuple[MeasuredRows, bool]],
+) -> dict[tuple[str, int, int], list[tuple[Curve, bool]]]:
+    """Each run's own curve (both buffers, all repeats), by kind, ranks and nodes."""
+    runs: dict[tuple[str, int, int], list[tuple[Curve, bool]]] = {}
+    for rows, forced in parts:
+        for key, run in rows.groups(
+            ("source", "platform", "nccl_version", "dtype", "kind", "ranks", "nodes")
+        ):
+            shape = (str(key[4]), int(key[5]), int(key[6]))
+            runs.setdefault(shape, []).append((Curve.fit(run.bytes, run.time_us), forced))
+    return runs
+
+
+def pool(runs: Sequence[tuple[Curve, bool]]) -> PooledCurve | None:
+    """The median over runs at every power of two that any of them covers.
+
+    Runs with a forced algorithm count only where no other run was measured.
+    """
+    free = [curve for curve, forced in runs if not forced]
+    chosen = free or [curve for curve, _ in runs]
+    long_enough = [curve for curve in chosen if len(curve) >= FEWEST_SIZES] or chosen
+    sizes = _octaves(long_enough)
+    covered = [[_ln_time(curve, size) for curve in long_enough if _covers(curve, size)] for size in sizes]
+    sizes = np.array([size for size, ln_times in zip(sizes, covered, strict=True) if ln_times])
+    covered = [ln_times for ln_times in covered if ln_times]
+    if not covered:
+        return None
+    times = np.exp([float(np.median(ln_times)) for ln_times in covered])
+    between = [float(np.std(ln_times)) for ln_times in covered if len(ln_times) > 1]
+    own = float(np.median([curve.measured_spread for curve in long_enough]))
+    spread = float(np.hypot(own, np.median(between))) if between else own
+    curve = Curve.fit(sizes, times)
+    return PooledCurve(
+        Curve(curve.sizes, curve.times_us, max(spread, LEAST_SPREAD)), len(long_enough), not free
+    )
+
+
+def _octaves(curves: Sequence[Curve]) -> FloatArray:
+    low = max(min(curve.sizes[0] for curve in curves), LEAST_BYTES)
+    high = max(curve.sizes[-1] for curve in curves)
+    first, last = int(np.ceil(np.log2(low))), int(np.floor(np.log2(high)))
+    return np.exp2(np.arange(first, max(last, first) + 1, dtype=np.float64))
+
+
+def _covers(curve: Curve, size: float) -> bool:
+    low, high = curve.range_bytes
+    return 0.75 * low <= size <= 1.34 * high
+
+
+def _ln_time(curve: Curve, size: float) -> float:
+    return float(np.log(curve.time_us(size)))
+
+
+def _short(curve: Curve) -> dict[str, Any]:
+    """Knots with four significant figures, those that carry nothing left out."""
+    kept = [0]
+    for i in range(1, len(curve) - 1):
+        line = Curve(curve.sizes[[kept[-1], i + 1]], curve.times_us[[kept[-1], i + 1]])
+        if abs(float(line.time_us(curve.sizes[i])) / curve.times_us[i] - 1) > 1e-3 or i - kept[-1] > 2:
+            kept.append(i)
+    if len(curve) > 1:
+        kept.append(len(curve) - 1)
+    return {
+        "bytes": [int(curve.sizes[i]) for i in kept],
+        "time_us": [float(f"{curve.times_us[i]:.4g}") for i in kept],
+        "spread": round(curve.measured_spread, 3),
+    }
+
+
+@click.command("collectives")
+@click.option("--data", "folder", type=click.Path(), help="Folder of measured tables.")
+@click.option("--out", type=click.Path(path_type=Path), default=CATALOGUE, help="Where to write the curves.")
+def command(folder: str | None, out: Path) -> None:
+    """Refit the shipped collective curves from measured tables."""
+    record = fit_catalogue(data_folder(folder))
+    out.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
+    curves = sum(len(system["curves"]) for system in record["systems"])
+    click.echo(f"{curves} curves of {len(record['systems'])} machines written to {out}")
