@@ -121,14 +121,19 @@ def lookup_ops(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
         inputs=len(pooled),
     )
     calls = tuple(
-        Call("aten::_embedding_bag_forward_only", ((part.rows, part.dim),)) for part in lookup.tables
+        Call(
+            "aten::_embedding_bag_forward_only",
+            ((part.rows, part.dim), (round(part.lookups),), (part.batch + 1,)),
+        )
+        for part in lookup.tables
     )
     updates = tuple(
         call
         for part in lookup.tables
         for call in (
-            Call("aten::index_select", ((part.batch, part.dim),)),
-            Call("aten::index_add_", ((part.rows, part.dim),)),
+            Call("aten::mul", ((part.batch, part.dim),)),
+            Call("aten::index_select", ((part.batch, part.dim), (round(part.lookups),))),
+            Call("aten::scatter_add_", _scatter_shapes(part)),
         )
     )
     joined = (Call("aten::cat", pooled),) if pooled else ()
@@ -136,6 +141,11 @@ def lookup_ops(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
         Op(LOOKUP, (forward, join) if pooled else (forward,), label="embedding", calls=calls + joined),
         Op(name, (backward,), phase="backward", label="embedding", calls=updates),
     )
+
+
+def _scatter_shapes(part: TableLookup) -> tuple[tuple[int, ...], ...]:
+    moved = (round(part.lookups), part.dim)
+    return (part.rows, part.dim), moved, moved
 
 
 def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> Tensor:

@@ -19,10 +19,11 @@ def gemm_kernel(tape: Tape, name: str, dtype: str, batch: int, m: int, n: int, k
 def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x · weightᵀ + bias, ``weight`` being out × in."""
     with tape.op("aten::linear", (x, weight) if bias is None else (x, weight, bias)):
-        x, weight = lowered(tape, x), lowered(tape, weight)
+        bias = None if bias is None else lowered(tape, bias)
+        weight = lowered(tape, weight)
+        x = lowered(tape, x)
         if bias is None:
             return matmul(tape, x, t(tape, weight))
-        bias = lowered(tape, bias)
         if len(x.shape) == 2:
             return addmm(tape, bias, x, t(tape, weight))
         flat = reshape(tape, x, -1, x.shape[-1])
@@ -32,7 +33,7 @@ def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """bias + a · b in one kernel."""
     with tape.op("aten::addmm", (bias, a, b)):
-        bias, a, b = lowered(tape, bias), lowered(tape, a), lowered(tape, b)
+        b, a, bias = lowered(tape, b), lowered(tape, a), lowered(tape, bias)
         (m, k), n = a.shape, b.shape[1]
         out = Tensor.new((m, n), a.dtype)
         tape.call("aten::addmm", (bias, a, b), gemm_kernel(tape, "linear", a.dtype, 1, m, n, k))
@@ -49,10 +50,10 @@ def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 def mm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     with tape.op("aten::mm", (a, b)):
-        a, b = lowered(tape, a), lowered(tape, b)
+        b, a = lowered(tape, b), lowered(tape, a)
         out = _mm(tape, a, b, "linear")
         tape.save(a, b)
-        tape.record("MmBackward0", (a, b), (out,), lambda g: _mm_gradients(tape, given(g[0]), a, b))
+        tape.record("MmBackward0", (a, b), (out,), lambda g: _mm_gradients(tape, given(g[0]), a, b, last=True))
     return out
 
 
@@ -62,20 +63,32 @@ def _mm(tape: Tape, a: Tensor, b: Tensor, name: str) -> Tensor:
     return Tensor.new((m, n), a.dtype)
 
 
-def _mm_gradients(tape: Tape, grad: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Gradients of a · b, computed transposed where the operand lies transposed, as autograd does."""
-    da = db = None
-    if a.requires_grad:
-        if _column_major(a):
-            da = swapped(_mm(tape, b, swapped(grad, 0, 1), "dgrad"), 0, 1)
-        else:
-            da = _mm(tape, grad, swapped(b, 0, 1), "dgrad")
-    if b.requires_grad:
-        if _column_major(b):
-            db = swapped(_mm(tape, swapped(grad, 0, 1), a, "wgrad"), 0, 1)
-        else:
-            db = _mm(tape, swapped(a, 0, 1), grad, "wgrad")
-    return da, db
+def _mm_gradients(
+    tape: Tape, grad: Tensor, a: Tensor, b: Tensor, *, last: bool = False
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of a · b; ``last``: that of ``b`` first, as mm (but not addmm) does."""
+    if last:
+        db = _right_gradient(tape, grad, a, b)
+        return _left_gradient(tape, grad, a, b), db
+    return _left_gradient(tape, grad, a, b), _right_gradient(tape, grad, a, b)
+
+
+def _left_gradient(tape: Tape, grad: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
+    """grad · bᵀ, computed transposed where ``a`` lies transposed."""
+    if not a.requires_grad:
+        return None
+    if _column_major(a):
+        return swapped(_mm(tape, b, swapped(grad, 0, 1), "dgrad"), 0, 1)
+    return _mm(tape, grad, swapped(b, 0, 1), "dgrad")
+
+
+def _right_gradient(tape: Tape, grad: Tensor, a: Tensor, b: Tensor) -> Tensor | None:
+    """aᵀ · grad, computed transposed where ``b`` lies transposed (a linear layer's weight does)."""
+    if not b.requires_grad:
+        return None
+    if _column_major(b):
+        return swapped(_mm(tape, swapped(grad, 0, 1), a, "wgrad"), 0, 1)
+    return _mm(tape, swapped(a, 0, 1), grad, "wgrad")
 
 
 def _column_major(x: Tensor) -> bool:
@@ -84,7 +97,7 @@ def _column_major(x: Tensor) -> bool:
 
 def bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     with tape.op("aten::bmm", (a, b)):
-        a, b = lowered(tape, a), lowered(tape, b)
+        b, a = lowered(tape, b), lowered(tape, a)
         out = _bmm(tape, a, b)
         tape.save(a, b)
 
@@ -107,7 +120,7 @@ def _bmm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
 def matmul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     """A product of stacks of matrices, folded into mm or bmm as ``torch.matmul`` does."""
     with tape.op("aten::matmul", (a, b)):
-        a, b = lowered(tape, a), lowered(tape, b)
+        b, a = lowered(tape, b), lowered(tape, a)
         if len(a.shape) == 2 and len(b.shape) == 2:
             return mm(tape, a, b)
         if len(b.shape) == 2:

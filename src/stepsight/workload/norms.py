@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stepsight.workload.pointwise import cast, emit, like, mul, raised, scalar, unary
+from stepsight.workload.pointwise import emit, like, mul, raised, scalar, unary
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
-from stepsight.workload.views import given
+from stepsight.workload.views import cast, given
 
 
 def _rows(x: Tensor) -> dict[str, float]:
     return {"rows": prod(x.shape[:-1]), "cols": x.shape[-1]}
 
 
+def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
+    """CUDA's autocast runs softmax and layer norm in fp32; the CPU's leaves them as they come."""
+    return raised(tape, x) if tape.device == "cuda" else x
+
+
 def softmax(tape: Tape, x: Tensor) -> Tensor:
     """Over the last dimension."""
     with tape.op("aten::softmax", (x,)):
-        x = raised(tape, x)
+        x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
         tape.call("aten::_softmax", (x,), Kernel.of("softmax", x.dtype, **_rows(x)))
         tape.save(out)
@@ -36,7 +41,7 @@ def softmax(tape: Tape, x: Tensor) -> Tensor:
 
 def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     with tape.op("aten::layer_norm", (x, weight, bias)):
-        x = raised(tape, x)
+        x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
         tape.call("aten::native_layer_norm", (x, weight, bias), Kernel.of("layer_norm", x.dtype, **_rows(x)))
         mean = Tensor.new((*x.shape[:-1], 1), "fp32")

@@ -62,6 +62,8 @@ def step(tape: Tape, optimizer: str, parameters: Sequence[Tensor], fused: bool) 
     if optimizer == "none" or not parameters:
         return
     with tape.op(f"Optimizer.step#{_CLASS[optimizer]}.step"):
+        if optimizer != "sgd" and (fused or tape.device == "cuda"):
+            tape.call("aten::_foreach_add_", ())  # the step counters
         if fused:
             _multi_tensor(tape, f"aten::_fused_{_FUSED[optimizer].name}", _FUSED[optimizer], parameters)
         elif tape.device == "cuda":
@@ -114,6 +116,7 @@ def _single_tensor(tape: Tape, optimizer: str, p: Tensor) -> None:
     if optimizer == "sgd":
         one("add_", p, p)
         return
+    tape.call("aten::add_", (Tensor.new(()),))
     if optimizer == "adagrad":
         one("addcmul_", p, p, p)
         one("sqrt", p)

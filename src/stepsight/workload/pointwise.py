@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor, broadcast
-from stepsight.workload.views import given, sum_to
+from stepsight.workload.views import cast, given, sum_to
 
 
 def pointwise_kernel(name: str, inputs: Sequence[Tensor], out: Tensor) -> Kernel:
@@ -35,21 +35,11 @@ def like(inputs: Sequence[Tensor], dtype: str | None = None) -> Tensor:
     return Tensor.new(shape, dtype or inputs[0].dtype)
 
 
-def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
-    """The tensor in another dtype; its gradient is cast back."""
-    if x.dtype == dtype:
-        return x
-    with tape.op("aten::to", (x,)):
-        out = emit(tape, "cast", (x,), x.empty_like(dtype), "_to_copy")
-        tape.record(
-            "ToCopyBackward0", (x,), (out,),
-            lambda g: (emit(tape, "cast", (given(g[0]),), given(g[0]).empty_like(x.dtype), "_to_copy"),),
-        )  # fmt: skip
-    return out
-
-
 def lowered(tape: Tape, x: Tensor) -> Tensor:
-    """What autocast hands to a matrix product: the lower precision, parameters cast once a step."""
+    """What autocast hands to a matrix product: the lower precision, parameters cast once a step.
+
+    Autocast casts a function's arguments from the last to the first.
+    """
     if tape.autocast is None or x.dtype != "fp32":
         return x
     if not x.parameter:

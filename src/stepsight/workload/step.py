@@ -29,6 +29,7 @@ def train_step(
         rehearsal.on_grad_ready = lambda p: arrivals.append(p.name)
         _backward(rehearsal, model(rehearsal)())
     tape = training.tape(device)
+    tape.grads_kept = training.zero_grad == "zero"
     forward = model(tape)
     tape.phase = "optimizer"
     optimizers.zero_grad(tape, training.optimizer, tape.parameters, training.zero_grad)

@@ -33,8 +33,12 @@ class Node:
     sequence: float
     edges: tuple[tuple[Node, int] | None, ...]
     rule: Rule
-    outputs: int = 1
+    dtypes: tuple[str, ...] = ("fp32",)
     leaf: Tensor | None = None
+
+    @property
+    def outputs(self) -> int:
+        return len(self.dtypes)
 
 
 @dataclass(slots=True)
@@ -70,6 +74,7 @@ class Tape:
         self.marks: dict[str, int] = {}
         self.on_grad_ready: Callable[[Tensor], None] | None = None
         self.grad_enabled = True
+        self.grads_kept = False
         self._sequence = count()
         self._open: _OpenOp | None = None
         self._casts: dict[int, Tensor] = {}
@@ -157,7 +162,7 @@ class Tape:
     def leaf(self, name: str, *shape: int) -> Tensor:
         """A tensor that asks for a gradient without being one of the model's parameters."""
         tensor = Tensor.new(shape, "fp32", persistent=True, name=name)
-        tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), 1, tensor)
+        tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), ("fp32",), tensor)
         return tensor
 
     def save(self, *tensors: Tensor) -> None:
@@ -173,7 +178,7 @@ class Tape:
         if not self.grad_enabled or not any(t is not None and t.requires_grad for t in inputs):
             return
         edges = tuple(None if t is None or t.node is None else (t.node, t.output) for t in inputs)
-        node = Node(name, next(self._sequence), edges, rule, len(outputs))
+        node = Node(name, next(self._sequence), edges, rule, tuple(t.dtype for t in outputs))
         for i, tensor in enumerate(outputs):
             tensor.node, tensor.output = node, i
 
@@ -215,11 +220,20 @@ class Tape:
                     target, slot = edge
                     buffer = buffers.setdefault(id(target), [None] * target.outputs)
                     if result is not None:
-                        buffer[slot] = self._add(buffer[slot], result)
+                        buffer[slot] = self._add(buffer[slot], self._as(result, target.dtypes[slot]))
                     waiting[id(target)] -= 1
                     if waiting[id(target)] == 0:
                         heapq.heappush(ready, (-target.sequence, next(order), target))
         self.grad_enabled = True
+
+    def _as(self, grad: Tensor, dtype: str) -> Tensor:
+        """Autograd brings a gradient to its tensor's dtype."""
+        if grad.dtype == dtype:
+            return grad
+        out = grad.empty_like(dtype)
+        self.call("aten::_to_copy", (grad,), Kernel.of("elementwise", dtype, name="cast", elements=out.elements,
+                                                       read_bytes=grad.bytes, write_bytes=out.bytes))  # fmt: skip
+        return out
 
     def _add(self, held: Tensor | None, grad: Tensor) -> Tensor:
         if held is None:
@@ -237,6 +251,8 @@ class Tape:
         return held.empty_like()
 
     def _accumulated(self, parameter: Tensor) -> None:
+        if self.grads_kept:
+            self._add(parameter, parameter)
         if self.on_grad_ready is not None:
             self.on_grad_ready(parameter)
 

@@ -172,6 +172,7 @@ def cat(tape: Tape, parts: Sequence[Tensor], dim: int) -> Tensor:
     """The parts side by side in a new tensor; gradients are views of its gradient."""
     at = dim % len(parts[0].shape)
     with tape.op("aten::cat", parts):
+        parts = _promoted(tape, parts)
         out = concatenated(tape, parts, at)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -179,6 +180,29 @@ def cat(tape: Tape, parts: Sequence[Tensor], dim: int) -> Tensor:
             return [grad.alias(p.shape, grad.strides) for p in parts]
 
         tape.record("CatBackward0", parts, (out,), rule)
+    return out
+
+
+def _promoted(tape: Tape, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Autocast brings the parts of a concatenation to their widest dtype."""
+    if len({p.dtype for p in parts}) == 1:
+        return parts
+    return [cast(tape, p, "fp32") for p in parts]
+
+
+def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    """The tensor in another dtype; its gradient is cast back."""
+    if x.dtype == dtype:
+        return x
+    with tape.op("aten::to", (x,)):
+        out = _converted(tape, x, dtype)
+        tape.record("ToCopyBackward0", (x,), (out,), lambda g: (_converted(tape, _given(g[0]), x.dtype),))
+    return out
+
+
+def _converted(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    out = x.empty_like(dtype)
+    tape.call("aten::_to_copy", (x,), copy_kernel(x, out))
     return out
 
 

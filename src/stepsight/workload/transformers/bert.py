@@ -52,6 +52,24 @@ class Layer:
         )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The masked-language-model head; its decoder weight is the word embedding."""
+
+    bias: Tensor
+    transform: Pair
+    norm: Pair
+
+    @classmethod
+    def register(cls, tape: Tape, c: TransformerConfig) -> _Head:
+        bias = tape.parameter("decoder.bias", c.vocab)
+        return cls(
+            bias,
+            linear_pair(tape, "transform", c.hidden, c.hidden),
+            norm_pair(tape, "transform_norm", c.hidden),
+        )
+
+
 def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
     word = tape.parameter("word", c.vocab, c.hidden)
@@ -59,10 +77,7 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     kind = tape.parameter("token_type", 2, c.hidden)
     first_norm = norm_pair(tape, "embedding_norm", c.hidden)
     layers = [Layer.register(tape, f"layer.{i}", c) for i in range(c.layers)]
-    head = None
-    if c.head == "lm":
-        head = (linear_pair(tape, "transform", c.hidden, c.hidden), norm_pair(tape, "transform_norm", c.hidden),
-                tape.parameter("decoder.bias", c.vocab))  # fmt: skip
+    head = _Head.register(tape, c) if c.head == "lm" else None
 
     def forward() -> Tensor:
         p = c.training.dropout
@@ -78,8 +93,8 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
         if head is None:
             return x
         with tape.scope("head"):
-            x = norm(tape, gelu(tape, dense(tape, x, head[0])), head[1])
-            logits = linear(tape, x, word, head[2])
+            x = norm(tape, gelu(tape, dense(tape, x, head.transform)), head.norm)
+            logits = linear(tape, x, word, head.bias)
             if c.training.loss == "none":
                 return logits
             target = buffer((c.batch_per_rank * c.sequence,), "int64")

@@ -11,7 +11,7 @@ from stepsight.workload.pointwise import add, dropout, emit, like, scalar
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
-from stepsight.workload.views import given, transpose, view
+from stepsight.workload.views import given, swapped, transpose, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ def masked_fill(tape: Tape, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
+            tape.call("aten::scalar_tensor", (), Kernel.of("fill", grad.dtype, bytes=4))
             return (emit(tape, "where", (mask, grad, Tensor.new(())), grad.empty_like()),)
 
         tape.record("WhereBackward0", (x,), (out,), rule)
@@ -97,26 +98,24 @@ def flash_attention(
     name = f"aten::_scaled_dot_product_flash_attention{suffix}"
     node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
     with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
-        # The kernel writes batch × sequence × heads × head_dim and hands out a transposed view of it.
-        out = Tensor.new((batch, length, heads, head_dim), q.dtype)
-        out = out.alias((batch, heads, length, head_dim), (out.strides[0], out.strides[2], out.strides[1], 1))
+        out = _merged_layout(q)
         logsumexp = Tensor.new((batch, heads, length), "fp32")
         tape.call(name, (q, k, v), Kernel.of("attention", q.dtype, **sizes))
         tape.save(q, k, v, out, logsumexp)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             kernel = Kernel.of("attention_backward", q.dtype, **sizes)
-            tape.call(
-                f"{name.replace('_for_cpu', '')}{'_for_cpu' if suffix else ''}_backward".replace(
-                    "_for_cpu_backward", "_for_cpu_backward"
-                ),
-                (given(g[0]), q, k, v, out, logsumexp),
-                kernel,
-            )
-            return [x.empty_like() for x in (q, k, v)]
+            tape.call(f"{name}_backward", (given(g[0]), q, k, v, out, logsumexp), kernel)
+            return [_merged_layout(x) for x in (q, k, v)]
 
         tape.record(node, (q, k, v), (out,), rule)
     return out
+
+
+def _merged_layout(x: Tensor) -> Tensor:
+    """What the fused kernels write: batch × sequence × heads × head_dim, seen transposed."""
+    batch, heads, length, head_dim = x.shape
+    return swapped(Tensor.new((batch, length, heads, head_dim), x.dtype), 1, 2)
 
 
 def scaled_scores(tape: Tape, q: Tensor, k: Tensor) -> Tensor:

@@ -60,8 +60,9 @@ def conv1d(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
 
 def gelu_new(tape: Tape, x: Tensor) -> Tensor:
     """0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), each operator on its own as GPT-2 writes it."""
+    half = scalar(tape, "mul", x)
     inner = scalar(tape, "mul", add(tape, x, scalar(tape, "mul", scalar(tape, "pow", x))))
-    return mul(tape, scalar(tape, "mul", x), scalar(tape, "add", tanh(tape, inner)))
+    return mul(tape, half, scalar(tape, "add", tanh(tape, inner)))
 
 
 def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
@@ -98,7 +99,8 @@ def lm_head(tape: Tape, c: TransformerConfig, x: Tensor, weight: Tensor) -> Tens
     if c.training.loss == "none":
         return logits
     shifted = contiguous(tape, narrow(tape, logits, 1, c.sequence - 1))
-    target = buffer((c.batch_per_rank * (c.sequence - 1),), "int64")
+    target = contiguous(tape, narrow(tape, buffer((c.batch_per_rank, c.sequence), "int64"), 1, c.sequence - 1))
+    target = view(tape, target, -1)
     return cross_entropy(tape, view(tape, shifted, -1, c.vocab), target)
 
 

@@ -1,0 +1,87 @@
+"""Pooled embedding lookup with an in-place row update, in plain torch, on any device.
+
+One ``embedding_bag`` per table; the backward pass scatters scaled row gradients straight
+into the weights, so that no dense gradient of a large table ever exists. This is what a
+fused sparse update does, table by table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from stepsight.errors import InputError
+from stepsight.kernels.embedding.lookup import Lookup
+from stepsight.run.indices import sample_bags
+
+SUPPORTED = ("sgd", "none")
+
+
+@dataclass(slots=True)
+class TableBatch:
+    """The lookups of one table in one batch: rows, where each bag starts, and each lookup's bag."""
+
+    indices: torch.Tensor
+    offsets: torch.Tensor
+    bags: torch.Tensor
+
+    @classmethod
+    def sample(cls, lookup: Lookup, table: int, generator: Any, device: str) -> TableBatch:
+        part = lookup.tables[table]
+        indices, offsets, bags = sample_bags(part, generator)
+        return cls(*(torch.from_numpy(a).to(device) for a in (indices, offsets, bags)))
+
+
+def pooled_forward(weights: Sequence[torch.Tensor], batch: Sequence[TableBatch], rows: int) -> torch.Tensor:
+    """Sum-pooled rows of every table side by side: bags × sum of dims."""
+    parts = [
+        torch.ops.aten._embedding_bag_forward_only(w, b.indices, b.offsets, False, 0, False, None, True)[0]
+        for w, b in zip(weights, batch, strict=True)
+    ]
+    return torch.cat(parts, 1) if parts else torch.empty(rows, 0)
+
+
+def update_rows(weight: torch.Tensor, batch: TableBatch, grad: torch.Tensor, learning_rate: float) -> None:
+    """Plain SGD on the rows that were looked up; rows looked up twice are updated twice."""
+    rows = (grad * -learning_rate).index_select(0, batch.bags)
+    weight.scatter_add_(0, batch.indices.unsqueeze(1).expand_as(rows), rows)
+
+
+class LookupFunction(torch.autograd.Function):
+    """Lookup forward, fused update backward. ``anchor`` makes autograd call the backward."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, tables: LocalTables, batch: Sequence[TableBatch]) -> torch.Tensor:
+        ctx.tables, ctx.batch = tables, batch
+        return pooled_forward(tables.weights, batch, tables.rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None]:
+        tables: LocalTables = ctx.tables
+        if tables.optimizer != "none":
+            pieces = grad.split([w.shape[1] for w in tables.weights], 1)
+            for weight, batch, piece in zip(tables.weights, ctx.batch, pieces, strict=True):
+                update_rows(weight, batch, piece, tables.learning_rate)
+        return None, None, None
+
+
+class LocalTables:
+    """The tables of one rank. Plain tensors, so that no data-parallel wrapper reduces them."""
+
+    def __init__(self, lookup: Lookup, rows: int, device: str, learning_rate: float = 0.01) -> None:
+        if lookup.optimizer not in SUPPORTED:
+            raise InputError(
+                "[training] sparse_optimizer",
+                f"running {lookup.optimizer!r} for tables is not supported",
+                f"use one of {', '.join(SUPPORTED)} to run; prediction knows all",
+            )
+        self.weights = [torch.rand(t.rows, t.dim, device=device) - 0.5 for t in lookup.tables]
+        self.anchor = torch.zeros((), device=device, requires_grad=True)
+        self.optimizer, self.rows, self.learning_rate = lookup.optimizer, rows, learning_rate
+
+    def __call__(self, batch: Sequence[TableBatch]) -> torch.Tensor:
+        pooled: torch.Tensor = LookupFunction.apply(self.anchor, self, batch)
+        return pooled

@@ -1,0 +1,118 @@
+"""One rank of a workload: model, data, optimizer, and a step that can be called again and again."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from stepsight.errors import InputError
+from stepsight.run.lookup import LocalTables, TableBatch
+from stepsight.run.models.bert import Bert
+from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
+from stepsight.run.models.gpt2 import Gpt2
+from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.workload.dlrm_config import DlrmConfig
+from stepsight.workload.embeddings import rank_lookup
+from stepsight.workload.files import Workload
+from stepsight.workload.training import Training
+from stepsight.workload.transformer_config import TransformerConfig
+
+TRANSFORMERS = {"bert": Bert, "gpt2": Gpt2}
+_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+LEARNING_RATE = 1e-3
+
+
+class Trainer:
+    """Holds one rank's state of one workload; `step` trains on the next batch."""
+
+    def __init__(self, workload: Workload, rank: int, device: str, *, batches: int = 2, seed: int = 0) -> None:
+        self.workload, self.device = workload, device
+        torch.manual_seed(seed)
+        generator = np.random.default_rng(seed + 1000 * rank)
+        if isinstance(workload, DlrmWorkload):
+            module, self.batches = _dlrm(workload.config, rank, device, batches, generator)
+            bucket_mb = workload.config.bucket_mb
+        else:
+            module, self.batches = _transformer(workload.config, device, batches, generator)
+            bucket_mb = workload.config.bucket_mb
+        self.training: Training = workload.config.training
+        self.module = module.to(device)
+        self.model: torch.nn.Module = self.module
+        if workload.ranks > 1:
+            cap = None if bucket_mb == 25 else bucket_mb
+            self.model = DistributedDataParallel(self.module, bucket_cap_mb=cap)
+        self.optimizer = _optimizer(self.training, self.module)
+        self.steps = 0
+        torch.backends.cuda.matmul.allow_tf32 = self.training.precision == "tf32"
+
+    def step(self) -> None:
+        """zero_grad, forward, loss, backward, update."""
+        batch = self.batches[self.steps % len(self.batches)]
+        self.steps += 1
+        if self.optimizer is not None:
+            self.optimizer.zero_grad(set_to_none=self.training.zero_grad == "none")
+        else:
+            self.module.zero_grad(set_to_none=True)
+        with self._autocast():
+            loss = self._loss(batch)
+        if loss.dim():
+            loss.backward(torch.ones_like(loss))
+        else:
+            loss.backward()
+        if self.optimizer is not None:
+            self.optimizer.step()
+
+    def _loss(self, batch: Any) -> torch.Tensor:
+        if isinstance(self.workload, DlrmWorkload):
+            return dlrm_loss(self.workload.config, self.model(batch), batch.target)
+        output: torch.Tensor = self.model(*batch)
+        return output
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        if self.training.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.split(":")[0], _DTYPES[self.training.autocast])
+
+
+def _optimizer(training: Training, module: torch.nn.Module) -> torch.optim.Optimizer | None:
+    if training.optimizer == "none":
+        return None
+    fused = True if training.fused_optimizer else None
+    return _OPTIMIZERS[training.optimizer](module.parameters(), lr=LEARNING_RATE, fused=fused)
+
+
+def _dlrm(
+    c: DlrmConfig, rank: int, device: str, batches: int, generator: np.random.Generator
+) -> tuple[torch.nn.Module, list[Any]]:
+    lookup = rank_lookup(c, c.plan, rank, fused=False)
+    tables = LocalTables(lookup, c.batch, device)
+    made = []
+    for _ in range(batches):
+        dense = torch.rand(c.batch_per_rank, c.features, device=device)
+        target = torch.randint(0, 2, (c.batch_per_rank, c.top[-1]), device=device).float()
+        parts = [TableBatch.sample(lookup, i, generator, device) for i in range(len(lookup.tables))]
+        made.append(DlrmBatch(dense, parts, target))
+    return Dlrm(c, rank, tables), made
+
+
+def _transformer(
+    c: TransformerConfig, device: str, batches: int, generator: np.random.Generator
+) -> tuple[torch.nn.Module, list[Any]]:
+    if c.tensor > 1 or c.pipeline > 1:
+        raise InputError(c.source, "tensor and pipeline parallel runs are not supported", "run with data = N")
+    shape = (c.batch_per_rank, c.sequence)
+    made = []
+    for _ in range(batches):
+        ids, target = (torch.from_numpy(generator.integers(0, c.vocab, shape)).to(device) for _ in range(2))
+        made.append((ids, target))
+    return TRANSFORMERS[c.family](c), made
