@@ -1,0 +1,69 @@
+"""DLRM on one GPU (``dlrm_single_gpu.csv``, read off a published plot, ±0.11 ms)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
+from stepsight.validate.score import Score
+from stepsight.validate.steps import StepRow, each, read_csv, score
+from stepsight.workload.files import parse_workload
+
+TOPIC = "e2e"
+FILE = "e2e/dlrm_single_gpu.csv"
+GPUS = {"V100": "V100-SXM2-16G", "Xp": "TITAN-Xp", "P100": "P100-PCIE-16G"}
+CRITEO_TB_ROWS = (
+    39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208, 11938, 155,
+    4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
+)  # fmt: skip
+"""Rows per categorical feature of Criteo Terabyte, capped at 40 M as MLPerf v0.7 does (MLPerf
+training reference, recommendation/dlrm, --max-ind-range=40000000)."""
+
+PUBLISHED = (
+    ("published", "paper_E2E_error_pct"),
+    ("published, shared overheads", "paper_shared_error_pct"),
+)
+
+
+def _document(model: str, batch: int) -> dict[str, Any]:
+    tables: list[dict[str, Any]]
+    if model == "DLRM_default":
+        dense = {"features": 512, "bottom": [512, 64], "top": [1024, 1024, 1024, 1]}
+        tables, loss = (
+            [{"count": 8, "rows": 1_000_000, "dim": 64, "pooling": 100.0, "indices": "uniform"}],
+            "mse",
+        )
+    elif model == "DLRM_DDP":
+        dense = {"features": 128, "bottom": [128, 128, 128], "top": [512, 512, 512, 256, 1]}
+        tables, loss = [{"count": 8, "rows": 80_000, "dim": 128, "pooling": 1.0, "indices": "uniform"}], "bce"
+    else:
+        dense = {"features": 13, "bottom": [512, 256, 128], "top": [1024, 1024, 512, 256, 1]}
+        tables = [{"rows": rows, "dim": 128, "pooling": 1.0, "indices": "uniform"} for rows in CRITEO_TB_ROWS]
+        loss = "bce"
+    return {
+        "kind": "dlrm", "batch": batch, "dense": {**dense, "interaction": "dot"}, "tables": tables,
+        "training": {"precision": "fp32", "optimizer": "sgd", "loss": loss}, "parallel": {"ranks": 1},
+    }  # fmt: skip
+
+
+def scores(data: Path) -> list[Score]:
+    """Our step times and the published predictor's, from its own errors."""
+    rows = each(read_csv(data / FILE), predicted)
+    used = "all rows; read off a plot; no row was fitted"
+    return score(TOPIC, "DLRM, one GPU", rows, used, 0.0796)
+
+
+def predicted(row: dict[str, str]) -> StepRow:
+    """One row in its steady state."""
+    workload = parse_workload(_document(row["model"], int(row["batch"])), f"{FILE}: {row['model']}")
+    prediction = predict(workload, load_platform(f"1x{GPUS[row['gpu']]}"))
+    measured = float(row["iter_ms_digitised"])
+    published = tuple(
+        (label, measured * (1 + float(row[column]) / 100)) for label, column in PUBLISHED if row[column]
+    )
+    return StepRow(
+        f"{row['model']} b{row['batch']} {row['gpu']}", measured, prediction.step_us / 1e3,
+        prediction.naive_us / 1e3, prediction.low_us / 1e3, prediction.high_us / 1e3, published,
+    )  # fmt: skip

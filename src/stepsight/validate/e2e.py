@@ -1,0 +1,34 @@
+"""Whole steps against measured ones: DLRM and transformers from their sizes, and traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepsight.measured_data import data_folder
+from stepsight.validate import dlrm_steps, nlp_steps
+from stepsight.validate.score import Score
+from stepsight.validate.scoreboard import show
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """Every end-to-end score; no end-to-end row takes part in any fit, so all rows count."""
+    return [*dlrm_steps.scores(data), *nlp_steps.scores(data), *_traces(data / "traces")]
+
+
+def _traces(folder: Path) -> list[Score]:
+    if not folder.is_dir():
+        return []
+    from stepsight.validate import traces
+
+    return traces.scores(folder)
+
+
+@click.command("e2e")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--traces", type=click.Path(path_type=Path), help="Score only the traces in this folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(data: Path | None, traces: Path | None, as_json: bool) -> None:
+    """Whole steps: DLRM, NLP and GPT training, and traces."""
+    show(_traces(traces) if traces else scores(data_folder(data)), as_json=as_json)

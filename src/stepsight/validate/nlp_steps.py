@@ -1,0 +1,68 @@
+"""FP32 eager transformers on one GPU: forward, and forward with backward (``nlp_fp32.csv``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from stepsight.platform.load import load_platform
+from stepsight.prediction.answer import predict_job
+from stepsight.validate.score import Score
+from stepsight.validate.steps import StepRow, each, read_csv, score
+from stepsight.workload.files import parse_workload
+from stepsight.workload.program import Job, RankProgram
+
+TOPIC = "e2e"
+FILE = "e2e/nlp_fp32.csv"
+MODELS: dict[str, dict[str, Any]] = {
+    # Sizes of the published models; gpt3_xl as GPT-3's table 2.1 has its heads (24 × 128).
+    "bert_large": {"family": "bert", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 30522},
+    "gpt2_large": {"family": "gpt2", "layers": 36, "hidden": 1280, "heads": 20, "vocab": 50257},
+    "gpt3_xl": {"family": "gpt2", "layers": 24, "hidden": 3072, "heads": 24, "vocab": 50257},
+    "gpt3_27": {"family": "gpt2", "layers": 32, "hidden": 2560, "heads": 32, "vocab": 50257},
+    "opt_13": {"family": "opt", "layers": 24, "hidden": 2048, "heads": 32, "vocab": 50272},
+}
+OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")
+
+
+def scores(data: Path) -> list[Score]:
+    """Forward only, and forward with backward, with four other predictors beside."""
+    rows = read_csv(data / FILE)
+    eager = [r for r in rows if not r["option"] and r["model"] in MODELS]
+    used = "eager, one GPU; no Switch (mixture of experts), no fused rows; no row was fitted"
+    training = each([r for r in eager if r["mode"] == "train"], predicted)
+    inference = each([r for r in eager if r["mode"] == "inf"], predicted)
+    return [
+        *score(TOPIC, "NLP fp32 forward+backward", training, used, 0.05),
+        *score(TOPIC, "NLP fp32 forward", inference, used),
+    ]
+
+
+def predicted(row: dict[str, str]) -> StepRow:
+    """One row: a single pass from a standing start, as it was measured."""
+    training = row["mode"] == "train"
+    document = {
+        "kind": "transformer", **MODELS[row["model"]],
+        "sequence": int(row["seqlen"]), "batch_per_rank": int(row["batch"]),
+        "training": {"optimizer": "none", "loss": "none", "dropout": 0.1 if training else 0.0},
+        "parallel": {"data": 1},
+    }  # fmt: skip
+    workload = parse_workload(document, f"{FILE}: {row['model']}")
+    job = workload.job() if training else forward_only(workload.job())
+    prediction = predict_job(job, load_platform(f"1x{row['device']}"), steps=1)
+    others = tuple((name.removesuffix("_ms"), float(row[name])) for name in OTHERS if row[name])
+    name = f"{row['model']} {row['mode']} b{row['batch']} {row['device']}"
+    return StepRow(
+        name, float(row["e2e_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
+        prediction.low_us / 1e3, prediction.high_us / 1e3, others,
+    )  # fmt: skip
+
+
+def forward_only(job: Job) -> Job:
+    """The part of a job that inference runs; nothing in it waits for what is cut off."""
+    kept = tuple(
+        RankProgram(tuple(op for op in p.ops if op.phase in ("input", "forward")), p.name)
+        for p in job.programs
+    )
+    return replace(job, programs=kept)

@@ -1,0 +1,71 @@
+"""Measured steps beside predicted ones: the rows that the end-to-end scores are made of."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stepsight.errors import InputError
+from stepsight.validate.score import Score
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One measured step and what was predicted for it, in ms; ``others`` are other predictors'."""
+
+    name: str
+    measured_ms: float
+    predicted_ms: float
+    naive_ms: float
+    low_ms: float = 0.0
+    high_ms: float = 0.0
+    others: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def error(self) -> float:
+        return self.predicted_ms / self.measured_ms - 1
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the predicted interval."""
+        return self.low_ms <= self.measured_ms <= self.high_ms
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a measured table."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "pass --data DIR") from None
+
+
+def score(
+    topic: str, name: str, rows: Sequence[StepRow], used: str, target: float | None = None
+) -> list[Score]:
+    """Our score, then the naive baseline's and any other predictor's on the rows it has."""
+    if not rows:
+        return []
+    measured = [r.measured_ms for r in rows]
+    inside = sum(r.inside for r in rows)
+    note = (
+        f"worst {max(rows, key=lambda r: abs(r.error)).error:+.1%}; {inside}/{len(rows)} inside the interval"
+    )
+    scores = [
+        Score.of(topic, name, [r.predicted_ms for r in rows], measured, used, gmae_target=target, note=note),
+        Score.of(topic, f"{name}: naive sum of kernels", [r.naive_ms for r in rows], measured, used),
+    ]
+    for other in dict.fromkeys(key for r in rows for key, _ in r.others):
+        have = [(dict(r.others)[other], r.measured_ms) for r in rows if other in dict(r.others)]
+        predicted, truth = zip(*have, strict=True)
+        scores.append(Score.of(topic, f"{name}: {other}", predicted, truth, f"{used}, where it has a value"))
+    return scores
+
+
+def each(
+    rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str]], StepRow | None]
+) -> list[StepRow]:
+    """The rows that can be predicted; ``predict`` answers None for what the tool has no model of."""
+    return [found for found in map(predict, rows) if found is not None]
