@@ -33,8 +33,13 @@ EVENNESS = 0.01
 """Share of the busiest ranks' load in the score: leads over plateaus of the step time."""
 CLOSE_ENOUGH = 1e-3
 """A gap to the lower bound below which a search has nothing left to find."""
-SHAKES = 12
-"""Shakes without a better plan after which a search without a budget ends."""
+SHAKES = 40
+"""Shakes without a better plan after which a search ends before its budget."""
+
+
+def usual_budget_s(tables: int) -> float:
+    """Seconds after which more search seldom buys more than half a percent (docs/sharding.md)."""
+    return 0.25 + 0.004 * tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def search(
     pricer: PlanPricer, rules: Rules | None = None, *, budget_s: float | None = None, seed: int = 0,
     objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
 ) -> Found:  # fmt: skip
-    """The best plan found within ``budget_s`` seconds (None: until shaking no longer helps).
+    """The best plan found within ``budget_s`` seconds, or earlier where shaking no longer helps.
 
     ``also`` are plans to start from besides the greedy ones.
     """
@@ -83,7 +88,8 @@ class _Search:
         self.pricer, self.rules, self.costs = pricer, rules, pricer.costs
         self.reduce, self.progress = OBJECTIVES[objective], progress
         self.rng = np.random.default_rng(seed)
-        self.began, self.budget_s, self.priced = time.perf_counter(), budget_s, 0
+        self.began, self.priced = time.perf_counter(), 0
+        self.budget_s = usual_budget_s(len(self.costs.tables)) if budget_s is None else budget_s
         self.exchange_us = self._exchange_us_per_column()
         self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules)))[0])
         self.best: Draft | None = None
@@ -170,11 +176,11 @@ class _Search:
         return self.best
 
     def _over(self, idle: int) -> bool:
-        if self.budget_s is not None and self._seconds() >= self.budget_s:
+        if self._seconds() >= self.budget_s:
             return True
         if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH):
             return True
-        return self.costs.ranks == 1 or (self.budget_s is None and idle >= SHAKES)
+        return self.costs.ranks == 1 or idle >= SHAKES
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.began

@@ -102,6 +102,11 @@ class PlanPricer:
         columns = (more.columns - loads.columns).sum()
         return float(added.sum() / columns) if columns > 0 else 0.0
 
+    def exchange_us(self, loads: Loads) -> FloatArray:
+        """Both exchanges of each rank, in the shape of the loads."""
+        there, back = self._exchanges(loads)
+        return there + back
+
     def part_us(self, part: Part) -> tuple[float, float, float, float]:
         """One part alone on a rank: forward lookup, its exchange, backward, its exchange (mean over days)."""
         row = self.costs.matrix_row(part)

@@ -1,0 +1,130 @@
+"""``stepsight shard``: where the embedding tables should live, and what the other plans cost."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stepsight.errors import InputError
+
+if TYPE_CHECKING:
+    from stepsight.sharding.choice import Choice
+    from stepsight.sharding.search import Progress
+    from stepsight.workload.dlrm import DlrmWorkload
+
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0}
+TABLES_HELP = (
+    "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list, or draw them: "
+    "heavy:SEED or mixed:SEED."
+)
+KINDS_HELP = "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, …"
+
+
+@click.command("shard")
+@click.argument("workload", type=click.Path(path_type=Path))
+@click.option(
+    "--platform", "-p", "platform", required=True, help="A name such as 8xA100-SXM4-40G, or a path."
+)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a workload field.")
+@click.option("--tables", "tables", help=TABLES_HELP)
+@click.option("--indices", "days", multiple=True, type=click.Path(), help="An index file; one for each day.")
+@click.option("--objective", type=click.Choice(["mean", "worst"]), default="mean", help="Over the days.")
+@click.option("--kind", "kinds", multiple=True, help=KINDS_HELP)
+@click.option("--also", multiple=True, type=click.Path(path_type=Path), help="A plan file to compare with.")
+@click.option(
+    "--budget", default="", metavar="TIME", help="Time for the search, such as 5s (default: by size)."
+)
+@click.option("--seed", default=0, help="The same seed gives the same search.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.")
+@click.option("--torchrec", type=click.Path(path_type=Path), help="Write a TorchRec sharding plan here.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the choice here.")
+def command(
+    workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
+    objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], budget: str, seed: int, as_json: bool,
+    out: Path | None, torchrec: Path | None, html: Path | None,
+) -> None:  # fmt: skip
+    """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
+    for output in (out, torchrec, html):
+        if output and not output.absolute().parent.is_dir():
+            raise InputError(str(output), "its folder does not exist", "make the folder first")
+    from stepsight.platform.load import load_platform
+    from stepsight.sharding.choice import choose, days_of
+    from stepsight.sharding.plan import KINDS, Plan
+
+    dlrm = _workload(workload, assignments, tables)
+    here = load_platform(platform)
+    choice = choose(
+        dlrm, here, objective=objective, budget_s=seconds(budget) if budget else None, seed=seed,
+        kinds=kinds or KINDS, days=days_of(dlrm.tables, days), also=[Plan.read(path) for path in also],
+        progress=None if as_json or not sys.stderr.isatty() else _progress,
+    )  # fmt: skip
+    _write(choice, out, torchrec, html, here.spec.gpus_per_node)
+    _print(choice, as_json, [path for path in (out, torchrec, html) if path])
+
+
+def seconds(text: str) -> float:
+    """``5s``, ``500ms``, ``2m`` or ``5`` as seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([a-z]*)", text.strip().lower())
+    if not match or match[2] not in _SECONDS:
+        raise InputError("--budget", f"is {text!r}", "write a time such as 5s, 500ms or 2m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _workload(path: Path, assignments: tuple[str, ...], tables: str | None) -> DlrmWorkload:
+    from stepsight.sharding.retabled import drawn_tables, with_tables
+    from stepsight.sharding.table_files import read_tables
+    from stepsight.workload.dlrm import DlrmWorkload
+    from stepsight.workload.files import load_workload
+
+    loaded = load_workload(path, assignments)
+    if not isinstance(loaded, DlrmWorkload):
+        raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables can be sharded")
+    if tables is None:
+        return loaded
+    drawn = drawn_tables(tables, loaded.ranks)
+    return with_tables(loaded, drawn if drawn is not None else read_tables(tables))
+
+
+def _progress(state: Progress) -> None:
+    gap = state.step_us / state.bound_us - 1
+    line = f"\r{state.seconds:5.1f} s  {state.priced:>8,} plans  {state.step_us / 1e3:.3f} ms  gap {gap:.1%} "
+    click.echo(line, nl=False, err=True)
+
+
+def _write(choice: Choice, out: Path | None, torchrec: Path | None, html: Path | None, per_node: int) -> None:
+    plan = choice.winner.plan
+    if out:
+        plan.write(out)
+    if torchrec:
+        from stepsight.sharding.torchrec_plan import torchrec_document, write_torchrec
+
+        write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node))
+    if html:
+        from stepsight.report.document import write_whole
+        from stepsight.sharding.page import page
+
+        write_whole(html, page(choice))
+
+
+def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
+    if as_json:
+        from stepsight.report.document import to_json
+        from stepsight.sharding.document import document
+
+        click.echo(to_json(document(choice)))
+        return
+    from rich.console import Console
+
+    from stepsight.sharding.picture import show
+
+    if sys.stderr.isatty():
+        click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
+    console = Console(highlight=False)
+    show(choice, console)
+    for path in written:
+        console.print(f"wrote {path}", soft_wrap=True)

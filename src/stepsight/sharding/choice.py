@@ -1,0 +1,191 @@
+"""The choice of a plan: the winner, the runners-up, and why each of them loses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.platform.load import Platform
+from stepsight.sharding.loads import Loads
+from stepsight.sharding.plan import KINDS, Plan
+from stepsight.sharding.rules import Rules, check_fits
+from stepsight.sharding.search import OBJECTIVES, Found, Progress, search
+from stepsight.sharding.sharders import SHARDERS
+from stepsight.sharding.steps import PlanPricer
+from stepsight.sharding.tables import Table
+from stepsight.workload.dlrm import DlrmWorkload
+
+SEARCHED = "search"
+LEVEL = 0.005
+"""Plans within half a percent of each other are called level."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plan with its predicted step, its ranks' loads, and why it is not the winner.
+
+    Per-rank figures are means over the days; ``day_us`` is the step time of each day.
+    """
+
+    name: str
+    plan: Plan
+    step_us: float
+    day_us: tuple[float, ...]
+    lookup_us: tuple[float, ...]
+    exchange_us: tuple[float, ...]
+    memory_bytes: tuple[float, ...]
+    fits: bool
+    why: str
+
+    @property
+    def imbalance(self) -> float:
+        """How much more lookup time the busiest rank has than the mean one, as a fraction."""
+        mean = float(np.mean(self.lookup_us))
+        return max(self.lookup_us) / mean - 1 if mean > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables."""
+
+    workload: str
+    platform: str
+    candidates: tuple[Candidate, ...]
+    found: Found
+    objective: str
+    days: int
+    room_bytes: float
+    ranks: int
+    tables: int
+
+    @property
+    def winner(self) -> Candidate:
+        return self.candidates[0]
+
+
+def choose(
+    workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", budget_s: float | None = None,
+    seed: int = 0, kinds: Sequence[str] = KINDS, days: Sequence[Sequence[Table]] = (),
+    also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+) -> Choice:  # fmt: skip
+    """Search for a plan, and set it beside the sharders' (and ``also``) plans."""
+    if objective not in OBJECTIVES:
+        raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
+    if not workload.tables:
+        raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
+    platform = platform.with_ranks(workload.ranks)
+    pricer = PlanPricer(workload, platform, days)
+    rules = Rules(table_room(workload, platform), tuple(kinds))
+    check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB")
+    plans = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
+    found = search(
+        pricer, rules, budget_s=budget_s, seed=seed, objective=objective, also=plans, progress=progress
+    )
+    if not found.fits:
+        raise InputError("tables", *_nowhere(pricer, rules, found.plan))
+    ranked = _ranked([found.plan, *plans], pricer, rules, objective)
+    return Choice(
+        workload.name, platform.name, tuple(ranked), found, objective, len(pricer.costs.days),
+        rules.memory_bytes, workload.ranks, len(workload.tables),
+    )  # fmt: skip
+
+
+def table_room(workload: DlrmWorkload, platform: Platform) -> float:
+    """Bytes that each rank has left for tables beside the dense part."""
+    report = workload.memory()
+    beside = max(rank.total - rank.tables for rank in report.ranks)
+    return float(platform.spec.gpu.memory_gb * 1e9 - beside)
+
+
+def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple[Table, ...], ...]:
+    """The tables once per index file: table i reads the file's i-th stream."""
+    return tuple(
+        tuple(replace(t, indices=IndexDistribution.file(str(path), i)) for i, t in enumerate(tables))
+        for path in files
+    )
+
+
+def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[Candidate]:
+    loads = pricer.costs.loads(plans)
+    day_us = pricer.times(loads)
+    step_us = OBJECTIVES[objective](day_us)
+    fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
+    # The searched plan stands first among equals.
+    order = sorted(range(len(plans)), key=lambda i: (not fits[i], step_us[i], i))
+    best = order[0]
+    exchange = pricer.exchange_us(loads)
+    candidates = []
+    for i in order:
+        why = "" if i == best else _why(pricer, rules, loads, step_us, best, i, objective, fits[i])
+        candidates.append(
+            Candidate(
+                plans[i].sharder, plans[i], float(step_us[i]), tuple(day_us[i].tolist()),
+                tuple((loads.forward_us + loads.backward_us)[i].mean(axis=0).tolist()),
+                tuple(exchange[i].mean(axis=0).tolist()),
+                tuple(loads.memory_bytes[i].max(axis=0).tolist()), fits[i], why,
+            )
+        )  # fmt: skip
+    return candidates
+
+
+def _why(
+    pricer: PlanPricer, rules: Rules, loads: Loads, step_us: FloatArray, best: int, this: int,
+    objective: str, fits: bool,
+) -> str:  # fmt: skip
+    """What the plan would gain with the winner's lookups, and with the winner's exchange."""
+    if not fits:
+        memory = loads.memory_bytes[this].max(axis=0)
+        rank = int(np.argmax(memory))
+        over = memory[rank] - rules.memory_bytes
+        return f"memory: rank {rank} needs {memory[rank] / 1e9:.1f} GB, {over / 1e9:.1f} GB too much"
+    slower = step_us[this] / step_us[best] - 1
+    if slower < LEVEL:
+        return "level"
+    mine, theirs = (Loads(*(getattr(loads, n)[[i]] for n in Loads.__slots__)) for i in (this, best))
+    swapped = {
+        "lookup": replace(mine, forward_us=theirs.forward_us, backward_us=theirs.backward_us),
+        "exchange": replace(mine, columns=theirs.columns, node_columns=theirs.node_columns),
+        "gradients": replace(mine, gradient_bytes=theirs.gradient_bytes),
+    }
+    gains = {
+        cause: float(step_us[this] - OBJECTIVES[objective](pricer.times(changed))[0])
+        for cause, changed in swapped.items()
+    }
+    cause = max(gains, key=lambda name: gains[name])
+    return _words(cause, gains[cause] / float(step_us[best]), mine)
+
+
+def _words(cause: str, share: float, loads: Loads) -> str:
+    if share < LEVEL:
+        return "several small causes together"
+    if cause == "gradients":
+        return f"all_reduce of replicated tables: {share:.1%} of the step"
+    values = loads.forward_us + loads.backward_us if cause == "lookup" else loads.columns
+    by_rank = values[0].mean(axis=0)
+    rank = int(np.argmax(by_rank))
+    over = by_rank[rank] / by_rank.mean() - 1
+    if cause == "lookup":
+        return f"imbalance: rank {rank} looks up {over:.0%} more than the mean, {share:.1%} of the step"
+    return f"all_to_all: rank {rank} sends {over:.0%} more than the mean, {share:.1%} of the step"
+
+
+def _nowhere(pricer: PlanPricer, rules: Rules, plan: Plan) -> tuple[str, str]:
+    """Problem and fix where the tables fit in all but no allowed plan packs them."""
+    memory = pricer.costs.loads([plan]).memory_bytes[0].max(axis=0)
+    rank = int(np.argmax(memory))
+    over = memory[rank] - rules.memory_bytes
+    problem = (
+        f"the best packing leaves rank {rank} with {memory[rank] / 1e9:.1f} GB of "
+        f"{rules.memory_bytes / 1e9:.1f} GB: {over / 1e9:.1f} GB too much"
+    )
+    missing = [kind for kind in KINDS if kind not in rules.kinds]
+    fix = (
+        f"allow {', '.join(missing)}" if missing else f"use more than {pricer.ranks} ranks or smaller tables"
+    )
+    return problem, fix
