@@ -1,42 +1,90 @@
 """The predicted step as a Chrome trace that Perfetto opens.
 
-One process a rank, one track a stream and one for the host; arrows from each launch to
-its kernel, and from the last rank to arrive at a collective to the others.
+One process a rank; in it a track for the step, one for the host thread and one a stream.
+Arrows lead from each launch to its kernel, and at each collective from the rank that came
+last to those that waited for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
-from stepsight.estimate import Source
+from stepsight.estimate import FloatArray, Source
 from stepsight.prediction.answer import Prediction
+from stepsight.report.ranks import Alike, alike, most_telling
 from stepsight.simulate.tape import launches_of
-from stepsight.simulate.timeline import RankTimes
-from stepsight.workload.program import Collective, Kernel
+from stepsight.simulate.timeline import RankTimes, Timeline
+from stepsight.workload.program import Collective, Group, Kernel, Op
 
-HOST_TRACK = 0
+STEP_TRACK, HOST_TRACK, FIRST_STREAM_TRACK = 1, 2, 3
+"""Track numbers inside a rank. None is 0: Perfetto keeps thread 0 for a kernel's idle task."""
 MOST_RANKS = 64
-"""Ranks drawn; a thousand alike would only make the file too large to open."""
+MOST_LAUNCHES = 100_000
+"""Bounds the file (about 600 bytes a launch) to what a browser opens within seconds."""
 
 Event = dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """One rank as it is drawn: its times, what each launch is, and when the host made it."""
+
+    times: RankTimes
+    items: tuple[tuple[Op, Kernel | Collective], ...]
+    launch_us: FloatArray
+    source: tuple[Source, ...]
+    also: int
+
+    @property
+    def rank(self) -> int:
+        return self.times.rank
+
+    def track(self, launch: int) -> int:
+        return FIRST_STREAM_TRACK + int(self.times.lane.lane.tape.launch_stream[launch])
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """Times on the job's clock as whole nanoseconds after the first thing drawn, in µs.
+
+    Both ends of a slice are rounded, never its length, so that neighbours cannot overlap.
+    """
+
+    origin_us: float
+
+    def at(self, us: float) -> float:
+        return round((float(us) - self.origin_us) * 1e3) / 1e3
+
+    def slice(self, name: str, category: str, place: tuple[int, int], start: float, end: float) -> Event:
+        ts = round((float(start) - self.origin_us) * 1e3)
+        dur = max(round((float(end) - self.origin_us) * 1e3) - ts, 0)
+        return {
+            "ph": "X", "name": name, "cat": category, "pid": place[0], "tid": place[1],
+            "ts": ts / 1e3, "dur": dur / 1e3,
+        }  # fmt: skip
+
+
 def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> bytes:
-    """The whole trace as JSON bytes (times in µs from the start of the step)."""
-    chosen = list(ranks) if ranks is not None else list(range(min(prediction.timeline.ranks, MOST_RANKS)))
-    times = [prediction.timeline.rank(rank) for rank in chosen]
-    origin = min((t.window_us[0] for t in times), default=0.0)
-    # The host runs ahead of the device, so its part of the step may begin earlier.
-    origin = min([origin, *(float(t.op_start_us.min(initial=origin)) for t in times)])
+    """The whole trace as JSON bytes (times in µs from the first thing that happens).
+
+    Without ``ranks`` it draws as many as a browser opens easily: all of a small job, and of
+    a large one those that differ.
+    """
+    timeline = prediction.timeline
+    drawn = [_drawn(timeline, a) for a in _chosen(prediction, ranks)]
+    clock = _Clock(min(_first(d.times) for d in drawn))
     events: list[Event] = []
-    for rank_times in times:
-        events += _names(rank_times)
-        events += _host(rank_times, origin)
-        events += _device(rank_times, origin)
-    events += _meetings(times, origin)
+    for one in drawn:
+        events += _names(one)
+        events.append(_step(one, clock))
+        events += _host(one, clock)
+        events += _device(one, clock)
+    events += _meetings(drawn, timeline.priced.job.groups, clock)
     return msgspec.json.encode(
         {
             "displayTimeUnit": "ms",
@@ -44,93 +92,128 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
                 "generator": "stepsight",
                 "workload": prediction.workload,
                 "platform": prediction.platform,
-                "step_time_us": prediction.step_us,
-                "ranks_drawn": len(chosen),
-                "ranks": prediction.timeline.ranks,
+                "step_time_us": float(prediction.step_us),
+                "ranks": timeline.ranks,
+                "ranks_drawn": len(drawn),
             },
             "traceEvents": events,
         }
     )
 
 
-def _names(times: RankTimes) -> Iterator[Event]:
-    yield _meta("process_name", times.rank, HOST_TRACK, f"rank {times.rank}")
-    yield {"ph": "M", "name": "process_sort_index", "pid": times.rank, "args": {"sort_index": times.rank}}
-    yield _meta("thread_name", times.rank, HOST_TRACK, "host")
-    for number, stream in enumerate(times.lane.lane.tape.streams):
-        yield _meta("thread_name", times.rank, number + 1, f"stream {stream}")
+def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[Alike]:
+    if ranks is not None:
+        return [Alike((rank,)) for rank in ranks]
+    timeline = prediction.timeline
+    longest = max(lane.lane.tape.launches for lane in timeline.priced.lanes)
+    most = max(1, min(MOST_RANKS, MOST_LAUNCHES // max(longest, 1)))
+    if timeline.ranks <= most:
+        return [Alike((rank,)) for rank in range(timeline.ranks)]
+    return most_telling(alike(timeline), prediction.ranks, most)
 
 
-def _meta(kind: str, pid: int, tid: int, name: str) -> Event:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
+def _drawn(timeline: Timeline, chosen: Alike) -> _Drawn:
+    times = timeline.rank(chosen.first)
+    lane = times.lane.lane
+    column = int((lane.ranks == chosen.first).argmax())
+    number = next(i for i, p in enumerate(timeline.priced.lanes) if p is times.lane)
+    marks = timeline.times[number].mark_us[:, 0, column]
+    items = tuple((op, item) for op in times.program.ops for item in launches_of(op))
+    sources = tuple(Source(int(s)) for s in times.lane.source[:, column])
+    return _Drawn(times, items, marks[lane.tape.launch_mark], sources, len(chosen.ranks) - 1)
 
 
-def _slice(name: str, category: str, pid: int, tid: int, start: float, end: float, args: Event) -> Event:
-    return {
-        "ph": "X", "name": name, "cat": category, "pid": pid, "tid": tid,
-        "ts": round(start, 3), "dur": round(max(end - start, 0.001), 3), "args": args,
-    }  # fmt: skip
+def _first(times: RankTimes) -> float:
+    """When this rank first does anything: its host may run ahead of the step's own window."""
+    return float(min(np.min(a, initial=times.window_us[0]) for a in (times.op_start_us, times.start_us)))
 
 
-def _host(times: RankTimes, origin: float) -> Iterator[Event]:
+def _names(one: _Drawn) -> Iterator[Event]:
+    more = f" ({one.also:,} more alike)" if one.also else ""
+    yield _meta("process_name", one.rank, STEP_TRACK, {"name": f"rank {one.rank}{more}"})
+    yield _meta("process_sort_index", one.rank, STEP_TRACK, {"sort_index": one.rank})
+    streams = (f"stream {name}" for name in one.times.lane.lane.tape.streams)
+    for track, name in enumerate(("step", "host", *streams), start=STEP_TRACK):
+        yield _meta("thread_name", one.rank, track, {"name": name})
+        yield _meta("thread_sort_index", one.rank, track, {"sort_index": track})
+
+
+def _meta(kind: str, pid: int, tid: int, args: Event) -> Event:
+    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
+
+
+def _step(one: _Drawn, clock: _Clock) -> Event:
+    return clock.slice("step", "step", (one.rank, STEP_TRACK), *one.times.window_us)
+
+
+def _host(one: _Drawn, clock: _Clock) -> Iterator[Event]:
+    times = one.times
     for op, start, end in zip(times.program.ops, times.op_start_us, times.op_end_us, strict=True):
-        args = {"phase": op.phase, "label": op.label}
-        yield _slice(op.name, "cpu_op", times.rank, HOST_TRACK, start - origin, end - origin, args)
+        event = clock.slice(op.name, "cpu_op", (one.rank, HOST_TRACK), start, end)
+        said = {"phase": op.phase, "label": op.label, "shapes": _shapes(op)}
+        yield {**event, "args": {name: text for name, text in said.items() if text}}
 
 
-def _device(times: RankTimes, origin: float) -> Iterator[Event]:
-    tape = times.lane.lane.tape
-    items = [(op, i) for op in times.program.ops for i in launches_of(op)]
-    column = int((times.lane.lane.ranks == times.rank).argmax())
-    for k, (op, item) in enumerate(items):
-        track = int(tape.launch_stream[k]) + 1
-        start, end = times.start_us[k] - origin, times.end_us[k] - origin
-        args = _describe(item)
-        args |= {"op": op.name, "source": Source(int(times.lane.source[k, column])).label}
-        if isinstance(item, Collective):
-            args["waiting_us"] = round(float(times.begin_us[k] - times.start_us[k]), 3)
-        name = item.name or (item.kind if isinstance(item, Collective) else item.family)
-        yield _slice(name, times.lane.category[k], times.rank, track, start, end, args)
-        flow = {"name": "launch", "cat": "launch", "id": f"{times.rank}.{k}", "pid": times.rank}
-        # The op's own slice encloses its launch; its start is a point the arrow can leave from.
-        yield {**flow, "ph": "s", "tid": HOST_TRACK, "ts": round(_launch_point(times, k) - origin, 3)}
-        yield {**flow, "ph": "f", "bp": "e", "tid": track, "ts": round(start, 3)}
+def _shapes(op: Op) -> str:
+    return ", ".join("×".join(map(str, shape)) for shape in op.shapes)
 
 
-def _launch_point(times: RankTimes, launch: int) -> float:
-    op = int(times.lane.lane.tape.launch_op[launch])
-    return float((times.op_start_us[op] + times.op_end_us[op]) / 2)
+def _device(one: _Drawn, clock: _Clock) -> Iterator[Event]:
+    times = one.times
+    for k, (op, item) in enumerate(one.items):
+        place = (one.rank, one.track(k))
+        event = clock.slice(_name(item), times.lane.category[k], place, times.start_us[k], times.end_us[k])
+        yield {**event, "args": {**_describe(item), "op": op.name, "source": one.source[k].label}}
+        if times.begin_us[k] > times.start_us[k]:
+            yield clock.slice("waiting for ranks", "waiting", place, times.start_us[k], times.begin_us[k])
+        flow = {"name": "launch", "cat": "launch", "id": f"{one.rank}.{k}", "pid": one.rank}
+        yield {**flow, "ph": "s", "tid": HOST_TRACK, "ts": _inside_op(one, k, clock)}
+        yield {**flow, "ph": "f", "bp": "e", "tid": place[1], "ts": event["ts"]}
+
+
+def _inside_op(one: _Drawn, launch: int, clock: _Clock) -> float:
+    """When the host launched it. An arrow only leaves a slice that is open, so an operator's
+    last nanosecond is not yet its end."""
+    op = int(one.times.lane.lane.tape.launch_op[launch])
+    start, end = clock.at(one.times.op_start_us[op]), clock.at(one.times.op_end_us[op])
+    return max(start, min(clock.at(one.launch_us[launch]), round(end - 1e-3, 3)))
+
+
+def _name(item: Kernel | Collective) -> str:
+    return item.name or (item.kind if isinstance(item, Collective) else item.family)
 
 
 def _describe(item: Kernel | Collective) -> Event:
     if isinstance(item, Collective):
-        return {"bytes": item.bytes, "group": item.group}
-    sizes: Event = dict(item.dims)
+        return {"collective": item.kind, "bytes": float(item.bytes), "group": item.group}
+    sizes: Event = {name: float(value) for name, value in item.dims}
     if item.lookup:
         sizes["tables"] = len(item.lookup.tables)
     return {"family": item.family, "dtype": item.dtype, **sizes}
 
 
-def _meetings(times: Sequence[RankTimes], origin: float) -> Iterator[Event]:
-    """Arrows at each collective from the rank that came last to the drawn ranks that waited."""
-    arrivals: dict[tuple[str, int], list[tuple[float, int, int]]] = {}
-    for rank_times in times:
-        tape = rank_times.lane.lane.tape
-        ordinals: dict[str, int] = {}
-        items = (i for op in rank_times.program.ops for i in launches_of(op))
-        for k, item in enumerate(items):
+def _meetings(
+    drawn: Sequence[_Drawn], groups: Mapping[str, tuple[Group, ...]], clock: _Clock
+) -> Iterator[Event]:
+    """Arrows at each collective from the drawn rank that came last to those that waited."""
+    met: dict[tuple[str, int, int], list[tuple[_Drawn, int]]] = {}
+    for one in drawn:
+        called: dict[str, int] = {}
+        for k, (_, item) in enumerate(one.items):
             if isinstance(item, Collective):
-                n = ordinals.get(item.group, 0)
-                ordinals[item.group] = n + 1
-                spot = (float(rank_times.start_us[k]), rank_times.rank, int(tape.launch_stream[k]) + 1)
-                begin = round(float(rank_times.begin_us[k]), 6)
-                arrivals.setdefault((f"{item.group}.{n}.{begin}", n), []).append(spot)
-    for (name, _), spots in arrivals.items():
-        last, rank, track = max(spots)
-        for number, (start, other, other_track) in enumerate(sorted(spots)):
-            if other == rank or start == last:
+                called[item.group] = ordinal = called.get(item.group, 0) + 1
+                sets = enumerate(groups.get(item.group, ()))
+                own = next((i for i, group in sets if one.rank in group.ranks), -1)
+                met.setdefault((item.group, own, ordinal), []).append((one, k))
+    for (group, own, ordinal), there in met.items():
+        last, at = max(there, key=lambda spot: (spot[0].times.start_us[spot[1]], -spot[0].rank))
+        ts = clock.at(last.times.start_us[at])
+        # Where the last rank is one that is not drawn, nobody drawn kept the others waiting.
+        if ts < clock.at(last.times.begin_us[at]):
+            continue
+        for one, k in there:
+            if clock.at(one.times.start_us[k]) >= ts:
                 continue
-            flow = {"name": "last rank", "cat": "collective", "id": f"{name}.{number}"}
-            ts = round(last - origin, 3)
-            yield {**flow, "ph": "s", "pid": rank, "tid": track, "ts": ts}
-            yield {**flow, "ph": "f", "bp": "e", "pid": other, "tid": other_track, "ts": ts}
+            flow = {"name": "last rank", "cat": "collective", "id": f"{group}.{own}.{ordinal}.{one.rank}"}
+            yield {**flow, "ph": "s", "pid": last.rank, "tid": last.track(at), "ts": ts}
+            yield {**flow, "ph": "f", "bp": "e", "pid": one.rank, "tid": one.track(k), "ts": ts}
