@@ -52,6 +52,7 @@ class Candidate:
     source: Source
     spread: float
     note: str
+    own: bool = False
 
 
 def candidates(
@@ -104,7 +105,7 @@ def _in_node(
                 source = Source.TRANSFERRED
                 carried = stretched(carried, rate)
                 notes.append(f"carried over from {system.name} by the links' rates")
-            yield Candidate(carried, distance, source, spread, "; ".join(notes))
+            yield Candidate(carried, distance, source, spread, "; ".join(notes), system.own)
 
 
 def _over_nodes(
@@ -138,6 +139,7 @@ def _over_nodes(
                 Source.MEASURED if exact else Source.TRANSFERRED,
                 0.0 if exact else math.hypot(NODE_SPREAD, KIND_SPREAD * (not own)),
                 "; ".join(notes),
+                system.own,
             )
 
 
@@ -167,18 +169,16 @@ def _kind_curves(
 def _rank_curves(
     curves: dict[int, Curve], kind: str, wanted: int, transfer: RankTransfer
 ) -> Iterator[tuple[int, Curve]]:
-    """The curve itself, one between two group sizes (named 0), or carried from the nearest."""
+    """The group's own curve, one between two group sizes (named 0), and the nearest carried over."""
+    below = max((ranks for ranks in curves if ranks < wanted), default=None)
+    above = min((ranks for ranks in curves if ranks > wanted), default=None)
     if wanted in curves:
         yield wanted, curves[wanted]
-        return
-    below = [ranks for ranks in curves if ranks < wanted]
-    above = [ranks for ranks in curves if ranks > wanted]
-    if below and above:
-        low, high = max(below), min(above)
-        yield 0, between_ranks((low, curves[low]), (high, curves[high]), kind, wanted)
-        return
-    nearest = max(below) if below else min(above)
-    yield nearest, to_ranks(curves[nearest], kind, nearest, wanted, transfer)
+    elif below and above:
+        yield 0, between_ranks((below, curves[below]), (above, curves[above]), kind, wanted)
+    for nearest in (below, above):
+        if nearest:
+            yield nearest, to_ranks(curves[nearest], kind, nearest, wanted, transfer)
 
 
 def _notes(names: Sequence[str], forced: bool) -> list[str]:

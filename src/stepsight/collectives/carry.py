@@ -37,7 +37,7 @@ KIND_SUMS = {
                    ("reduce_scatter", "reduce_scatter"), ("reduce", "broadcast")),
     "all_gather": (("reduce_scatter",), ("all_reduce",), ("broadcast",), ("all_to_all",)),
     "reduce_scatter": (("all_gather",), ("all_reduce",), ("reduce",), ("all_to_all",)),
-    "all_to_all": (("all_gather",), ("reduce_scatter",), ("all_reduce",), ("send_recv",)),
+    "all_to_all": (("send_recv",), ("all_gather",), ("reduce_scatter",), ("broadcast",), ("all_reduce",)),
     "broadcast": (("reduce",), ("all_gather",), ("all_reduce",)),
     "reduce": (("broadcast",), ("reduce_scatter",), ("all_reduce",)),
     "send_recv": (("all_to_all",), ("broadcast",), ("all_gather",), ("all_reduce",)),

@@ -12,7 +12,7 @@ import click
 import msgspec
 import numpy as np
 
-from stepsight.collectives.curve import LEAST_SPREAD, Curve
+from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import CATALOGUE
 from stepsight.collectives.measured_rows import MeasuredRows, read_aiconfigurator, read_nccl, read_paper
 from stepsight.collectives.rank_transfer import fit_rank_transfer
@@ -28,8 +28,18 @@ else:
 SYSTEMS = CATALOGUE.parent / "systems.toml"
 FEWEST_SIZES = 5
 """A run with fewer sizes says too little about its shape to enter a pooled curve alone."""
+EXCHANGES = ("all_to_all", "send_recv")
 LEAST_BYTES = 64.0
 """Sizes below are the same latency floor; they are left out of the shipped knots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's own curve: both buffers, all repeats."""
+
+    curve: Curve
+    source: str
+    forced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +100,14 @@ def _select(rule: Mapping[str, Any], nccl: MeasuredRows, folder: Path) -> Measur
         rows = nccl.where(nccl.source == rule["source"])
     mask = np.isin(rows.kind, COLLECTIVE_KINDS) & (rows.bytes >= rule.get("min_bytes", 0))
     mask &= rows.bytes <= rule.get("max_bytes", np.inf)
+    exchange = np.isin(rows.kind, EXCHANGES)
+    mask &= ~exchange | (rows.bytes >= rule.get("exchange_min_bytes", 0))
     if "platform" in rule:
         mask &= np.char.find(rows.platform, rule["platform"]) >= 0
     if "link" in rule:
         mask &= rows.interconnect == rule["link"]
-    if "kinds" in rule:
-        mask &= np.isin(rows.kind, rule["kinds"])
+    if "ranks" in rule:
+        mask &= rows.ranks == rule["ranks"]
     if "nodes" in rule:
         mask &= rows.nodes == rule["nodes"]
     if rule.get("multi_node"):
@@ -103,42 +115,41 @@ def _select(rule: Mapping[str, Any], nccl: MeasuredRows, folder: Path) -> Measur
     return rows.where(mask)
 
 
-def _runs(
-    parts: Iterable[tuple[MeasuredRows, bool]],
-) -> dict[tuple[str, int, int], list[tuple[Curve, bool]]]:
-    """Each run's own curve (both buffers, all repeats), by kind, ranks and nodes."""
-    runs: dict[tuple[str, int, int], list[tuple[Curve, bool]]] = {}
+def _runs(parts: Iterable[tuple[MeasuredRows, bool]]) -> dict[tuple[str, int, int], list[Run]]:
+    """Every run's curve, by kind, ranks and nodes."""
+    runs: dict[tuple[str, int, int], list[Run]] = {}
     for rows, forced in parts:
         for key, run in rows.groups(
             ("source", "platform", "nccl_version", "dtype", "kind", "ranks", "nodes")
         ):
             shape = (str(key[4]), int(key[5]), int(key[6]))
-            runs.setdefault(shape, []).append((Curve.fit(run.bytes, run.time_us), forced))
+            runs.setdefault(shape, []).append(Run(Curve.fit(run.bytes, run.time_us), str(key[0]), forced))
     return runs
 
 
-def pool(runs: Sequence[tuple[Curve, bool]]) -> PooledCurve | None:
-    """The median over runs at every power of two that any of them covers.
+def pool(runs: Sequence[Run]) -> PooledCurve | None:
+    """The median over sources (each the median of its runs) at every power of two they cover.
 
     Runs with a forced algorithm count only where no other run was measured.
     """
-    free = [curve for curve, forced in runs if not forced]
-    chosen = free or [curve for curve, _ in runs]
-    long_enough = [curve for curve in chosen if len(curve) >= FEWEST_SIZES] or chosen
-    sizes = _octaves(long_enough)
-    covered = [[_ln_time(curve, size) for curve in long_enough if _covers(curve, size)] for size in sizes]
-    sizes = np.array([size for size, ln_times in zip(sizes, covered, strict=True) if ln_times])
-    covered = [ln_times for ln_times in covered if ln_times]
-    if not covered:
+    free = [run for run in runs if not run.forced]
+    chosen = free or list(runs)
+    chosen = [run for run in chosen if len(run.curve) >= FEWEST_SIZES] or chosen
+    sizes, times = [], []
+    for size in _octaves([run.curve for run in chosen]):
+        by_source: dict[str, list[float]] = {}
+        for run in chosen:
+            if _covers(run.curve, size):
+                by_source.setdefault(run.source, []).append(float(np.log(run.curve.time_us(size))))
+        if by_source:
+            ln_times = [float(np.median(values)) for values in by_source.values()]
+            sizes.append(size)
+            times.append(float(np.exp(np.median(ln_times))))
+    if not sizes:
         return None
-    times = np.exp([float(np.median(ln_times)) for ln_times in covered])
-    between = [float(np.std(ln_times)) for ln_times in covered if len(ln_times) > 1]
-    own = float(np.median([curve.measured_spread for curve in long_enough]))
-    spread = float(np.hypot(own, np.median(between))) if between else own
+    own = float(np.median([run.curve.measured_spread for run in chosen]))
     curve = Curve.fit(sizes, times)
-    return PooledCurve(
-        Curve(curve.sizes, curve.times_us, max(spread, LEAST_SPREAD)), len(long_enough), not free
-    )
+    return PooledCurve(Curve(curve.sizes, curve.times_us, own), len(chosen), not free)
 
 
 def _octaves(curves: Sequence[Curve]) -> FloatArray:
@@ -151,10 +162,6 @@ def _octaves(curves: Sequence[Curve]) -> FloatArray:
 def _covers(curve: Curve, size: float) -> bool:
     low, high = curve.range_bytes
     return 0.75 * low <= size <= 1.34 * high
-
-
-def _ln_time(curve: Curve, size: float) -> float:
-    return float(np.log(curve.time_us(size)))
 
 
 def _short(curve: Curve) -> dict[str, Any]:

@@ -27,7 +27,7 @@ class MeasuredSystem:
 
     ``link_gbps`` and ``nic_gbps`` are GB/s per GPU, one direction; ``gpus`` are prefixes of the
     GPU names that it stands for. ``provenance`` names the sources, ``forced`` curves were
-    measured with the algorithm pinned.
+    measured with the algorithm pinned, ``own`` is the user's own platform and software.
     """
 
     name: str
@@ -39,6 +39,7 @@ class MeasuredSystem:
     curves: Mapping[tuple[str, GroupShape], Curve]
     provenance: str = ""
     forced: frozenset[tuple[str, GroupShape]] = frozenset()
+    own: bool = False
 
     def is_gpu(self, name: str) -> bool:
         return any(name.startswith(prefix) for prefix in self.gpus)

@@ -50,7 +50,7 @@ def measured_platform(timings: Iterable[Timing], spec: PlatformSpec, provenance:
     nic = spec.nic
     return MeasuredSystem(
         spec.name, (spec.gpu.name,), spec.link.kind, spec.link.gbps, nic.kind if nic else "",
-        nic.gbps if nic else 0.0, curves, provenance,
+        nic.gbps if nic else 0.0, curves, provenance, own=True,
     )  # fmt: skip
 
 
