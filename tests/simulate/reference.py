@@ -32,7 +32,7 @@ class Machine:
 
 def finish_times(
     job: Job, kernel_us: KernelTime, collective_us: CollectiveTime, host_us: HostTime,
-    *, launch_us: float = 0.0, synchronous: bool = False,
+    *, launch_us: float = 0.0, gap_us: float = 0.0, synchronous: bool = False,
 ) -> list[float]:  # fmt: skip
     starts = job.start_us or (0.0,) * job.ranks
     machines = [Machine(r, starts[r]) for r in range(job.ranks)]
@@ -41,7 +41,7 @@ def finish_times(
         moved = False
         for m in machines:
             while m.at is None and m.pc < len(ops[m.rank]):
-                _step(m, ops[m.rank], kernel_us, host_us, launch_us, synchronous)
+                _step(m, ops[m.rank], kernel_us, host_us, launch_us, gap_us, synchronous)
                 moved = True
         for name, sets in job.groups.items():
             for group in sets:
@@ -64,7 +64,7 @@ def finish_times(
             raise RuntimeError("deadlock")
 
 
-def _step(m, ops, kernel_us, host_us, launch_us, synchronous):
+def _step(m, ops, kernel_us, host_us, launch_us, gap_us, synchronous):
     op = ops[m.pc]
     t1, t2, _, t4, t5 = host_us(op)
     m.host += t1
@@ -84,7 +84,8 @@ def _step(m, ops, kernel_us, host_us, launch_us, synchronous):
         if synchronous:
             start = m.host
         end = start + kernel_us(m.rank, k)
-        m.stream[k.stream] = m.op_end[m.pc] = end
+        m.op_end[m.pc] = end
+        m.stream[k.stream] = end if synchronous else end + gap_us
         if synchronous:
             m.host = end
     if op.collective:

@@ -35,7 +35,7 @@ def collective(us: float, kind: str = "all_reduce", group: str = "world", stream
     return Collective(kind, us, group, stream)
 
 
-def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, synchronous=False, spread=0.0):
+def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, gap_us=0.0, synchronous=False, spread=0.0):
     """The engine's finish by rank; a kernel takes its ``us`` size, a collective its bytes."""
     found = lanes(job, synchronous=synchronous)
     priced = []
@@ -52,9 +52,8 @@ def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, synchronous=False, sprea
             spent[lo + 1 : hi, 0, 0] = [(host[1] if j == 0 else host[4]) + host[3] for j in range(n)]
         priced.append(Priced(spent, device))
     start = [clocks_at(lane, np.array(job.start_us or (0.0,) * job.ranks)) for lane in found]
-    result = walk(
-        found, priced, job.groups, start=start, launch_us=launch_us, synchronous=synchronous, keep=True
-    )
+    delays = {"launch_us": launch_us, "gap_us": gap_us}
+    result = walk(found, priced, job.groups, start=start, synchronous=synchronous, keep=True, **delays)
     for times in result.lanes:
         assert (times.end_us >= times.begin_us - 1e-9).all()
         assert (times.begin_us >= times.start_us - 1e-9).all()
@@ -200,14 +199,13 @@ def jobs(draw):
 @given(jobs(), st.booleans(), st.booleans())
 def test_the_engine_agrees_with_the_reference(job, synchronous, with_host):
     host = HOST_US if with_host else (0.0,) * 5
-    launch = 0.0 if synchronous else 0.75
+    launch, gap = (0.0, 0.0) if synchronous else (0.75, 0.5)
     expected = finish_times(
         job, lambda r, k: time_of(r, k, 0.1), lambda r, c: time_of(r, c, 0.1), lambda op: host,
-        launch_us=launch, synchronous=synchronous,
+        launch_us=launch, gap_us=gap, synchronous=synchronous,
     )  # fmt: skip
-    assert finish(job, host=host, launch_us=launch, synchronous=synchronous, spread=0.1) == pytest.approx(
-        expected
-    )
+    ours = finish(job, host=host, launch_us=launch, gap_us=gap, synchronous=synchronous, spread=0.1)
+    assert ours == pytest.approx(expected)
 
 
 @settings(max_examples=60, deadline=None)

@@ -72,20 +72,22 @@ def walk(
     *,
     start: Sequence[Clocks] = (),
     launch_us: float = 0.0,
+    gap_us: float = 0.0,
     synchronous: bool = False,
     configurations: int = 1,
     keep: bool = False,
 ) -> Walk:
     """Walk all ranks together, from time zero or from where an earlier step left the clocks.
 
-    ``keep`` records every start and end, not only the finish.
+    ``launch_us`` passes between a launch and its kernel's start on an idle stream, ``gap_us``
+    between kernels on a busy one. ``keep`` records every start and end, not only the finish.
     """
     ranks = sum(len(lane.ranks) for lane in lanes)
     begin = list(start) or [clocks_at(lane, np.zeros(ranks), configurations) for lane in lanes]
     ended = list(begin)
     kept = tuple(_blank(lane.tape, configurations, len(lane.ranks)) for lane in lanes) if keep else ()
     steps = [
-        _steps(lane.tape, times, begin[i], launch_us, synchronous, kept[i] if keep else None)
+        _steps(lane.tape, times, begin[i], (launch_us, gap_us), synchronous, kept[i] if keep else None)
         for i, (lane, times) in enumerate(zip(lanes, priced, strict=True))
     ]
     finish = np.zeros((configurations, ranks))
@@ -109,15 +111,16 @@ def _blank(tape: Tape, configurations: int, ranks: int) -> LaneTimes:
 
 
 def _steps(
-    tape: Tape, priced: Priced, start: Clocks, launch_us: float, synchronous: bool, kept: LaneTimes | None
-) -> Steps:
+    tape: Tape, priced: Priced, start: Clocks, delays_us: tuple[float, float], synchronous: bool,
+    kept: LaneTimes | None,
+) -> Steps:  # fmt: skip
     """Walk one lane, stopping at each meeting until the other lanes' arrivals are known."""
     host, clocks = start.host_us, list(start.stream_us)
     ends: dict[int, FloatArray] = {}
     stretch_of = _run_inline if synchronous else _run_async
     for step in tape.instructions:
         if isinstance(step, Stretch):
-            host = stretch_of(tape, step, priced, host, clocks, ends, launch_us, kept)
+            host = stretch_of(tape, step, priced, host, clocks, ends, delays_us, kept)
         elif isinstance(step, Join):
             other = ends[step.on_launch] if step.on_launch >= 0 else clocks[step.on_stream]
             if step.waiter == HOST_CLOCK:
@@ -125,7 +128,7 @@ def _steps(
             else:
                 clocks[step.waiter] = np.maximum(clocks[step.waiter], other)
         else:
-            ready = np.maximum(host + launch_us, clocks[step.stream])
+            ready = np.maximum(host + delays_us[0], clocks[step.stream])
             for stream in step.after:
                 ready = np.maximum(ready, clocks[stream])
             begin, end = yield Arrival(step, ready, priced.device_us[step.launch])
@@ -140,15 +143,19 @@ def _steps(
 
 def _run_async(
     tape: Tape, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
-    ends: dict[int, FloatArray], launch_us: float, kept: LaneTimes | None,
+    ends: dict[int, FloatArray], delays_us: tuple[float, float], kept: LaneTimes | None,
 ) -> FloatArray:  # fmt: skip
     """The host runs ahead; each stream works off its launches in order."""
+    launch_us, gap_us = delays_us
     elapsed = np.cumsum(priced.host_us[step.lo : step.hi], axis=0)
     in_order = _row_by_row if host.size >= WIDE else _all_at_once
     for stream, launches in step.launches:
         issued = elapsed[tape.launch_mark[launches] - step.lo] + launch_us
         time = priced.device_us[launches]
-        end, clocks[stream] = in_order(host, issued, time, clocks[stream], bool(kept or tape.awaited))
+        end, clocks[stream] = in_order(
+            host, issued, time + gap_us, clocks[stream], bool(kept or tape.awaited)
+        )
+        end -= gap_us
         _keep(tape, launches, end, time, ends, kept)
     if kept:
         kept.mark_us[step.lo : step.hi] = host + elapsed
@@ -184,7 +191,7 @@ def _row_by_row(
 
 def _run_inline(
     tape: Tape, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
-    ends: dict[int, FloatArray], launch_us: float, kept: LaneTimes | None,
+    ends: dict[int, FloatArray], delays_us: tuple[float, float], kept: LaneTimes | None,
 ) -> FloatArray:  # fmt: skip
     """The host executes every kernel itself before it goes on (a CPU)."""
     shape = np.broadcast_shapes(priced.host_us.shape[1:], priced.device_us.shape[1:])

@@ -108,8 +108,8 @@ def _walk(
     configurations = max(t.device_us.shape[1] for t in times)
     return walk(
         [p.lane for p in priced.lanes], times, priced.job.groups, start=clocks, keep=keep,
-        launch_us=0.0 if synchronous else platform.spec.gpu.launch_us, synchronous=synchronous,
-        configurations=configurations,
+        launch_us=platform.spec.gpu.launch_us, gap_us=platform.spec.gpu.kernel_gap_us,
+        synchronous=synchronous, configurations=configurations,
     )  # fmt: skip
 
 
