@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -78,13 +79,14 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     timeline = prediction.timeline
     drawn = [_drawn(timeline, a) for a in _chosen(prediction, ranks)]
     clock = _Clock(min(_first(d.times) for d in drawn))
+    flows = count(1)  # Perfetto takes only whole numbers for the two ends of an arrow.
     events: list[Event] = []
     for one in drawn:
         events += _names(one)
         events.append(_step(one, clock))
         events += _host(one, clock)
-        events += _device(one, clock)
-    events += _meetings(drawn, timeline.priced.job.groups, clock)
+        events += _device(one, clock, flows)
+    events += _meetings(drawn, timeline.priced.job.groups, clock, flows)
     return msgspec.json.encode(
         {
             "displayTimeUnit": "ms",
@@ -158,7 +160,7 @@ def _shapes(op: Op) -> str:
     return ", ".join("×".join(map(str, shape)) for shape in op.shapes)
 
 
-def _device(one: _Drawn, clock: _Clock) -> Iterator[Event]:
+def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]:
     times = one.times
     for k, (op, item) in enumerate(one.items):
         place = (one.rank, one.track(k))
@@ -166,7 +168,7 @@ def _device(one: _Drawn, clock: _Clock) -> Iterator[Event]:
         yield {**event, "args": {**_describe(item), "op": op.name, "source": one.source[k].label}}
         if times.begin_us[k] > times.start_us[k]:
             yield clock.slice("waiting for ranks", "waiting", place, times.start_us[k], times.begin_us[k])
-        flow = {"name": "launch", "cat": "launch", "id": f"{one.rank}.{k}", "pid": one.rank}
+        flow = {"name": "launch", "cat": "launch", "id": next(flows), "pid": one.rank}
         yield {**flow, "ph": "s", "tid": HOST_TRACK, "ts": _inside_op(one, k, clock)}
         yield {**flow, "ph": "f", "bp": "e", "tid": place[1], "ts": event["ts"]}
 
@@ -193,7 +195,7 @@ def _describe(item: Kernel | Collective) -> Event:
 
 
 def _meetings(
-    drawn: Sequence[_Drawn], groups: Mapping[str, tuple[Group, ...]], clock: _Clock
+    drawn: Sequence[_Drawn], groups: Mapping[str, tuple[Group, ...]], clock: _Clock, flows: Iterator[int]
 ) -> Iterator[Event]:
     """Arrows at each collective from the drawn rank that came last to those that waited."""
     met: dict[tuple[str, int, int], list[tuple[_Drawn, int]]] = {}
@@ -205,7 +207,7 @@ def _meetings(
                 sets = enumerate(groups.get(item.group, ()))
                 own = next((i for i, group in sets if one.rank in group.ranks), -1)
                 met.setdefault((item.group, own, ordinal), []).append((one, k))
-    for (group, own, ordinal), there in met.items():
+    for there in met.values():
         last, at = max(there, key=lambda spot: (spot[0].times.start_us[spot[1]], -spot[0].rank))
         ts = clock.at(last.times.start_us[at])
         # Where the last rank is one that is not drawn, nobody drawn kept the others waiting.
@@ -214,6 +216,6 @@ def _meetings(
         for one, k in there:
             if clock.at(one.times.start_us[k]) >= ts:
                 continue
-            flow = {"name": "last rank", "cat": "collective", "id": f"{group}.{own}.{ordinal}.{one.rank}"}
+            flow = {"name": "last rank", "cat": "collective", "id": next(flows)}
             yield {**flow, "ph": "s", "pid": last.rank, "tid": last.track(at), "ts": ts}
             yield {**flow, "ph": "f", "bp": "e", "pid": one.rank, "tid": one.track(k), "ts": ts}
