@@ -50,11 +50,13 @@ def update_rows(weight: torch.Tensor, batch: TableBatch, grad: torch.Tensor, lea
     weight.scatter_add_(0, batch.indices.unsqueeze(1).expand_as(rows), rows)
 
 
-class LookupFunction(torch.autograd.Function):
+class LookupFunction(torch.autograd.Function):  # type: ignore[misc]
     """Lookup forward, fused update backward. ``anchor`` makes autograd call the backward."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, tables: LocalTables, batch: Sequence[TableBatch]) -> torch.Tensor:
+    def forward(
+        ctx: Any, anchor: torch.Tensor, tables: LocalTables, batch: Sequence[TableBatch]
+    ) -> torch.Tensor:
         ctx.tables, ctx.batch = tables, batch
         return pooled_forward(tables.weights, batch, tables.rows)
 

@@ -27,7 +27,7 @@ SAME = {"aten::add_": "aten::add", "aten::index_put": "aten::_index_put_impl_"}
 only reference; index_put writes in place unless something (here: the recorder) looks on."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
     """Collects the calls made while it is active."""
 
     def __init__(self) -> None:

@@ -35,7 +35,9 @@ LEARNING_RATE = 1e-3
 class Trainer:
     """Holds one rank's state of one workload; `step` trains on the next batch."""
 
-    def __init__(self, workload: Workload, rank: int, device: str, *, batches: int = 2, seed: int = 0) -> None:
+    def __init__(
+        self, workload: Workload, rank: int, device: str, *, batches: int = 2, seed: int = 0
+    ) -> None:
         self.workload, self.device = workload, device
         torch.manual_seed(seed)
         generator = np.random.default_rng(seed + 1000 * rank)
@@ -50,7 +52,7 @@ class Trainer:
         self.model: torch.nn.Module = self.module
         if workload.ranks > 1:
             cap = None if bucket_mb == 25 else bucket_mb
-            self.model = DistributedDataParallel(self.module, bucket_cap_mb=cap)
+            self.model = DistributedDataParallel(self.module, bucket_cap_mb=cap, broadcast_buffers=False)
         self.optimizer = _optimizer(self.training, self.module)
         self.steps = 0
         torch.backends.cuda.matmul.allow_tf32 = self.training.precision == "tf32"
@@ -81,7 +83,10 @@ class Trainer:
     def _autocast(self) -> AbstractContextManager[Any]:
         if self.training.autocast is None:
             return nullcontext()
-        return torch.autocast(self.device.split(":")[0], _DTYPES[self.training.autocast])
+        region: AbstractContextManager[Any] = torch.autocast(
+            self.device.split(":")[0], _DTYPES[self.training.autocast]
+        )
+        return region
 
 
 def _optimizer(training: Training, module: torch.nn.Module) -> torch.optim.Optimizer | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from itertools import pairwise
 
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.tables import Table
@@ -64,11 +64,7 @@ class DlrmWorkload:
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        return dlrm_memory(self.config, self._taped[0])
-
-    @cached_property
-    def _taped(self) -> tuple[Tape, None]:
-        return _record(self.config, "cuda", True), None
+        return dlrm_memory(self.config, _record(self.config, "cuda", True))
 
 
 def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:
@@ -76,9 +72,12 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
     one_kernel = (config.fused_lookup if fused is None else fused) and device == "cuda"
     tape = _record(config, device, one_kernel)
     marks = PlanOps(
-        *(tape.marks.get(name) for name in ("copy_indices", "copy_offsets")),
-        tape.marks["lookup_forward"],
-        *(tape.marks.get(name) for name in ("lookup_backward", "alltoall_forward", "alltoall_backward")),
+        copy_indices=tape.marks.get("copy_indices"),
+        copy_offsets=tape.marks.get("copy_offsets"),
+        lookup_forward=tape.marks["lookup_forward"],
+        lookup_backward=tape.marks["lookup_backward"],
+        alltoall_forward=tape.marks.get("alltoall_forward"),
+        alltoall_backward=tape.marks.get("alltoall_backward"),
     )
     programs: dict[tuple[Op, ...], RankProgram] = {}
     order = []
@@ -89,6 +88,9 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         for at, op in zip(places, own, strict=True):
             if at is not None:
                 ops[at] = op
+        for at, back in ((marks.alltoall_forward, False), (marks.alltoall_backward, True)):
+            if at is not None:
+                ops[at] = replace(ops[at], calls=(embeddings.alltoall_call(config, rank, backward=back),))
         order.append(programs.setdefault(own, RankProgram(tuple(ops), f"rank {rank}")))
     return Job.of(order), marks
 
@@ -171,7 +173,7 @@ def odd_tables(config: DlrmConfig) -> list[Table]:
 def _linears(tape: Tape, label: str, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
     return [
         (tape.parameter(f"{label}.{i}.weight", n, k), tape.parameter(f"{label}.{i}.bias", n))
-        for i, (k, n) in enumerate(zip(sizes[:-1], sizes[1:], strict=True))
+        for i, (k, n) in enumerate(pairwise(sizes))
     ]
 
 

@@ -36,7 +36,7 @@ class PlanOps:
     copy_indices: int | None
     copy_offsets: int | None
     lookup_forward: int
-    lookup_backward: int | None
+    lookup_backward: int
     alltoall_forward: int | None
     alltoall_backward: int | None
 
@@ -164,11 +164,18 @@ def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> Te
     return out
 
 
+def alltoall_call(config: DlrmConfig, rank: int, *, backward: bool) -> Call:
+    """The exchange as one rank calls it: the values it receives and the values it sends."""
+    width = sum(columns(config.plan, config.tables, rank))
+    everywhere = sum(sum(columns(config.plan, config.tables, r)) for r in range(config.ranks))
+    own, others = (config.batch * width,), (config.batch_per_rank * everywhere,)
+    return Call("c10d::alltoall_base_", (own, others) if backward else (others, own))
+
+
 def exchange_start(tape: Tape, config: DlrmConfig, plan: Plan, pooled: Tensor) -> tuple[Tensor, int]:
     """Starts the all_to_all; its gradient waits for the exchange of gradients."""
     with tape.op("All2All_Pooled_Req", (pooled,)):
         received = Tensor.new((_received(config, plan),))
-        tape.call("c10d::alltoall_base_", (received, view(tape, pooled, -1)))
         started = tape.communicate(alltoall(config, plan, backward=False), Wait(COMM, COMPUTE))
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -195,8 +202,6 @@ def exchange_finish(tape: Tape, config: DlrmConfig, plan: Plan, received: Tensor
             flat = [view(tape, p if p.is_contiguous() else clone(tape, p), -1) for p in pieces]
             send = concatenated(tape, flat, 0)
             with tape.suspended_op(), tape.op("c10d::alltoall_base_", (send,)):
-                width = sum(columns(plan, config.tables, 0))
-                tape.call("c10d::alltoall_base_", (Tensor.new((config.batch * width,)), send))
                 collective = alltoall(config, plan, backward=True)
                 tape.marks["alltoall_backward"] = tape.communicate(collective, Wait(COMM, COMPUTE))
             return (Tensor.new(received.shape),)

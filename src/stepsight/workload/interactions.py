@@ -93,9 +93,11 @@ def _put_kernels(tape: Tape, whole: Tensor, index: Tensor, grad: Tensor) -> list
     )
     if tape.device != "cuda":
         return [put]
-    small = {"elements": pairs, "read_bytes": 2 * index.bytes, "write_bytes": index.bytes}
-    linearise = [Kernel.of("elementwise", "int64", name="index_arithmetic", **small) for _ in range(3)]
-    return [*linearise, Kernel.of("sort", "int64", elements=pairs), put]
+    arithmetic = Kernel.of(
+        "elementwise", "int64", name="index_arithmetic", elements=pairs, read_bytes=2 * index.bytes,
+        write_bytes=index.bytes,
+    )  # fmt: skip
+    return [*[arithmetic] * 3, Kernel.of("sort", "int64", elements=pairs), put]
 
 
 def _cross(tape: Tape, x0: Tensor, layers: Sequence[tuple[Tensor, ...]]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepsight.workload.pointwise import lowered, tensor_binary
+from stepsight.workload.pointwise import lowered
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor, broadcast
@@ -53,7 +53,9 @@ def mm(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
         b, a = lowered(tape, b), lowered(tape, a)
         out = _mm(tape, a, b, "linear")
         tape.save(a, b)
-        tape.record("MmBackward0", (a, b), (out,), lambda g: _mm_gradients(tape, given(g[0]), a, b, last=True))
+        tape.record(
+            "MmBackward0", (a, b), (out,), lambda g: _mm_gradients(tape, given(g[0]), a, b, last=True)
+        )
     return out
 
 
@@ -131,7 +133,3 @@ def matmul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
         right = reshape(tape, expand(tape, b, *stack, *b.shape[-2:]), -1, *b.shape[-2:])
         out = bmm(tape, left, right)
         return view(tape, out, *stack, a.shape[-2], b.shape[-1], name="aten::_unsafe_view")
-
-
-def add_bias(tape: Tape, x: Tensor, bias: Tensor) -> Tensor:
-    return tensor_binary(tape, "add", x, bias)

@@ -12,8 +12,9 @@ from stepsight.workload.tensor import Tensor
 from stepsight.workload.views import cast, given
 
 
-def _rows(x: Tensor) -> dict[str, float]:
-    return {"rows": prod(x.shape[:-1]), "cols": x.shape[-1]}
+def _row_kernel(family: str, x: Tensor) -> Kernel:
+    """A kernel over the rows of ``x``: all but its last dimension."""
+    return Kernel.of(family, x.dtype, rows=prod(x.shape[:-1]), cols=x.shape[-1])
 
 
 def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
@@ -26,12 +27,12 @@ def softmax(tape: Tape, x: Tensor) -> Tensor:
     with tape.op("aten::softmax", (x,)):
         x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
-        tape.call("aten::_softmax", (x,), Kernel.of("softmax", x.dtype, **_rows(x)))
+        tape.call("aten::_softmax", (x,), _row_kernel("softmax", x))
         tape.save(out)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
-            kernel = Kernel.of("softmax_backward", x.dtype, **_rows(x))
+            kernel = _row_kernel("softmax_backward", x)
             tape.call("aten::_softmax_backward_data", (grad, out), kernel)
             return (Tensor.new(x.shape, x.dtype),)
 
@@ -43,13 +44,13 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     with tape.op("aten::layer_norm", (x, weight, bias)):
         x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
-        tape.call("aten::native_layer_norm", (x, weight, bias), Kernel.of("layer_norm", x.dtype, **_rows(x)))
+        tape.call("aten::native_layer_norm", (x, weight, bias), _row_kernel("layer_norm", x))
         mean = Tensor.new((*x.shape[:-1], 1), "fp32")
         rstd = Tensor.new((*x.shape[:-1], 1), "fp32")
         tape.save(x, mean, rstd)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernels = [Kernel.of("layer_norm_backward", x.dtype, **_rows(x))]
+            kernels = [_row_kernel("layer_norm_backward", x)]
             if tape.device == "cuda":  # the gradients of weight and bias are a second kernel there
                 kernels.append(Kernel.of("reduce", x.dtype, rows=2 * x.shape[-1], cols=prod(x.shape[:-1])))
             inputs = (given(g[0]), x, mean, rstd, weight, bias)
@@ -74,7 +75,7 @@ def mean_last(tape: Tape, x: Tensor) -> Tensor:
     """The mean over the last dimension, kept as size 1."""
     with tape.op("aten::mean", (x,)):
         out = Tensor.new((*x.shape[:-1], 1), x.dtype)
-        tape.call("aten::mean", (x,), Kernel.of("reduce", x.dtype, name="mean", **_rows(x)))
+        tape.call("aten::mean", (x,), _row_kernel("reduce", x))
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
@@ -90,22 +91,20 @@ def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
     with tape.op("aten::cross_entropy_loss", (logits, target)):
         logits = raised(tape, logits)
         logp = Tensor.new(logits.shape, logits.dtype)
-        tape.call("aten::_log_softmax", (logits,), Kernel.of("softmax", logits.dtype, **_rows(logits)))
+        tape.call("aten::_log_softmax", (logits,), _row_kernel("softmax", logits))
         tape.save(logp)
 
         def softmax_rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernel = Kernel.of("softmax_backward", logits.dtype, **_rows(logits))
+            kernel = _row_kernel("softmax_backward", logits)
             tape.call("aten::_log_softmax_backward_data", (given(g[0]), logp), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
         tape.record("LogSoftmaxBackward0", (logits,), (logp,), softmax_rule)
         loss, weight = Tensor.new((), logits.dtype), Tensor.new((), logits.dtype)
-        tape.call(
-            "aten::nll_loss_forward", (logp, target), Kernel.of("nll_loss", logits.dtype, **_rows(logits))
-        )
+        tape.call("aten::nll_loss_forward", (logp, target), _row_kernel("nll_loss", logits))
 
         def nll_rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernel = Kernel.of("nll_loss_backward", logits.dtype, **_rows(logits))
+            kernel = _row_kernel("nll_loss_backward", logits)
             tape.call("aten::nll_loss_backward", (given(g[0]), logp, target, weight), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 

@@ -231,8 +231,15 @@ class Tape:
         if grad.dtype == dtype:
             return grad
         out = grad.empty_like(dtype)
-        self.call("aten::_to_copy", (grad,), Kernel.of("elementwise", dtype, name="cast", elements=out.elements,
-                                                       read_bytes=grad.bytes, write_bytes=out.bytes))  # fmt: skip
+        kernel = Kernel.of(
+            "elementwise",
+            dtype,
+            name="cast",
+            elements=out.elements,
+            read_bytes=grad.bytes,
+            write_bytes=out.bytes,
+        )
+        self.call("aten::_to_copy", (grad,), kernel)
         return out
 
     def _add(self, held: Tensor | None, grad: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from math import prod
 
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
-from stepsight.workload.tensor import Tensor, contiguous_strides, view_strides
+from stepsight.workload.tensor import Tensor, view_strides
 
 
 def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor:
@@ -19,7 +19,7 @@ def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor
     with tape.op(name, (x,)):
         out = x.alias(sizes, strides)
         node = "UnsafeViewBackward0" if name == "aten::_unsafe_view" else "ViewBackward0"
-        tape.record(node, (x,), (out,), lambda g: (reshape(tape, _given(g[0]), *x.shape),))
+        tape.record(node, (x,), (out,), lambda g: (reshape(tape, given(g[0]), *x.shape),))
     return out
 
 
@@ -63,7 +63,7 @@ def copy_kernel(source: Tensor, out: Tensor, name: str = "copy") -> Kernel:
 def transpose(tape: Tape, x: Tensor, first: int, second: int) -> Tensor:
     with tape.op("aten::transpose", (x,)):
         out = swapped(x, first, second)
-        tape.record("TransposeBackward0", (x,), (out,), lambda g: (swapped(_given(g[0]), first, second),))
+        tape.record("TransposeBackward0", (x,), (out,), lambda g: (swapped(given(g[0]), first, second),))
     return out
 
 
@@ -71,7 +71,7 @@ def t(tape: Tape, x: Tensor) -> Tensor:
     """The transpose of a matrix."""
     with tape.op("aten::t", (x,)):
         out = swapped(x, 0, 1)
-        tape.record("TBackward0", (x,), (out,), lambda g: (swapped(_given(g[0]), 0, 1),))
+        tape.record("TBackward0", (x,), (out,), lambda g: (swapped(given(g[0]), 0, 1),))
     return out
 
 
@@ -79,7 +79,7 @@ def permute(tape: Tape, x: Tensor, *order: int) -> Tensor:
     with tape.op("aten::permute", (x,)):
         out = _permuted(x, order)
         inverse = tuple(order.index(i) for i in range(len(order)))
-        tape.record("PermuteBackward0", (x,), (out,), lambda g: (_permuted(_given(g[0]), inverse),))
+        tape.record("PermuteBackward0", (x,), (out,), lambda g: (_permuted(given(g[0]), inverse),))
     return out
 
 
@@ -93,7 +93,7 @@ def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
             tuple(shape),
             tuple(0 if a == 1 and b != 1 else s for a, b, s in zip(old, shape, strides, strict=True)),
         )
-        tape.record("ExpandBackward0", (x,), (out,), lambda g: (sum_to(tape, _given(g[0]), x.shape),))
+        tape.record("ExpandBackward0", (x,), (out,), lambda g: (sum_to(tape, given(g[0]), x.shape),))
     return out
 
 
@@ -101,8 +101,8 @@ def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
     at = dim if dim >= 0 else len(x.shape) + 1 + dim
     with tape.op("aten::unsqueeze", (x,)):
         stride = x.shape[at] * x.strides[at] if at < len(x.shape) else 1
-        out = x.alias(x.shape[:at] + (1,) + x.shape[at:], x.strides[:at] + (stride,) + x.strides[at:])
-        tape.record("UnsqueezeBackward0", (x,), (out,), lambda g: (_dropped(_given(g[0]), at),))
+        out = x.alias((*x.shape[:at], 1, *x.shape[at:]), (*x.strides[:at], stride, *x.strides[at:]))
+        tape.record("UnsqueezeBackward0", (x,), (out,), lambda g: (_dropped(given(g[0]), at),))
     return out
 
 
@@ -112,14 +112,14 @@ def squeeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
         out = _dropped(x, at) if x.shape[at] == 1 else x.alias(x.shape, x.strides)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = _given(g[0])
+            grad = given(g[0])
             if len(grad.shape) == len(x.shape):
                 return (grad,)
             stride = grad.shape[at] * grad.strides[at] if at < len(grad.shape) else 1
             return (
                 grad.alias(
-                    grad.shape[:at] + (1,) + grad.shape[at:],
-                    grad.strides[:at] + (stride,) + grad.strides[at:],
+                    (*grad.shape[:at], 1, *grad.shape[at:]),
+                    (*grad.strides[:at], stride, *grad.strides[at:]),
                 ),
             )
 
@@ -133,7 +133,7 @@ def split(
     """Consecutive pieces along ``dim`` as views; the gradient is their concatenation."""
     at = dim % len(x.shape)
     with tape.op(name, (x,)):
-        pieces = [x.alias(x.shape[:at] + (size,) + x.shape[at + 1 :], x.strides) for size in sizes]
+        pieces = [x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides) for size in sizes]
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             missing = [
@@ -153,14 +153,14 @@ def narrow(tape: Tape, x: Tensor, dim: int, size: int, name: str = "aten::slice"
     """The leading (or any) ``size`` entries of ``dim``; the gradient is padded with zeros."""
     at = dim % len(x.shape)
     with tape.op(name, (x,)):
-        out = x.alias(x.shape[:at] + (size,) + x.shape[at + 1 :], x.strides)
+        out = x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             if size == x.shape[at]:
-                return (_given(g[0]),)
+                return (given(g[0]),)
             whole = Tensor.new(x.shape, x.dtype)
             tape.call(
-                "aten::slice_backward", (_given(g[0]),), fill_kernel(whole), copy_kernel(_given(g[0]), out)
+                "aten::slice_backward", (given(g[0]),), fill_kernel(whole), copy_kernel(given(g[0]), out)
             )
             return (whole,)
 
@@ -176,7 +176,7 @@ def cat(tape: Tape, parts: Sequence[Tensor], dim: int) -> Tensor:
         out = concatenated(tape, parts, at)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = _given(g[0])
+            grad = given(g[0])
             return [grad.alias(p.shape, grad.strides) for p in parts]
 
         tape.record("CatBackward0", parts, (out,), rule)
@@ -196,7 +196,7 @@ def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
         return x
     with tape.op("aten::to", (x,)):
         out = _converted(tape, x, dtype)
-        tape.record("ToCopyBackward0", (x,), (out,), lambda g: (_converted(tape, _given(g[0]), x.dtype),))
+        tape.record("ToCopyBackward0", (x,), (out,), lambda g: (_converted(tape, given(g[0]), x.dtype),))
     return out
 
 
@@ -208,7 +208,7 @@ def _converted(tape: Tape, x: Tensor, dtype: str) -> Tensor:
 
 def concatenated(tape: Tape, parts: Sequence[Tensor], at: int) -> Tensor:
     shape = parts[0].shape
-    out = Tensor.new(shape[:at] + (sum(p.shape[at] for p in parts),) + shape[at + 1 :], parts[0].dtype)
+    out = Tensor.new((*shape[:at], sum(p.shape[at] for p in parts), *shape[at + 1 :]), parts[0].dtype)
     kernel = Kernel.of("concat", out.dtype, read_bytes=out.bytes, write_bytes=out.bytes, inputs=len(parts))
     tape.call("aten::cat", parts, kernel)
     return out
@@ -249,11 +249,7 @@ def _infer(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(x.elements // max(known, 1) if s == -1 else s for s in shape)
 
 
-def _given(grad: Tensor | None) -> Tensor:
+def given(grad: Tensor | None) -> Tensor:
     if grad is None:
         raise RuntimeError("a gradient rule ran without its gradient")
     return grad
-
-
-given = _given
-strides_of = contiguous_strides

@@ -10,7 +10,7 @@ from stepsight.run.models.attention import attend, fused, merge_heads, scaled_sc
 from stepsight.workload.transformer_config import TransformerConfig
 
 
-class BertLayer(nn.Module):
+class BertLayer(nn.Module):  # type: ignore[misc]
     """Post-norm encoder layer."""
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -34,7 +34,7 @@ class BertLayer(nn.Module):
         return out
 
 
-class BertHead(nn.Module):
+class BertHead(nn.Module):  # type: ignore[misc]
     """Transform, norm, and logits by the word embedding."""
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -46,7 +46,7 @@ class BertHead(nn.Module):
         return functional.linear(self.norm(functional.gelu(self.transform(x))), word, self.bias)
 
 
-class Bert(nn.Module):
+class Bert(nn.Module):  # type: ignore[misc]
     """Embeddings, encoder, and (with a head) tied logits over the vocabulary."""
 
     def __init__(self, c: TransformerConfig) -> None:

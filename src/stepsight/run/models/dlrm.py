@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -18,7 +19,7 @@ from stepsight.workload.interactions import interaction_width
 
 
 def _mlp(sizes: Sequence[int]) -> nn.ModuleList:
-    return nn.ModuleList(nn.Linear(k, n) for k, n in zip(sizes[:-1], sizes[1:], strict=True))
+    return nn.ModuleList(nn.Linear(k, n) for k, n in pairwise(sizes))
 
 
 @dataclass(slots=True)
@@ -30,7 +31,7 @@ class DlrmBatch:
     target: torch.Tensor
 
 
-class CrossLayer(nn.Module):
+class CrossLayer(nn.Module):  # type: ignore[misc]
     """One low-rank DCN-v2 layer."""
 
     def __init__(self, width: int, rank: int) -> None:
@@ -43,7 +44,7 @@ class CrossLayer(nn.Module):
         return x0 * functional.linear(functional.linear(x, self.v), self.w, self.bias) + x
 
 
-class Dlrm(nn.Module):
+class Dlrm(nn.Module):  # type: ignore[misc]
     """The dense parameters are the module's; the tables are held beside it."""
 
     def __init__(self, config: DlrmConfig, rank: int, tables: LocalTables) -> None:
@@ -58,7 +59,9 @@ class Dlrm(nn.Module):
             self.projections = nn.ParameterDict({t.name: torch.randn(dim, t.dim) * 0.01 for t in odd})
         elif config.interaction == "dcnv2":
             width = dim + sum(t.output_columns for t in config.tables)
-            self.cross = nn.ModuleList(CrossLayer(width, config.cross_rank) for _ in range(config.cross_layers))
+            self.cross = nn.ModuleList(
+                CrossLayer(width, config.cross_rank) for _ in range(config.cross_layers)
+            )
         self.top = _mlp((interaction_width(config), *config.top))
         vectors = 1 + len(config.tables)
         lower = torch.tril_indices(vectors, vectors, -1)

@@ -12,7 +12,7 @@ from stepsight.run.models.attention import attend, fused, merge_heads, scaled_sc
 from stepsight.workload.transformer_config import TransformerConfig
 
 
-class Conv1D(nn.Module):
+class Conv1D(nn.Module):  # type: ignore[misc]
     """A linear layer whose weight is in × out."""
 
     def __init__(self, into: int, out: int) -> None:
@@ -29,7 +29,7 @@ def gelu_new(x: torch.Tensor) -> torch.Tensor:
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """Pre-norm decoder block."""
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -52,7 +52,7 @@ class Block(nn.Module):
         return functional.dropout(update, self.dropout) + x
 
 
-class Gpt2(nn.Module):
+class Gpt2(nn.Module):  # type: ignore[misc]
     """Token and position embeddings, decoder blocks, logits by the token embedding."""
 
     def __init__(self, c: TransformerConfig) -> None:
@@ -74,7 +74,9 @@ class Gpt2(nn.Module):
         return lm_loss(self.config, self.ln_f(x), self.wte.weight, target)
 
 
-def lm_loss(c: TransformerConfig, x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def lm_loss(
+    c: TransformerConfig, x: torch.Tensor, weight: torch.Tensor, target: torch.Tensor
+) -> torch.Tensor:
     """Logits and the cross entropy of the next token."""
     if c.head == "none":
         return x

@@ -90,22 +90,24 @@ def flash_attention(
 ) -> Tensor:
     """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
     (batch, heads, length, head_dim), kv = q.shape, k.shape
-    sizes = {
-        "batch": batch, "heads": heads, "kv_heads": kv[1], "q": length, "kv": kv[2], "head_dim": head_dim,
-        "causal": int(causal),
-    }  # fmt: skip
+
+    def kernel(family: str) -> Kernel:
+        return Kernel.of(family, q.dtype, batch=batch, heads=heads, kv_heads=kv[1], q=length, kv=kv[2],
+                         head_dim=head_dim, causal=int(causal))  # fmt: skip
+
     suffix = "_for_cpu" if tape.device == "cpu" else ""
     name = f"aten::_scaled_dot_product_flash_attention{suffix}"
     node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
     with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
         out = _merged_layout(q)
         logsumexp = Tensor.new((batch, heads, length), "fp32")
-        tape.call(name, (q, k, v), Kernel.of("attention", q.dtype, **sizes))
+        tape.call(name, (q, k, v), kernel("attention"))
         tape.save(q, k, v, out, logsumexp)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernel = Kernel.of("attention_backward", q.dtype, **sizes)
-            tape.call(f"{name}_backward", (given(g[0]), q, k, v, out, logsumexp), kernel)
+            tape.call(
+                f"{name}_backward", (given(g[0]), q, k, v, out, logsumexp), kernel("attention_backward")
+            )
             return [_merged_layout(x) for x in (q, k, v)]
 
         tape.record(node, (q, k, v), (out,), rule)

@@ -1,0 +1,76 @@
+"""``stepsight run``: train a workload here and report the measured step time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stepsight.errors import InputError
+from stepsight.workload.files import Workload, load_workload
+
+if TYPE_CHECKING:
+    from stepsight.run.measure import Measurement
+
+
+@click.command("run")
+@click.argument("workload_file", metavar="WORKLOAD.toml", type=click.Path(dir_okay=False))
+@click.option("--device", default="cpu", show_default=True, help="cpu (gloo) or cuda (nccl).")
+@click.option("--ranks", type=int, help="Processes; as in the file if left out.")
+@click.option("--steps", default=10, show_default=True, help="Timed steps of each block.")
+@click.option("--blocks", default=3, show_default=True, help="Blocks; their medians give the spread.")
+@click.option("--warmup", default=3, show_default=True, help="Steps before the first block.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a field of the file.")
+@click.option("--port", default=0, help="Port for the ranks to meet on (default: any free one).")
+@click.option("--pin/--no-pin", default=True, show_default=True, help="Give each rank cores of its own.")
+@click.option(
+    "--profile", "profile_dir", type=click.Path(path_type=Path), help="Write Kineto and ET files here."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    workload_file: str, device: str, ranks: int | None, steps: int, blocks: int, warmup: int,
+    overrides: tuple[str, ...], port: int, pin: bool, profile_dir: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Really train WORKLOAD.toml on this machine and report the step time with its spread."""
+    from stepsight.run.measure import measure_all, profile
+    from stepsight.run.ranks import Ranks, check_device, writable_folder
+
+    for name, value in (("--steps", steps), ("--blocks", blocks)):
+        if value < 1:
+            raise InputError(f"{name} {value}", "must be at least 1", "give a positive number")
+    workload = _load(workload_file, overrides, ranks)
+    check_device(device, workload.ranks)
+    if profile_dir is not None:
+        writable_folder(profile_dir)
+    with Ranks(workload.ranks, device, port=port, pin=pin) as group:
+        measurement = measure_all(group, [workload], steps=steps, blocks=blocks, warmup=warmup)[0]
+        files = profile(group, workload, profile_dir) if profile_dir is not None else []
+    if as_json:
+        click.echo(json.dumps({**measurement.as_dict(), "profile": [str(f) for f in files]}, indent=1))
+    else:
+        _show(measurement, files)
+
+
+def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:
+    extra = () if ranks is None else (f"parallel.ranks={ranks}",)
+    return load_workload(path, (*overrides, *extra))
+
+
+def _show(measurement: Measurement, files: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{measurement.name}: measured on {measurement.device}, {measurement.ranks} ranks")
+    for column in ("", "ms"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("step (median of block medians)", f"{measurement.step_us / 1e3:.3f}")
+    table.add_row("10 % … 90 % of steps", f"{measurement.low_us / 1e3:.3f} … {measurement.high_us / 1e3:.3f}")
+    table.add_row("blocks differ by", f"±{100 * measurement.spread:.1f} %")
+    for rank, time_us in enumerate(measurement.rank_us):
+        table.add_row(f"rank {rank}", f"{time_us / 1e3:.3f}")
+    console = Console()
+    console.print(table)
+    for path in files:
+        console.print(f"wrote {path}", soft_wrap=True)

@@ -1,0 +1,169 @@
+"""Measured step times of workloads that really train here.
+
+Several workloads can be measured by one group of ranks: blocks of their steps are
+interleaved, so that a machine's slow minutes fall on all of them alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.run.ranks import Ranks
+from stepsight.run.worker import Rank
+from stepsight.workload.files import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Step times in µs: ranks × blocks × steps.
+
+    A step of the job is as long as its slowest rank. ``step_us`` is the median over blocks of
+    each block's median step: what repeats best on a shared machine. ``spread`` is the
+    standard deviation of ln(block median): 0.03 means blocks differ by about ±3 %.
+    """
+
+    name: str
+    device: str
+    steps_us: FloatArray
+
+    @property
+    def ranks(self) -> int:
+        return int(self.steps_us.shape[0])
+
+    @property
+    def job_us(self) -> FloatArray:
+        """Blocks × steps, each step as long as its slowest rank."""
+        return np.asarray(self.steps_us.max(axis=0))
+
+    @property
+    def block_us(self) -> FloatArray:
+        """The median step of each block."""
+        return np.asarray(np.median(self.job_us, axis=1))
+
+    @property
+    def step_us(self) -> float:
+        return float(np.median(self.block_us))
+
+    @property
+    def low_us(self) -> float:
+        return float(np.quantile(self.job_us, 0.1))
+
+    @property
+    def high_us(self) -> float:
+        return float(np.quantile(self.job_us, 0.9))
+
+    @property
+    def spread(self) -> float:
+        return float(np.std(np.log(self.block_us)))
+
+    @property
+    def rank_us(self) -> FloatArray:
+        """The median step of each rank."""
+        return np.asarray(np.median(self.steps_us.reshape(self.ranks, -1), axis=1))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For ``--json``."""
+        return {
+            "workload": self.name,
+            "device": self.device,
+            "ranks": self.ranks,
+            "measured_us": self.step_us,
+            "low_us": self.low_us,
+            "high_us": self.high_us,
+            "spread": self.spread,
+            "rank_us": self.rank_us.tolist(),
+            "block_us": self.block_us.tolist(),
+            "steps_us": self.job_us.ravel().tolist(),
+        }
+
+
+def measure(
+    workload: Workload,
+    device: str = "cpu",
+    *,
+    steps: int = 10,
+    blocks: int = 3,
+    warmup: int = 3,
+    **group: Any,
+) -> Measurement:
+    """Train one workload on its own number of ranks; ``group`` goes to `Ranks`."""
+    with Ranks(workload.ranks, device, **group) as ranks:
+        return measure_all(ranks, [workload], steps=steps, blocks=blocks, warmup=warmup)[0]
+
+
+def measure_all(
+    ranks: Ranks, workloads: Sequence[Workload], *, steps: int = 10, blocks: int = 3, warmup: int = 3
+) -> list[Measurement]:
+    """Train several workloads on one group of ranks, their blocks interleaved."""
+    for workload in workloads:
+        if workload.ranks != ranks.ranks:
+            problem = f"is spread over {workload.ranks} ranks, the group has {ranks.ranks}"
+            raise InputError(workload.name, problem, f"set its ranks to {ranks.ranks}")
+    times = np.asarray(ranks.call(train, tuple(workloads), steps, blocks, warmup))
+    return [Measurement(w.name, ranks.device, times[:, i]) for i, w in enumerate(workloads)]
+
+
+def train(rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int) -> FloatArray:
+    """On one rank: times of every step, workloads × blocks × steps, in µs."""
+    from stepsight.run.trainer import Trainer
+
+    trainers = [Trainer(workload, rank.rank, rank.device, seed=i) for i, workload in enumerate(workloads)]
+    for trainer in trainers:
+        for _ in range(max(warmup, 2)):  # data-parallel buckets are rebuilt after the first step
+            trainer.step()
+    times = np.zeros((len(trainers), blocks, steps))
+    for block in range(blocks):
+        for i, trainer in enumerate(trainers):
+            times[i, block] = _block(rank, trainer, steps)
+    return times
+
+
+def _block(rank: Rank, trainer: Any, steps: int) -> FloatArray:
+    """One untimed step to warm the caches, then ``steps`` timed ones without garbage collection."""
+    gc.collect()
+    gc.disable()
+    try:
+        trainer.step()
+        return _cuda_steps(trainer, steps) if rank.device.startswith("cuda") else _cpu_steps(trainer, steps)
+    finally:
+        gc.enable()
+
+
+def _cpu_steps(trainer: Any, steps: int) -> FloatArray:
+    marks = np.zeros(steps + 1)
+    marks[0] = time.perf_counter()
+    for i in range(steps):
+        trainer.step()
+        marks[i + 1] = time.perf_counter()
+    return np.diff(marks) * 1e6
+
+
+def _cuda_steps(trainer: Any, steps: int) -> FloatArray:
+    """By events on the GPU's own timeline: the host is not made to wait between steps."""
+    import torch
+
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    events[0].record()
+    for event in events[1:]:
+        trainer.step()
+        event.record()
+    torch.cuda.synchronize()
+    return np.array([a.elapsed_time(b) * 1e3 for a, b in pairwise(events)])
+
+
+def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> list[Path]:
+    """Kineto and execution traces of every rank, as ``predict --trace`` reads them."""
+    from stepsight.run.profiling import profile_rank
+
+    paths = ranks.call(profile_rank, workload, str(folder), steps)
+    return [Path(path) for pair in paths for path in pair]

@@ -1,0 +1,49 @@
+"""Profiles of a running workload: Kineto and execution trace, one pair per rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, schedule
+
+from stepsight.run.record import Recorder
+from stepsight.run.trainer import Trainer
+from stepsight.run.worker import Rank
+from stepsight.workload.files import Workload
+from stepsight.workload.program import Call
+
+
+def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tuple[str, str]:
+    """Profiles ``steps`` steps after warm-up; returns the two files written."""
+    trainer = Trainer(workload, rank.rank, rank.device)
+    for _ in range(3):
+        trainer.step()
+    kineto = Path(folder) / f"rank{rank.rank}.pt.trace.json"
+    et = Path(folder) / f"rank{rank.rank}_et.json"
+    activities = [ProfilerActivity.CPU]
+    if rank.device.startswith("cuda"):
+        activities.append(ProfilerActivity.CUDA)
+    with torch.profiler.profile(
+        activities=activities,
+        record_shapes=True,
+        schedule=schedule(wait=0, warmup=1, active=steps),
+        execution_trace_observer=ExecutionTraceObserver().register_callback(str(et)),
+    ) as profiler:
+        for i in range(steps + 1):
+            trainer.step()
+            if i < steps:
+                profiler.step()
+    profiler.export_chrome_trace(str(kineto))
+    return str(kineto), str(et)
+
+
+def record_step(rank: Rank, workload: Workload) -> list[Call]:
+    """Every library call of one step after warm-up, in order."""
+    trainer = Trainer(workload, rank.rank, rank.device)
+    for _ in range(3):
+        trainer.step()
+    recorder = Recorder()
+    with recorder:
+        trainer.step()
+    return list(recorder.calls)

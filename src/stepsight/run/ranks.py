@@ -1,0 +1,208 @@
+"""A group of ranks on this machine: start them, call functions on all of them, notice deaths."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from stepsight.errors import InputError, StepsightError
+from stepsight.run.worker import Rank, read_frame, write_frame
+
+START_SECONDS = 120.0
+"""Importing torch on a busy machine takes seconds; two minutes without an answer is a failure."""
+
+
+class Ranks:
+    """``with Ranks(2) as ranks: ranks.call(function, …)`` gives one result per rank.
+
+    ``prefixes`` are put before each rank's command (``ip netns exec a``); ``address`` is
+    where rank 0 listens, as the others see it; ``interface`` is the network device gloo uses.
+    """
+
+    def __init__(
+        self, ranks: int, device: str = "cpu", *, port: int = 0, pin: bool = True, address: str = "127.0.0.1",
+        interface: str = "", prefixes: Sequence[Sequence[str]] = (), timeout_s: float = 120.0,
+    ) -> None:  # fmt: skip
+        check_device(device, ranks)
+        if port:
+            _check_port(port)
+        self.ranks, self.device = ranks, device
+        self._port = port or _free_port()
+        self._pin, self._address, self._interface, self._prefixes = pin, address, interface, prefixes
+        self._timeout_s = timeout_s
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._logs: list[IO[bytes]] = []
+
+    def __enter__(self) -> Ranks:
+        cores = core_sets(self.ranks) if self._pin and self.device == "cpu" else [()] * self.ranks
+        for i in range(self.ranks):
+            device = "cpu" if self.device == "cpu" else f"cuda:{i}"
+            rank = Rank(i, self.ranks, device, cores[i], self._address, self._port, self._timeout_s)
+            self._start(rank)
+        self._gather("ready", START_SECONDS)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def call(self, function: Callable[..., Any], *arguments: object, timeout_s: float = 3600.0) -> list[Any]:
+        """``function(rank, *arguments)`` on every rank at once; the results by rank."""
+        for i, process in enumerate(self._processes):
+            try:
+                write_frame(_pipe(process.stdin), (function, arguments))
+            except (BrokenPipeError, OSError):
+                raise self._died(i) from None
+        return self._gather("result", timeout_s)
+
+    def _start(self, rank: Rank) -> None:
+        environment = dict(os.environ)
+        if self._interface:
+            environment["GLOO_SOCKET_IFNAME"] = self._interface
+        elif self.device == "cpu" and self._address == "127.0.0.1":
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment["OMP_NUM_THREADS"] = str(max(len(rank.cores), 1))
+        log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the ranks end)
+        prefix = list(self._prefixes[rank.rank]) if self._prefixes else []
+        process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "stepsight.run.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=environment,
+        )  # fmt: skip
+        self._processes.append(process)
+        self._logs.append(log)
+        write_frame(_pipe(process.stdin), rank)
+
+    def _gather(self, expected: str, timeout_s: float) -> list[Any]:
+        """One answer from every rank; the first to fail ends them all and is named."""
+        answers: dict[int, Any] = {}
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            for i, process in enumerate(self._processes):
+                selector.register(_pipe(process.stdout), selectors.EVENT_READ, i)
+            while len(answers) < self.ranks:
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    late = sorted(set(range(self.ranks)) - set(answers))
+                    self._end()
+                    raise StepsightError(
+                        f"rank {late[0]}: no answer within {timeout_s:.0f} s; all ranks ended"
+                    )
+                for key, _ in ready:
+                    answers[key.data] = self._answer(key.data, expected)
+                    selector.unregister(key.fileobj)
+        return [answers[i] for i in range(self.ranks)]
+
+    def _answer(self, rank: int, expected: str) -> Any:
+        try:
+            kind, value = read_frame(_pipe(self._processes[rank].stdout))
+        except EOFError:
+            raise self._died(rank) from None
+        if kind == expected:
+            return value
+        self._end()
+        if kind == "input":
+            raise StepsightError(str(value))
+        first, _, trace = str(value).partition("\n")
+        raise StepsightError(f"rank {rank} failed: {first}\n{trace.rstrip()}")
+
+    def _died(self, rank: int) -> StepsightError:
+        code = self._processes[rank].wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        log = self._logs[rank]
+        log.seek(0)
+        said = log.read().decode(errors="replace").strip().splitlines()
+        self._end()
+        last = f"; its last words: {said[-1]}" if said else ""
+        return StepsightError(f"rank {rank} {how}; the other ranks were ended{last}")
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except BrokenPipeError:
+                        continue
+        for log in self._logs:
+            log.close()
+        self._processes, self._logs = [], []
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+
+def check_device(device: str, ranks: int) -> None:
+    """Raise where this machine cannot run so many ranks on such a device."""
+    if importlib.util.find_spec("torch") is None:
+        raise InputError("torch", "is not installed", 'pip install "stepsight[torch]"')
+    if device not in ("cpu", "cuda"):
+        raise InputError(f"--device {device}", "no such device", "use cpu or cuda")
+    if ranks < 1:
+        raise InputError(f"--ranks {ranks}", "there must be at least one rank", "use --ranks 1 or more")
+    if device == "cuda":
+        import torch
+
+        found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if found == 0:
+            raise InputError("--device cuda", "no CUDA device is visible here", "use --device cpu")
+        if found < ranks:
+            raise InputError(
+                f"--ranks {ranks}", f"only {found} CUDA devices are visible", f"use at most {found}"
+            )
+
+
+def core_sets(ranks: int) -> list[tuple[int, ...]]:
+    """The cores of each rank: equal shares of those this process may use; shared where too few."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if not cores:
+        return [()] * ranks
+    share = max(len(cores) // ranks, 1)
+    return [tuple(cores[(i * share + j) % len(cores)] for j in range(share)) for i in range(ranks)]
+
+
+def _check_port(port: int) -> None:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(f"--port {port}", f"cannot be used ({error.strerror})",
+                             "name a free port, or leave it out") from None  # fmt: skip
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise RuntimeError("a rank was started without pipes")
+    return pipe
+
+
+def writable_folder(path: Path) -> Path:
+    """A folder that can be written, made if needed."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            str(path), f"cannot be made ({error.strerror})", "name a folder you may write"
+        ) from None
+    return path

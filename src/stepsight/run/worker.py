@@ -1,0 +1,107 @@
+"""A rank as a process of its own: reads tasks from stdin, answers on stdout.
+
+Started by `stepsight.run.ranks`. A task is a function and its arguments; it is called with
+the `Rank` first. Frames are pickles with a length before them. The process ends when its
+stdin does, so that it never outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import struct
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import IO, Any
+
+from stepsight.errors import StepsightError
+from stepsight.run.memory import keep_memory
+
+_LENGTH = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Who this process is. ``device`` is cpu or cuda:<i>; ``cores`` is what it is pinned to."""
+
+    rank: int
+    ranks: int
+    device: str
+    cores: tuple[int, ...] = ()
+    address: str = "127.0.0.1"
+    port: int = 0
+    timeout_s: float = 120.0
+
+
+def write_frame(pipe: IO[bytes], value: object) -> None:
+    data = pickle.dumps(value)
+    pipe.write(_LENGTH.pack(len(data)) + data)
+    pipe.flush()
+
+
+def read_frame(pipe: IO[bytes]) -> Any:
+    """The next value; EOFError where the other end is gone."""
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    size = _LENGTH.unpack(head)[0]
+    data = pipe.read(size)
+    if len(data) < size:
+        raise EOFError
+    return pickle.loads(data)
+
+
+def _follow(pipe: IO[bytes], tasks: queue.Queue[Any]) -> None:
+    """Queues tasks; leaves at once when the starter is gone, whatever the rank is doing."""
+    while True:
+        try:
+            tasks.put(read_frame(pipe))
+        except EOFError:
+            os._exit(1)
+
+
+def _join(rank: Rank) -> None:
+    keep_memory()
+    import torch
+    import torch.distributed as dist
+
+    if rank.cores:
+        os.sched_setaffinity(0, rank.cores)
+        torch.set_num_threads(len(rank.cores))
+    if rank.device.startswith("cuda"):
+        torch.cuda.set_device(rank.device)
+    if rank.ranks > 1:
+        dist.init_process_group(
+            "nccl" if rank.device.startswith("cuda") else "gloo",
+            init_method=f"tcp://{rank.address}:{rank.port}",
+            rank=rank.rank,
+            world_size=rank.ranks,
+            timeout=timedelta(seconds=rank.timeout_s),
+        )
+
+
+def main() -> None:
+    """Serve tasks until stdin ends."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print must not mix with the answers
+    rank: Rank = read_frame(sys.stdin.buffer)
+    tasks: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=_follow, args=(sys.stdin.buffer, tasks), daemon=True).start()
+    try:
+        _join(rank)
+        write_frame(answers, ("ready", None))
+        while True:
+            function, arguments = tasks.get()
+            write_frame(answers, ("result", function(rank, *arguments)))
+    except StepsightError as error:
+        write_frame(answers, ("input", str(error)))
+    except BaseException as error:
+        write_frame(answers, ("error", f"{type(error).__name__}: {error}\n{traceback.format_exc()}"))
+
+
+if __name__ == "__main__":
+    main()
