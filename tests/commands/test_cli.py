@@ -1,0 +1,93 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def stepsight(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "stepsight", *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+
+def test_help_lists_every_command():
+    shown = stepsight("--help").stdout
+    for name in (
+        "predict",
+        "compare",
+        "shard",
+        "kernel",
+        "collective",
+        "calibrate",
+        "run",
+        "validate",
+        "inspect",
+    ):
+        assert name in shown
+
+
+def test_predict_prints_the_fields_that_scripts_rely_on():
+    done = stepsight("predict", "examples/dlrm.toml", "--platform", "4xV100-SXM2", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    for field in ("step_time_us", "low_us", "high_us", "breakdown_us", "coverage", "platform", "workload"):
+        assert field in document
+    for field in ("host_us", "gpu_active_us", "exposed_communication_us", "idle_us"):
+        assert field in document["ranks"][0]
+
+
+def test_set_reaches_the_workload_and_the_platform():
+    base = json.loads(stepsight("predict", "examples/gpt2.toml", "-p", "4xV100-SXM2", "--json").stdout)
+    changed = stepsight(
+        "predict", "examples/gpt2.toml", "-p", "4xV100-SXM2", "--json",
+        "--set", "batch_per_rank=16", "--set", "platform.link.gbps=1",
+    )  # fmt: skip
+    assert json.loads(changed.stdout)["step_time_us"] > base["step_time_us"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("predict", "missing.toml", "-p", "4xV100-SXM2"), "missing.toml"),
+        (("predict", "examples/dlrm.toml", "-p", "9xNothing"), "unknown GPU"),
+        (("predict", "examples/dlrm.toml"), "--platform is missing"),
+        (("predict", "examples/dlrm.toml", "-p", "2xV100-SXM2"), "has 2 GPUs, the workload needs 4"),
+        (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "batch=-1"), "batch"),
+        (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "bacth=1"), "batch"),
+        (("predict", "examples/dlrm.toml", "-p", "4xV100", "--timeline", "no/such/folder/t.json"), "folder"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_a_bad_exit(arguments, said):
+    done = stepsight(*arguments)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_compare_says_where_the_difference_went():
+    done = stepsight(
+        "compare", "examples/dlrm.toml", "-p", "4xV100-SXM2", "--set-b", "platform.host.speed=3", "--json"
+    )
+    document = json.loads(done.stdout)
+    assert document["speedup"] > 1
+    assert sum(c["difference_us"] for c in document["changes"]) == pytest.approx(
+        document["difference_us"], rel=0.1
+    )
+
+
+def test_predicting_needs_no_torch():
+    code = (
+        "import sys; from stepsight import load_platform, load_workload, predict; "
+        "predict(load_workload('examples/dlrm.toml'), load_platform('4xV100-SXM2')); "
+        "assert not {'torch', 'lightgbm', 'pyarrow', 'scipy', 'pandas'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr

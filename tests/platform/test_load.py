@@ -1,0 +1,93 @@
+"""Platforms by name and by path, and the errors that name the field and the fix."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.platform.gpus import gpu_catalogue, load_gpu
+from stepsight.platform.load import load_platform
+
+NAMED = {
+    "4xV100-SXM2": ("V100-SXM2-16G", 4, 1),
+    "8xA100-SXM4-40G": ("A100-SXM4-40G", 8, 1),
+    "8xH100-SXM": ("H100-SXM-80G", 8, 1),
+    "2x8xH100-SXM-400G": ("H100-SXM-80G", 8, 2),
+    "16xMI300X": ("MI300X", 16, 1),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_name_says_how_many_of_which(name):
+    spec = load_platform(name).spec
+    assert (spec.gpu.name, spec.gpus_per_node, spec.nodes) == NAMED[name]
+
+
+def test_the_nic_of_the_name_is_per_gpu_and_in_gigabits():
+    spec = load_platform("2x8xH100-SXM-200G").spec
+    assert spec.nic is not None
+    assert spec.nic.gbps == 25.0
+
+
+def test_one_node_needs_no_nic():
+    assert load_platform("8xH100-SXM").spec.nic is None
+
+
+@pytest.mark.parametrize("name", ["NVIDIA_H100_80GB_HBM3", "h100-sxm", "H100 SXM5"])
+def test_gpus_answer_to_the_names_other_tools_give_them(name):
+    assert load_gpu(name).name == "H100-SXM-80G"
+
+
+def test_every_gpu_of_the_catalogue_has_figures_and_a_source():
+    for entry in gpu_catalogue().values():
+        assert entry.gpu.source
+        assert entry.link.source
+        assert 0 < entry.gpu.memory_gbps < entry.gpu.l2_gbps * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("8xA100-SXM-50G", "did you mean"),
+        ("8xA1000", "known: A100"),
+        ("nonsense", "neither a name"),
+        ("0xV100", "at least one GPU"),
+    ],
+)
+def test_a_wrong_name_says_what_to_do(name, problem):
+    with pytest.raises(InputError, match=problem):
+        load_platform(name)
+
+
+def test_fields_of_a_named_platform_can_be_changed():
+    spec = load_platform("8xA100-SXM4-40G", ["link.gbps=50", "host.speed=2", "gpu.memory_gbps=2000"]).spec
+    assert (spec.link.gbps, spec.host.speed, spec.gpu.memory_gbps) == (50, 2, 2000)
+
+
+def test_another_gpu_brings_its_own_link():
+    spec = load_platform("8xA100-SXM4-40G", ["gpu=H100-SXM"]).spec
+    assert (spec.gpu.name, spec.link.gbps) == ("H100-SXM-80G", 450.0)
+
+
+def test_an_unknown_field_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"link\.gpbs.*did you mean \"gbps\""):
+        load_platform("8xA100-SXM4-40G", ["link.gpbs=50"])
+
+
+def test_a_users_own_platform_is_a_file(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('name = "mine"\ngpu = "A40"\ngpus_per_node = 4\n[link]\ngbps = 20.0\n')
+    spec = load_platform(file).spec
+    assert (spec.name, spec.gpu.name, spec.link.kind, spec.link.gbps) == ("mine", "A40", "pcie", 20.0)
+
+
+def test_a_broken_file_is_named(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text("gpu = ")
+    with pytest.raises(InputError, match=r"mine\.toml.*not valid TOML"):
+        load_platform(file)
+
+
+def test_a_job_larger_than_the_platform_is_refused():
+    with pytest.raises(InputError, match="has 4 GPUs, the workload needs 8"):
+        load_platform("4xV100-SXM2").with_ranks(8)
