@@ -68,6 +68,12 @@ class Choice:
     def winner(self) -> Candidate:
         return self.candidates[0]
 
+    @property
+    def level(self) -> bool:
+        """Whether the step hardly depends on the plan: host, dense part or link decide."""
+        fitting = [c.step_us for c in self.candidates if c.fits]
+        return max(fitting) <= min(fitting) * (1 + LEVEL)
+
 
 def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", budget_s: float | None = None,
@@ -143,7 +149,7 @@ def _why(
         memory = loads.memory_bytes[this].max(axis=0)
         rank = int(np.argmax(memory))
         over = memory[rank] - rules.memory_bytes
-        return f"memory: rank {rank} needs {memory[rank] / 1e9:.1f} GB, {over / 1e9:.1f} GB too much"
+        return f"memory: rank {rank} is {over / 1e9:.1f} GB over"
     slower = step_us[this] / step_us[best] - 1
     if slower < LEVEL:
         return "level"
@@ -165,14 +171,13 @@ def _words(cause: str, share: float, loads: Loads) -> str:
     if share < LEVEL:
         return "several small causes together"
     if cause == "gradients":
-        return f"all_reduce of replicated tables: {share:.1%} of the step"
+        return f"all_reduce of replicated tables, +{share:.1%}"
     values = loads.forward_us + loads.backward_us if cause == "lookup" else loads.columns
     by_rank = values[0].mean(axis=0)
     rank = int(np.argmax(by_rank))
     over = by_rank[rank] / by_rank.mean() - 1
-    if cause == "lookup":
-        return f"imbalance: rank {rank} looks up {over:.0%} more than the mean, {share:.1%} of the step"
-    return f"all_to_all: rank {rank} sends {over:.0%} more than the mean, {share:.1%} of the step"
+    word = "imbalance" if cause == "lookup" else "all_to_all"
+    return f"{word}: rank {rank} {over:.0%} over the mean, +{share:.1%}"
 
 
 def _nowhere(pricer: PlanPricer, rules: Rules, plan: Plan) -> tuple[str, str]:

@@ -24,6 +24,7 @@ def document(choice: Choice) -> dict[str, Any]:
         "plans_priced": found.priced,
         "search_seconds": found.seconds,
         "room_bytes": choice.room_bytes,
+        "level": choice.level,
         "winner": choice.winner.name,
         "candidates": [_candidate(c, choice.winner) for c in choice.candidates],
         "plan": plan_dict(choice.winner.plan),

@@ -6,6 +6,7 @@ from html import escape
 
 from stepsight.report.units import share, size, time
 from stepsight.sharding.choice import Candidate, Choice
+from stepsight.sharding.picture import LEVEL_NOTE
 from stepsight.sharding.plan import plan_summary
 
 _STYLE = """
@@ -31,6 +32,7 @@ def page(choice: Choice) -> str:
 <p class="big">{escape(winner.name)}: {time(winner.step_us)} a step{days}</p>
 <p>{escape(kinds)}. {share(gap)} above the lower bound of {time(found.bound_us)};
 {found.priced:,} plans priced in {found.seconds:.1f} s.</p>
+<p>{escape(LEVEL_NOTE) if choice.level else ""}</p>
 <h2>Plans</h2>
 <table><tr><th>plan</th><th class="n">step</th><th class="n">slower</th><th class="n">imbalance</th>
 <th class="n">fullest rank</th><th>why not</th></tr>

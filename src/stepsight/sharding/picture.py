@@ -12,6 +12,10 @@ from stepsight.sharding.plan import plan_summary
 
 BAR_WIDTH = 32
 MOST_RANKS_LISTED = 16
+LEVEL_NOTE = (
+    "All plans that fit take the same time: the host, the dense part or the link decides here, not the "
+    "tables. The winner is the most even plan. `stepsight predict` shows what bounds the step."
+)
 
 
 def show(choice: Choice, console: Console) -> None:
@@ -19,6 +23,8 @@ def show(choice: Choice, console: Console) -> None:
     console.print(_headline(choice))
     console.print(_candidates(choice))
     console.print(_ranks(choice))
+    if choice.level:
+        console.print(LEVEL_NOTE)
 
 
 def _headline(choice: Choice) -> Text:

@@ -75,6 +75,12 @@ class Plan:
     def named(self, sharder: str) -> Plan:
         return replace(self, sharder=sharder)
 
+    def widened(self, ranks: int) -> Plan:
+        """The same shards where there are more ranks (the new ones stay empty)."""
+        if ranks < self.ranks or any(shard.kind == DATA_PARALLEL for shard in self.shards):
+            raise InputError("plan", f"cannot go from {self.ranks} to {ranks} ranks", "search anew")
+        return replace(self, ranks=ranks)
+
     def memory_bytes(self, tables: Sequence[Table], optimizer: str = "sgd") -> FloatArray:
         """Weights, optimizer state and (data-parallel) gradients of each rank's shards."""
         by_name = {table.name: table for table in tables}
