@@ -48,7 +48,7 @@ def test_every_gpu_of_the_catalogue_has_figures_and_a_source():
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("8xA100-SXM-50G", "did you mean"),
+        ("8xA100-SMX4-40G", "did you mean"),
         ("8xA1000", "known: A100"),
         ("nonsense", "neither a name"),
         ("0xV100", "at least one GPU"),
