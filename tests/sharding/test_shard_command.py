@@ -1,0 +1,103 @@
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from stepsight.commands.shard import command, seconds
+from stepsight.errors import InputError
+from stepsight.sharding.plan import Plan
+
+WORKLOAD = """
+kind = "dlrm"
+batch = 8192
+[dense]
+features = 64
+bottom = [128, 64]
+top = [128, 1]
+interaction = "cat"
+[[tables]]
+count = 6
+rows = 100_000
+dim = 64
+pooling = 40.0
+[[tables]]
+name = "odd"
+rows = 1_000_000
+dim = 128
+pooling = 80.0
+[parallel]
+ranks = 4
+"""
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> str:
+    path = tmp_path / "dlrm.toml"
+    path.write_text(WORKLOAD)
+    return str(path)
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(command, [*arguments, "--budget", "200ms"])
+
+
+def test_the_winner_and_the_runners_up_are_shown(workload):
+    result = run(workload, "--platform", "4xV100-SXM2")
+    assert result.exit_code == 0, result.output
+    assert "best plan" in result.output
+    assert "lower bound" in result.output
+
+
+def test_json_and_the_plan_files(workload, tmp_path):
+    out, torchrec, html = (tmp_path / name for name in ("plan.json", "torchrec.json", "page.html"))
+    result = run(
+        workload, "--platform", "4xV100-SXM2", "--json", "--out", str(out), "--torchrec", str(torchrec),
+        "--html", str(html),
+    )  # fmt: skip
+    data = json.loads(result.stdout)
+    assert data["ranks"] == 4
+    assert data["candidates"][0]["name"] == data["winner"]
+    assert Plan.read(out).ranks == 4
+    assert set(json.loads(torchrec.read_text())) == {"plan"}
+    assert html.read_text().startswith("<!doctype html>")
+
+
+def test_tables_from_a_file_replace_the_workloads(workload, tmp_path):
+    tables = tmp_path / "tables.csv"
+    tables.write_text("name,rows,dim,pooling\na,1000,64,5\nb,1000,64,5\n")
+    data = json.loads(run(workload, "--platform", "4xV100-SXM2", "--tables", str(tables), "--json").stdout)
+    assert data["tables"] == 2
+
+
+def test_drawn_tables(workload):
+    data = json.loads(run(workload, "--platform", "4xA100-SXM4-80G", "--tables", "mixed:1", "--json").stdout)
+    assert 36 <= data["tables"] <= 66
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("1.5", 1.5)])
+def test_budgets(text, expected):
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["soon", "5h", "-1s"])
+def test_a_budget_that_is_no_time(text):
+    with pytest.raises(InputError, match="--budget"):
+        seconds(text)
+
+
+def test_a_platform_that_is_too_small(workload):
+    result = run(workload, "--platform", "2xV100-SXM2")
+    assert isinstance(result.exception, InputError)
+    assert "needs 4" in str(result.exception)
+
+
+def test_only_dlrms_are_sharded(tmp_path):
+    path = tmp_path / "gpt.toml"
+    path.write_text(
+        'kind = "transformer"\nfamily = "gpt2"\nlayers = 1\nhidden = 64\nheads = 2\nffn = 128\nvocab = 100\n'
+        "sequence = 16\nbatch_per_rank = 1\n"
+    )
+    result = run(str(path), "--platform", "1xV100-SXM2")
+    assert isinstance(result.exception, InputError)
+    assert "not a DLRM" in str(result.exception)
