@@ -35,6 +35,8 @@ KIND_STEP, RANK_STEP, LINK_STEP, GPU_STEP, FORCED_STEP, TCP_STEP = 2.0, 1.0, 3.0
 another kind of link, another GPU, a pinned algorithm and TCP for RDMA are taken to be."""
 HARD_RANK_STEP = 3.5
 """A doubled group where links are not alike (mesh, PCIe)."""
+MESH_EXCHANGE_STEP = 2.0
+"""Rings use only the pairs that a mesh joins, an exchange needs them all: a poor stand-in."""
 RELATIVE_SPREAD = 0.25
 """Another machine of the same kind of link, scaled by its rate: 8×H100 → 8×H200, B200, A100."""
 LINK_FAMILY = {
@@ -91,6 +93,8 @@ def _in_node(
             doublings = 0.0 if ranks == 0 else abs(math.log2(shape.ranks / ranks))
             distance = apart + KIND_STEP * bool(names) + rank_step * doublings + FORCED_STEP * forced
             distance += 0.5 * (ranks == 0)
+            if kind == "all_to_all" and names and link.kind == "nvlink_mesh":
+                distance += MESH_EXCHANGE_STEP
             spread = math.hypot(
                 RELATIVE_SPREAD * (not (same_gpu and same_link)), KIND_SPREAD * bool(names),
                 rank_spread * (0.5 if ranks == 0 else doublings),

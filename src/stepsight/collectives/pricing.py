@@ -42,8 +42,8 @@ class Pricing:
 
     def estimate(self, bytes: FloatArray) -> Estimates:
         """Times with the source, spread and note of the piece that each size lies on."""
-        knot = np.clip(np.searchsorted(self.curve.sizes, bytes), 0, len(self.curve) - 1)
-        piece = self.piece_of_knot[knot]
+        between = np.sqrt(self.curve.sizes[1:] * self.curve.sizes[:-1])
+        piece = self.piece_of_knot[np.searchsorted(between, bytes)]
         own = np.array([p.curve.measured_spread for p in self.pieces])
         carried = np.array([p.spread for p in self.pieces])
         source = np.array([int(p.source) for p in self.pieces], dtype=np.int64)[piece]

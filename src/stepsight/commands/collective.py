@@ -1,0 +1,131 @@
+"""``stepsight collective``: the time of a collective on a platform, or an import of measured ones."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stepsight.errors import InputError
+
+UNITS = {
+    "": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30,
+}  # fmt: skip
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
+BYTES_HELP = "Message size: 4096, 256KiB, 1MB, 64M … (as nccl-tests counts it); may be repeated."
+IMPORT_HELP = "Read nccl-tests, rccl-tests or PARAM comms output, or a CSV, into the platform folder."
+
+
+@click.command("collective")
+@click.argument("kind", required=False)
+@click.option(
+    "--platform", "-p", "platform", required=True, help="A name such as 8xA100-SXM4-40G, or a path."
+)
+@click.option("--ranks", "-n", type=click.IntRange(min=1), help="GPUs in the group (default: all).")
+@click.option("--nodes", type=click.IntRange(min=1), help="With --import: nodes that took part.")
+@click.option("--bytes", "-b", "sizes", multiple=True, metavar="SIZE", help=BYTES_HELP)
+@click.option("--import", "imported", type=click.Path(path_type=Path), help=IMPORT_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    kind: str | None, platform: str, ranks: int | None, nodes: int | None, sizes: tuple[str, ...],
+    imported: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Time a collective (KIND: all_reduce, all_to_all, all_gather, reduce_scatter, broadcast, …)."""
+    if imported is not None:
+        if sizes:
+            raise click.UsageError("give --bytes or --import, not both")
+        _import(imported, Path(platform), kind, ranks, nodes, as_json)
+        return
+    if kind is None:
+        raise click.UsageError("name a collective, such as all_reduce")
+    _time(kind, platform, ranks, [parse_bytes(size) for text in sizes for size in text.split(",")], as_json)
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of ``4096``, ``256KiB`` (1024s), ``1MB`` (1000s), ``64M`` (as nccl-tests: 1024s)."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match or match["unit"].lower() not in UNITS:
+        raise InputError(f"--bytes {text}", "not a size", "write 4096, 256KiB, 1MB or 64M")
+    return float(match["number"]) * UNITS[match["unit"].lower()]
+
+
+def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], as_json: bool) -> None:
+    from stepsight.collectives.roofline import bus_factor
+    from stepsight.platform.load import load_platform
+    from stepsight.report.document import to_json
+    from stepsight.workload.program import COLLECTIVE_KINDS
+
+    if kind not in COLLECTIVE_KINDS:
+        raise InputError(f"collective {kind!r}", "unknown", f"one of {', '.join(COLLECTIVE_KINDS)}")
+    if not sizes:
+        sizes = [float(4**i) for i in range(5, 16)]
+    platform = load_platform(platform_name)
+    n = ranks or platform.spec.ranks
+    if n > platform.spec.ranks:
+        raise InputError(
+            f"platform {platform.name}", f"has {platform.spec.ranks} GPUs, the group needs {n}",
+            "name a larger platform or give fewer --ranks",
+        )  # fmt: skip
+    estimates = platform.collectives.estimate(kind, sizes, tuple(range(n)))
+    rows: list[dict[str, Any]] = []
+    for size, estimate in zip(sizes, (estimates[i] for i in range(len(sizes))), strict=True):
+        algbw = size / estimate.time_us / 1e3 if estimate.time_us > 0 else 0.0
+        rows.append({
+            "collective": kind, "platform": platform.name, "ranks": n, "bytes": size,
+            "time_us": estimate.time_us, "low_us": estimate.low_us, "high_us": estimate.high_us,
+            "algbw_GBps": algbw, "busbw_GBps": algbw * bus_factor(kind, n),
+            "source": estimate.source.label, "note": estimate.note,
+        })  # fmt: skip
+    if as_json:
+        click.echo(to_json(rows if len(rows) > 1 else rows[0]))
+    else:
+        _print(rows)
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1))
+    for name in ("bytes", "time µs", "from – to", "busbw GB/s", "source"):
+        table.add_column(name, justify="left" if name == "source" else "right", no_wrap=True)
+    notes = list(dict.fromkeys(row["note"] for row in rows if row["note"]))
+    for row in rows:
+        mark = f" [{notes.index(row['note']) + 1}]" if row["note"] else ""
+        table.add_row(
+            f"{row['bytes']:,.0f}", f"{row['time_us']:,.1f}", f"{row['low_us']:,.1f} – {row['high_us']:,.1f}",
+            f"{row['busbw_GBps']:,.2f}", Text(row["source"] + mark),
+        )  # fmt: skip
+    console = Console(highlight=False, markup=False)
+    console.print(f"{rows[0]['collective']} over {rows[0]['ranks']} GPUs of {rows[0]['platform']}")
+    console.print(table)
+    for number, note in enumerate(notes, start=1):
+        console.print(f"[{number}] {note}")
+
+
+def _import(
+    path: Path, folder: Path, kind: str | None, ranks: int | None, nodes: int | None, as_json: bool
+) -> None:
+    from stepsight.collectives.importing import import_benchmark
+    from stepsight.report.document import to_json
+
+    done = import_benchmark(path, folder, kind, ranks, nodes)
+    first = done.run.timings[0]
+    groups = sorted({(t.kind, t.ranks, t.nodes) for t in done.run.timings})
+    if as_json:
+        click.echo(to_json({
+            "platform": str(folder), "file": str(done.path), "rows": len(done.run.timings),
+            "curves": [{"collective": k, "ranks": n, "nodes": m} for k, n, m in groups],
+            "skipped": list(done.run.skipped), "platform_created": done.created,
+        }))  # fmt: skip
+        return
+    if done.created:
+        click.echo(f"made {folder / 'platform.toml'}: check the GPU and how many a node has")
+    what = f"{first.kind} over {first.ranks} GPUs" if len(groups) == 1 else f"{len(groups)} curves"
+    click.echo(f"{len(done.run.timings)} times of {what} written to {done.path}")
+    for line in done.run.skipped:
+        click.echo(f"left out: {line}", err=True)
