@@ -18,7 +18,8 @@ def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS
     """
     platform = platform.with_ranks(workload.ranks)
     memory = _memory(workload, platform)
-    return predict_job(workload.job(), platform, workload=workload.name, steps=steps, memory=memory)
+    device = "cpu" if platform.spec.host.synchronous else "cuda"
+    return predict_job(workload.job(device), platform, workload=workload.name, steps=steps, memory=memory)
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:
