@@ -10,7 +10,7 @@ from stepsight.prediction.answer import Prediction
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.report.units import share, size, time
 
-BAR_WIDTH = 28
+BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
 COLOURS = {
     "gemm": "blue", "attention": "magenta", "embedding": "green", "vector": "cyan", "conv": "blue",
@@ -51,11 +51,11 @@ def _breakdown(p: Prediction) -> Table:
     table = Table(
         title="where the step goes (mean over ranks)", title_justify="left", box=None, padding=(0, 1)
     )
-    table.add_column("what the device does")
-    table.add_column("time", justify="right")
-    table.add_column("share", justify="right")
-    table.add_column("")
-    table.add_column("step if it were free", justify="right")
+    table.add_column("what the device does", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("step without it", justify="right", no_wrap=True)
     free = {s.category: s.if_free_us for s in p.sensitivities}
     free[EXPOSED] = free.pop("communication", p.step_us)
     free[IDLE] = free.pop("host", p.step_us)
@@ -70,8 +70,8 @@ def _breakdown(p: Prediction) -> Table:
 
 def _ranks(p: Prediction) -> Table:
     table = Table(title="ranks", title_justify="left", box=None, padding=(0, 1))
-    for name in ("rank", "step", "GPU active", "compute", "communication", "exposed", "waiting", "idle"):
-        table.add_column(name, justify="right")
+    for name in ("rank", "step", "active", "compute", "comm.", "exposed", "waiting", "idle"):
+        table.add_column(name, justify="right", no_wrap=True)
     listed = p.ranks if len(p.ranks) <= MOST_RANKS_LISTED else p.ranks[:MOST_RANKS_LISTED]
     if all(_same(r, p.ranks[0]) for r in p.ranks) and len(p.ranks) > 1:
         listed = p.ranks[:1]
