@@ -64,6 +64,16 @@ def fit_catalogue(folder: Path) -> dict[str, Any]:
     }
 
 
+def machine_runs(nccl: MeasuredRows, folder: Path) -> list[list[Run]]:
+    """The runs of every machine, collective and group, for scoring one source by the others."""
+    entries = tomllib.loads(SYSTEMS.read_text(encoding="utf-8"))["system"]
+    found: list[list[Run]] = []
+    for entry in entries:
+        parts = [(_select(rule, nccl, folder), bool(rule.get("forced"))) for rule in entry["rows"]]
+        found += [runs for runs in _runs(parts).values() if len({run.source for run in runs}) > 1]
+    return found
+
+
 def nvswitch_rows(nccl: MeasuredRows) -> MeasuredRows:
     """One-node runs on NVSwitch, which show what doubling a group does."""
     machines = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
@@ -132,6 +142,8 @@ def pool(runs: Sequence[Run]) -> PooledCurve | None:
 
     Runs with a forced algorithm count only where no other run was measured.
     """
+    if not runs:
+        return None
     free = [run for run in runs if not run.forced]
     chosen = free or list(runs)
     chosen = [run for run in chosen if len(run.curve) >= FEWEST_SIZES] or chosen

@@ -1,0 +1,220 @@
+"""Collectives against measurements: sizes, group sizes, stacks and traces that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.collectives.curve import Curve
+from stepsight.collectives.measured_rows import CURVE_KEY, UNSTATED, MeasuredRows, read_nccl, read_paper
+from stepsight.estimate import FloatArray
+from stepsight.validate.score import Score, gmae, mape
+
+TOPIC = "collectives"
+FEWEST_SIZES = 9
+FEWEST_BELOW = 5
+"""Sizes that a curve must keep below the cut when its top is left out."""
+Timer = Callable[[FloatArray], FloatArray]
+Fitter = Callable[[FloatArray, FloatArray], Timer]
+Mask = npt.NDArray[np.bool_]
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """Every score that the folder's tables allow; all are on rows that took no part in the fit."""
+    folder = data / "collectives"
+    found: list[Score] = []
+    if (folder / "nccl.parquet").is_file():
+        nccl = read_nccl(data)
+        found += _sizes(nccl) + _group_sizes(nccl) + _stacks(nccl, data)
+    if (folder / "paper_4xV100.csv").is_file():
+        found += _published_plot(folder / "paper_4xV100.csv")
+    if (folder / "trace_collectives.csv").is_file():
+        from stepsight.validate.trace_collectives import trace_scores
+
+        found += trace_scores(folder / "trace_collectives.csv")
+    return found
+
+
+def measured_curves(
+    rows: MeasuredRows, *, stated_only: bool, least: int = FEWEST_SIZES
+) -> list[tuple[FloatArray, FloatArray]]:
+    """Sizes and median times of every curve; ``stated_only``: with its NCCL version and buffer."""
+    if stated_only:
+        rows = rows.where((rows.nccl_version != UNSTATED) & (rows.in_place != UNSTATED))
+    curves = []
+    for _, run in rows.groups(CURVE_KEY):
+        sizes = np.unique(run.bytes)
+        if len(sizes) >= least:
+            curves.append((sizes, np.array([np.median(run.time_us[run.bytes == size]) for size in sizes])))
+    return curves
+
+
+def every_other(sizes: FloatArray) -> tuple[Mask, Mask]:
+    """Fit on the 1st, 3rd, 5th … size, score the ones between."""
+    fitted = np.arange(len(sizes)) % 2 == 0
+    return fitted, ~fitted & (sizes < sizes[fitted].max())
+
+
+def six_sizes(sizes: FloatArray) -> tuple[Mask, Mask]:
+    """Fit on the six sizes nearest to an even spacing in log2, score all others."""
+    wanted = np.linspace(np.log2(sizes[0]), np.log2(sizes[-1]), 6)
+    fitted = np.zeros(len(sizes), dtype=bool)
+    fitted[[int(np.argmin(np.abs(np.log2(sizes) - at))) for at in wanted]] = True
+    return fitted, ~fitted
+
+
+def below(factor: float) -> Callable[[FloatArray], tuple[Mask, Mask]]:
+    """Fit on sizes up to the largest ÷ factor, score those above."""
+
+    def split(sizes: FloatArray) -> tuple[Mask, Mask]:
+        fitted = sizes <= sizes[-1] / factor
+        return fitted, ~fitted
+
+    return split
+
+
+def left_out(
+    curves: Sequence[tuple[FloatArray, FloatArray]],
+    split: Callable[[FloatArray], tuple[Mask, Mask]],
+    fit: Fitter,
+    least: int = 2,
+) -> list[tuple[float, float]]:
+    """GMAE and MAPE of every curve on its left-out sizes."""
+    errors = []
+    for sizes, times in curves:
+        fitted, scored = split(sizes)
+        if fitted.sum() >= least and scored.any():
+            predicted = fit(sizes[fitted], times[fitted])(sizes[scored])
+            errors.append((gmae(predicted, times[scored]), mape(predicted, times[scored])))
+    return errors
+
+
+def _sizes(nccl: MeasuredRows) -> list[Score]:
+    found = []
+    for stated, which in ((True, "NCCL version stated"), (False, "all runs")):
+        curves = measured_curves(nccl, stated_only=stated)
+        used = f"curves with ≥ {FEWEST_SIZES} sizes, {which}, every other size left out"
+        halves = left_out(curves, every_other, _curve)
+        found += [
+            _over_curves("sizes between", halves, used, 0.5, 0.025),
+            _over_curves("sizes between, 90th percentile", halves, used, 0.9, 0.07),
+            _over_curves("  the same by log-log PCHIP", left_out(curves, every_other, _pchip), used, 0.5),
+        ]
+        six = left_out(curves, six_sizes, _curve)
+        found.append(_over_curves("six sizes known", six, f"all others, {which}", 0.5, 0.038))
+        for factor in (4.0, 16.0):
+            above = left_out(curves, below(factor), _curve, FEWEST_BELOW)
+            bar = 0.057 if factor == 4.0 else None
+            found.append(
+                _over_curves("above the range", above, f"top factor of {factor:g}, {which}", 0.5, bar)
+            )
+    return found
+
+
+def _group_sizes(nccl: MeasuredRows) -> list[Score]:
+    """4 → 8 GPUs on NVSwitch, the doubling learned without any run of the scored machine."""
+    from stepsight.collectives.fit import nvswitch_rows
+    from stepsight.collectives.rank_transfer import KINDS, POSITIONS, doubling_samples, fit_doubling
+    from stepsight.errors import InputError
+
+    try:
+        samples = doubling_samples(nvswitch_rows(nccl))
+    except InputError:  # aiconfigurator-core is not installed here
+        samples = doubling_samples(nccl.where(nccl.nodes == 1))
+    found = []
+    for kind in KINDS:
+        doubled = [s for s in samples if s.kind == kind and s.ranks == 4]
+        errors = []
+        for machine in sorted({s.machine for s in doubled}):
+            others = [s for s in doubled if s.machine != machine]
+            if not others:
+                continue
+            learned = fit_doubling(others)
+            for sample in (s for s in doubled if s.machine == machine):
+                off = np.exp(np.interp(sample.position, POSITIONS, learned) - sample.ln_ratio)
+                errors.append((gmae(off, np.ones_like(off)), mape(off, np.ones_like(off))))
+        if errors:
+            bar = 0.06 if kind in ("all_reduce", "all_to_all") else None
+            used = "runs on NVSwitch at both group sizes, machine left out"
+            found.append(_over_curves(f"4 → 8 GPUs, {kind}", errors, used, 0.5, bar))
+    return found
+
+
+def _stacks(nccl: MeasuredRows, data: Path) -> list[Score]:
+    """A machine's curve from other sources' runs on the same machine."""
+    from stepsight.collectives.fit import machine_runs, pool
+    from stepsight.errors import InputError
+
+    try:
+        machines = machine_runs(nccl, data)
+    except InputError:
+        return []
+    errors: dict[str, list[tuple[float, float]]] = {"below 1 MiB": [], "1 – 8 MiB": [], "8 MiB and more": []}
+    for runs in machines:
+        for run in runs:
+            others = pool([other for other in runs if other.source != run.source])
+            if others is None or run.forced:
+                continue
+            sizes = run.curve.sizes
+            for name, low, high in (
+                ("below 1 MiB", 0, 2**20), ("1 – 8 MiB", 2**20, 2**23), ("8 MiB and more", 2**23, np.inf),
+            ):  # fmt: skip
+                scored = sizes[(sizes >= low) & (sizes < high)]
+                if len(scored):
+                    predicted, measured = others.curve.time_us(scored), run.curve.time_us(scored)
+                    errors[name].append((gmae(predicted, measured), mape(predicted, measured)))
+    return [
+        _over_curves(f"another stack's run, {name}", part, "source left out of the pooled curve", 0.5)
+        for name, part in errors.items()
+        if part
+    ]
+
+
+def _published_plot(path: Path) -> list[Score]:
+    found = []
+    for (kind,), run in read_paper(path).groups(("kind",)):
+        errors = left_out([(run.bytes, run.time_us)], every_other, _curve)
+        bar = 0.04 if kind in ("all_to_all", "all_reduce") else None
+        found.append(
+            _over_curves(
+                f"4×V100 published, {kind}", errors, "every other size left out (plot read ±4 %)", 0.5, bar
+            )
+        )
+    return found
+
+
+def _over_curves(
+    name: str,
+    errors: Sequence[tuple[float, float]],
+    used: str,
+    quantile: float,
+    bar: float | None = None,
+) -> Score:
+    """One line over many curves: the median (or another quantile) of the curves' errors."""
+    table = np.array(errors)
+    which = "median" if quantile == 0.5 else f"{quantile:.0%} quantile"
+    error = float(np.quantile(table[:, 0], quantile))
+    return Score(
+        topic=TOPIC,
+        name=name,
+        rows=len(table),
+        gmae=error,
+        mape=float(np.quantile(table[:, 1], quantile)),
+        rows_used=f"{used}; {which} over curves",
+        target="" if bar is None else f"GMAE ≤ {bar:.1%}",
+        met=None if bar is None else error <= bar,
+    )
+
+
+def _curve(sizes: FloatArray, times: FloatArray) -> Timer:
+    return Curve.fit(sizes, times).time_us
+
+
+def _pchip(sizes: FloatArray, times: FloatArray) -> Timer:
+    from scipy.interpolate import PchipInterpolator
+
+    inner = PchipInterpolator(np.log(sizes), np.log(times))
+    return lambda wanted: np.asarray(np.exp(inner(np.log(wanted))), dtype=np.float64)
