@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from stepsight.trace.events import Event
 from stepsight.trace.link import Launch, LinkedTrace
 from stepsight.trace.tensors import Tensor, dtype_of, tensors_of
@@ -115,17 +113,3 @@ def _dtype_from_kernel(name: str) -> str:
         if mark in name:
             return dtype
     return "fp32"
-
-
-def send_matrix(
-    rows: list[tuple[int, ...]], element_bytes: int, elements_per_split: list[float]
-) -> np.ndarray[tuple[int, int], np.dtype[np.float64]] | None:
-    """The n×n matrix of an uneven all_to_all from every rank's splits; None where they disagree.
-
-    ``elements_per_split`` scales each rank's splits (which count rows) to elements.
-    """
-    n = len(rows)
-    if any(len(r) != n for r in rows):
-        return None
-    matrix = np.array(rows, dtype=np.float64)
-    return matrix * np.array(elements_per_split)[:, None] * element_bytes

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepsight.trace.program import StepProgram, TracedOp, step_program
 from stepsight.trace.run import RankTrace, TraceRun
-from stepsight.workload.program import Collective, Group, Job, RankProgram
+from stepsight.workload.program import Group, Job, Op, RankProgram
 
 SHORTEST_COLLECTIVE_US = 1.0
 
@@ -17,13 +17,6 @@ SHORTEST_COLLECTIVE_US = 1.0
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     """One rank's step, with the host times that the trace shows."""
     return step_program(rank.linked, rank.units, rank.steps[step], rank.resolver, run.world_size)
-
-
-def trace_job(run: TraceRun, step: int = -1) -> Job:
-    """The step of all ranks; a rank without a trace stands in with another's program."""
-    step = step if step >= 0 else typical_step(run)
-    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
-    return job_of(run, programs)
 
 
 def clean_steps(run: TraceRun) -> list[int]:
@@ -73,18 +66,17 @@ def _collectives(program: StepProgram) -> list[tuple[int, TracedOp]]:
     return [(i, t) for i, t in enumerate(program.ops) if t.op.collective is not None]
 
 
-def _without_waiting(run: TraceRun, programs: dict[int, StepProgram], ops: dict[int, list]) -> None:  # type: ignore[type-arg]
+def _without_waiting(run: TraceRun, programs: dict[int, StepProgram], ops: dict[int, list[Op]]) -> None:
     """A collective's own time: from the last rank's arrival to the common end."""
     base = {r.rank: r.base_us for r in run.ranks}
     calls: dict[tuple[str, int], list[tuple[int, int, float, float]]] = defaultdict(list)
     for rank, program in programs.items():
         count: dict[str, int] = defaultdict(int)
         for i, traced in _collectives(program):
-            collective = traced.op.collective
-            assert collective is not None
+            group = traced.op.collective.group if traced.op.collective else ""
             event = traced.launches[-1].gpu[0]
-            key = (collective.group, count[collective.group])
-            count[collective.group] += 1
+            key = (group, count[group])
+            count[group] += 1
             calls[key].append((rank, i, base[rank] + event.ts, base[rank] + event.end))
     for members in calls.values():
         if len(members) < 2:
@@ -93,14 +85,15 @@ def _without_waiting(run: TraceRun, programs: dict[int, StepProgram], ops: dict[
         for rank, i, _, end in members:
             op = ops[rank][i]
             own = max(end - last_arrival, SHORTEST_COLLECTIVE_US)
-            ops[rank][i] = replace(op, collective=replace(op.collective, measured_us=own))
+            if op.collective is not None:
+                ops[rank][i] = replace(op, collective=replace(op.collective, measured_us=own))
 
 
 def _groups(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tuple[Group, ...]]:
     """The process groups that the collectives name."""
     names = {c.group for p in programs.values() for _, t in _collectives(p) if (c := t.op.collective)}
     everyone = tuple(range(run.world_size))
-    result = {"world": (Group("world", everyone),)}
+    result: dict[str, tuple[Group, ...]] = {"world": (Group("world", everyone),)}
     for name in sorted(names - {"world"}):
         result[name] = tuple(_sets_of(run, name)) or (Group(name, everyone),)
     return result

@@ -1,18 +1,97 @@
-"""minimal"""
+"""From a launched kernel and the operator that launched it to a `Kernel` the models can time.
+
+Sizes come from the operator's recorded inputs. Where a trace has none, they are read off
+the launch grid (`grid_sizes`). The kernel's duration is kept beside, for replay alone.
+"""
 
 from __future__ import annotations
+
+import re
+
+from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
+from stepsight.trace.grid_sizes import sized_by_grid
 from stepsight.trace.link import Launch, LinkedTrace
+from stepsight.trace.lookup_map import lookup_kernel
+from stepsight.trace.matmul_map import GEMM_KERNEL, GEMM_OPS, conv_kernel, gemm_by_scalars, gemm_kernel
+from stepsight.trace.tensors import tensors_of
+from stepsight.trace.vector_map import vector_kernel
 from stepsight.workload.program import Kernel
+
+Mapped = Kernel | None
 
 
 def kernel_of(linked: LinkedTrace, launch: Launch, event: Event, stream: str) -> Kernel:
-    return Kernel(
-        "other",
-        (("flops", 0.0), ("read_bytes", 1e3), ("write_bytes", 1e3)),
-        "fp32",
-        stream,
-        event.name[:60],
-        None,
-        event.dur,
-    )
+    """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
+    op = launching_op(linked, launch)
+    mapped = _copy(event) or (_by_operator(linked, launch, op, event) if op else None)
+    mapped = mapped or sized_by_grid(linked, launch, op, event)
+    name = mapped.name or short_name(event.name)
+    return Kernel(mapped.family, mapped.dims, mapped.dtype, stream, name, mapped.lookup, event.dur)
+
+
+def launching_op(linked: LinkedTrace, launch: Launch) -> Event | None:
+    """The innermost operator with sizes that computes; views and allocations launch nothing."""
+    chain = list(linked.chain(launch.op))
+    computing = [e for e in chain if op_class(e.name) != "view" or e.name == "aten::to"]
+    for event in computing:
+        if event.shapes():
+            return event
+    return computing[0] if computing else (chain[0] if chain else None)
+
+
+def short_name(kernel: str) -> str:
+    """A kernel's name without its template arguments and parameters."""
+    name = re.sub(r"^void\s+", "", kernel).replace("(anonymous namespace)::", "")
+    return re.split(r"[<(]", name, maxsplit=1)[0][:80]
+
+
+def _copy(event: Event) -> Mapped:
+    name = event.name
+    size = float(event.args.bytes) if not isinstance(event.args.bytes, str) else float(event.args.bytes or -1)
+    if name.startswith("Memset"):
+        return Kernel.of("fill", name="memset", bytes=max(size, 1.0))
+    if (
+        not name.startswith(("Memcpy", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"))
+        or size < 0
+    ):
+        return None
+    compact = name.replace(" ", "")
+    if "HtoD" in compact or "HostToDevice" in compact:
+        return Kernel.of("copy_h2d", name=_host_memory("memcpy_h2d", name), bytes=size)
+    if "DtoH" in compact or "DeviceToHost" in compact:
+        return Kernel.of("copy_d2h", name=_host_memory("memcpy_d2h", name), bytes=size)
+    return Kernel.of("copy_d2d", name="memcpy_d2d", bytes=size)
+
+
+def _host_memory(name: str, event_name: str) -> str:
+    return f"{name}_pageable" if "Pageable" in event_name else name
+
+
+def _by_operator(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -> Mapped:
+    mapped = lookup_kernel(linked, launch, op, event)
+    if mapped:
+        return mapped
+    tensors = tensors_of(op)
+    if not tensors:
+        return gemm_by_scalars(op) or _concat_by_reader(linked, launch, event)
+    name = op.name.split("::")[-1]
+    if GEMM_KERNEL.search(event.name) or name in GEMM_OPS:
+        made = gemm_kernel(op, event) or conv_kernel(op, event)
+        if made:
+            return made
+    return vector_kernel(op, tensors, event)
+
+
+def _concat_by_reader(linked: LinkedTrace, launch: Launch, event: Event) -> Mapped:
+    """A concatenation whose inputs were not recorded: the next operator reads what it wrote."""
+    if "CatArray" not in event.name:
+        return None
+    for op in linked.ops[launch.op + 1 : launch.op + 12]:
+        if op.tid != linked.ops[launch.op].tid:
+            continue
+        read = max((t.bytes for t in tensors_of(op)), default=0)
+        if read:
+            inputs = float((*event.grid(), 1, 1)[1])
+            return Kernel.of("concat", name="aten::cat", read_bytes=read, write_bytes=read, inputs=inputs)
+    return None

@@ -59,6 +59,7 @@ class KinetoTrace:
     distributed: DistributedInfo | None
     devices: tuple[str, ...]
     base_us: float = 0.0
+    memory_gb: float | None = None
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -152,8 +153,14 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     names = tuple(str(d.get("name", "")) for d in document.deviceProperties)
     return KinetoTrace(
         file.path, kinds[HOST_OP], kinds[ANNOTATION], kinds[RUNTIME], kinds[GPU], kinds[SYNC],
-        kinds[GPU_ANNOTATION], document.distributedInfo, names, document.baseTimeNanoseconds / 1e3, warnings,
+        kinds[GPU_ANNOTATION], document.distributedInfo, names, document.baseTimeNanoseconds / 1e3,
+        _memory_gb(document), warnings,
     )  # fmt: skip
+
+
+def _memory_gb(document: _Document) -> float | None:
+    sizes = [d.get("totalGlobalMem") for d in document.deviceProperties]
+    return sizes[0] / 1e9 if sizes and isinstance(sizes[0], int) else None
 
 
 @contextmanager

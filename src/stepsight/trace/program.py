@@ -6,6 +6,7 @@ trace itself) is decided later.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
@@ -152,7 +153,8 @@ class _Builder:
         traced: TracedCollective | None = None
         for launch in segment.launches:
             if is_collective_kernel(launch.gpu[0]):
-                collective, traced = self._collective(launch, bool(segment.waits))
+                segment.waits += [] if segment.waits else self._input_wait(launch)
+                collective, traced = self._collective(launch)
             else:
                 kernels += [self._kernel(launch, event) for event in launch.gpu]
         if len(kernels) > len(calls) > 0:
@@ -190,14 +192,20 @@ class _Builder:
         kernel = kernel_of(self.linked, launch, event, stream)
         return replace(kernel, measured_us=event.dur + late)
 
-    def _collective(self, launch: Launch, waited: bool) -> tuple[Collective, TracedCollective]:
+    def _input_wait(self, launch: Launch) -> list[Wait]:
+        """A collective waits for what made its input, whether or not the trace shows the call."""
+        found = self.resolver.held_by(launch)
+        index = self.op_of_launch.get(id(found.launch)) if found else None
+        stream = self.program.streams.get(launch.gpu[0].args.stream)
+        return [Wait(stream, index)] if stream is not None and index is not None else []
+
+    def _collective(self, launch: Launch) -> tuple[Collective, TracedCollective]:
         traced = collective_of(self.linked, launch, self.world)
         kernel = launch.gpu[0]
         stream = self.program.streams.get(kernel.args.stream, COMM)
-        after = () if waited or stream == COMPUTE else (COMPUTE,)
         made = Collective(
             traced.kind, traced.bytes if traced.bytes is not None else 0.0, traced.group, stream,
-            traced.dtype, None, kernel.name.split("(")[0], kernel.dur, after,
+            traced.dtype, None, kernel.name.split("(")[0], kernel.dur, (),
         )  # fmt: skip
         return made, traced
 
@@ -229,7 +237,7 @@ class _Builder:
 def _host_times(calls: list[Event], start: float, end: float, t1: float, share: float) -> HostTimes:
     if not calls:
         return HostTimes(t1, 0.0, 0.0, 0.0, share * max(0.0, end - start))
-    gaps = [max(0.0, b.ts - a.end) for a, b in zip(calls, calls[1:], strict=False)]
+    gaps = [max(0.0, b.ts - a.end) for a, b in itertools.pairwise(calls)]
     t2 = max(0.0, calls[0].ts - start)
     t3 = max(0.0, end - calls[-1].end)
     t4 = float(np.mean([c.dur for c in calls]))

@@ -66,6 +66,8 @@ class TraceRun:
     world_size: int
     device: str
     warnings: tuple[str, ...] = field(default=())
+    gpus_on_host: int = 0
+    memory_gb: float | None = None
 
     @property
     def missing(self) -> tuple[int, ...]:
@@ -126,11 +128,10 @@ def _run(traces: list[KinetoTrace], warnings: list[str]) -> TraceRun:
         ranks.append(RankTrace(rank, linked, tuple(find_steps(linked))))
     world = max([t.world_size for t in traces] + [max(r.rank for r in ranks) + 1])
     device = next((t.device for t in traces if t.device), "")
-    run = TraceRun(tuple(ranks), world, device, tuple(warnings))
-    if run.missing:
-        noted = f"{len(run.ranks)} of {world} ranks have a trace; stand-ins take the place of the others"
-        run = TraceRun(run.ranks, world, device, (*warnings, noted))
-    return run
+    if len(ranks) < world:
+        warnings.append(f"{len(ranks)} of {world} ranks have a trace; stand-ins take the place of the others")
+    memory = next((t.memory_gb for t in traces if t.memory_gb), None)
+    return TraceRun(tuple(ranks), world, device, tuple(warnings), len(traces[0].devices), memory)
 
 
 def measured_step_us(run: TraceRun) -> float:

@@ -56,14 +56,19 @@ class WaitResolver:
         if stated is not None and stated.args.wait_on_stream != -1:
             return self._stated_wait(call, stated)
         waiting = self._next_on_thread(call)
-        if waiting is None:
-            return None
+        return self._held_by(waiting, call.ts, taken) if waiting is not None else None
+
+    def held_by(self, launch: Launch) -> StreamWait | None:
+        """What a launch on its own stream must have waited for, where no wait call shows it."""
+        return self._held_by(launch, launch.call.ts, set())
+
+    def _held_by(self, waiting: Launch, before: float, taken: set[int]) -> StreamWait | None:
         stream, began = waiting.gpu[0].args.stream, waiting.gpu[0].ts
         best: Launch | None = None
         for other, launches in self.by_stream.items():
             if other == stream:
                 continue
-            held = self._last_ended(launches, self.stream_starts[other], call.ts, began)
+            held = self._last_ended(launches, self.stream_starts[other], before, began)
             if (
                 held is not None
                 and id(held) not in taken

@@ -1,0 +1,136 @@
+"""Gathers T1–T5 from the host operators of traced steps.
+
+Samples outside 1.5 interquartile ranges are dropped and the mean is kept, with its
+spread. What the profiler itself cost is taken out and remembered beside, so that a
+profiled run can be rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
+from stepsight.workload.program import HostTimes
+
+PROFILER_CPU_EVENT_US = 2.0
+PROFILER_GPU_EVENT_US = 4.0
+"""What recording one host operator and one launch costs (METHOD §2)."""
+_KEPT_SHARE = 0.3
+"""A short call is never taken to be the profiler's cost alone: this much of it stays."""
+FENCE = 1.5
+"""Interquartile ranges beyond which a sample is an outlier."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    """One operator as a trace showed it.
+
+    ``before`` is the operator before it on the host, ``recorded_ops`` the operators recorded
+    inside it (itself included), ``call`` the runtime call of its first launch.
+    """
+
+    name: str
+    before: str
+    launches: int
+    times: HostTimes
+    recorded_ops: int = 1
+    call: str = ""
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Samples by operator, and by operator in its place after another."""
+
+    samples: list[HostSample] = field(default_factory=list)
+    _means: dict[tuple[str, ...], HostTimes] = field(default_factory=dict)
+
+    def add(self, samples: Iterable[HostSample]) -> None:
+        self.samples += samples
+        self._means.clear()
+
+    def individual(self, name: str, before: str, launches: int) -> HostTimes | None:
+        """Mean T1–T5 of an operator, profiler included: in its place, else anywhere.
+
+        The place matters: the gap before the first operator of a step is the data loader's.
+        """
+        if not self._means:
+            self._fill()
+        for key in ((name, str(launches), before), (name, str(launches))):
+            if key in self._means:
+                return self._means[key]
+        return None
+
+    def _fill(self) -> None:
+        groups: dict[tuple[str, ...], list[HostTimes]] = defaultdict(list)
+        for s in self.samples:
+            groups[s.name, str(s.launches), s.before].append(s.times)
+            groups[s.name, str(s.launches)].append(s.times)
+        for key, times in groups.items():
+            table = np.array([(t.t1, t.t2, t.t3, t.t4, t.t5) for t in times])
+            self._means[key] = HostTimes(*(float(trimmed(column).mean()) for column in table.T))
+
+    def overheads(self, host: str, provenance: str) -> Overheads:
+        """The shared table: by operator and by runtime call, without the profiler's cost."""
+        by_name: dict[str, list[HostSample]] = defaultdict(list)
+        for sample in self.samples:
+            by_name[sample.name].append(sample)
+        ops = {name: _stats(samples) for name, samples in sorted(by_name.items())}
+        calls: dict[str, list[float]] = defaultdict(list)
+        for sample in self.samples:
+            if sample.call:
+                calls[sample.call].append(sample.times.t4)
+        launches = {call: _less(np.array(v), PROFILER_GPU_EVENT_US) for call, v in sorted(calls.items())}
+        return Overheads(ops, class_defaults(ops), launches, provenance, host)
+
+
+def trimmed(values: FloatArray) -> FloatArray:
+    """The samples within 1.5 interquartile ranges of the quartiles."""
+    if len(values) < 4:
+        return values
+    low, high = np.percentile(values, [25, 75])
+    reach = FENCE * (high - low)
+    kept: FloatArray = values[(values >= low - reach) & (values <= high + reach)]
+    return kept
+
+
+def _stats(samples: list[HostSample]) -> OpStats:
+    launching = [s for s in samples if s.launches]
+    idle = [s for s in samples if not s.launches]
+    several = [s for s in launching if s.launches > 1]
+
+    def part(name: str, chosen: list[HostSample]) -> Stat | None:
+        if not chosen:
+            return None
+        values = np.array([getattr(s.times, name) for s in chosen])
+        cost = PROFILER_GPU_EVENT_US if name == "t4" else float(np.mean([_share(s, name) for s in chosen]))
+        return _less(values, cost)
+
+    t1 = part("t1", samples)
+    return OpStats(
+        t1, part("t2", launching), part("t3", launching), part("t4", launching), part("t5", several),
+        part("t5", idle),
+    )  # fmt: skip
+
+
+def _share(sample: HostSample, name: str) -> float:
+    """What recording the operators inside cost this part of the operator's time."""
+    if name == "t1":
+        return 0.0
+    times = sample.times
+    gaps = times.t5 * max(sample.launches - 1, 0) if sample.launches else times.t5
+    whole = times.t2 + times.t3 + gaps
+    if whole <= 0:
+        return 0.0
+    return PROFILER_CPU_EVENT_US * sample.recorded_ops * float(getattr(times, name)) / whole
+
+
+def _less(values: FloatArray, cost_us: float) -> Stat:
+    kept = trimmed(values)
+    mean = float(kept.mean())
+    net = max(mean - cost_us, _KEPT_SHARE * mean)
+    return Stat(net, float(kept.std()), len(kept), mean - net)

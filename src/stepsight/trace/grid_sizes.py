@@ -1,0 +1,162 @@
+"""Sizes where a trace recorded no shapes: read off the launch grid and the kernel's own name.
+
+PyTorch's element-wise kernels handle a known number of elements per block; a GEMM's name
+carries its tile and its grid counts the tiles. The reduced size of a GEMM shows in none
+of its own figures, but in the grid of its gradients, which `GemmGrids` looks up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from math import prod
+
+from stepsight.trace.events import Event
+from stepsight.trace.link import NO_OP, Launch, LinkedTrace
+from stepsight.workload.program import Kernel
+
+_TILE = re.compile(r"(?<![a-zA-Z\d])(\d{2,3})x(\d{2,3})(?!\d)")
+_WORK_PER_BLOCK = re.compile(r"elementwise_kernel<(\d+),\s*(\d+)")
+_GEMM = re.compile(r"gemm|nvjet|cutlass|xmma", re.IGNORECASE)
+_UNKNOWN_K = 1024
+"""Where not even a gradient shows the reduced size: a common hidden size."""
+
+
+def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: Event) -> Kernel:
+    """A kernel by its grid: an estimate of its sizes, never of its time."""
+    name = op.name if op else ""
+    dtype = _dtype(event.name)
+    tile = _TILE.search(event.name)
+    if _GEMM.search(event.name) and tile and event.grid():
+        return _gemm(linked, launch, event, dtype, int(tile[1]), int(tile[2]))
+    elements = elements_by_grid(event)
+    width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
+    family = "reduce" if "reduce_kernel" in event.name else "elementwise"
+    if family == "reduce":
+        return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
+    if "CatArray" in event.name:
+        size = elements * width
+        return Kernel.of("concat", dtype, name=name, read_bytes=size, write_bytes=size, inputs=2)
+    size = elements * width
+    if "FillFunctor" in event.name:
+        return Kernel.of("fill", dtype, name=name, bytes=size)
+    inputs = 2 if _binary(event.name) else 1
+    return Kernel.of(
+        "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * size, write_bytes=size
+    )
+
+
+def elements_by_grid(event: Event) -> float:
+    """Elements that a kernel's grid covers."""
+    blocks = prod(event.grid() or (1,))
+    threads = prod(event.block() or (1,))
+    stated = _WORK_PER_BLOCK.search(event.name)
+    if "vectorized_elementwise" in event.name or "unrolled_elementwise" in event.name:
+        # Four elements a thread, whatever the vector width (thread_work_size in PyTorch).
+        return float(blocks * threads * 4)
+    if event.name.startswith("triton"):
+        # Inductor's blocks hold 1024 elements of 128 threads (its 1-D pointwise configuration).
+        return float(blocks * threads * 8)
+    if stated:
+        return float(blocks * int(stated[1]) * int(stated[2]))
+    return float(blocks * threads)
+
+
+def _binary(name: str) -> bool:
+    return (
+        "BinaryFunctor" in name
+        or "CUDAFunctor_add" in name
+        or ("CUDAFunctorOnSelf" not in name and "Functor_add" in name)
+    )
+
+
+def _dtype(name: str) -> str:
+    if "bf16" in name or "BFloat16" in name or "bfloat16" in name:
+        return "bf16"
+    if "Half" in name or "fp16" in name or "f16" in name or "h884" in name or name.startswith("nvjet_h"):
+        return "fp16"
+    if name.startswith("nvjet_t"):
+        return "bf16"
+    return "tf32" if "s1688" in name or "tf32" in name else "fp32"
+
+
+def _gemm(linked: LinkedTrace, launch: Launch, event: Event, dtype: str, tile_m: int, tile_n: int) -> Kernel:
+    grids = _grids(linked)
+    across, down, batch = _tiles(event, tile_m, tile_n)
+    k = grids.reduced_size(linked, launch, across, down)
+    return Kernel.of("gemm", dtype, name="by grid", batch=batch, m=down, n=across, k=k)
+
+
+def _tiles(event: Event, tile_m: int, tile_n: int) -> tuple[int, int, int]:
+    """Columns, rows and batch that the grid covers; its depth is the batch or the K splits."""
+    grid = (*event.grid(), 1, 1, 1)[:3]
+    return grid[0] * tile_m, grid[1] * tile_n, grid[2]
+
+
+@dataclass(slots=True)
+class GemmGrids:
+    """For every forward GEMM without sizes, the output sizes of its gradients.
+
+    The gradient of the input has the reduced size as its width, the gradient of the weight
+    as one of its sides: whichever side is not the forward output's is the reduced size.
+    """
+
+    by_sequence: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    forward: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def reduced_size(self, linked: LinkedTrace, launch: Launch, across: int, down: int) -> int:
+        sequence = _sequence(linked, launch.op)
+        if sequence < 0:
+            return _UNKNOWN_K
+        backward = _is_backward(linked, launch.op)
+        if not backward:
+            widths = [a for a, d in self.by_sequence.get(sequence, []) if _near(d, down)]
+            return min(widths) if widths else _UNKNOWN_K
+        n, m = self.forward.get(sequence, (_UNKNOWN_K, _UNKNOWN_K))
+        # A gradient as tall as the batch sums over the output; the other one sums over the batch.
+        return n if _near(down, m) else m
+
+
+def _near(a: int, b: int) -> bool:
+    return abs(a - b) <= 128
+
+
+_CACHE: dict[int, GemmGrids] = {}
+
+
+def _grids(linked: LinkedTrace) -> GemmGrids:
+    key = id(linked)
+    if key not in _CACHE:
+        _CACHE.clear()
+        _CACHE[key] = _collect(linked)
+    return _CACHE[key]
+
+
+def _collect(linked: LinkedTrace) -> GemmGrids:
+    grids = GemmGrids()
+    for launch in linked.launches:
+        event = launch.gpu[0]
+        tile = _TILE.search(event.name)
+        if not (tile and _GEMM.search(event.name) and event.grid()):
+            continue
+        across, down, _ = _tiles(event, int(tile[1]), int(tile[2]))
+        sequence = _sequence(linked, launch.op)
+        if sequence < 0:
+            continue
+        if _is_backward(linked, launch.op):
+            grids.by_sequence[sequence].append((across, down))
+        else:
+            grids.forward[sequence] = (across, down)
+    return grids
+
+
+def _sequence(linked: LinkedTrace, op: int) -> int:
+    if op == NO_OP:
+        return -1
+    numbers = [e.args.sequence for e in linked.chain(op) if e.args.sequence >= 0]
+    return numbers[-1] if numbers and _is_backward(linked, op) else (numbers[0] if numbers else -1)
+
+
+def _is_backward(linked: LinkedTrace, op: int) -> bool:
+    return any("Backward" in e.name or e.name.startswith("autograd::") for e in linked.chain(op))

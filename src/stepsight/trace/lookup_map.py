@@ -1,0 +1,136 @@
+"""Embedding kernels of a trace as lookups: FBGEMM's table-batched ones and nn.EmbeddingBag's."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lookup import Lookup, TableLookup
+from stepsight.trace.events import Event
+from stepsight.trace.link import Launch, LinkedTrace
+from stepsight.trace.tensors import Tensor, tensors_of
+from stepsight.workload.program import Kernel
+
+_FORWARD = re.compile(
+    r"split_embedding\w*_forward|embedding_forward_split|nbit_split_embedding|EmbeddingBag_updateOutput"
+)
+_BACKWARD = re.compile(r"split_embedding\w*_backward\w*kernel|split_embedding_backward")
+_LOOKUP_OP = re.compile(
+    r"split_embedding_codegen_(?:lookup|forward)|_embedding_bag$|SplitLookupFunction|SplitNoWeight"
+)
+_ASSUMED = IndexDistribution.zipf(1.05)
+"""A trace does not hold the indices; DESIGN's example exponent stands in."""
+
+
+def lookup_kernel(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -> Kernel | None:
+    """The lookup behind an embedding kernel, if it is one and its sizes are known."""
+    forward = bool(_FORWARD.search(event.name))
+    if not forward and not _BACKWARD.search(event.name):
+        return None
+    call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), op)
+    lookup = _from_forward(linked, call) if forward else _from_backward(linked, call, event)
+    if lookup is None:
+        return None
+    family = "embedding" if forward else "embedding_backward"
+    return Kernel(family, (), lookup.tables[0].dtype, name=call.name, lookup=lookup)
+
+
+def _optimizer(name: str) -> str:
+    for known in ("rowwise_adagrad", "adagrad", "adam", "sgd"):
+        if known in name:
+            return known
+    return "none" if "ense" in name else "sgd"
+
+
+def _from_forward(linked: LinkedTrace, call: Event) -> Lookup | None:
+    inputs = tensors_of(call)
+    vectors = [t for t in inputs if len(t.shape) == 1]
+    if call.name.endswith("_embedding_bag"):
+        return _bag(inputs)
+    weights = max((t.elements for t in vectors if t.dtype in ("fp32", "fp16", "bf16", "int8")), default=0)
+    offsets = _offsets(vectors)
+    tables = _tables(vectors)
+    if not weights or offsets is None or not tables:
+        return None
+    batch = max((offsets.elements - 1) // tables, 1)
+    indices = next((t for t in vectors if t is not offsets and t.dtype.startswith("int")
+                    and vectors.index(t) == vectors.index(offsets) - 1), None)  # fmt: skip
+    looked_up = indices.elements if indices else offsets.elements
+    dim = _dim(linked, call, batch, tables)
+    dtype = next((t.dtype for t in vectors if t.elements == weights), "fp32")
+    return _lookup(tables, batch, looked_up / (batch * tables), dim, weights, dtype, _optimizer(call.name))
+
+
+def _tables(vectors: list[Tensor]) -> int:
+    """The number of tables: the weights' offsets have it, D_offsets one more."""
+    sizes = [t.elements for t in vectors if t.dtype.startswith("int")]
+    for size in sizes:
+        if size > 0 and size + 1 in sizes:
+            return size
+    return 0
+
+
+def _offsets(vectors: list[Tensor]) -> Tensor | None:
+    """Of the two long integer vectors side by side, indices then offsets, the second."""
+    whole = [t for t in vectors if t.dtype in ("int64", "int32") and t.elements > 0]
+    for first, second in itertools.pairwise(whole):
+        if (
+            _tables(vectors)
+            and (second.elements - 1) % _tables(vectors) == 0
+            and second.elements > _tables(vectors) + 1
+        ):
+            return second
+        del first
+    return None
+
+
+def _dim(linked: LinkedTrace, call: Event, batch: int, tables: int) -> float:
+    """Mean embedding dim, from the gradient that comes back: batch × sum of dims."""
+    for event in _gradients(linked):
+        for tensor in tensors_of(event):
+            if len(tensor.shape) == 2 and tensor.shape[0] == batch and tensor.shape[1] >= tables:
+                width = tensor.shape[1] / tables
+                if 4 <= width <= 2048:
+                    return width
+    return 64.0
+
+
+def _gradients(linked: LinkedTrace) -> list[Event]:
+    return [e for e in linked.ops if "SplitLookupFunction" in e.name and e.shapes()]
+
+
+def _from_backward(linked: LinkedTrace, call: Event, event: Event) -> Lookup | None:
+    gradient = next((t for t in tensors_of(call) if len(t.shape) == 2), None)
+    if gradient is None:
+        return None
+    batch, total_dim = gradient.shape
+    for forward in linked.ops:
+        if "split_embedding_codegen_lookup" in forward.name:
+            made = _from_forward(linked, forward)
+            if (
+                made
+                and made.tables[0].batch == batch
+                and abs(sum(t.dim for t in made.tables) / total_dim - 1) < 0.05
+            ):
+                return Lookup(made.tables, _optimizer(event.name), True)
+    return None
+
+
+def _lookup(
+    tables: int, batch: int, pooling: float, dim: float, weights: float, dtype: str, optimizer: str
+) -> Lookup:
+    rows = max(int(weights / (tables * dim)), 1)
+    one = TableLookup(rows, max(round(dim), 1), batch, pooling, _ASSUMED, dtype)
+    return Lookup((one,) * tables, optimizer, True)
+
+
+def _bag(inputs: list[Tensor]) -> Lookup | None:
+    if len(inputs) < 3 or len(inputs[0].shape) != 2:
+        return None
+    weight, indices, offsets = inputs[0], inputs[1], inputs[2]
+    batch = max(offsets.elements, 1)
+    table = TableLookup(
+        weight.shape[0], weight.shape[1], batch, indices.elements / batch, _ASSUMED, weight.dtype
+    )
+    return Lookup((table,), "none", False)

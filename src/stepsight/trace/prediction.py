@@ -1,0 +1,104 @@
+"""Predict a traced step: the trace's op stream and host times, kernels timed by the models.
+
+Replay takes every duration from the trace instead, or only those of the categories named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from stepsight.overheads.tables import Overheads
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.answer import Prediction, predict_job
+from stepsight.simulate.price import REPLAYABLE
+from stepsight.simulate.timeline import STEADY_STEPS
+from stepsight.trace.host_times import gathered, with_individual, with_shared
+from stepsight.trace.job import clean_steps, job_of, rank_program, typical_step
+from stepsight.trace.platforms import guess_platform, replay_platform, traced_platform
+from stepsight.trace.program import StepProgram
+from stepsight.trace.run import TraceRun, load_trace, measured_step_us
+from stepsight.workload.program import Job
+
+INDIVIDUAL, SHARED, TRACED = "individual", "shared", "traced"
+"""Whose host times: other steps' or ranks' of the run, a shared table's, the step's own."""
+PREFIX = "platform."
+
+
+def trace_job(
+    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL, shared: Overheads | None = None
+) -> Job:
+    """One step of a run as a job, with host times from ``overheads``."""
+    step = typical_step(run) if step is None else step
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    if overheads == SHARED and shared is not None:
+        programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
+    elif overheads == INDIVIDUAL:
+        programs = _with_others(run, step, programs, shared)
+    return job_of(run, programs)
+
+
+def _with_others(
+    run: TraceRun, step: int, programs: dict[int, StepProgram], fallback: Overheads | None
+) -> dict[int, StepProgram]:
+    """Host times from the other clean steps; with one step only, from the other ranks."""
+    others = [s for s in clean_steps(run) if s != step]
+    if others:
+        pools = {r.rank: gathered(rank_program(run, r, s) for s in others) for r in run.ranks}
+        return {r: with_individual(p, pools[r], fallback) for r, p in programs.items()}
+    if len(programs) < 2:
+        return programs
+    return {
+        r: with_individual(p, gathered(q for other, q in programs.items() if other != r), fallback)
+        for r, p in programs.items()
+    }
+
+
+def predict_trace(
+    paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
+    replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
+    overheads: str | None = None, shared: Overheads | None = None,
+) -> Prediction:  # fmt: skip
+    """Predict (or with ``replay``, rebuild) a step of a trace.
+
+    ``platform`` defaults to the machine of the trace. ``replay`` may name categories
+    ("kernels", "collectives", "host") to take from the trace; True takes all.
+    """
+    run = paths if isinstance(paths, TraceRun) else load_trace(paths)
+    taken = REPLAYABLE if replay is True else tuple(replay or ())
+    chosen, notes = _platform(run, platform, overrides)
+    if taken == REPLAYABLE:
+        chosen = replay_platform(chosen)
+    elif platform is None:
+        chosen = traced_platform(chosen, run)
+    whose = overheads or (TRACED if "host" in taken else INDIVIDUAL)
+    job = trace_job(run, step, whose, shared)
+    if run.missing:
+        notes.append(
+            f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
+        )
+    if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
+        notes.append("one step of one rank: host times are that step's own")
+    notes += [w for w in run.warnings if "stand-ins" not in w]
+    steps = STEADY_STEPS if run.steps > 1 else 1
+    measured = measured_step_us(run)
+    return predict_job(
+        job, chosen, workload=_name(run), replay=taken, steps=steps, measured_us=measured, notes=notes
+    )
+
+
+def _platform(
+    run: TraceRun, platform: str | Platform | None, overrides: Sequence[str]
+) -> tuple[Platform, list[str]]:
+    if isinstance(platform, Platform):
+        return platform, []
+    changes = [o.removeprefix(PREFIX) for o in overrides]
+    if platform:
+        return load_platform(platform, changes), []
+    name = guess_platform(run)
+    return load_platform(name, changes), [f"platform {name}, as the trace's deviceProperties say"]
+
+
+def _name(run: TraceRun) -> str:
+    first = Path(run.ranks[0].path.split("::")[0])
+    return first.name if len(run.ranks) == 1 else first.parent.name
