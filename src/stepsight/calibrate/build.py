@@ -1,0 +1,75 @@
+"""The last stage: fit the journal's samples, rehearse on paper, write the folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepsight.calibrate.fit import fit_samples
+from stepsight.calibrate.folder import write_folder
+from stepsight.calibrate.journal import Journal
+from stepsight.calibrate.plan import NOISE, REHEARSAL
+from stepsight.calibrate.rehearsal import KINDS, InStep, Rehearsal, find_factors
+from stepsight.platform.load import load_platform
+from stepsight.workload.files import parse_workload
+
+NOISY = 0.05
+"""Repeats of kernels or of steps that disagree by more than this make a calibration doubtful."""
+
+
+def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) -> dict[str, Any]:
+    """Write the platform folder from the samples; what there is to say about it."""
+    samples: dict[str, Sequence[Mapping[str, Any]]] = {}
+    for sample in journal.samples:
+        samples.setdefault(sample["stage"], []).append(sample)  # type: ignore[attr-defined]
+    fitted = fit_samples(samples)
+    notes = _notes(samples, fitted.repeat, device, ranks)
+    plain = InStep(dict.fromkeys(KINDS, 1.0), {}, {})
+    write_folder(folder, name, device, ranks, fitted, plain, notes)
+    platform = load_platform(folder)
+    rehearsals = [
+        Rehearsal.of(
+            parse_workload(dict(r["document"]), r["name"]), float(np.median(r["block_us"])), platform, device
+        )
+        for r in samples.get(REHEARSAL, ())
+    ]
+    in_step = find_factors(rehearsals, platform)
+    write_folder(folder, name, device, ranks, fitted, in_step, notes)
+    return {
+        **notes,
+        "in_step": in_step.factors,
+        "rehearsal_spread": round(in_step.spread, 4),
+        "fitted": fitted,
+    }
+
+
+def _notes(
+    samples: Mapping[str, Sequence[Mapping[str, Any]]],
+    repeat: Mapping[str, Mapping[str, float]],
+    device: str,
+    ranks: int,
+) -> dict[str, Any]:
+    """How quiet the machine was, in figures."""
+    blocks = [np.log(r["block_us"]) for r in samples.get(REHEARSAL, ())]
+    step = float(np.median([np.std(b) for b in blocks])) if blocks else 0.0
+    states = list(samples.get(NOISE, ()))
+    stolen = 0.0
+    if len(states) >= 2 and "ticks" in states[0]:
+        ticks = states[-1]["ticks"] - states[0]["ticks"]
+        stolen = (states[-1]["stolen"] - states[0]["stolen"]) / max(ticks, 1)
+    kernel = repeat.get("kernels", {}).get("median", 0.0)
+    return {
+        "device": device,
+        "ranks": ranks,
+        "date": time.strftime("%Y-%m-%d"),
+        "samples": {stage: len(rows) for stage, rows in samples.items() if stage != NOISE},
+        "kernel_repeat_error": kernel,
+        "step_repeat_error": round(step, 4),
+        "load_at_start": states[0]["load"] if states else 0.0,
+        "stolen_share": round(stolen, 4),
+        "noisy": bool(kernel > NOISY or step > NOISY or stolen > 0.02),
+    }

@@ -1,0 +1,123 @@
+"""Collectives between real processes, and how much they and compute slow each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stepsight.calibrate.stopwatch import Stopwatch
+from stepsight.run.worker import Rank
+
+KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
+SIZES = tuple(int(4 * 2**e) for e in (4, 6, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23))
+"""Bytes: 64 to 32 MiB, densest where buckets and pooled embeddings lie."""
+WARM = 2
+CONTENDED_BYTES = (1 << 19, 1 << 21, 1 << 23)
+
+
+def starter(kind: str, size: int, rank: Rank) -> Callable[[], Any]:
+    """A function that starts one collective of ``size`` bytes (nccl-tests' convention) and returns its work."""
+    n = rank.ranks
+    elements = max(size // 4 // n, 1) * n
+    large = torch.ones(elements, device=rank.device)
+    other = torch.empty_like(large)
+    small = torch.ones(elements // n, device=rank.device)
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(large, async_op=True)
+    if kind == "all_to_all":
+        return lambda: dist.all_to_all_single(other, large, async_op=True)
+    if kind == "all_gather":
+        return lambda: dist.all_gather_into_tensor(large, small, async_op=True)
+    if kind == "reduce_scatter":
+        return lambda: dist.reduce_scatter_tensor(small, large, async_op=True)
+    return lambda: dist.broadcast(large, 0, async_op=True)
+
+
+def measure(rank: Rank, wanted: Sequence[tuple[str, int]], repeats: int) -> list[list[float]]:
+    """Each size of each kind, interleaved; every rank's own repeated times.
+
+    Calls follow one another, so each starts when the slowest rank has ended the one before.
+    """
+    stopwatch = Stopwatch(rank.device)
+    starts = [starter(kind, size, rank) for kind, size in wanted]
+    times: list[list[float]] = [[] for _ in wanted]
+    for repeat in range(repeats + WARM):
+        for i, start in enumerate(starts):
+            dist.barrier()
+            calls = _calls(wanted[i][1])
+            taken = [stopwatch.time_us(partial(_finish, start)) for _ in range(calls)]
+            if repeat >= WARM:
+                times[i] += [round(t, 2) for t in taken[1:]]
+    return times
+
+
+def _finish(start: Callable[[], Any]) -> None:
+    start().wait()
+
+
+def _calls(size: int) -> int:
+    """Calls in a row: the first one still carries the barrier's ragged end."""
+    return 6 if size <= 1 << 20 else 3
+
+
+def measure_contention(rank: Rank, repeats: int) -> list[dict[str, Any]]:
+    """Compute and an all_reduce alone and together: how long each takes in either case."""
+    stopwatch, rows = Stopwatch(rank.device), []
+    for size in CONTENDED_BYTES:
+        start = starter("all_reduce", size, rank)
+        for name, work in _computations(rank).items():
+            for repeat in range(repeats + 1):
+                row = _together(stopwatch, start, work)
+                if repeat:
+                    rows.append({"bytes": size, "compute": name, "repeat": repeat, **row})
+    return rows
+
+
+def _computations(rank: Rank) -> dict[str, Callable[[], Any]]:
+    a, b = torch.rand(256, 512, device=rank.device), torch.rand(512, 256, device=rank.device)
+    stream = torch.rand(1 << 20, device=rank.device)
+    return {"gemm": lambda: torch.mm(a, b), "stream": lambda: torch.add(stream, 1.0)}
+
+
+def _together(stopwatch: Stopwatch, start: Callable[[], Any], work: Callable[[], Any]) -> dict[str, float]:
+    dist.barrier()
+    start().wait()
+    alone = stopwatch.time_us(partial(_finish, start))
+    work()
+    once = stopwatch.time_us(lambda: [work() for _ in range(8)]) / 8
+    repeats = max(2, round(3 * alone / once))
+    compute = stopwatch.time_us(lambda: [work() for _ in range(repeats)])
+    dist.barrier()
+    begin = time.perf_counter()
+    done: list[float] = []
+    pending = start()
+    pending.get_future().then(lambda _: done.append(time.perf_counter()))
+    for _ in range(repeats):
+        work()
+    stopwatch.synchronize()
+    compute_end = time.perf_counter()
+    pending.wait()
+    stopwatch.synchronize()
+    end = done[0] if done else time.perf_counter()
+    return {
+        "comm_alone_us": alone, "compute_alone_us": compute,
+        "comm_us": (end - begin) * 1e6, "compute_us": (compute_end - begin) * 1e6,
+    }  # fmt: skip
+
+
+def slowdowns(rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """How many times longer compute takes under a collective, and a collective under compute."""
+    compute, comm = [], []
+    for row in rows:
+        overlapped = min(row["comm_us"], row["compute_us"])
+        lost = max(row["compute_us"] - row["compute_alone_us"], 0.0)
+        compute.append(1 / (1 - min(lost / overlapped, 0.9)))
+        comm.append(max(row["comm_us"] / row["comm_alone_us"], 1.0))
+    compute.sort()
+    comm.sort()
+    return compute[len(compute) // 2], comm[len(comm) // 2]

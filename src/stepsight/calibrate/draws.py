@@ -1,0 +1,109 @@
+"""Random workloads, scaled to a small machine: what calibration rehearses on and validation scores on.
+
+Seeded. Calibration and validation draw from the same ranges with different seeds, so no
+validated configuration took part in a calibration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+CALIBRATION, VALIDATION = 1, 2
+"""First entry of every seed: the two never share a draw."""
+
+# METHOD §7 scaled to ranks of one or two CPU cores: dims, batches, tables per GPU and MLP widths
+# divided by two to eight, so that a step takes tens of milliseconds as it does on a GPU.
+DIMS = (32, 64, 128)
+BATCHES_PER_RANK = (128, 256, 512, 1024)
+TABLES_PER_RANK = (3, 8)
+WIDTHS = (128, 256, 512)
+FEATURES = (128, 256, 512)
+MOST_TABLE_BYTES = 64 << 20
+HEAVY_POOLING = 20.0
+SKEW = (0.0, 1.25)
+
+FAMILIES = ("bert", "gpt2", "xlnet")
+LAYERS = (2, 4)
+HIDDEN = (128, 192, 256, 384)
+SEQUENCES = (32, 64, 128)
+TOKENS_PER_RANK = (64, 1024)
+VOCABULARIES = (2000, 5000, 10000)
+
+Document = dict[str, Any]
+
+
+def random_dlrm(ranks: int, seed: int, role: int = CALIBRATION) -> Document:
+    """A DLRM as its TOML file would read: every other one has only heavy tables (mean pooling ≥ 20)."""
+    rng = np.random.default_rng([role, 1, ranks, seed])
+    heavy = seed % 2 == 0
+    dot = bool(rng.random() < 0.5)
+    width, dim = int(rng.choice(WIDTHS)), int(rng.choice(DIMS))
+    count = int(rng.integers(TABLES_PER_RANK[0] * ranks, TABLES_PER_RANK[1] * ranks + 1))
+    tables = [_table(rng, heavy, dim if dot else int(rng.choice(DIMS))) for _ in range(count)]
+    return {
+        "kind": "dlrm",
+        "name": f"dlrm-{'heavy' if heavy else 'mixed'}-{seed}",
+        "batch": int(rng.choice(BATCHES_PER_RANK)) * ranks,
+        "dense": {
+            "features": int(rng.choice(FEATURES)),
+            "bottom": [width, 2 * width, width // 2, dim],
+            "top": [2 * width, width, width // 2, 1],
+            "interaction": "dot" if dot else "cat",
+        },
+        "tables": tables,
+        "training": {"precision": "fp32", "optimizer": "sgd", "loss": "bce"},
+        "parallel": {"ranks": ranks},
+    }
+
+
+def _table(rng: np.random.Generator, heavy: bool, dim: int) -> Document:
+    rows = int(min(np.exp(rng.uniform(np.log(2e3), np.log(1e6))), MOST_TABLE_BYTES / (4 * dim)))
+    low, high = (HEAVY_POOLING, 3 * HEAVY_POOLING) if heavy else (1.0, HEAVY_POOLING)
+    pooling = round(float(np.exp(rng.uniform(np.log(low), np.log(high)))), 1)
+    skew = round(float(rng.uniform(*SKEW)), 2)
+    return {"rows": rows, "dim": dim, "pooling": pooling, "indices": {"zipf": skew}}
+
+
+def random_transformer(ranks: int, seed: int, role: int = CALIBRATION, family: str = "") -> Document:
+    """A small BERT, GPT-2 or XLNet trained by data parallelism with AdamW."""
+    rng = np.random.default_rng([role, 2, ranks, seed])
+    chosen = family or FAMILIES[seed % len(FAMILIES)]
+    hidden, sequence = int(rng.choice(HIDDEN)), int(rng.choice(SEQUENCES))
+    tokens = np.exp(rng.uniform(*np.log(TOKENS_PER_RANK)))
+    return {
+        "kind": "transformer",
+        "name": f"{chosen}-{seed}",
+        "family": chosen,
+        "layers": int(rng.integers(LAYERS[0], LAYERS[1] + 1)),
+        "hidden": hidden,
+        "heads": hidden // int(rng.choice((32, 64))),
+        "ffn": 4 * hidden,
+        "vocab": int(rng.choice(VOCABULARIES)),
+        "sequence": sequence,
+        "batch_per_rank": max(1, round(float(tokens) / sequence)),
+        "training": {"precision": "fp32", "optimizer": "adamw", "attention": "eager"},
+        "parallel": {"data": ranks},
+    }
+
+
+def tiny_dlrm(ranks: int, seed: int) -> Document:
+    """A DLRM whose kernels take next to no time: its step is the host's."""
+    document = random_dlrm(ranks, seed)
+    tables = [{"rows": 100, "dim": 8, "pooling": 1.0} for _ in range((2 + seed % 3) * ranks)]
+    dense = {"features": 8, "bottom": [16] * (1 + seed % 4) + [8], "top": [16] * (1 + seed % 3) + [1]}
+    interaction = document["dense"]["interaction"]
+    return document | {
+        "name": f"dlrm-tiny-{seed}",
+        "batch": 4 * ranks,
+        "tables": tables,
+        "dense": dense | {"interaction": interaction},
+    }
+
+
+def tiny_transformer(ranks: int, seed: int, family: str) -> Document:
+    """A transformer whose kernels take next to no time."""
+    sizes = {"layers": 1 + seed % 3, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 64, "sequence": 8}
+    document = random_transformer(ranks, seed, family=family)
+    return document | sizes | {"name": f"{family}-tiny-{seed}", "batch_per_rank": 1}

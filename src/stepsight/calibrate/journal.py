@@ -1,0 +1,85 @@
+"""The journal of a calibration: every sample as one JSON line, so that an interrupted one resumes."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from stepsight.errors import InputError, StepsightError
+from stepsight.workload.program import Kernel
+
+FILE = "samples.jsonl"
+KEEP = 40
+"""Raw repeats kept per sample."""
+
+
+def kernel_record(kernel: Kernel) -> dict[str, Any]:
+    """A kernel as JSON holds it."""
+    return {"family": kernel.family, "name": kernel.name, "dtype": kernel.dtype, "dims": dict(kernel.dims)}
+
+
+def kernel_from_record(record: Mapping[str, Any]) -> Kernel:
+    return Kernel(
+        record["family"], tuple((k, float(v)) for k, v in record["dims"].items()), record["dtype"],
+        name=record["name"],
+    )  # fmt: skip
+
+
+def key_of(stage: str, record: Mapping[str, Any]) -> str:
+    """What makes a sample the same sample in a resumed calibration."""
+    named = {k: v for k, v in record.items() if k not in ("times_us", "stage")}
+    return stage + json.dumps(named, sort_keys=True)
+
+
+class Journal:
+    """Samples on disk. Opening it reads what an earlier, interrupted calibration has left."""
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        self.path = folder / FILE
+        self.samples: list[dict[str, Any]] = []
+        if self.path.exists() and not resume:
+            raise InputError(
+                str(folder),
+                "holds an earlier calibration",
+                "add --resume to go on with it, or name a new folder",
+            )
+        if self.path.exists():
+            self.samples = list(_complete_lines(self.path))
+        self._known = {key_of(s["stage"], s) for s in self.samples}
+
+    def known(self, stage: str, record: Mapping[str, Any]) -> bool:
+        """Whether this was measured before."""
+        return key_of(stage, record) in self._known
+
+    def of(self, stage: str) -> list[dict[str, Any]]:
+        return [s for s in self.samples if s["stage"] == stage]
+
+    def add(self, stage: str, records: Iterable[Mapping[str, Any]]) -> None:
+        """Append samples; they are on disk when this returns."""
+        new = [{"stage": stage, **r} for r in records]
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(s) + "\n" for s in new)
+        except OSError as error:
+            raise disk_error(self.path, error) from None
+        self.samples += new
+        self._known.update(key_of(stage, s) for s in new)
+
+
+def disk_error(path: Path, error: OSError) -> StepsightError:
+    """What to tell a user whose folder cannot be written."""
+    if error.errno == errno.ENOSPC:
+        return InputError(str(path), "the disk is full", "free some space, then run again with --resume")
+    return InputError(str(path), f"cannot be written ({error.strerror})", "choose another --out")
+
+
+def _complete_lines(path: Path) -> Iterable[dict[str, Any]]:
+    """Every whole line; the last one may have been cut off when the calibration was interrupted."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            continue

@@ -1,0 +1,71 @@
+"""Kernels timed as a step runs them: among others, all ranks at once, operands as a step leaves them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from stepsight.run.worker import Rank
+from stepsight.workload.program import Kernel
+
+ROUND_BYTES = 160 << 20
+"""Operands of one round: several last-level caches, so that what is not fresh has gone cold."""
+ROUND_KERNELS = 48
+WARM_ROUNDS = 2
+
+
+def rounds_of(kernels: Sequence[Kernel], seed: int) -> Iterator[list[Kernel]]:
+    """Kernels in mixed rounds of about `ROUND_BYTES`: neighbours differ, as they do in a step."""
+    from stepsight.calibrate.torch_kernels import operand_bytes
+
+    order = list(kernels)
+    random.Random(seed).shuffle(order)
+    held, size = [], 0.0
+    for kernel in order:
+        held.append(kernel)
+        size += operand_bytes(kernel)
+        if size >= ROUND_BYTES or len(held) >= ROUND_KERNELS:
+            yield held
+            held, size = [], 0.0
+    if held:
+        yield held
+
+
+def measure(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int) -> list[list[float]]:
+    """In every rank at the same time: one round, repeated; the times of each kernel in µs."""
+    meet(rank)
+    return time_kernels(rank, kernels, repeats, seed * 101 + rank.rank)
+
+
+def meet(rank: Rank) -> None:
+    """Wait until all ranks are here."""
+    import torch.distributed as dist
+
+    if rank.ranks > 1:
+        dist.barrier()
+
+
+def time_kernels(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int) -> list[list[float]]:
+    """Repeated times of each kernel, the kernels in a new order in every repeat."""
+    import torch
+
+    from stepsight.calibrate.stopwatch import Stopwatch
+    from stepsight.calibrate.torch_kernels import prepare, touch
+
+    stopwatch, shuffle = Stopwatch(rank.device), random.Random(seed)
+    times: list[list[float]] = [[] for _ in kernels]
+    with torch.no_grad():
+        calls = [prepare(kernel, rank.device) for kernel in kernels]
+        order = [i for i, call in enumerate(calls) if call is not None]
+        for repeat in range(WARM_ROUNDS + repeats):
+            shuffle.shuffle(order)
+            for i in order:
+                call = calls[i]
+                if call is None:
+                    continue
+                touch(call.fresh)
+                stopwatch.synchronize()
+                taken = stopwatch.time_us(call.call)
+                if repeat >= WARM_ROUNDS:
+                    times[i].append(taken)
+    return times

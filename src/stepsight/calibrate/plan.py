@@ -1,0 +1,57 @@
+"""What a calibration measures, in which order, and how much of its time each stage may take."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepsight.errors import InputError
+
+KERNELS, LOOKUPS, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
+    "kernels", "lookups", "collectives", "contention", "rehearsal", "noise",
+)  # fmt: skip
+SHARES = {KERNELS: 0.36, LOOKUPS: 0.16, COLLECTIVES: 0.10, CONTENTION: 0.04, REHEARSAL: 0.34}
+"""Of the budget. Rehearsal steps tell what no microbenchmark does, so they get as much as the kernels."""
+SHORTEST_S = 20.0
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much there is to do when time allows, and how often each thing is repeated."""
+
+    kernels: int = 1500
+    kernel_repeats: int = 9
+    tables: int = 240
+    table_repeats: int = 7
+    collective_repeats: int = 6
+    contention_repeats: int = 6
+    dlrms: int = 14
+    transformers: int = 9
+    tiny: int = 6
+    steps: int = 8
+    blocks: int = 4
+
+    @classmethod
+    def within(cls, budget_s: float) -> Amounts:
+        """The full amounts from five minutes on; fewer samples, not fewer kinds, below."""
+        share = min(1.0, max(budget_s / 300.0, 0.1))
+        full = cls()
+        return cls(
+            kernels=round(full.kernels * share), tables=round(full.tables * share),
+            dlrms=max(3, round(full.dlrms * share)), transformers=max(3, round(full.transformers * share)),
+            tiny=max(3, round(full.tiny * share)), blocks=full.blocks if share > 0.5 else 2,
+            kernel_repeats=full.kernel_repeats if share > 0.5 else 5,
+        )  # fmt: skip
+
+
+def budget_seconds(text: str) -> float:
+    """``5m``, ``90s``, ``1h``; a bare number is minutes."""
+    match = _BUDGET.fullmatch(text.strip())
+    if not match:
+        raise InputError(f"--budget {text}", "not a length of time", "write 5m, 90s or 1h")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds < SHORTEST_S:
+        raise InputError(f"--budget {text}", "too short to measure anything", f"at least {SHORTEST_S:.0f}s")
+    return seconds

@@ -1,0 +1,132 @@
+"""What lies between microbenchmarks and a step, found on rehearsal steps.
+
+Caches that other operators have emptied, memory that all ranks share, threads of the
+communication library on the rank's own core, Python between operators: each makes a kind of
+work slower by about the same factor in every step. The factors are those that bring the
+simulated steps of random workloads closest to their measured times; where the steps do not
+say, a factor stays at one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.overheads.operators import op_class
+from stepsight.platform.load import Platform
+from stepsight.simulate.engine import Priced
+from stepsight.simulate.price import PricedJob, price
+from stepsight.simulate.tape import launches_of
+from stepsight.simulate.timeline import run
+from stepsight.workload.files import Workload
+from stepsight.workload.program import Collective, Op
+
+KINDS = (
+    "gemm", "vector", "lookup forward", "lookup backward", "communication", "host forward", "host backward",
+    "host optimizer", "host collective",
+)  # fmt: skip
+"""The kinds of work that have a factor of their own."""
+PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.6, 0.6, 0.6, 0.6])
+"""How far ln(factor) is expected from zero: the first guess of the host's times is only a guess."""
+NOISE = 0.03
+"""Repeat noise of a measured step (issue of shared machines: 3–5 % between interleaved blocks)."""
+TURNS = 6
+STEP = 0.05
+_HOST = {"forward": 5, "view": 5, "copy": 5, "backward": 6, "optimizer": 7, "collective": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """One workload with its measured step, priced by the microbenchmarks' models."""
+
+    name: str
+    priced: PricedJob
+    measured_us: float
+    launch_kind: tuple[IntArray, ...]
+    mark_kind: tuple[IntArray, ...]
+
+    @classmethod
+    def of(cls, workload: Workload, measured_us: float, platform: Platform, device: str) -> Rehearsal:
+        priced = price(workload.job(device), platform)
+        launches, marks = [], []
+        for lane in priced.lanes:
+            ops = priced.job.programs[int(lane.programs[0])].ops
+            launches.append(
+                np.array([_launch_kind(op, i) for op in ops for i in range(len(launches_of(op)))])
+            )
+            kind = np.full(lane.lane.tape.marks, 5)
+            for i, op in enumerate(ops):
+                first, last = lane.lane.tape.op_start_mark[i], lane.lane.tape.op_end_mark[i]
+                kind[first : last + 1] = _HOST[op_class(op.name)]
+            marks.append(kind)
+        return cls(workload.name, priced, measured_us, tuple(launches), tuple(marks))
+
+    def step_us(self, factors: FloatArray, platform: Platform) -> float:
+        """The simulated step when every kind of work takes ``factors`` times as long."""
+        lanes = []
+        for lane, launches, marks in zip(self.priced.lanes, self.launch_kind, self.mark_kind, strict=True):
+            host = lane.times.host_us * factors[marks][:, None, None]
+            device = (
+                lane.times.device_us * factors[launches][:, None, None]
+                if len(launches)
+                else lane.times.device_us
+            )
+            lanes.append(replace(lane, times=Priced(host, device)))
+        return run(replace(self.priced, lanes=tuple(lanes)), platform).step_us
+
+
+def _launch_kind(op: Op, position: int) -> int:
+    item = launches_of(op)[position]
+    if isinstance(item, Collective):
+        return 4
+    return {"gemm": 0, "embedding": 2, "embedding_backward": 3}.get(item.family, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class InStep:
+    """The factors by kind of work, and how well the steps are met with and without them."""
+
+    factors: Mapping[str, float]
+    errors_before: Mapping[str, float]
+    errors_after: Mapping[str, float]
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of ln(predicted / measured) over the rehearsals."""
+        return (
+            float(np.sqrt(np.mean(np.square(list(self.errors_after.values()))))) if self.errors_after else 0.0
+        )
+
+
+def find_factors(rehearsals: Sequence[Rehearsal], platform: Platform) -> InStep:
+    """The most probable factors: Gauss–Newton on ln(predicted / measured) with a prior at one."""
+    x = np.zeros(len(KINDS))
+    if not rehearsals:
+        return InStep(dict.fromkeys(KINDS, 1.0), {}, {})
+    first = _errors(rehearsals, x, platform)
+    for _ in range(TURNS):
+        errors = _errors(rehearsals, x, platform)
+        weight = 1 / (NOISE**2 + (0.5 * errors) ** 2)  # a step that was disturbed must not bend the rest
+        slope = np.stack(
+            [(_errors(rehearsals, x + STEP * unit, platform) - errors) / STEP for unit in np.eye(len(x))],
+            axis=1,
+        )
+        normal = slope.T @ (weight[:, None] * slope) + np.diag(PRIOR**-2.0)
+        move = np.linalg.solve(normal, -slope.T @ (weight * errors) - x / PRIOR**2)
+        x = x + np.clip(move, -0.5, 0.5)
+        if np.abs(move).max() < 0.01:
+            break
+    last = _errors(rehearsals, x, platform)
+    names = [r.name for r in rehearsals]
+    factors = {kind: round(float(f), 4) for kind, f in zip(KINDS, np.exp(x), strict=True)}
+    return InStep(
+        factors, dict(zip(names, first.tolist(), strict=True)), dict(zip(names, last.tolist(), strict=True))
+    )
+
+
+def _errors(rehearsals: Sequence[Rehearsal], x: FloatArray, platform: Platform) -> FloatArray:
+    factors = np.exp(x)
+    return np.array([np.log(r.step_us(factors, platform) / r.measured_us) for r in rehearsals])

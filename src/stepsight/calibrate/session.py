@@ -1,0 +1,187 @@
+"""One calibration: the stages in turn, every sample into the journal, within a budget of time."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepsight.calibrate import lookup_bench
+from stepsight.calibrate.journal import Journal, kernel_record
+from stepsight.calibrate.kernel_bench import measure as measure_kernels
+from stepsight.calibrate.kernel_bench import rounds_of
+from stepsight.calibrate.plan import (
+    COLLECTIVES,
+    CONTENTION,
+    KERNELS,
+    LOOKUPS,
+    NOISE,
+    REHEARSAL,
+    SHARES,
+    Amounts,
+)  # fmt: skip
+from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
+from stepsight.run.measure import measure_all
+from stepsight.run.ranks import Ranks
+from stepsight.workload.files import parse_workload
+
+Progress = Callable[[str, int, int], None]
+"""Told the stage, how much of it is done, and how much there is."""
+TOGETHER = 6
+"""Rehearsal workloads whose blocks are interleaved."""
+COLLECTIVES_TOGETHER = 12
+
+
+@dataclass
+class Session:
+    """Measures on a group of ranks what the journal does not hold yet."""
+
+    ranks: Ranks
+    journal: Journal
+    budget_s: float
+    progress: Progress
+    seed: int = 0
+    _started: float = field(default_factory=time.monotonic)
+
+    @property
+    def amounts(self) -> Amounts:
+        return Amounts.within(self.budget_s)
+
+    def run(self) -> None:
+        """All stages; each may use its share of the budget, and what earlier ones left over."""
+        self.journal.add(NOISE, [{"pass": "start", **machine_state()}])
+        spent = 0.0
+        for stage, work in self._stages():
+            spent += SHARES[stage] * self.budget_s
+            work(self._started + spent)
+        self.journal.add(NOISE, [{"pass": "end", **machine_state()}])
+
+    def _stages(self) -> Iterator[tuple[str, Callable[[float], None]]]:
+        yield KERNELS, self._kernels
+        yield LOOKUPS, self._lookups
+        if self.ranks.ranks > 1:
+            yield COLLECTIVES, self._collectives
+            yield CONTENTION, self._contention
+        yield REHEARSAL, self._rehearsal
+
+    def _kernels(self, deadline: float) -> None:
+        amounts = self.amounts
+        workloads = [
+            parse_workload(d, d["name"])
+            for d in rehearsal_documents(self.ranks.ranks, 2 * amounts.dlrms, 2 * amounts.transformers, 0)
+        ]
+        kernels = chosen_kernels(workloads, self.ranks.device, amounts.kernels, self.seed)
+        rounds = list(rounds_of(kernels, self.seed))
+        for i, members in enumerate(self._until(deadline, KERNELS, rounds)):
+            missing = [k for k in members if not self.journal.known(KERNELS, kernel_record(k))]
+            if not missing:
+                continue
+            answers = self.ranks.call(measure_kernels, members, amounts.kernel_repeats, i)
+            new = [
+                {**kernel_record(kernel), "times_us": [_rounded(a[j]) for a in answers]}
+                for j, kernel in enumerate(members)
+                if answers[0][j] and kernel in missing
+            ]
+            self.journal.add(KERNELS, new)
+
+    def _lookups(self, deadline: float) -> None:
+        amounts = self.amounts
+        tables = lookup_bench.random_tables(amounts.tables, self.seed)
+        size = lookup_bench.ROUND_TABLES
+        rounds = [tables[i : i + size] for i in range(0, len(tables), size)]
+        for i, members in enumerate(self._until(deadline, LOOKUPS, rounds)):
+            if all(self.journal.known(LOOKUPS, {**r, "phase": "forward"}) for r in members):
+                continue
+            answers = self.ranks.call(lookup_bench.measure, members, amounts.table_repeats, i)
+            self.journal.add(
+                LOOKUPS,
+                [
+                    {**record, "phase": phase, "times_us": [_rounded(a[j][p]) for a in answers]}
+                    for j, record in enumerate(members)
+                    for p, phase in enumerate(("forward", "backward"))
+                ],
+            )
+
+    def _collectives(self, deadline: float) -> None:
+        from stepsight.calibrate import collective_bench
+
+        n = self.ranks.ranks
+        wanted = [(k, s) for s in collective_bench.SIZES for k in collective_bench.KINDS]
+        rounds = [wanted[i::4] for i in range(4)]
+        for part in self._until(deadline, COLLECTIVES, rounds):
+            missing = [
+                (k, s)
+                for k, s in part
+                if not self.journal.known(COLLECTIVES, {"kind": k, "bytes": s, "ranks": n})
+            ]
+            if missing:
+                repeats = self.amounts.collective_repeats
+                answers = self.ranks.call(collective_bench.measure, missing, repeats)
+                self.journal.add(
+                    COLLECTIVES,
+                    [
+                        {"kind": k, "bytes": s, "ranks": n, "times_us": [a[j] for a in answers]}
+                        for j, (k, s) in enumerate(missing)
+                    ],
+                )
+
+    def _contention(self, deadline: float) -> None:
+        from stepsight.calibrate import collective_bench
+
+        if self.journal.of(CONTENTION):
+            return
+        for _ in self._until(deadline, CONTENTION, [0]):
+            answers = self.ranks.call(collective_bench.measure_contention, self.amounts.contention_repeats)
+            self.journal.add(CONTENTION, [row for rows in answers for row in rows])
+
+    def _rehearsal(self, deadline: float) -> None:
+        a = self.amounts
+        documents = rehearsal_documents(self.ranks.ranks, a.dlrms, a.transformers, a.tiny)
+        # Kinds in turn, so that a budget that ends early has seen all of them.
+        turns = [
+            documents[i :: -(-len(documents) // TOGETHER)] for i in range(-(-len(documents) // TOGETHER))
+        ]
+        for part in self._until(deadline, REHEARSAL, turns):
+            missing = [d for d in part if not self._rehearsed(d["name"])]
+            if not missing:
+                continue
+            workloads = [parse_workload(d, d["name"]) for d in missing]
+            measured = measure_all(self.ranks, workloads, steps=a.steps, blocks=a.blocks)
+            self.journal.add(
+                REHEARSAL,
+                [
+                    {"name": d["name"], "document": d, "block_us": _rounded(m.block_us.tolist())}
+                    for d, m in zip(missing, measured, strict=True)
+                ],
+            )
+
+    def _rehearsed(self, name: str) -> bool:
+        return any(s["name"] == name for s in self.journal.of(REHEARSAL))
+
+    def _until(self, deadline: float, stage: str, work: Sequence[Any]) -> Iterator[Any]:
+        """The pieces of work one by one, as long as there is time; at least one."""
+        for i, piece in enumerate(work):
+            self.progress(stage, i, len(work))
+            if i and time.monotonic() > deadline:
+                self.progress(stage, len(work), len(work))
+                return
+            yield piece
+        self.progress(stage, len(work), len(work))
+
+
+def _rounded(times: Sequence[float]) -> list[float]:
+    return [round(t, 2) for t in times]
+
+
+def machine_state() -> dict[str, Any]:
+    """What else the machine is doing: its load, and time stolen by other tenants of the host."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    state: dict[str, Any] = {"time": round(time.time()), "load": round(load, 2)}
+    stat = Path("/proc/stat")
+    if stat.exists():
+        fields = [int(x) for x in stat.read_text().splitlines()[0].split()[1:]]
+        state |= {"stolen": fields[7] if len(fields) > 7 else 0, "ticks": sum(fields)}
+    return state

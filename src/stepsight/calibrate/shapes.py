@@ -1,0 +1,101 @@
+"""Which kernels a calibration measures: those of random workloads, and a grid around them.
+
+The workloads give the shapes that occur together in real steps; the grid (every size of a
+drawn kernel scaled by a random factor) keeps the models sane beyond them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from stepsight.calibrate.draws import (
+    FAMILIES,
+    Document,
+    random_dlrm,
+    random_transformer,
+    tiny_dlrm,
+    tiny_transformer,
+)  # fmt: skip
+from stepsight.kernels.measured import variant
+from stepsight.kernels.models import EMBEDDING_FAMILIES
+from stepsight.workload.files import Workload
+from stepsight.workload.program import Kernel
+from stepsight.workload.transformer import MODELS
+
+GRID_SHARE = 0.3
+_FREE_SIZES = {
+    "gemm": ("m", "n", "k"), "elementwise": ("elements",), "softmax": ("rows",), "softmax_backward": ("rows",),
+    "layer_norm": ("rows",), "layer_norm_backward": ("rows",), "reduce": ("rows", "cols"), "copy_d2d": ("bytes",),
+    "fill": ("bytes",), "transpose": ("elements",),
+}  # fmt: skip
+"""Sizes that may be changed on their own without contradicting another one."""
+
+
+def rehearsal_documents(ranks: int, dlrms: int, transformers: int, tiny: int) -> list[Document]:
+    """Random workloads of both kinds, and tiny ones in which the host's own time is all there is.
+
+    Transformer families without a builder are left out.
+    """
+    known = [family for family in FAMILIES if family in MODELS]
+    documents = [random_dlrm(ranks, i) for i in range(dlrms)]
+    documents += [random_transformer(ranks, i, family=known[i % len(known)]) for i in range(transformers)]
+    for i in range(tiny):
+        documents.append(tiny_dlrm(ranks, i) if i % 2 else tiny_transformer(ranks, i, known[i % len(known)]))
+    return documents
+
+
+def kernels_of(workloads: Iterable[Workload], device: str) -> list[Kernel]:
+    """Every distinct kernel of these workloads on a device, lookups left out."""
+    seen: dict[Kernel, None] = {}
+    for workload in workloads:
+        for program in workload.job(device).programs:
+            for op in program.ops:
+                for kernel in op.kernels:
+                    if kernel.family not in EMBEDDING_FAMILIES and kernel.lookup is None:
+                        seen.setdefault(kernel)
+    return list(seen)
+
+
+def chosen_kernels(workloads: Sequence[Workload], device: str, most: int, seed: int = 0) -> list[Kernel]:
+    """At most ``most`` kernels, shared fairly among variants: rare ones all, common ones by lot."""
+    rng = np.random.default_rng(seed)
+    groups: dict[str, list[Kernel]] = {}
+    for kernel in kernels_of(workloads, device):
+        groups.setdefault(variant(kernel), []).append(kernel)
+    drawn = int(most * (1 - GRID_SHARE))
+    weights = {name: _weight(name) * len(members) ** 0.5 for name, members in groups.items()}
+    total = sum(weights.values())
+    kept: list[Kernel] = []
+    for name, members in groups.items():
+        share = max(10, round(drawn * weights[name] / total))
+        order = rng.permutation(len(members))[:share]
+        kept += [members[i] for i in order]
+    return kept + _grid(kept, most - len(kept), rng)
+
+
+def _weight(name: str) -> float:
+    """Matrix products have three sizes and most of the time; the others mostly one size."""
+    return 4.0 if name.startswith("gemm/") else 1.0
+
+
+def _grid(kernels: Sequence[Kernel], count: int, rng: np.random.Generator) -> list[Kernel]:
+    free = [k for k in kernels if k.family in _FREE_SIZES]
+    made = []
+    for _ in range(max(count, 0)):
+        kernel = free[int(rng.integers(len(free)))]
+        made.append(scaled(kernel, np.exp(rng.uniform(-1.4, 1.4, 3))))
+    return made
+
+
+def scaled(kernel: Kernel, factors: Sequence[float]) -> Kernel:
+    """The kernel with its free sizes multiplied; what follows from them follows."""
+    sizes = dict(kernel.dims)
+    before = sizes.get("elements", 1.0)
+    for name, factor in zip(_FREE_SIZES[kernel.family], factors, strict=False):
+        sizes[name] = float(max(1, round(sizes.get(name, 1.0) * factor)))
+    if kernel.family == "elementwise":
+        ratio = sizes["elements"] / before
+        sizes["read_bytes"], sizes["write_bytes"] = sizes["read_bytes"] * ratio, sizes["write_bytes"] * ratio
+    return Kernel(kernel.family, tuple(sizes.items()), kernel.dtype, kernel.stream, kernel.name)

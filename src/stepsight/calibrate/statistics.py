@@ -1,0 +1,29 @@
+"""The statistic by which repeated times are read, the same for calibration and for measured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+CANDIDATES = {"median": 0.5, "lower quartile": 0.25, "first decile": 0.1, "minimum": 0.0}
+"""What repeatability is compared for; the number is the quantile."""
+
+
+def typical_us(times: npt.ArrayLike | Sequence[Sequence[float]]) -> float:
+    """The median over all ranks and repeats: what `stepsight run` reports for steps, too."""
+    flat = [t for row in times for t in (row if isinstance(row, (list, tuple)) else [row])]  # type: ignore[union-attr]
+    return float(np.median(flat))
+
+
+def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:
+    """How far one pass lies from another by this statistic: mean |ln ratio| of all pairs of passes."""
+    values = [np.log(np.quantile(p, quantile)) for p in passes]
+    pairs = [abs(a - b) for i, a in enumerate(values) for b in values[i + 1 :]]
+    return float(np.mean(pairs)) if pairs else 0.0
+
+
+def halves(times: Sequence[float]) -> list[list[float]]:
+    """Two interleaved passes out of one: the even and the odd repeats."""
+    return [list(times[0::2]), list(times[1::2])]
