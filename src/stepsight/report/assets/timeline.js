@@ -1,0 +1,266 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("timeline-data").textContent);
+  const root = document.getElementById("timeline");
+  const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip");
+  const picked = root.querySelector(".picked"), pen = canvas.getContext("2d");
+  const HOST_HEIGHT = 16, STREAM_HEIGHT = 24, GAP = 3, RANK_GAP = 16, RULER = 26, NAME_HEIGHT = 18;
+  const rows = [];
+  let height = RULER;
+  for (const rank of data.ranks) {
+    height += NAME_HEIGHT;
+    rank.top = height - NAME_HEIGHT;
+    rank.tracks.forEach((track, index) => {
+      if (!track.start.length) return;
+      const isHost = index === 0;
+      rows.push({ rank, track, isHost, y: height, h: isHost ? HOST_HEIGHT : STREAM_HEIGHT, ...unpack(track) });
+      height += (isHost ? HOST_HEIGHT : STREAM_HEIGHT) + GAP;
+    });
+    rank.bottom = height;
+    height += RANK_GAP;
+  }
+  const whole = [data.from, data.to];
+  let view = [...whole], width = 0, gutter = 0, colours = {}, at = null, frame = 0;
+
+  function unpack(track) {
+    const n = track.start.length, start = new Float64Array(n), end = new Float64Array(n);
+    let ticks = 0;
+    for (let i = 0; i < n; i++) {
+      ticks += track.start[i];
+      start[i] = data.from + ticks * data.tick;
+      end[i] = data.from + (ticks + track.length[i]) * data.tick;
+    }
+    return { start, end };
+  }
+
+  function readColours() {
+    const probe = document.body.appendChild(document.createElement("i"));
+    const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+    colours = { page: style("--page"), raised: style("--raised"), line: style("--line"), ink: style("--ink"),
+      soft: style("--soft"), pink: style("--pink"), of: {}, inkOf: {} };
+    for (const [category, look] of Object.entries(data.looks)) {
+      probe.className = "c-" + look[1];
+      probe.style.cssText = "background:var(--c);color:var(--c-ink)";
+      colours.of[category] = getComputedStyle(probe).backgroundColor;
+      colours.inkOf[category] = getComputedStyle(probe).color;
+    }
+    probe.remove();
+  }
+
+  function describe(row, i) {
+    const kind = data.kinds[row.track.kind[i]].map((s) => data.strings[s]);
+    const [name, category, detail, op, source] = kind;
+    const count = row.track.count ? row.track.count[i] : 1;
+    const word = (data.looks[category] || [category])[0];
+    return { count, category, word, detail, op, source: data.sources[source] || "",
+      name: count > 1 ? count + (row.isHost ? " operators" : " kernels, mostly " + word) : name,
+      lead: row.track.lead ? row.track.lead[i] * data.tick : 0,
+      wait: row.track.wait ? row.track.wait[i] * data.tick : 0 };
+  }
+
+  const x = (us) => gutter + ((us - view[0]) / (view[1] - view[0])) * (width - gutter);
+  const us = (px) => view[0] + ((px - gutter) / (width - gutter)) * (view[1] - view[0]);
+  function time(v) {
+    const a = Math.abs(v);
+    if (a < 1e3) return v.toFixed(a < 10 ? 2 : 1) + " µs";
+    return a < 1e6 ? (v / 1e3).toFixed(2) + " ms" : (v / 1e6).toFixed(2) + " s";
+  }
+
+  function ruler() {
+    const rough = (view[1] - view[0]) / Math.max(2, (width - gutter) / 110);
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= rough);
+    const scale = step >= 1e6 ? [1e6, "s"] : step >= 1e3 ? [1e3, "ms"] : [1, "µs"];
+    const digits = Math.max(0, -Math.floor(Math.log10(step / scale[0]) + 1e-9));
+    pen.fillStyle = colours.soft; pen.strokeStyle = colours.line; pen.lineWidth = 1;
+    pen.font = "12px system-ui, sans-serif"; pen.textBaseline = "middle";
+    for (let t = Math.ceil(view[0] / step) * step; t <= view[1]; t += step) {
+      const px = Math.round(x(t)) + 0.5;
+      pen.beginPath(); pen.moveTo(px, RULER - 6); pen.lineTo(px, height - RANK_GAP); pen.stroke();
+      const label = (t / scale[0]).toFixed(digits) + " " + scale[1];
+      if (px + pen.measureText(label).width / 2 > width) continue;
+      pen.textAlign = px < gutter + 20 ? "left" : "center";
+      pen.fillText(label, px, RULER / 2 - 2);
+    }
+  }
+
+  function firstVisible(row) {
+    let lo = 0, hi = row.end.length;
+    while (lo < hi) { const mid = (lo + hi) >> 1; if (row.end[mid] < view[0]) lo = mid + 1; else hi = mid; }
+    return lo;
+  }
+
+  function slices(row) {
+    let pixel = -1, longest = 0;
+    for (let i = firstVisible(row); i < row.start.length && row.start[i] <= view[1]; i++) {
+      const left = Math.max(x(row.start[i]), gutter), right = Math.min(x(row.end[i]), width);
+      const category = data.strings[data.kinds[row.track.kind[i]][1]];
+      if (right - left < 1) {
+        // Of all that fall on one pixel the longest is seen.
+        const here = Math.floor(left), lasts = row.end[i] - row.start[i];
+        if (here === pixel && lasts <= longest) continue;
+        pixel = here; longest = lasts;
+        pen.fillStyle = colours.of[category]; pen.fillRect(here, row.y, 1, row.h);
+        continue;
+      }
+      const w = Math.max(1, right - left - (right - left > 3 ? 1 : 0));
+      pen.fillStyle = colours.of[category]; pen.fillRect(left, row.y, w, row.h);
+      const wait = row.track.wait ? row.track.wait[i] * data.tick : 0;
+      if (wait > 0) hatch(left, row.y, Math.min(x(row.start[i] + wait), width) - left, row.h);
+      if (w > 34) label(row, i, left, w, category, wait > 0);
+    }
+  }
+
+  function hatch(left, top, w, h) {
+    if (w < 1) return;
+    pen.save(); pen.beginPath(); pen.rect(left, top, w, h); pen.clip();
+    pen.fillStyle = colours.pink; pen.fillRect(left, top, w, h);
+    pen.strokeStyle = colours.of.communication || colours.ink; pen.lineWidth = 1.5; pen.beginPath();
+    for (let d = -h; d < w + h; d += 6) { pen.moveTo(left + d, top + h); pen.lineTo(left + d + h, top); }
+    pen.stroke(); pen.restore();
+  }
+
+  function label(row, i, left, w, category, isHatched) {
+    const words = describe(row, i).name;
+    pen.save(); pen.beginPath(); pen.rect(left, row.y, w - 3, row.h); pen.clip();
+    pen.font = (row.isHost ? "11px" : "12px") + " system-ui, sans-serif";
+    pen.textAlign = "left"; pen.textBaseline = "middle";
+    if (isHatched) { pen.fillStyle = colours.page; pen.fillRect(left + 3, row.y + 4, pen.measureText(words).width + 6, row.h - 8); }
+    pen.fillStyle = isHatched ? colours.ink : colours.inkOf[category];
+    pen.fillText(words, left + 6, row.y + row.h / 2 + 0.5);
+    pen.restore();
+  }
+
+  function draw() {
+    frame = 0;
+    pen.clearRect(0, 0, width, height);
+    for (const rank of data.ranks) {
+      pen.fillStyle = colours.raised;
+      const left = Math.max(gutter, x(rank.window[0])), right = Math.min(width, x(rank.window[1]));
+      if (right > left) pen.fillRect(left, rank.top + NAME_HEIGHT - 3, right - left, rank.bottom - rank.top - NAME_HEIGHT + 3);
+    }
+    ruler();
+    for (const row of rows) slices(row);
+    pen.fillStyle = colours.page; pen.fillRect(0, RULER - 6, gutter, height);
+    pen.textAlign = "left"; pen.textBaseline = "middle";
+    for (const rank of data.ranks) {
+      pen.fillStyle = colours.ink; pen.font = "600 13px system-ui, sans-serif";
+      pen.fillText(rank.name, 0, rank.top + NAME_HEIGHT / 2 - 2);
+    }
+    pen.fillStyle = colours.soft; pen.font = "12px system-ui, sans-serif";
+    for (const row of rows) pen.fillText(row.track.name, 0, row.y + row.h / 2);
+    if (at) highlight();
+  }
+
+  function highlight() {
+    const { row, i } = at, left = Math.max(gutter, x(row.start[i])), right = Math.min(width, x(row.end[i]));
+    const host = rows.find((r) => r.rank === row.rank && r.isHost), { lead } = describe(row, i);
+    pen.strokeStyle = colours.ink; pen.lineWidth = 1.5;
+    pen.strokeRect(left - 0.5, row.y - 0.5, Math.max(2, right - left), row.h + 1);
+    if (row.isHost || !host || !row.track.lead) return;
+    pen.save(); pen.beginPath(); pen.rect(gutter, 0, width, height); pen.clip();
+    pen.beginPath(); pen.moveTo(x(row.start[i] - lead), host.y + host.h); pen.lineTo(x(row.start[i]), row.y); pen.stroke();
+    pen.restore();
+  }
+
+  function find(px, py) {
+    const row = rows.find((r) => py >= r.y && py < r.y + r.h + GAP);
+    if (!row || px < gutter) return null;
+    const t = us(px), slack = (1.5 * (view[1] - view[0])) / (width - gutter);
+    let best = null, nearest = Infinity;
+    for (let i = firstVisible(row); i < row.start.length && row.start[i] <= t + slack; i++) {
+      const away = Math.max(row.start[i] - t, t - row.end[i], 0);
+      if (away <= slack && away <= nearest) { best = i; nearest = away; }
+    }
+    return best === null ? null : { row, i: best };
+  }
+
+  function lines(found) {
+    const { row, i } = found, d = describe(row, i);
+    const said = [time(row.end[i] - row.start[i]) + ", from " + time(row.start[i]) + " to " + time(row.end[i])];
+    if (d.wait > 0) said.push("of which " + time(d.wait) + " waiting for other ranks");
+    if (d.detail) said.push(d.detail);
+    if (d.op) said.push("launched by " + d.op + (d.lead > 0 ? ", " + time(d.lead) + " before it began" : ""));
+    if (d.source) said.push(d.word + " time: " + d.source);
+    return { title: d.name, where: row.rank.name + ", " + row.track.name, said };
+  }
+
+  function point(event) {
+    const box = canvas.getBoundingClientRect(), px = event.clientX - box.left, py = event.clientY - box.top;
+    at = find(px, py);
+    tip.hidden = !at;
+    if (at) {
+      const words = lines(at);
+      tip.replaceChildren(...[["b", words.title], ["span", words.where], ...words.said.map((s) => ["div", s])].map(
+        ([name, content]) => { const e = document.createElement(name); e.textContent = content; return e; }));
+      const left = Math.min(Math.max(0, px + 14), Math.max(0, width - tip.offsetWidth));
+      tip.style.left = left + "px";
+      const below = canvas.offsetTop + py + 18;
+      const fits = box.top + py + 18 + tip.offsetHeight < window.innerHeight;
+      tip.style.top = (fits ? below : canvas.offsetTop + py - 12 - tip.offsetHeight) + "px";
+    }
+    redraw();
+  }
+
+  const redraw = () => { if (!frame) frame = requestAnimationFrame(draw); };
+  function show(from, to) {
+    const most = whole[1] - whole[0], span = Math.min(most, Math.max(to - from, data.tick * 20));
+    const start = Math.min(Math.max(from + (to - from - span) / 2, whole[0]), whole[1] - span);
+    view = [start, start + span];
+    redraw();
+  }
+  const zoom = (factor, centre = (view[0] + view[1]) / 2) =>
+    show(centre - (centre - view[0]) * factor, centre + (view[1] - centre) * factor);
+  const pan = (part) => { const by = (view[1] - view[0]) * part; show(view[0] + by, view[1] + by); };
+  const actions = { in: () => zoom(0.5), out: () => zoom(2), left: () => pan(-0.25), right: () => pan(0.25),
+    all: () => show(...whole) };
+  const keys = { "+": "in", "=": "in", w: "in", "-": "out", s: "out", ArrowLeft: "left", a: "left",
+    ArrowRight: "right", d: "right", 0: "all", Home: "all" };
+
+  function size() {
+    width = root.clientWidth; gutter = width < 560 ? 62 : 92;
+    const density = window.devicePixelRatio || 1;
+    canvas.width = Math.round(width * density); canvas.height = Math.round(height * density);
+    canvas.style.height = height + "px";
+    pen.setTransform(density, 0, 0, density, 0, 0);
+    redraw();
+  }
+
+  let drag = null;
+  canvas.addEventListener("pointerdown", (e) => {
+    drag = { x: e.clientX, view: [...view], moved: false };
+    canvas.setPointerCapture(e.pointerId);
+  });
+  canvas.addEventListener("pointermove", (e) => {
+    if (!drag) return point(e);
+    const by = ((drag.x - e.clientX) / (width - gutter)) * (drag.view[1] - drag.view[0]);
+    drag.moved = drag.moved || Math.abs(drag.x - e.clientX) > 3;
+    if (drag.moved) { tip.hidden = true; at = null; show(drag.view[0] + by, drag.view[1] + by); }
+  });
+  canvas.addEventListener("pointerup", (e) => {
+    if (drag && !drag.moved) {
+      point(e);
+      const words = at && lines(at);
+      picked.textContent = words ? [words.title, words.where, ...words.said].join(" · ") : "";
+    }
+    drag = null;
+  });
+  canvas.addEventListener("pointerleave", () => { if (!drag) { at = null; tip.hidden = true; redraw(); } });
+  canvas.addEventListener("wheel", (e) => {
+    if (e.ctrlKey || e.metaKey) { zoom(Math.exp(e.deltaY * 0.003), us(e.offsetX)); }
+    else if (Math.abs(e.deltaX) > Math.abs(e.deltaY)) pan(e.deltaX / (width - gutter));
+    else return;
+    e.preventDefault();
+  }, { passive: false });
+  canvas.addEventListener("dblclick", (e) => zoom(0.4, us(e.offsetX)));
+  canvas.addEventListener("keydown", (e) => {
+    const action = !e.ctrlKey && !e.metaKey && !e.altKey && keys[e.key];
+    if (action) { actions[action](); e.preventDefault(); }
+  });
+  root.querySelectorAll("[data-do]").forEach((b) => b.addEventListener("click", () => actions[b.dataset.do]()));
+  root.querySelector(".tools").hidden = false;
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); });
+  new ResizeObserver(size).observe(root);
+  readColours();
+  size();
+})();

@@ -1,0 +1,237 @@
+"""The step as a picture: ranks × streams, zoomed and read with the pointer or the keyboard.
+
+The page carries every slice in columns of whole ticks; what could not be told apart at any
+sensible zoom is merged first, so that the file stays small however large the job is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stepsight.estimate import FloatArray, IntArray, Source
+from stepsight.prediction.answer import Prediction
+from stepsight.report.categories import look, source_look
+from stepsight.report.page import Html, asset, tag, text
+from stepsight.report.ranks import Alike, most_telling
+from stepsight.report.units import size
+from stepsight.simulate.tape import launches_of
+from stepsight.simulate.timeline import RankTimes
+from stepsight.workload.program import Collective, Kernel, Op
+
+MOST_SETS = 12
+"""Ranks that differ drawn below each other; more would not be read."""
+MOST_SLICES = 40_000
+MOST_BYTES = 1_500_000
+"""What the picture may add to the page."""
+TICKS = 5_000_000
+"""The step in ticks: far finer than a screen, and short to write."""
+LONGEST_NAME = 90
+NO_DETAIL = 0
+
+
+@dataclass(slots=True)
+class _Words:
+    """Strings, and descriptions of slices made of them, each written once."""
+
+    strings: dict[str, int] = field(default_factory=lambda: {"": NO_DETAIL})
+    kinds: dict[tuple[int, int, int, int, int], int] = field(default_factory=dict)
+
+    def string(self, word: str) -> int:
+        short = word if len(word) <= LONGEST_NAME else word[: LONGEST_NAME - 1] + "…"
+        return self.strings.setdefault(short, len(self.strings))
+
+    def kind(self, name: str, category: str, detail: str = "", op: str = "", source: str = "") -> int:
+        said = (self.string(w) for w in (name, category, detail, op, source))
+        return self.kinds.setdefault(tuple(said), len(self.kinds))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Track:
+    """One line of the picture; times in µs of the job's clock, in order of their start.
+
+    ``lead_us`` is how long before its start a kernel was launched, ``wait_us`` how much of a
+    collective was spent until the last rank came.
+    """
+
+    name: str
+    start_us: FloatArray
+    end_us: FloatArray
+    kind: IntArray
+    lead_us: FloatArray
+    wait_us: FloatArray
+    count: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start_us)
+
+
+def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
+    """The timeline's place on the page, and the script with its data."""
+    drawn = most_telling(sets, prediction.ranks, MOST_SETS)
+    data = _data(prediction, drawn)
+    left_out = prediction.timeline.ranks - sum(len(a.ranks) for a in drawn)
+    said = f"{left_out:,} ranks are not drawn; shown are the busiest, the least busy and the first ones."
+    place = Html(asset("timeline.html").replace("{spoken}", text(_spoken(prediction, drawn))))
+    # "</" must not stand inside a script element, whatever a kernel is called.
+    safe = data.decode().replace("</", "<\\/")
+    script = Html(
+        f'<script type="application/json" id="timeline-data">{safe}</script>'
+        f"<script>\n{asset('timeline.js')}</script>"
+    )
+    return (Html(place + tag("p", said, classes="soft")) if left_out else place), script
+
+
+def _spoken(prediction: Prediction, drawn: Sequence[Alike]) -> str:
+    names = ", ".join(a.label for a in drawn[:4]) + (" …" if len(drawn) > 4 else "")
+    return f"Timeline of {names}: host and streams over the step of {prediction.step_us:.0f} µs"
+
+
+def _data(prediction: Prediction, drawn: Sequence[Alike]) -> bytes:
+    words = _Words()
+    timeline = prediction.timeline
+    ranks = [(a, timeline.rank(a.first)) for a in drawn]
+    tracks = [_tracks(times, words) for _, times in ranks]
+    zero = float(timeline.begin_us.min())
+    first = min((float(t.start_us.min(initial=zero)) for each in tracks for t in each), default=zero)
+    last = float(timeline.end_us.max())
+    tick = max(last - first, 1e-3) / TICKS
+    budget, encoded = MOST_SLICES, b""
+    while not encoded or (len(encoded) > MOST_BYTES and budget > MOST_SETS):
+        merged = _merged(tracks, budget, (last - first) / TICKS, words)
+        shape = {
+            "from": first - zero,
+            "to": last - zero,
+            "tick": tick,
+            "ranks": [
+                {
+                    "name": a.label,
+                    "window": [times.window_us[0] - zero, times.window_us[1] - zero],
+                    "tracks": [_columns(track, first, tick) for track in each],
+                }
+                for (a, times), each in zip(ranks, merged, strict=True)
+            ],
+            "strings": list(words.strings),
+            "kinds": list(words.kinds),
+            "looks": {c: [look(c).word, look(c).colour] for c in _categories(ranks)},
+            "sources": {s.label: source_look(s.label).word for s in Source},
+        }
+        encoded = msgspec.json.encode(shape)
+        budget //= 2
+    return encoded
+
+
+def _categories(ranks: Sequence[tuple[Alike, RankTimes]]) -> list[str]:
+    return sorted({name for _, times in ranks for name in times.lane.category} | {"host"})
+
+
+def _tracks(times: RankTimes, words: _Words) -> list[_Track]:
+    tape = times.lane.lane.tape
+    column = int((times.lane.lane.ranks == times.rank).argmax())
+    ops = times.program.ops
+    kinds = np.array([words.kind(op.name, "host", _op_detail(op)) for op in ops], dtype=np.int64)
+    none = np.zeros(len(ops))
+    host = _Track(
+        "host", times.op_start_us, times.op_end_us, kinds, none, none, np.ones(len(ops), dtype=np.int64)
+    )
+    items = [(op, item) for op in ops for item in launches_of(op)]
+    kernel_kinds = np.array(
+        [
+            words.kind(
+                item.name or (item.kind if isinstance(item, Collective) else item.family),
+                times.lane.category[k], _detail(item), op.name,
+                Source(int(times.lane.source[k, column])).label,
+            )
+            for k, (op, item) in enumerate(items)
+        ],
+        dtype=np.int64,
+    )  # fmt: skip
+    # The middle of the operator stands for the moment it launched.
+    launched = (times.op_start_us[tape.launch_op] + times.op_end_us[tape.launch_op]) / 2
+    tracks = [host]
+    for number, name in enumerate(tape.streams):
+        on = np.flatnonzero(tape.launch_stream == number)
+        on = on[np.argsort(times.start_us[on], kind="stable")]
+        tracks.append(
+            _Track(
+                name, times.start_us[on], times.end_us[on], kernel_kinds[on],
+                np.maximum(times.start_us[on] - launched[on], 0.0), times.begin_us[on] - times.start_us[on],
+                np.ones(len(on), dtype=np.int64),
+            )
+        )  # fmt: skip
+    return tracks
+
+
+def _op_detail(op: Op) -> str:
+    return ", ".join(word for word in (op.phase, op.label) if word)
+
+
+def _detail(item: Kernel | Collective) -> str:
+    if isinstance(item, Collective):
+        return f"{item.kind}, {size(item.bytes)}, group {item.group}"
+    sizes = " ".join(f"{name}={value:g}" for name, value in item.dims)
+    tables = f" {len(item.lookup.tables)} tables" if item.lookup else ""
+    return f"{item.dtype} {sizes}{tables}"
+
+
+def _merged(
+    tracks: Sequence[Sequence[_Track]], budget: int, finest_us: float, words: _Words
+) -> list[list[_Track]]:
+    """The tracks with their shortest neighbours merged until all slices are within the budget."""
+    result = [list(each) for each in tracks]
+    below = finest_us
+    while sum(len(track) for each in result for track in each) > budget:
+        below *= 2
+        result = [[_merge(track, below, words) for track in each] for each in tracks]
+    return result
+
+
+def _merge(track: _Track, below_us: float, words: _Words) -> _Track:
+    """Runs of slices shorter than ``below_us`` that begin in the same such span become one."""
+    if not len(track):
+        return track
+    short = (track.end_us - track.start_us) < below_us
+    span = np.floor(track.start_us / below_us)
+    opens = np.ones(len(track), dtype=bool)
+    opens[1:] = ~(short[1:] & short[:-1] & (span[1:] == span[:-1]))
+    at = np.flatnonzero(opens)
+    count = np.add.reduceat(track.count, at)
+    end = np.maximum.reduceat(track.end_us, at)
+    longest = _longest(track, at)
+    names = list(words.strings)
+    by_number = list(words.kinds)
+    many = {k: words.kind("", names[by_number[k][1]]) for k in np.unique(longest[count > 1]).tolist()}
+    kind = np.array([many[k] if n > 1 else k for k, n in zip(longest.tolist(), count.tolist(), strict=True)])
+    return _Track(
+        track.name, track.start_us[at], end, kind,
+        np.where(count > 1, 0.0, track.lead_us[at]), np.where(count > 1, 0.0, track.wait_us[at]), count,
+    )  # fmt: skip
+
+
+def _longest(track: _Track, at: IntArray) -> IntArray:
+    """The kind of the longest slice of every run."""
+    group = np.repeat(np.arange(len(at)), np.diff([*at, len(track)]))
+    order = np.lexsort((track.end_us - track.start_us, group))
+    last = np.append(np.flatnonzero(np.diff(group[order])), len(group) - 1)
+    return np.asarray(track.kind[order[last]], dtype=np.int64)
+
+
+def _columns(track: _Track, first_us: float, tick: float) -> dict[str, Any]:
+    """Starts as differences, everything in ticks; columns that say nothing are left out."""
+    start = np.rint((track.start_us - first_us) / tick).astype(np.int64)
+    length = np.rint((track.end_us - first_us) / tick).astype(np.int64) - start
+    columns = {
+        "start": np.diff(start, prepend=0),
+        "length": length,
+        "kind": track.kind,
+        "lead": np.rint(track.lead_us / tick).astype(np.int64),
+        "wait": np.rint(track.wait_us / tick).astype(np.int64),
+        "count": track.count,
+    }
+    empty = {"lead": 0, "wait": 0, "count": 1}
+    kept = {n: c for n, c in columns.items() if n not in empty or (c != empty[n]).any()}
+    return {"name": track.name, **{name: column.tolist() for name, column in kept.items()}}
