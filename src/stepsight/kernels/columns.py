@@ -39,6 +39,12 @@ class Batch:
     def __len__(self) -> int:
         return len(self.positions)
 
+    def take(self, rows: IntArray) -> Batch:
+        """Some of the kernels, by their position within this batch."""
+        dims = {key: column[rows] for key, column in self.dims.items()}
+        names = [self.names[i] for i in rows] if self.names else self.names
+        return Batch(self.family, self.dtype, dims, names, self.positions[rows])
+
     @property
     def element_bytes(self) -> FloatArray:
         width = DTYPE_BYTES.get(self.dtype, UNKNOWN_DTYPE_BYTES)

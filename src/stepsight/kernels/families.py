@@ -38,19 +38,20 @@ def _gemm_bytes(d: Dims, e: FloatArray) -> FloatArray:
     return e * d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + d["m"] * d["n"])
 
 
-def _conv_out(d: Dims) -> tuple[FloatArray, FloatArray]:
+def conv_output(d: Dims) -> tuple[FloatArray, FloatArray]:
+    """Height and width of a convolution's output."""
     h = np.floor((d["h"] + 2 * d["padding"] - d["kh"]) / d["stride"]) + 1
     w = np.floor((d["w"] + 2 * d["padding"] - d["kw"]) / d["stride"]) + 1
     return np.maximum(h, 1), np.maximum(w, 1)
 
 
 def _conv_flops(d: Dims) -> FloatArray:
-    ho, wo = _conv_out(d)
+    ho, wo = conv_output(d)
     return 2 * d["batch"] * d["c_out"] * ho * wo * (d["c_in"] / d["groups"]) * d["kh"] * d["kw"]
 
 
 def _conv_bytes(d: Dims, e: FloatArray) -> FloatArray:
-    ho, wo = _conv_out(d)
+    ho, wo = conv_output(d)
     weights = d["c_out"] * (d["c_in"] / d["groups"]) * d["kh"] * d["kw"]
     return e * (d["batch"] * d["c_in"] * d["h"] * d["w"] + weights + d["batch"] * d["c_out"] * ho * wo)
 

@@ -3,68 +3,184 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from stepsight.estimate import Estimates
+from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.kernels.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.columns import Batch, batches
-from stepsight.kernels.roofline import roofline
+from stepsight.kernels.learned import EventPath, LearnedModel
+from stepsight.kernels.machine import Machine
+from stepsight.kernels.measured import FILE as MEASURED_FILE
+from stepsight.kernels.measured import MeasuredKernels
+from stepsight.kernels.roofline import SPREAD_ROOFLINE, roofline
+from stepsight.kernels.streams import STREAMS, Streamed, cached_streams, stream_estimates
+from stepsight.kernels.transfer import Choice, choose
 from stepsight.platform.spec import GpuSpec
 from stepsight.workload.program import Kernel
 
 EMBEDDING_FAMILIES = frozenset({"embedding", "embedding_backward"})
+STREAMS_FILE = "streams.json"
+LOOKUPS_FILE = "embedding.json"
+FAR_OUTSIDE = 0.7
+"""E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
 
 
-class EmbeddingEstimator(Protocol):
-    """Times embedding lookups, which depend on which rows are asked for."""
+class Estimator(Protocol):
+    """Times kernels of some families by other means than columns of sizes."""
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates: ...
 
 
 @dataclass(slots=True)
 class KernelModels:
-    """Kernel times on one GPU: device time only, without launch or host."""
+    """Kernel times on one GPU: device time only, without launch or host.
+
+    ``measured`` are the models of a calibrated platform, which then answer for all but lookups.
+    """
 
     spec: GpuSpec
-    _embedding: EmbeddingEstimator | None = field(default=None, repr=False)
+    shipped: tuple[LearnedModel, ...] = ()
+    streams: tuple[Streamed, ...] = ()
+    measured: Estimator | None = None
+    _embedding: Estimator | None = field(default=None, repr=False)
+    _choices: dict[tuple[str, str, str], Choice | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> KernelModels:
         """The shipped models for this GPU, or its relatives' carried over by the specification."""
-        return cls(spec)
+        return cls(spec, shipped_models(), cached_streams(SHIPPED / STREAMS_FILE))
+
+    @classmethod
+    def load(cls, folder: Path, spec: GpuSpec) -> KernelModels:
+        """The models that calibration left in a platform's folder; the shipped ones where it has none."""
+        models = cls.for_gpu(spec)
+        if (folder / "kernels" / MEASURED_FILE).is_file():
+            models.measured = MeasuredKernels.load(folder)
+        if (folder / LOOKUPS_FILE).is_file():
+            models._embedding = _lookups(folder)
+        return models
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Times of many kernels at once, in the order given."""
-        n = len(kernels)
-        time_us, spread = np.zeros(n), np.zeros(n)
-        source = np.zeros(n, dtype=np.int64)
-        notes: dict[int, str] = {}
+        parts: list[tuple[Batch, Estimates]] = []
         for batch in batches(kernels):
-            if batch.family in EMBEDDING_FAMILIES and _embedding_is_built():
-                part = self._embedding_model().estimate([kernels[i] for i in batch.positions])
+            if batch.family in EMBEDDING_FAMILIES:
+                parts.append((batch, self._embedding_model().estimate([kernels[i] for i in batch.positions])))
+            elif self.measured is not None:
+                parts.append((batch, self.measured.estimate([kernels[i] for i in batch.positions])))
             else:
-                part = self.estimate_batch(batch)
-            time_us[batch.positions] = part.time_us
-            source[batch.positions] = part.source
-            spread[batch.positions] = part.spread
-            notes.update({int(batch.positions[i]): note for i, note in part.notes.items()})
-        return Estimates(time_us, source, spread, notes)
+                parts.append((batch, self.estimate_batch(batch)))
+        return scatter(parts, len(kernels))
 
-    def estimate_batch(self, batch: Batch) -> Estimates:
-        """Times of one family's kernels given as columns (no embedding families)."""
-        return roofline(batch, self.spec)
+    def estimate_batch(self, batch: Batch, stacks: Sequence[str] | None = None) -> Estimates:
+        """Times of one family's kernels given as columns (no embedding families).
 
-    def _embedding_model(self) -> EmbeddingEstimator:
+        ``stacks`` names the software stack each row ran on, where that is known.
+        """
+        if len(batch) == 0:
+            return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
+        parts = []
+        for variant, rows in _variants(batch):
+            part = batch if len(rows) == len(batch) else batch.take(rows)
+            chosen = self._choice(batch.family, batch.dtype, variant)
+            if chosen is not None:
+                stack = None if stacks is None else [stacks[i] for i in rows]
+                answer = self._learned(part, chosen, stack)
+            elif batch.family in STREAMS:
+                fitted, exact = self._stream()
+                answer = stream_estimates(part, self.spec, fitted, exact)
+            else:
+                answer = roofline(part, self.spec)
+            parts.append((rows, answer))
+        return _joined(parts, len(batch))
+
+    def event_path(self, batch: Batch) -> list[EventPath]:
+        """What CUDA events around each operator would add to its kernel (see `EventPath`)."""
+        paths = [EventPath()] * len(batch)
+        for variant, rows in _variants(batch):
+            chosen = self._choice(batch.family, batch.dtype, variant)
+            fitted, _ = self._stream()
+            for i in rows:
+                if chosen is not None:
+                    paths[i] = chosen.models[0].path
+                elif fitted is not None:
+                    paths[i] = fitted.path.get(batch.names[i], EventPath())
+        return paths
+
+    def _learned(self, batch: Batch, chosen: Choice, stack: Sequence[str] | None) -> Estimates:
+        logs, far = [], np.zeros(len(batch))
+        for model, machine in zip(chosen.models, chosen.machines, strict=True):
+            time_us, outside = model.time_us(batch, machine, stack)
+            logs.append(np.log(time_us))
+            far = np.maximum(far, outside)
+        # Relatives err towards their own library's weak spots, which do not carry over: take the best.
+        time_us = np.exp(np.min(logs, axis=0))
+        spread = np.where(
+            far > 0, np.hypot(chosen.spread, SPREAD_ROOFLINE * (1 - np.exp(-far))), chosen.spread
+        )
+        answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
+        notes = dict(answer.notes)
+        for i in np.nonzero(far > FAR_OUTSIDE)[0]:
+            notes[int(i)] = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))
+        return Estimates(time_us, answer.source, spread, notes)
+
+    def _choice(self, family: str, dtype: str, variant: str) -> Choice | None:
+        key = (family, dtype, variant)
+        if key not in self._choices:
+            self._choices[key] = choose(self.shipped, self.spec, family, dtype, variant)
+        return self._choices[key]
+
+    def _stream(self) -> tuple[Streamed | None, bool]:
+        mine = Machine.of(self.spec, "fp32")
+        for stream in self.streams:
+            if stream.machine.same_chip(mine):
+                return stream, True
+        return None, False
+
+    def _embedding_model(self) -> Estimator:
         if self._embedding is None:
             module = importlib.import_module("stepsight.kernels.embedding.model")
-            model: EmbeddingEstimator = module.EmbeddingModel.for_gpu(self.spec)
+            model: Estimator = module.EmbeddingModel.for_gpu(self.spec)
             self._embedding = model
         return self._embedding
 
 
-def _embedding_is_built() -> bool:
-    return importlib.util.find_spec("stepsight.kernels.embedding.model") is not None
+def scatter(parts: Iterable[tuple[Batch, Estimates]], n: int) -> Estimates:
+    """Answers of many batches back in the order of the kernels they came from."""
+    return _joined([(batch.positions, answer) for batch, answer in parts], n)
+
+
+def _joined(parts: Sequence[tuple[np.typing.NDArray[np.int64], Estimates]], n: int) -> Estimates:
+    if len(parts) == 1 and len(parts[0][0]) == n and (n == 0 or parts[0][0][-1] == n - 1):
+        return parts[0][1]
+    time_us, spread = np.zeros(n), np.zeros(n)
+    source = np.zeros(n, dtype=np.int64)
+    notes: dict[int, str] = {}
+    for at, answer in parts:
+        time_us[at], source[at], spread[at] = answer.time_us, answer.source, answer.spread
+        notes.update({int(at[i]): note for i, note in answer.notes.items()})
+    return Estimates(time_us, source, spread, notes)
+
+
+def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
+    """Which measured variant each kernel is: a GEMM is batched or not; the others have one."""
+    everything = np.arange(len(batch))
+    if batch.family != "gemm":
+        return [("", everything)]
+    batched: FloatArray = batch.dims["batch"]
+    many = batched > 1
+    if batch.names:
+        many = many | np.fromiter((name == "bmm" for name in batch.names), dtype=bool, count=len(batch))
+    groups = [("bmm", everything[many]), ("linear", everything[~many])]
+    return [(variant, rows) for variant, rows in groups if len(rows)]
+
+
+def _lookups(folder: Path) -> Estimator:
+    from stepsight.kernels.embedding.measured import MeasuredLookups
+
+    return MeasuredLookups.load(folder)

@@ -1,0 +1,34 @@
+"""``stepsight fit``: refit the shipped models from measured tables."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+SUBCOMMANDS = {
+    "kernels": ("stepsight.kernels.fit.command", "Kernel models, from the measured kernel tables."),
+}
+"""Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
+
+
+class LazySubcommands(click.Group):
+    """Shows every subcommand without importing what it fits with."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        found = importlib.import_module(SUBCOMMANDS[cmd_name][0]).command
+        return found if isinstance(found, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in SUBCOMMANDS.items()])
+
+
+@click.group(cls=LazySubcommands)
+def command() -> None:
+    """Refit the shipped models from measured tables."""

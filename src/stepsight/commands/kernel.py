@@ -1,0 +1,130 @@
+"""``stepsight kernel``: time one kernel, or a table of kernels, on a GPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from stepsight.errors import InputError
+
+
+@click.command()
+@click.argument("family", required=False)
+@click.option("--gpu", help="A GPU of the catalogue; for a table, the GPU of rows that name none.")
+@click.option("--dtype", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, fp8 …")
+@click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, such as m=4096.")
+@click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
+@click.option("--table", type=click.Path(path_type=Path), help="CSV or parquet: one kernel a row.")
+@click.option("--out", type=click.Path(path_type=Path), help="CSV for the table with its times.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    family: str | None,
+    gpu: str | None,
+    dtype: str,
+    dims: tuple[str, ...],
+    name: str,
+    table: Path | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Time one kernel of FAMILY, or every row of a table.
+
+    \b
+    stepsight kernel gemm --gpu H100 --dtype bf16 --dim m=4096 --dim n=4096 --dim k=4096
+    stepsight kernel --table rows.csv --out out.csv
+    """
+    if table is not None:
+        _table(table, out, gpu, as_json)
+    elif family is not None:
+        _single(family, gpu, dtype, dims, name, as_json)
+    else:
+        raise InputError("stepsight kernel", "neither a family nor --table is given", "see --help")
+
+
+def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None:
+    from stepsight.kernels.table_files import read_table, time_table, write_table
+
+    content = read_table(path)
+    times = time_table(content, str(path), gpu)
+    if out is not None:
+        write_table(out, content, times)
+    counts = {label: times.source.count(label) for label in dict.fromkeys(times.source)}
+    if as_json:
+        click.echo(json.dumps({"rows": len(times.source), "sources": counts, "out": str(out or "")}))
+        return
+    shown = ", ".join(f"{count} {label}" for label, count in counts.items())
+    click.echo(f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else ""))
+
+
+def _single(
+    family: str, gpu: str | None, dtype: str, dims: tuple[str, ...], name: str, as_json: bool
+) -> None:
+    from stepsight.kernels.families import FAMILIES
+    from stepsight.kernels.models import KernelModels
+    from stepsight.kernels.roofline import speed_of_light_us
+    from stepsight.platform.gpus import load_gpu
+    from stepsight.records import nearest
+    from stepsight.workload.program import DTYPE_BYTES
+
+    if family not in FAMILIES or not FAMILIES[family].dims:
+        known = [key for key, value in FAMILIES.items() if value.dims]
+        raise InputError(f"kernel family {family!r}", "unknown", nearest(family, known))
+    if dtype not in DTYPE_BYTES:
+        raise InputError(f"--dtype {dtype}", "unknown", nearest(dtype, DTYPE_BYTES))
+    if gpu is None:
+        raise InputError("--gpu", "missing", "name a GPU; stepsight platforms lists them")
+    sizes = _sizes(family, dims, FAMILIES[family].dims)
+    batch = _batch(family, dtype, sizes, name)
+    spec = load_gpu(gpu)
+    estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
+    light = float(speed_of_light_us(batch, spec)[0])
+    answer = {
+        "family": family,
+        "gpu": spec.name,
+        "dtype": dtype,
+        "dims": sizes,
+        "time_us": estimate.time_us,
+        "low_us": estimate.low_us,
+        "high_us": estimate.high_us,
+        "source": estimate.source.label,
+        "note": estimate.note,
+        "speed_of_light_us": light,
+        "efficiency": light / estimate.time_us,
+    }
+    if as_json:
+        click.echo(json.dumps(answer))
+        return
+    shape = " ".join(f"{key}={value:g}" for key, value in sizes.items())
+    click.echo(f"{family} {dtype} {shape} on {spec.name}")
+    click.echo(f"  time      {estimate.time_us:.2f} µs  ({estimate.low_us:.2f} – {estimate.high_us:.2f})")
+    click.echo(f"  light     {light:.2f} µs, reached {answer['efficiency']:.0%}")
+    click.echo(f"  source    {estimate.source.label}" + (f": {estimate.note}" if estimate.note else ""))
+
+
+def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[str, float]:
+    from stepsight.records import nearest
+
+    sizes: dict[str, float] = {}
+    for dim in dims:
+        key, _, value = dim.partition("=")
+        if key not in known:
+            raise InputError(f"--dim {dim}", f"{family} has no size {key!r}", nearest(key, known))
+        try:
+            sizes[key] = float(value)
+        except ValueError:
+            raise InputError(f"--dim {dim}", "not a number", f"write {key}=1024") from None
+        if not 0 <= sizes[key] < float("inf"):
+            raise InputError(f"--dim {dim}", "a size is zero or more and finite")
+    if not sizes:
+        raise InputError("--dim", f"no sizes for {family}", "give " + ", ".join(f"{k}=…" for k in known))
+    return sizes
+
+
+def _batch(family: str, dtype: str, sizes: dict[str, float], name: str):  # type: ignore[no-untyped-def]
+    import numpy as np
+
+    from stepsight.kernels.columns import Batch
+
+    return Batch.of(family, dtype, {key: np.array([value]) for key, value in sizes.items()}, name or family)

@@ -1,0 +1,1 @@
+"""Fitting the shipped kernel models from measured tables."""

@@ -1,0 +1,59 @@
+"""The few figures of a GPU that shape features and speed of light are measured against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log2
+
+from stepsight.platform.spec import GpuSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A GPU as one dtype sees it: peak arithmetic, memory, multiprocessors, cache."""
+
+    name: str
+    architecture: str
+    tflops: float
+    memory_gbps: float
+    sms: int
+    l2_mb: float
+
+    @classmethod
+    def of(cls, spec: GpuSpec, dtype: str) -> Machine:
+        return cls(
+            spec.name,
+            spec.architecture,
+            spec.peak_flops(dtype) / 1e12,
+            spec.memory_gbps,
+            spec.sms,
+            spec.l2_mb,
+        )
+
+    def same_chip(self, other: Machine) -> bool:
+        """Board and memory variants of one chip: A100 PCIe and SXM, 40 and 80 GB."""
+        return self.architecture == other.architecture and self.sms == other.sms
+
+    def with_memory_of(self, other: Machine) -> Machine:
+        """This chip's measured arithmetic beside the other board's memory."""
+        return replace(self, memory_gbps=other.memory_gbps)
+
+    def distance(self, other: Machine) -> float:
+        """How unlike two GPUs are for transfer: generations apart count most, then balance and size."""
+        apart = abs(generation(self.architecture) - generation(other.architecture))
+        balance = abs(log2((self.tflops / self.memory_gbps) / (other.tflops / other.memory_gbps)))
+        return 1.0 * apart + 0.5 * balance + 0.25 * abs(log2(self.sms / other.sms))
+
+
+_GENERATIONS = {
+    "maxwell": 0.0, "pascal": 0.5, "volta": 3.0, "turing": 3.7, "ampere": 4.0,
+    "ada": 4.6, "hopper": 5.0, "blackwell": 5.5,
+    "cdna2": 5.5, "cdna3": 6.0,
+}  # fmt: skip
+"""Where each generation stands on a line on which near ones share libraries and habits: Pascal's
+kernels were Maxwell's, while those of Ampere, Ada, Hopper and Blackwell go back to one source."""
+
+
+def generation(architecture: str) -> float:
+    """A generation's place on that line; an unknown one stands among the current ones."""
+    return _GENERATIONS.get(architecture.lower(), 5.0)
