@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
 from stepsight.collectives.platform_files import read_platform_curves
 from stepsight.collectives.pricing import Pricing, price
-from stepsight.collectives.roofline import bus_factor
+from stepsight.collectives.roofline import bus_factor, remote_share
 from stepsight.collectives.topology import GroupShape, group_shape
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
@@ -88,14 +88,33 @@ class CollectiveModels:
             raise StepsightError(f"the send matrix is {matrix.shape}, but the group has {n} ranks")
         if not np.isfinite(matrix).all() or (matrix < 0).any():
             raise StepsightError("the send matrix holds negative or missing byte counts")
-        remote = matrix - np.diag(np.diag(matrix))
-        sent, received = remote.sum(axis=1), remote.sum(axis=0)
-        finish = self.alltoallv_times(sent, received, ranks)
         if n == 1:
-            return finish, Estimate(0.0, Source.ROOFLINE, 0.0)
-        busiest = max(float(sent.max()), float(received.max())) / bus_factor("all_to_all", n)
+            group_shape(ranks, self.platform)
+            return np.zeros(1), Estimate(0.0, Source.ROOFLINE, 0.0)
+        finish = self._matrix_times(matrix, ranks)
+        busiest = float(_busier(matrix - np.diag(np.diag(matrix))).max()) / bus_factor("all_to_all", n)
         whole = self.estimate("all_to_all", [busiest], ranks)[0]
         return finish, Estimate(float(finish.max()), whole.source, whole.spread, whole.note)
+
+    def floor_us(self, kind: str, ranks: Sequence[int]) -> float:
+        """What a collective takes however small its message."""
+        return float(self.estimate(kind, [1.0], ranks).time_us[0])
+
+    def _matrix_times(self, matrix: FloatArray, ranks: Sequence[int]) -> FloatArray:
+        """Finish times of an all_to_allv; over nodes, what stays in a node takes the node's links."""
+        shape = group_shape(ranks, self.platform)
+        remote = matrix - np.diag(np.diag(matrix))
+        if shape.inside_a_node:
+            return self.alltoallv_times(remote.sum(axis=1), remote.sum(axis=0), ranks)
+        node = np.asarray(ranks) // self.platform.gpus_per_node
+        same_node = node[:, None] == node[None, :]
+        leaving = _busier(np.where(same_node, 0.0, remote)) / remote_share("all_to_all", shape)
+        finish = self._price("all_to_all", shape).time_us(leaving / bus_factor("all_to_all", shape.ranks))
+        if shape.per_node == 1:
+            return finish
+        inside = GroupShape(shape.per_node, 1, shape.per_node)
+        staying = _busier(np.where(same_node, remote, 0.0)) / bus_factor("all_to_all", shape.per_node)
+        return np.maximum(finish, self._price("all_to_all", inside).time_us(staying))
 
     def _price(self, kind: str, shape: GroupShape) -> Pricing:
         key = (kind, shape)
@@ -104,6 +123,11 @@ class CollectiveModels:
             systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
             self._prices[key] = price(kind, shape, self.platform, systems, catalogue.rank_transfer)
         return self._prices[key]
+
+
+def _busier(sent_to: FloatArray) -> FloatArray:
+    """Of every rank's sent and received bytes the larger."""
+    return np.asarray(np.maximum(sent_to.sum(axis=1), sent_to.sum(axis=0)), dtype=np.float64)
 
 
 def _balanced(kind: str) -> str:

@@ -158,7 +158,8 @@ def _stacks(nccl: MeasuredRows, data: Path) -> list[Score]:
             others = pool([other for other in runs if other.source != run.source])
             if others is None or run.forced:
                 continue
-            sizes = run.curve.sizes
+            least, most = others.curve.range_bytes
+            sizes = run.curve.sizes[(run.curve.sizes >= least) & (run.curve.sizes <= most)]
             for name, low, high in (
                 ("below 1 MiB", 0, 2**20), ("1 – 8 MiB", 2**20, 2**23), ("8 MiB and more", 2**23, np.inf),
             ):  # fmt: skip
