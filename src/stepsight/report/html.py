@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.sensitivity import HOST
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
@@ -13,11 +14,11 @@ from stepsight.report.page import (
     Html,
     Part,
     bar,
-    dot,
     figures,
     frame,
     joined,
     legend,
+    named,
     notes,
     section,
     small_bar,
@@ -28,12 +29,17 @@ from stepsight.report.page import (
 from stepsight.report.page_ranks import rank_section
 from stepsight.report.page_timeline import picture
 from stepsight.report.ranks import alike
-from stepsight.report.units import share, size, time
+from stepsight.report.units import change, share, size, time
 from stepsight.simulate.price import COMMUNICATION
 
 MATTERS = 0.05
 """A part whose removal shortens the step by less than this share does not hold it."""
 SCALE_WIDTH = 520
+_LARGEST = {
+    IDLE: "the devices are idle: the host has not launched their work yet",
+    EXPOSED: "is communication that no compute covers",
+    WAITING: "goes into waiting for slower ranks",
+}
 
 
 def page(prediction: Prediction) -> str:
@@ -69,9 +75,7 @@ def _interval(p: Prediction) -> Html:
     seen, words = "", f"90 % interval {time(p.low_us)} to {time(p.high_us)}"
     if p.measured_us is not None:
         at = SCALE_WIDTH * p.measured_us / top
-        words += (
-            f"; measured {time(p.measured_us)} (prediction {100 * (p.step_us / p.measured_us - 1):+.1f} %)"
-        )
+        words += f"; measured {time(p.measured_us)} (prediction {change(p.step_us / p.measured_us - 1, 1)})"
         seen = f'<path d="M{at:.1f} 2l5 8h-10z" fill="var(--ink)"/>'
     drawing = (
         f'<svg viewBox="0 0 {SCALE_WIDTH} 30" role="img" aria-label="{text(words)}">'
@@ -85,29 +89,29 @@ def _interval(p: Prediction) -> Html:
 
 def _verdict(p: Prediction) -> Html:
     """Why it takes that long, in a sentence or two."""
-    step = p.step_us or 1.0
+    said = [_largest(p)] if p.breakdown_us else []
     strongest = min(p.sensitivities, key=lambda s: s.if_free_us, default=None)
-    largest = max(p.breakdown_us, key=lambda name: p.breakdown_us[name], default="")
-    said = []
-    if largest:
-        part = share(p.breakdown_us[largest] / (sum(p.breakdown_us.values()) or 1.0))
-        said.append(joined(["The largest part is ", tag("b", look(largest).word), f" with {part}."]))
-    if strongest and 1 - strongest.if_free_us / step >= MATTERS:
-        word = "host" if strongest.category == HOST else look(strongest.category).word
+    if strongest and 1 - strongest.if_free_us / (p.step_us or 1.0) >= MATTERS:
+        word = "the host" if strongest.category == HOST else look(strongest.category).word
         said.append(
             joined(
-                ["What holds the step is ", tag("b", f"the {word}" if word == "host" else word),
-                 f": were it free, the step would take {time(strongest.if_free_us)} "
-                 f"({100 * (strongest.if_free_us / step - 1):+.0f} %)."]
+                ["Were ", tag("b", word), f" free, a step would take {_if_free(p, strongest.if_free_us)}."]
             )
-        )  # fmt: skip
+        )
     elif strongest:
-        said.append(text("No single part holds the step: none would shorten it by 5 % were it free."))
+        said.append(text("No single part holds it: none would shorten it by 5 % were it free."))
     if p.memory and p.memory.excess_bytes:
         said.append(
             tag("span", f"It does not fit into memory, by {size(p.memory.excess_bytes)}.", classes="bad")
         )
     return joined(said, " ")
+
+
+def _largest(p: Prediction) -> Html:
+    name, us = max(p.breakdown_us.items(), key=lambda item: item[1])
+    part = tag("b", share(us / (sum(p.breakdown_us.values()) or 1.0)))
+    what = joined(["is ", tag("b", look(name).word)]) if name not in _LARGEST else _LARGEST[name]
+    return joined([part, " of the step ", what, "."])
 
 
 def _figures(p: Prediction) -> Html:
@@ -121,26 +125,29 @@ def _figures(p: Prediction) -> Html:
     ]  # fmt: skip
     if len(p.ranks) > 1:
         entries.append(("imbalance", share(p.imbalance), "busiest rank over the mean"))
-    entries.append(
-        ("sum of kernels alone", time(p.naive_us), f"{100 * (p.naive_us / step - 1):+.0f} % off the step")
-    )
+    entries.append(("sum of kernels alone", time(p.naive_us), _against(p.naive_us / step - 1)))
     return figures(entries)
+
+
+def _against(by: float) -> str:
+    return f"{change(by)} against the step" if abs(by) >= 0.005 else "as long as the step"
 
 
 def _breakdown(p: Prediction) -> Html:
     total = sum(p.breakdown_us.values()) or 1.0
-    order = sorted(p.breakdown_us.items(), key=lambda item: (item[0] in (EXPOSED, WAITING, IDLE), -item[1]))
+    tail = (EXPOSED, WAITING, IDLE)
+    order = sorted(p.breakdown_us.items(), key=lambda i: (tail.index(i[0]) if i[0] in tail else -1, -i[1]))
     parts = [Part(look(n).word, us, f"{time(us)}, {share(us / total)}", look(n).colour) for n, us in order]
     free = {s.category: s.if_free_us for s in p.sensitivities}
     free |= {EXPOSED: free.get(COMMUNICATION, p.step_us), IDLE: free.get(HOST, p.step_us)}
     largest = max(p.breakdown_us.values(), default=0.0) or 1.0
     columns = [
-        Column("what the device does"), Column("time", number=True), Column("share", number=True),
+        Column("what the device does"), Column("time", number=True), Column("share", number=True, extra=True),
         Column("", wide=True, extra=True), Column("step if it were free", number=True),
     ]  # fmt: skip
     rows = [
         (
-            joined([dot(look(name).colour), look(name).word]), time(us), share(us / total),
+            named(look(name).colour, look(name).word), time(us), share(us / total),
             small_bar(us / largest, look(name).colour), _if_free(p, free.get(name)),
         )
         for name, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1])
@@ -154,9 +161,9 @@ def _breakdown(p: Prediction) -> Html:
 
 def _if_free(p: Prediction, us: float | None) -> str:
     if us is None:
-        return ""
-    change = us / (p.step_us or 1.0) - 1
-    return f"{time(us)} ({100 * change:+.0f} %)" if abs(change) >= 0.005 else "no change"
+        return "–"
+    by = us / (p.step_us or 1.0) - 1
+    return f"{time(us)} ({change(by)})" if abs(by) >= 0.005 else "no change"
 
 
 def _memory(p: Prediction) -> Html | None:
@@ -166,9 +173,7 @@ def _memory(p: Prediction) -> Html | None:
     colours = ("gemm", "embedding", "copy", "optimizer", "attention", "vector", "conv", "other")
     held = [(name.replace("_", " "), b) for name, b in m.parts_bytes.items() if b > 0]
     parts = [Part(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(held)]
-    rows = [
-        (joined([dot(x.colour), x.word]), x.shown, share(x.value / (m.capacity_bytes or 1.0))) for x in parts
-    ]
+    rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.capacity_bytes or 1.0))) for x in parts]
     columns = [
         Column("what is held"),
         Column("size", number=True),
@@ -188,12 +193,7 @@ def _memory(p: Prediction) -> Html | None:
 
 def _trust(p: Prediction) -> Html:
     shares = p.coverage.share_by_source
-    parts = [Part(source_look(n).word, s, share(s), source_look(n).colour) for n, s in shares.items()]
-    weak = sum(s for name, s in shares.items() if name in ("roofline", "default"))
-    lead = (
-        f"{share(1 - weak)} of device time rests on measurements or on models fitted to them, "
-        f"{share(weak)} on speed-of-light figures or defaults."
-    )
+    parts = [Part(source_look(n).word, s, share(s), source_look(n).colour) for n, s in _by_trust(shares)]
     body: list[Html] = [bar(parts, name="device time by source"), _by_source(parts)]
     if p.coverage.without_model:
         rows = [
@@ -213,8 +213,25 @@ def _trust(p: Prediction) -> Html:
             )
         )  # fmt: skip
     if p.notes:
-        body += [tag("p", "Notes", classes="soft"), notes(p.notes)]
-    return section("How far to trust it", *body, lead=lead)
+        body += [tag("h3", "Notes"), notes(p.notes)]
+    return section("How far to trust it", *body, lead=_rests_on(shares))
+
+
+def _rests_on(shares: Mapping[str, float]) -> str:
+    own = sum(shares.get(name, 0.0) for name in ("trace", "measured", "learned"))
+    carried, weak = shares.get("transferred", 0.0), shares.get("roofline", 0.0) + shares.get("default", 0.0)
+    said = [f"{share(own)} of device time rests on measurements of this hardware or models fitted to them"]
+    if carried:
+        said.append(f"{share(carried)} on models carried over from related hardware")
+    said.append(
+        f"{share(weak)} on speed-of-light figures or defaults" if weak else "nothing on mere defaults"
+    )
+    return ", ".join(said) + "."
+
+
+def _by_trust(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    order = [source.label for source in Source]
+    return sorted(shares.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
 
 
 def _by_source(parts: Sequence[Part]) -> Html:

@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
-NARROWEST_LABELLED = 0.055
-"""Share of a bar below which a part's label would not fit into it."""
-
 
 class Html(str):
     """Text that is HTML already and goes into the page as it is."""
@@ -79,6 +76,11 @@ def dot(colour: str) -> Html:
     return Html(f'<span class="dot c-{escape(colour)}" aria-hidden="true"></span>')
 
 
+def named(colour: str, word: object) -> Html:
+    """A word with its colour's mark before it."""
+    return tag("span", dot(colour), tag("span", word), classes="named")
+
+
 def bar(parts: Sequence[Part], *, total: float | None = None, name: str = "", thin: bool = False) -> Html:
     """A stacked bar; the parts fill it, or what they are of ``total``. Empty parts are left out."""
     filled = sum(part.value for part in parts)
@@ -93,14 +95,14 @@ def bar(parts: Sequence[Part], *, total: float | None = None, name: str = "", th
 
 
 def _segment(part: Part, share: float, thin: bool) -> Html:
-    label = part.word if share >= NARROWEST_LABELLED * max(1.0, len(part.word) / 6) and not thin else ""
+    label = "" if thin else tag("b", part.word)
     hint = escape(f"{part.word}: {part.shown}", quote=True)
-    return Html(f'<i class="c-{part.colour}" style="flex:{share:.5f} 0 0" title="{hint}">{text(label)}</i>')
+    return Html(f'<i class="c-{part.colour}" style="flex:{share:.5f} 0 0" title="{hint}">{label}</i>')
 
 
 def legend(parts: Iterable[Part]) -> Html:
     """What the colours of a bar mean."""
-    entries = [tag("li", dot(part.colour), part.word) for part in parts]
+    entries = [tag("li", named(part.colour, part.word)) for part in parts]
     return tag("ul", *entries, classes="legend")
 
 

@@ -66,7 +66,17 @@ def _bars(named: Sequence[tuple[str, RankSummary]], longest: float) -> Html:
         parts = [Part(w, us, f"{time(us)}, {share(us / (r.step_us or 1.0))}", c) for w, c, us in _split(r)]
         _, exposed, waiting, idle = (time(us) for _, _, us in _split(r))
         drawn = bar(parts, total=longest, name=name, thin=True)
-        rows.append((name, drawn, time(r.step_us), time(r.compute_us), exposed, waiting, idle))
+        rows.append(
+            (
+                name.replace("rank ", "rank\u00a0"),
+                drawn,
+                time(r.step_us),
+                time(r.compute_us),
+                exposed,
+                waiting,
+                idle,
+            )
+        )
     return table(columns, rows)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.report.categories import look, source_look
-from stepsight.report.page import Html, asset, tag, text
+from stepsight.report.page import Html, Part, asset, joined, legend, tag, text
 from stepsight.report.ranks import Alike, most_telling
 from stepsight.report.units import size
 from stepsight.simulate.tape import launches_of
@@ -30,24 +30,37 @@ MOST_BYTES = 1_500_000
 """What the picture may add to the page."""
 TICKS = 5_000_000
 """The step in ticks: far finer than a screen, and short to write."""
+FIRST_MERGE = 32
+"""Ticks of the first span within which short neighbours are merged: still far below a pixel."""
 LONGEST_NAME = 90
-NO_DETAIL = 0
 
 
 @dataclass(slots=True)
 class _Words:
-    """Strings, and descriptions of slices made of them, each written once."""
+    """Strings, and descriptions of slices made of them, each written once.
 
-    strings: dict[str, int] = field(default_factory=lambda: {"": NO_DETAIL})
-    kinds: dict[tuple[int, int, int, int, int], int] = field(default_factory=dict)
+    A description is a name, a category, details, the operator that launched it and the
+    source of its time.
+    """
+
+    strings: dict[str, int] = field(default_factory=dict)
+    kinds: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def string(self, word: str) -> int:
         short = word if len(word) <= LONGEST_NAME else word[: LONGEST_NAME - 1] + "…"
         return self.strings.setdefault(short, len(self.strings))
 
     def kind(self, name: str, category: str, detail: str = "", op: str = "", source: str = "") -> int:
-        said = (self.string(w) for w in (name, category, detail, op, source))
-        return self.kinds.setdefault(tuple(said), len(self.kinds))  # type: ignore[arg-type]
+        return self.kinds.setdefault((name, category, detail, op, source), len(self.kinds))
+
+    def numbered(self) -> list[list[int]]:
+        """Every description with its strings' numbers in place of the strings."""
+        return [[self.string(word) for word in kind] for kind in self.kinds]
+
+    def merged(self) -> IntArray:
+        """For every kind, the nameless kind of its category: what a run of slices is shown as."""
+        runs = [self.kind("", kind[1]) for kind in list(self.kinds)]
+        return np.array(runs, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +68,8 @@ class _Track:
     """One line of the picture; times in µs of the job's clock, in order of their start.
 
     ``lead_us`` is how long before its start a kernel was launched, ``wait_us`` how much of a
-    collective was spent until the last rank came.
+    collective was spent until the last rank came. Merged slices have their ``count`` and how
+    long they were ``busy_us`` in all.
     """
 
     name: str
@@ -65,6 +79,7 @@ class _Track:
     lead_us: FloatArray
     wait_us: FloatArray
     count: IntArray
+    busy_us: FloatArray
 
     def __len__(self) -> int:
         return len(self.start_us)
@@ -83,7 +98,8 @@ def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
         f'<script type="application/json" id="timeline-data">{safe}</script>'
         f"<script>\n{asset('timeline.js')}</script>"
     )
-    return (Html(place + tag("p", said, classes="soft")) if left_out else place), script
+    key = legend(Part(look(c).word, 0.0, "", look(c).colour) for c in _categories(prediction, drawn))
+    return joined([place, key, tag("p", said, classes="soft") if left_out else ""]), script
 
 
 def _spoken(prediction: Prediction, drawn: Sequence[Alike]) -> str:
@@ -115,9 +131,9 @@ def _data(prediction: Prediction, drawn: Sequence[Alike]) -> bytes:
                 }
                 for (a, times), each in zip(ranks, merged, strict=True)
             ],
+            "kinds": words.numbered(),
             "strings": list(words.strings),
-            "kinds": list(words.kinds),
-            "looks": {c: [look(c).word, look(c).colour] for c in _categories(ranks)},
+            "looks": {c: [look(c).word, look(c).colour] for c in _categories(prediction, drawn)},
             "sources": {s.label: source_look(s.label).word for s in Source},
         }
         encoded = msgspec.json.encode(shape)
@@ -125,8 +141,10 @@ def _data(prediction: Prediction, drawn: Sequence[Alike]) -> bytes:
     return encoded
 
 
-def _categories(ranks: Sequence[tuple[Alike, RankTimes]]) -> list[str]:
-    return sorted({name for _, times in ranks for name in times.lane.category} | {"host"})
+def _categories(prediction: Prediction, drawn: Sequence[Alike]) -> list[str]:
+    """Kinds of slices that appear: the host's first."""
+    seen = {c for a in drawn for c in prediction.timeline.rank(a.first).lane.category}
+    return ["host", *sorted(seen)]
 
 
 def _tracks(times: RankTimes, words: _Words) -> list[_Track]:
@@ -135,9 +153,7 @@ def _tracks(times: RankTimes, words: _Words) -> list[_Track]:
     ops = times.program.ops
     kinds = np.array([words.kind(op.name, "host", _op_detail(op)) for op in ops], dtype=np.int64)
     none = np.zeros(len(ops))
-    host = _Track(
-        "host", times.op_start_us, times.op_end_us, kinds, none, none, np.ones(len(ops), dtype=np.int64)
-    )
+    host = _track("host", times.op_start_us, times.op_end_us, kinds, none, none)
     items = [(op, item) for op in ops for item in launches_of(op)]
     kernel_kinds = np.array(
         [
@@ -156,14 +172,16 @@ def _tracks(times: RankTimes, words: _Words) -> list[_Track]:
     for number, name in enumerate(tape.streams):
         on = np.flatnonzero(tape.launch_stream == number)
         on = on[np.argsort(times.start_us[on], kind="stable")]
-        tracks.append(
-            _Track(
-                name, times.start_us[on], times.end_us[on], kernel_kinds[on],
-                np.maximum(times.start_us[on] - launched[on], 0.0), times.begin_us[on] - times.start_us[on],
-                np.ones(len(on), dtype=np.int64),
-            )
-        )  # fmt: skip
+        start, end = times.start_us[on], times.end_us[on]
+        lead, wait = np.maximum(start - launched[on], 0.0), times.begin_us[on] - start
+        tracks.append(_track(name, start, end, kernel_kinds[on], lead, wait))
     return tracks
+
+
+def _track(
+    name: str, start: FloatArray, end: FloatArray, kind: IntArray, lead: FloatArray, wait: FloatArray
+) -> _Track:
+    return _Track(name, start, end, kind, lead, wait, np.ones(len(start), dtype=np.int64), end - start)
 
 
 def _op_detail(op: Op) -> str:
@@ -183,15 +201,18 @@ def _merged(
 ) -> list[list[_Track]]:
     """The tracks with their shortest neighbours merged until all slices are within the budget."""
     result = [list(each) for each in tracks]
-    below = finest_us
+    below, runs = finest_us * FIRST_MERGE, words.merged()
     while sum(len(track) for each in result for track in each) > budget:
         below *= 2
-        result = [[_merge(track, below, words) for track in each] for each in tracks]
+        result = [[_merge(track, below, runs) for track in each] for each in tracks]
     return result
 
 
-def _merge(track: _Track, below_us: float, words: _Words) -> _Track:
-    """Runs of slices shorter than ``below_us`` that begin in the same such span become one."""
+def _merge(track: _Track, below_us: float, runs: IntArray) -> _Track:
+    """Runs of slices shorter than ``below_us`` that begin in the same such span become one.
+
+    ``runs`` is what a kind is shown as in a run.
+    """
     if not len(track):
         return track
     short = (track.end_us - track.start_us) < below_us
@@ -202,13 +223,11 @@ def _merge(track: _Track, below_us: float, words: _Words) -> _Track:
     count = np.add.reduceat(track.count, at)
     end = np.maximum.reduceat(track.end_us, at)
     longest = _longest(track, at)
-    names = list(words.strings)
-    by_number = list(words.kinds)
-    many = {k: words.kind("", names[by_number[k][1]]) for k in np.unique(longest[count > 1]).tolist()}
-    kind = np.array([many[k] if n > 1 else k for k, n in zip(longest.tolist(), count.tolist(), strict=True)])
+    kind = np.where(count > 1, runs[longest], longest)
     return _Track(
         track.name, track.start_us[at], end, kind,
         np.where(count > 1, 0.0, track.lead_us[at]), np.where(count > 1, 0.0, track.wait_us[at]), count,
+        np.add.reduceat(track.busy_us, at),
     )  # fmt: skip
 
 
@@ -231,7 +250,11 @@ def _columns(track: _Track, first_us: float, tick: float) -> dict[str, Any]:
         "lead": np.rint(track.lead_us / tick).astype(np.int64),
         "wait": np.rint(track.wait_us / tick).astype(np.int64),
         "count": track.count,
+        "busy": np.rint(100 * track.busy_us / np.maximum(track.end_us - track.start_us, tick)).astype(
+            np.int64
+        ),
     }
-    empty = {"lead": 0, "wait": 0, "count": 1}
+    columns["busy"][track.count == 1] = 100
+    empty = {"lead": 0, "wait": 0, "count": 1, "busy": 100}
     kept = {n: c for n, c in columns.items() if n not in empty or (c != empty[n]).any()}
     return {"name": track.name, **{name: column.tolist() for name, column in kept.items()}}

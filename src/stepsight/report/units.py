@@ -22,3 +22,8 @@ def size(count: float) -> str:
 def share(fraction: float) -> str:
     """12.3 %."""
     return f"{100 * fraction:.1f} %"
+
+
+def change(fraction: float, digits: int = 0) -> str:
+    """+12 %, −3 %: by how much something is more or less than another."""
+    return f"{100 * fraction:+.{digits}f} %".replace("-", "−")

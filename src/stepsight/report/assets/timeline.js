@@ -5,6 +5,7 @@
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip");
   const picked = root.querySelector(".picked"), pen = canvas.getContext("2d");
   const HOST_HEIGHT = 16, STREAM_HEIGHT = 24, GAP = 3, RANK_GAP = 16, RULER = 26, NAME_HEIGHT = 18;
+  const BACKWARD = /^autograd::engine::evaluate_function: /;
   const rows = [];
   let height = RULER;
   for (const rank of data.ranks) {
@@ -20,7 +21,8 @@
     height += RANK_GAP;
   }
   const whole = [data.from, data.to];
-  let view = [...whole], width = 0, gutter = 0, colours = {}, at = null, frame = 0;
+  const step = [Math.min(...data.ranks.map((r) => r.window[0])), Math.max(...data.ranks.map((r) => r.window[1]))];
+  let view = [...step], width = 0, gutter = 0, colours = {}, at = null, frame = 0;
 
   function unpack(track) {
     const n = track.start.length, start = new Float64Array(n), end = new Float64Array(n);
@@ -54,6 +56,7 @@
     const word = (data.looks[category] || [category])[0];
     return { count, category, word, detail, op, source: data.sources[source] || "",
       name: count > 1 ? count + (row.isHost ? " operators" : " kernels, mostly " + word) : name,
+      busy: row.track.busy ? row.track.busy[i] : 100,
       lead: row.track.lead ? row.track.lead[i] * data.tick : 0,
       wait: row.track.wait ? row.track.wait[i] * data.tick : 0 };
   }
@@ -91,24 +94,41 @@
   }
 
   function slices(row) {
-    let pixel = -1, longest = 0;
-    for (let i = firstVisible(row); i < row.start.length && row.start[i] <= view[1]; i++) {
+    const n = row.start.length;
+    if (row.end[n - 1] < view[0]) aside(row, "← done " + time(view[0] - row.end[n - 1]) + " before this view", "left");
+    if (row.start[0] > view[1]) aside(row, "begins " + time(row.start[0] - view[1]) + " after this view →", "right");
+    const pixel = { x: -1, busy: 0, longest: 0, category: "" }, usPerPixel = (view[1] - view[0]) / (width - gutter);
+    const flush = () => { if (pixel.x >= 0) block(row, pixel.x, 1, pixel.category, pixel.busy / usPerPixel); pixel.x = -1; };
+    for (let i = firstVisible(row); i < n && row.start[i] <= view[1]; i++) {
       const left = Math.max(x(row.start[i]), gutter), right = Math.min(x(row.end[i]), width);
       const category = data.strings[data.kinds[row.track.kind[i]][1]];
+      const busy = row.track.busy ? row.track.busy[i] / 100 : 1, lasts = (row.end[i] - row.start[i]) * busy;
       if (right - left < 1) {
-        // Of all that fall on one pixel the longest is seen.
-        const here = Math.floor(left), lasts = row.end[i] - row.start[i];
-        if (here === pixel && lasts <= longest) continue;
-        pixel = here; longest = lasts;
-        pen.fillStyle = colours.of[category]; pen.fillRect(here, row.y, 1, row.h);
+        // What falls on one pixel is drawn together: the longest gives the colour, all the strength.
+        if (Math.floor(left) !== pixel.x) { flush(); Object.assign(pixel, { x: Math.floor(left), busy: 0, longest: -1 }); }
+        pixel.busy += lasts;
+        if (lasts > pixel.longest) { pixel.longest = lasts; pixel.category = category; }
         continue;
       }
-      const w = Math.max(1, right - left - (right - left > 3 ? 1 : 0));
-      pen.fillStyle = colours.of[category]; pen.fillRect(left, row.y, w, row.h);
+      flush();
+      const w = Math.max(1, right - left - (right - left > 3 && busy === 1 ? 1 : 0));
+      block(row, left, w, category, busy);
       const wait = row.track.wait ? row.track.wait[i] * data.tick : 0;
       if (wait > 0) hatch(left, row.y, Math.min(x(row.start[i] + wait), width) - left, row.h);
-      if (w > 34) label(row, i, left, w, category, wait > 0);
+      if (w > 34) label(row, i, left, w, category, wait > 0 || busy < 0.6);
     }
+    flush();
+  }
+
+  function block(row, left, w, category, busy) {
+    pen.globalAlpha = Math.min(1, Math.max(0.12, busy));
+    pen.fillStyle = colours.of[category]; pen.fillRect(left, row.y, w, row.h);
+    pen.globalAlpha = 1;
+  }
+
+  function aside(row, words, side) {
+    pen.fillStyle = colours.soft; pen.font = "12px system-ui, sans-serif"; pen.textAlign = side; pen.textBaseline = "middle";
+    pen.fillText(words, side === "left" ? gutter + 6 : width - 6, row.y + row.h / 2);
   }
 
   function hatch(left, top, w, h) {
@@ -120,13 +140,13 @@
     pen.stroke(); pen.restore();
   }
 
-  function label(row, i, left, w, category, isHatched) {
-    const words = describe(row, i).name;
+  function label(row, i, left, w, category, isPale) {
+    const words = describe(row, i).name.replace(BACKWARD, "");
     pen.save(); pen.beginPath(); pen.rect(left, row.y, w - 3, row.h); pen.clip();
     pen.font = (row.isHost ? "11px" : "12px") + " system-ui, sans-serif";
     pen.textAlign = "left"; pen.textBaseline = "middle";
-    if (isHatched) { pen.fillStyle = colours.page; pen.fillRect(left + 3, row.y + 4, pen.measureText(words).width + 6, row.h - 8); }
-    pen.fillStyle = isHatched ? colours.ink : colours.inkOf[category];
+    if (isPale) { pen.fillStyle = colours.page; pen.fillRect(left + 3, row.y + 4, pen.measureText(words).width + 6, row.h - 8); }
+    pen.fillStyle = isPale ? colours.ink : colours.inkOf[category];
     pen.fillText(words, left + 6, row.y + row.h / 2 + 0.5);
     pen.restore();
   }
@@ -178,10 +198,11 @@
   function lines(found) {
     const { row, i } = found, d = describe(row, i);
     const said = [time(row.end[i] - row.start[i]) + ", from " + time(row.start[i]) + " to " + time(row.end[i])];
+    if (d.busy < 100) said.push("busy " + d.busy + " % of it");
     if (d.wait > 0) said.push("of which " + time(d.wait) + " waiting for other ranks");
     if (d.detail) said.push(d.detail);
     if (d.op) said.push("launched by " + d.op + (d.lead > 0 ? ", " + time(d.lead) + " before it began" : ""));
-    if (d.source) said.push(d.word + " time: " + d.source);
+    if (d.source) said.push("time: " + d.source);
     return { title: d.name, where: row.rank.name + ", " + row.track.name, said };
   }
 
@@ -213,9 +234,9 @@
     show(centre - (centre - view[0]) * factor, centre + (view[1] - centre) * factor);
   const pan = (part) => { const by = (view[1] - view[0]) * part; show(view[0] + by, view[1] + by); };
   const actions = { in: () => zoom(0.5), out: () => zoom(2), left: () => pan(-0.25), right: () => pan(0.25),
-    all: () => show(...whole) };
+    step: () => show(...step), all: () => show(...whole) };
   const keys = { "+": "in", "=": "in", w: "in", "-": "out", s: "out", ArrowLeft: "left", a: "left",
-    ArrowRight: "right", d: "right", 0: "all", Home: "all" };
+    ArrowRight: "right", d: "right", 0: "step", Home: "step", End: "all" };
 
   function size() {
     width = root.clientWidth; gutter = width < 560 ? 62 : 92;
