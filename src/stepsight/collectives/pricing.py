@@ -20,12 +20,14 @@ ROOFLINE_SPREAD = 0.5
 """Data-sheet bandwidth with a stated efficiency is off by about this much (docs/accuracy.md)."""
 ROOFLINE_NOTE = "no measured curve of this kind of link: data-sheet bandwidth and latency"
 SIZE_NOTE = "extrapolated in size beyond {low} – {high} bytes"
-GAP_OCTAVES = 1.0
-"""A farther curve fills in only where nearer ones were measured no closer than this."""
+FILL_BELOW, FILL_ABOVE = 2.0, 16.0
+"""A farther curve fills in from this factor beyond a nearer one's range: above it, the nearer one's
+own slope serves longer (4 % off at 16 times its largest size; another stack is 3 %, a relative 25 %)."""
+FADE_OCTAVES = 4.0
 STACK_SPREAD = ((17.0, 23.0), (0.30, 0.02))
 """Between software stacks on the same machine, over log2(bytes): the median over curves with
 several sources is 0.30 below 8 MiB and 0.02 above."""
-FARTHEST = 6.0
+FARTHEST = 12.0
 """Curves farther than the nearest by more than this do not fill its gaps; it is extrapolated."""
 
 
@@ -74,32 +76,50 @@ def price(
     if not found:
         found = [_data_sheet(kind, shape, platform)]
     sizes, times, owner = _knots(found)
-    order = np.argsort(sizes, kind="stable")
-    envelope = np.minimum.accumulate(times[order][::-1])[::-1]
     used = np.unique(owner)
-    renumbered = np.searchsorted(used, owner[order])
     # The curve's own spread lies with its pieces; beyond its range it grows as any curve's does.
-    return Pricing(Curve(sizes[order], envelope, 0.0), tuple(found[i] for i in used), renumbered)
+    return Pricing(Curve(sizes, times, 0.0), tuple(found[i] for i in used), np.searchsorted(used, owner))
 
 
 def _knots(found: Sequence[Candidate]) -> tuple[FloatArray, FloatArray, IntArray]:
-    sizes: list[float] = []
-    times: list[float] = []
-    owner: list[int] = []
-    covered: list[tuple[float, float]] = []
-    margin = 2.0**GAP_OCTAVES
-    for i, candidate in enumerate(found):
+    """The nearest curve's knots, then those of farther ones where no nearer one was measured."""
+    first = found[0].curve
+    sizes, times, owner = first.sizes, first.times_us, np.zeros(len(first), dtype=np.int64)
+    covered = [first.range_bytes]
+    for i, candidate in enumerate(found[1:], start=1):
         curve = candidate.curve
-        fresh = [
-            k for k, size in enumerate(curve.sizes)
-            if not any(low / margin < size < high * margin for low, high in covered)
-        ]  # fmt: skip
-        if fresh:
-            sizes += [float(curve.sizes[k]) for k in fresh]
-            times += [float(curve.times_us[k]) for k in fresh]
-            owner += [i] * len(fresh)
-            covered.append(curve.range_bytes)
-    return np.array(sizes), np.array(times), np.array(owner, dtype=np.int64)
+        fresh = np.ones(len(curve), dtype=bool)
+        for low, high in covered:
+            fresh &= (curve.sizes <= low / FILL_BELOW) | (curve.sizes >= high * FILL_ABOVE)
+        if not fresh.any():
+            continue
+        added = curve.sizes[fresh]
+        fitted = _fitted_in(Curve(sizes, times, 0.0), curve, added)
+        order = np.argsort(np.concatenate([sizes, added]), kind="stable")
+        sizes = np.concatenate([sizes, added])[order]
+        times = np.concatenate([times, fitted])[order]
+        owner = np.concatenate([owner, np.full(len(added), i)])[order]
+        covered.append(curve.range_bytes)
+    return sizes, times, owner
+
+
+def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
+    """A farther curve's times that meet the nearer one at its ends and never cross it.
+
+    The step between the two at the seam fades over `FADE_OCTAVES`: a machine that is slow at
+    its last measured size is so a little beyond it, too.
+    """
+    low, high = nearer.range_bytes
+    inside = nearer.sizes[np.clip(np.searchsorted(nearer.sizes, sizes), 0, len(nearer) - 1)]
+    seam = np.where(sizes < low, low, np.where(sizes > high, high * FILL_ABOVE, inside))
+    step = np.log(nearer.time_us(seam) / farther.time_us(seam))
+    fade = np.maximum(0.0, 1.0 - np.abs(np.log2(sizes / seam)) / FADE_OCTAVES)
+    times = farther.time_us(sizes) * np.exp(step * fade)
+    at = np.searchsorted(nearer.sizes, sizes)
+    floor = np.concatenate([[0.0], nearer.times_us])[at]
+    ceiling = np.concatenate([nearer.times_us, [np.inf]])[at]
+    fitted = np.minimum(np.maximum.accumulate(np.maximum(times, floor)), ceiling)
+    return np.asarray(fitted, dtype=np.float64)
 
 
 def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> Candidate:
