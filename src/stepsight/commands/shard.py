@@ -21,7 +21,10 @@ TABLES_HELP = (
     "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list, or draw them: "
     "heavy:SEED or mixed:SEED."
 )
-KINDS_HELP = "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, …"
+KINDS_HELP = (
+    "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, table_row_wise, and "
+    "data_parallel, which is not used unless named."
+)
 
 
 @click.command("shard")
@@ -54,13 +57,14 @@ def command(
             raise InputError(str(output), "its folder does not exist", "make the folder first")
     from stepsight.platform.load import load_platform
     from stepsight.sharding.choice import choose, days_of
-    from stepsight.sharding.plan import KINDS, Plan
+    from stepsight.sharding.plan import Plan
+    from stepsight.sharding.rules import USUAL_KINDS
 
     dlrm = _workload(workload, assignments, tables)
     here = load_platform(platform)
     choice = choose(
         dlrm, here, objective=objective, budget_s=seconds(budget) if budget else None, seed=seed,
-        kinds=kinds or KINDS, days=days_of(dlrm.tables, days), also=[Plan.read(path) for path in also],
+        kinds=kinds or USUAL_KINDS, days=days_of(dlrm.tables, days), also=[Plan.read(path) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
     )  # fmt: skip
     _write(choice, out, torchrec, html, here.spec.gpus_per_node)

@@ -13,8 +13,8 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.platform.load import Platform
 from stepsight.sharding.loads import Loads
-from stepsight.sharding.plan import KINDS, Plan
-from stepsight.sharding.rules import Rules, check_fits
+from stepsight.sharding.plan import Plan
+from stepsight.sharding.rules import USUAL_KINDS, Rules, check_fits
 from stepsight.sharding.search import OBJECTIVES, Found, Progress, search
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.steps import PlanPricer
@@ -77,7 +77,7 @@ class Choice:
 
 def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", budget_s: float | None = None,
-    seed: int = 0, kinds: Sequence[str] = KINDS, days: Sequence[Sequence[Table]] = (),
+    seed: int = 0, kinds: Sequence[str] = USUAL_KINDS, days: Sequence[Sequence[Table]] = (),
     also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and set it beside the sharders' (and ``also``) plans."""
@@ -189,7 +189,7 @@ def _nowhere(pricer: PlanPricer, rules: Rules, plan: Plan) -> tuple[str, str]:
         f"the best packing leaves rank {rank} with {memory[rank] / 1e9:.1f} GB of "
         f"{rules.memory_bytes / 1e9:.1f} GB: {over / 1e9:.1f} GB too much"
     )
-    missing = [kind for kind in KINDS if kind not in rules.kinds]
+    missing = [kind for kind in USUAL_KINDS if kind not in rules.kinds]
     fix = (
         f"allow {', '.join(missing)}" if missing else f"use more than {pricer.ranks} ranks or smaller tables"
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.sharding.loads import Loads, PartCosts
+from stepsight.sharding.loads import COLUMNS, EXTRAS, Loads, PartCosts
 from stepsight.sharding.plan import COLUMN_WISE, TABLE_ROW_WISE, TABLE_WISE, Plan, Shard
 from stepsight.sharding.rules import Spread, holders
 
@@ -80,6 +81,8 @@ class Draft:
             np.maximum(self.sums, 0.0, out=self.sums)
         if change.kind == TABLE_WISE:
             self.add(change.table, change.node_or_rank, self.costs.tables[change.table].dim)
+        elif change.kind == COLUMN_WISE:
+            self._deal(change.table, change.node_or_rank)
         else:
             self.spread[change.table] = change
             self.sums += self.spread_sums(change)
@@ -146,6 +149,14 @@ class Draft:
             Shard(table.name, rank, (0, table.dim), rows, change.kind)
             for rank, rows in holders(self.costs, change)
         ]
+
+    def _deal(self, table: int, parts: int) -> None:
+        """Equal column parts on the ranks that have the fewest columns to send."""
+        dim = self.costs.tables[table].dim
+        edges = [round(i * dim / parts / 4) * 4 for i in range(parts)] + [dim]
+        ranks = np.argsort(self.sums[0, :, COLUMNS - EXTRAS], kind="stable")[:parts].tolist()
+        for rank, (start, stop) in zip(ranks, pairwise(edges), strict=True):
+            self.add(table, rank, stop - start)
 
     def _set(self, table: int, rank: int, width: int) -> None:
         held = self.widths[rank]

@@ -19,10 +19,11 @@ COLD_RANKS = 6
 def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Change]:
     """Moves, swaps and splits that would relieve the busiest rank of each resource."""
     loads = draft.loads()
-    lookup = (loads.forward_us + loads.backward_us)[0].mean(axis=0)
+    forward, backward = (us[0].mean(axis=0) for us in (loads.forward_us, loads.backward_us))
     columns = draft.sums[0, :, COLUMNS - EXTRAS]
+    together = forward + backward + 2 * exchange_us * columns
     found: list[Change] = []
-    for busy in (lookup + 2 * exchange_us * columns, lookup, columns, _overflow(draft, rules)):
+    for busy in (together, forward, backward, columns, _overflow(draft, rules)):
         hot = int(np.argmax(busy))
         if busy[hot] <= 0 or not draft.widths[hot]:
             continue
@@ -35,23 +36,23 @@ def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Change]:
 
 
 def spreads(draft: Draft, rules: Rules, exchange_us: float) -> list[Spread]:
-    """The busiest rank's largest tables over all ranks, small ones replicated, and the way back."""
+    """The busiest rank's largest tables over many ranks, small ones replicated, and the way back."""
     loads = draft.loads()
     busy = (loads.forward_us + loads.backward_us)[0].mean(axis=0)
-    columns = draft.sums[0, :, COLUMNS - EXTRAS]
-    hot = int(np.argmax(busy + 2 * exchange_us * columns))
+    hot = int(np.argmax(busy + 2 * exchange_us * draft.sums[0, :, COLUMNS - EXTRAS]))
     sizes = _Sizes(draft, busy)
     held = sorted(draft.widths[hot], key=lambda t: -sizes.of(hot, t))
     found: list[Spread] = []
-    for table in held:
+    for table in held[: SPREADS // 2]:
         found += [s for s in rules.spreads(draft.costs, table) if s.kind != DATA_PARALLEL]
-        if len(found) >= SPREADS:
-            break
-    found = found[:SPREADS]
+        found += rules.column_parts(draft.costs, table)
+    found = found[: 2 * SPREADS]
     for table in sorted(held, key=lambda t: draft.costs.tables[t].weight_bytes)[:SPREADS]:
         found += [s for s in rules.spreads(draft.costs, table) if s.kind == DATA_PARALLEL]
     cold = int(np.argmin(busy))
-    found += [Spread(table, TABLE_WISE, cold) for table in list(draft.spread)[-SPREADS:]]
+    back = sorted(draft.spread, key=lambda t: -sizes.width(t, draft.costs.tables[t].dim))
+    for table in back[: SPREADS // 2]:
+        found += [Spread(table, TABLE_WISE, cold), *rules.column_parts(draft.costs, table)]
     return found
 
 
@@ -60,9 +61,13 @@ def shaken(draft: Draft, rules: Rules, rng: np.random.Generator) -> Draft:
     twin = draft.copy()
     loads = twin.loads()
     busy = (loads.forward_us + loads.backward_us)[0].mean(axis=0)
-    kicks = 2 + int(rng.integers(0, 4))
-    for kick in range(kicks):
-        source = int(np.argmax(busy)) if kick % 2 == 0 else int(rng.integers(draft.costs.ranks))
+    for kick in range(2 + int(rng.integers(0, 4))):
+        if twin.spread and rng.random() < 0.5:
+            table = list(twin.spread)[int(rng.integers(len(twin.spread)))]
+            options = rules.column_parts(twin.costs, table)
+            twin.apply(options[int(rng.integers(len(options)))] if options else Spread(table, TABLE_WISE))
+            continue
+        source = int(np.argmax(busy)) if kick % 2 == 0 else int(rng.integers(twin.costs.ranks))
         held = list(twin.widths[source])
         if not held:
             continue
@@ -71,7 +76,7 @@ def shaken(draft: Draft, rules: Rules, rng: np.random.Generator) -> Draft:
         cut = rules.halves(width)
         if cut and rng.random() < 0.25:
             width = cut[0]
-        target = int(rng.integers(draft.costs.ranks))
+        target = int(rng.integers(twin.costs.ranks))
         if target != source:
             twin.apply(Change(source, target, (table, width)))
     return twin

@@ -19,6 +19,8 @@ from stepsight.sharding.plan import (
     part_bytes,
 )
 
+USUAL_KINDS = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE)
+"""Without data_parallel, whose dense gradients seldom pay: ask for it by name."""
 LEAST_WIDTH = 32
 """Narrower column shards read less than a 128-byte line of fp32 a row (TorchRec's least width too)."""
 REPLICATED_BYTES = 64 * 2**20
@@ -29,7 +31,11 @@ ROWS_PER_RANK = 16
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A table goes over several ranks at once (or, ``table_wise``, back to ``node_or_rank``)."""
+    """A table goes over several ranks at once.
+
+    ``node_or_rank`` is the node of a table_row_wise table, the rank of a table_wise one (which
+    so comes back to one rank), and the number of parts of a column_wise one.
+    """
 
     table: int
     kind: str
@@ -41,7 +47,7 @@ class Rules:
     """The limits of a search. ``memory_bytes`` is what tables may take on each rank."""
 
     memory_bytes: float = float("inf")
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = USUAL_KINDS
     least_width: int = LEAST_WIDTH
 
     def __post_init__(self) -> None:
@@ -57,6 +63,15 @@ class Rules:
             return None
         half = width // 2 // 4 * 4
         return (half, width - half) if half >= self.least_width else None
+
+    def column_parts(self, costs: PartCosts, table: int) -> list[Spread]:
+        """2, 4, 8 … equal column parts, as many as the width and the ranks allow."""
+        found: list[Spread] = []
+        parts, width = 2, self.halves(costs.tables[table].dim)
+        while width and parts <= costs.ranks:
+            found.append(Spread(table, COLUMN_WISE, parts))
+            parts, width = 2 * parts, self.halves(width[0])
+        return found
 
     def spreads(self, costs: PartCosts, table: int) -> list[Spread]:
         """The ways in which this table may go over many ranks."""

@@ -33,13 +33,15 @@ EVENNESS = 0.01
 """Share of the busiest ranks' load in the score: leads over plateaus of the step time."""
 CLOSE_ENOUGH = 1e-3
 """A gap to the lower bound below which a search has nothing left to find."""
+STARTS = 3
+"""Greedy drafts that are each improved before the best is shaken."""
 SHAKES = 40
 """Shakes without a better plan after which a search ends before its budget."""
 
 
-def usual_budget_s(tables: int) -> float:
-    """Seconds after which more search seldom buys more than half a percent (docs/sharding.md)."""
-    return 0.25 + 0.004 * tables
+def usual_budget_s(tables: int, ranks: int) -> float:
+    """Seconds after which more search seldom buys much (docs/sharding.md)."""
+    return 0.2 + 0.004 * tables + 0.01 * ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,36 +91,36 @@ class _Search:
         self.reduce, self.progress = OBJECTIVES[objective], progress
         self.rng = np.random.default_rng(seed)
         self.began, self.priced = time.perf_counter(), 0
-        self.budget_s = usual_budget_s(len(self.costs.tables)) if budget_s is None else budget_s
+        self.budget_s = (
+            usual_budget_s(len(self.costs.tables), self.costs.ranks) if budget_s is None else budget_s
+        )
         self.exchange_us = self._exchange_us_per_column()
         self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules)))[0])
         self.best: Draft | None = None
         self.best_us, self.best_score = float("inf"), float("inf")
 
     def run(self, also: Sequence[Plan]) -> Found:
-        current, score = self._start(also)
+        for start, score in self._starts(also):
+            if self._over(0):
+                break
+            self._keep(*self._descend(start, score))
         idle = 0
         while not self._over(idle):
-            current, score = self._descend(current, score)
-            if self._keep(current, score):
-                idle = 0
-            else:
-                idle += 1
-            if self._over(idle):
-                break
-            current = shaken(self._best(), self.rules, self.rng)
-            score = float(self._score(current.loads())[0])
+            other = shaken(self._best(), self.rules, self.rng)
+            better = self._keep(*self._descend(other, float(self._score(other.loads())[0])))
+            idle = 0 if better else idle + 1
         best = self._best()
         fits = bool((best.loads().memory_bytes <= self.rules.memory_bytes).all())
         return Found(best.plan("search"), self.best_us, self.bound_us, self.priced, self._seconds(), fits)
 
-    def _start(self, also: Sequence[Plan]) -> tuple[Draft, float]:
+    def _starts(self, also: Sequence[Plan]) -> list[tuple[Draft, float]]:
+        """The most promising greedy drafts, best first."""
         weights = table_weights(self.costs, self.exchange_us)
         drafts = [*starts(self.costs, self.rules, weights), *(Draft.of(self.costs, plan) for plan in also)]
         scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
-        first = int(np.argmin(scores))
-        self._keep(drafts[first], float(scores[first]))
-        return drafts[first].copy(), float(scores[first])
+        order = np.argsort(scores, kind="stable")
+        self._keep(drafts[order[0]], float(scores[order[0]]))
+        return [(drafts[i].copy(), float(scores[i])) for i in order[:STARTS]]
 
     def _descend(self, draft: Draft, score: float) -> tuple[Draft, float]:
         """Take the best small change until none helps."""
@@ -157,8 +159,8 @@ class _Search:
         """Step time, a little evenness, and a high price on memory that is not there."""
         self.priced += len(loads)
         step = self.reduce(self.pricer.times(loads))
-        busy = loads.forward_us + loads.backward_us + 2 * self.exchange_us * loads.columns
-        evenness = self.reduce(np.asarray((busy**8).mean(axis=-1) ** (1 / 8)))
+        waits = (loads.forward_us, loads.backward_us, 2 * self.exchange_us * loads.columns)
+        evenness = self.reduce(np.sum([_soft_max(load) for load in waits], axis=0))
         over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
         share = over / self.rules.memory_bytes if np.isfinite(self.rules.memory_bytes) else 0.0
         return np.asarray((step + EVENNESS * evenness) * (1 + 100 * share))
@@ -184,3 +186,9 @@ class _Search:
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.began
+
+
+def _soft_max(load: FloatArray) -> FloatArray:
+    """Nearly the busiest rank's load, but the next ones count too."""
+    top = np.maximum(load.max(axis=-1, keepdims=True), 1e-12)
+    return np.asarray(top[..., 0] * ((load / top) ** 8).mean(axis=-1) ** (1 / 8))

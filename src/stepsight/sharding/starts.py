@@ -1,118 +1,132 @@
-"""Where a search starts: greedy placements by the tables' modelled times, coarse and fine."""
+"""Where a search starts: greedy placements by the tables' modelled times, coarse and fine.
+
+A step waits for the slowest rank three times: after the lookups, in the exchange, and after
+the backward lookups. So a rank's load is three numbers, and a piece goes where it raises
+their fourth powers least: what is scarce on a rank weighs most.
+"""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.sharding.draft import Draft
 from stepsight.sharding.loads import COLUMNS, EXTRAS, MEMORY, PartCosts
-from stepsight.sharding.plan import DATA_PARALLEL, ROW_WISE
-from stepsight.sharding.rules import Rules, Spread
+from stepsight.sharding.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+from stepsight.sharding.rules import Rules, Spread, holders
 
-EXCHANGE_WEIGHTS = (0.0, 0.5, 1.0, 2.0)
-"""How much a column to send counts against lookup time: the right weight depends on what is exposed."""
-GRAINS = (float("inf"), 1.0, 0.5)
-"""Tables above this multiple of a rank's even share are cut column-wise."""
+EXCHANGE_WEIGHTS = (0.1, 1.0, 4.0)
+"""How much the exchange counts against the lookups: the right weight depends on what is exposed."""
+GRAINS = (float("inf"), 1.0, 0.5, 0.25)
+"""Tables above this multiple of a rank's even share are cut, column-wise or by rows in a node."""
 REPLICATE = (0.0, 2.0**18, 2.0**22)
 """Tables up to this many bytes are replicated."""
+STEEPNESS = 4
+FORWARD, EXCHANGE, BACKWARD = range(3)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """One number a table for greedy placement: its lookup time, and its exchange time."""
-
-    lookup_us: FloatArray
-    exchange_us: FloatArray
-
-    def of(self, exchange_weight: float) -> FloatArray:
-        return self.lookup_us + exchange_weight * self.exchange_us
-
-
-def table_weights(costs: PartCosts, exchange_us_per_column: float) -> Weights:
-    """What each whole table adds to a rank that carries its even share, in µs (mean over days)."""
+def table_weights(costs: PartCosts, exchange_us_per_column: float) -> FloatArray:
+    """What each whole table adds to a rank with its even share: µs of (forward, exchange, backward)."""
     rows = costs.matrix[: len(costs.tables)].transpose(1, 0, 2)
     even = rows.sum(axis=1, keepdims=True) / costs.ranks
     base, more = costs.times(even[None]), costs.times((even + rows)[None])
-    lookup = (more.forward_us - base.forward_us) + (more.backward_us - base.backward_us)
-    columns = rows[0, :, COLUMNS - EXTRAS]
-    return Weights(lookup[0].mean(axis=0), exchange_us_per_column * columns)
+    forward = (more.forward_us - base.forward_us)[0].mean(axis=0)
+    backward = (more.backward_us - base.backward_us)[0].mean(axis=0)
+    exchange = 2 * exchange_us_per_column * rows[0, :, COLUMNS - EXTRAS]
+    return np.asarray(np.maximum(np.stack([forward, exchange, backward], axis=1), 1e-9))
 
 
-def starts(costs: PartCosts, rules: Rules, weights: Weights) -> Iterator[Draft]:
+def starts(costs: PartCosts, rules: Rules, weights: FloatArray) -> Iterator[Draft]:
     """Greedy drafts for every weighing of exchange, grain and replication that the rules allow."""
     seen: set[tuple[object, ...]] = set()
     for limit in REPLICATE if DATA_PARALLEL in rules.kinds and costs.ranks > 1 else (0.0,):
-        replicated = [i for i, t in enumerate(costs.tables) if t.weight_bytes <= limit]
+        replicated = {i for i, t in enumerate(costs.tables) if t.weight_bytes <= limit}
         for grain in GRAINS:
-            for weight in EXCHANGE_WEIGHTS:
-                cost = weights.of(weight)
-                pieces = _cut(costs, rules, cost, grain, set(replicated))
-                key = (len(replicated), tuple(pieces), weight)
+            for by_rows in (False, True):
+                pieces, spread = _cut(costs, rules, weights, grain, replicated, by_rows)
+                key = (len(replicated), tuple(pieces), tuple(spread))
                 if key not in seen:
                     seen.add(key)
-                    yield _greedy(costs, rules, cost, pieces, replicated)
+                    for weight in EXCHANGE_WEIGHTS:
+                        yield _greedy(costs, rules, weights * (1.0, weight, 1.0), pieces, spread, replicated)
 
 
 def _cut(
-    costs: PartCosts, rules: Rules, cost: FloatArray, grain: float, skip: set[int]
-) -> list[tuple[int, int]]:
-    """(table, width) pieces: tables above the grain halved until they are below it."""
-    share = grain * max(float(cost.sum()) / costs.ranks, 1e-9)
+    costs: PartCosts, rules: Rules, weights: FloatArray, grain: float, skip: set[int], by_rows: bool
+) -> tuple[list[tuple[int, int]], list[int]]:
+    """(table, width) pieces, none above the grain where columns can be cut; and tables to cut by rows."""
+    share = grain * np.maximum(weights.sum(axis=0) / costs.ranks, 1e-9)
     pieces: list[tuple[int, int]] = []
+    spread: list[int] = []
     for table, whole in enumerate(costs.tables):
         if table in skip:
+            continue
+        large = float((weights[table] / share).max())
+        large = max(large, _bytes(costs, table) / rules.memory_bytes)
+        if large > 1 and by_rows and _in_node(costs, rules, table):
+            spread.append(table)
             continue
         open_pieces = [whole.dim]
         while open_pieces:
             width = open_pieces.pop()
             halves = rules.halves(width)
-            large = cost[table] * width / whole.dim > share
-            heavy = _bytes(costs, table) * width / whole.dim > rules.memory_bytes
-            if halves and costs.ranks > 1 and (large or heavy):
+            if halves and costs.ranks > 1 and large * width / whole.dim > 1:
                 open_pieces += halves
             else:
                 pieces.append((table, width))
-    return pieces
+    return pieces, spread
 
 
 def _greedy(
-    costs: PartCosts,
-    rules: Rules,
-    cost: FloatArray,
-    pieces: Sequence[tuple[int, int]],
-    replicated: Sequence[int],
-) -> Draft:
-    """From the costliest piece down, each to the least loaded rank with room for it."""
+    costs: PartCosts, rules: Rules, weights: FloatArray, pieces: Sequence[tuple[int, int]],
+    spread: Sequence[int], replicated: set[int],
+) -> Draft:  # fmt: skip
+    """From the largest piece down, each to the rank (by rows: the node) that it burdens least."""
     draft = Draft(costs)
-    for table in replicated:
+    for table in sorted(replicated):
         draft.apply(Spread(table, DATA_PARALLEL))
     room = rules.memory_bytes - draft.sums[0, :, MEMORY - EXTRAS]
-    heap = [(0.0, 0, rank) for rank in range(costs.ranks)]
-
-    def weight(piece: tuple[int, int]) -> float:
-        return float(cost[piece[0]]) * piece[1] / costs.tables[piece[0]].dim
-
-    for piece in sorted(pieces, key=lambda p: (-weight(p), p)):
-        table, width = piece
-        needed = _bytes(costs, table) * width / costs.tables[table].dim
-        passed: list[tuple[float, int, int]] = []
-        while heap and room[heap[0][2]] < needed:
-            passed.append(heapq.heappop(heap))
-        if heap:
-            load, held, rank = heapq.heappop(heap)
-            draft.add(table, rank, width)
-            room[rank] -= needed
-            heapq.heappush(heap, (load + weight(piece), held + 1, rank))
-        else:
+    share = np.maximum(weights.sum(axis=0) / costs.ranks, 1e-9)
+    load = np.zeros((costs.ranks, 3))
+    for table in sorted(spread, key=lambda t: -float(weights[t].max())):
+        options = _in_node(costs, rules, table)
+        part = weights[table] / costs.ranks_per_node
+        burdens = [_burden(load[_ranks(costs, o)].mean(axis=0), part, share) for o in options]
+        chosen = options[int(np.argmin(burdens))]
+        draft.apply(chosen)
+        load[_ranks(costs, chosen)] += part
+        room[_ranks(costs, chosen)] -= _bytes(costs, table) / costs.ranks_per_node
+    dims = np.array([costs.tables[table].dim for table, _ in pieces])
+    fraction = np.array([width for _, width in pieces]) / np.maximum(dims, 1)
+    sizes = weights[[table for table, _ in pieces]] * fraction[:, None]
+    for i in np.argsort(-(sizes / share).max(axis=1), kind="stable").tolist():
+        table, width = pieces[i]
+        needed = _bytes(costs, table) * float(fraction[i])
+        fits = room >= needed
+        if not fits.any():
             _squeeze_in(draft, rules, table, width, room)
-        for entry in passed:
-            heapq.heappush(heap, entry)
+            continue
+        rank = int(np.argmin(np.where(fits, _burden(load, sizes[i], share), np.inf)))
+        draft.add(table, rank, width)
+        load[rank] += sizes[i]
+        room[rank] -= needed
     return draft
+
+
+def _burden(load: FloatArray, added: FloatArray, share: FloatArray) -> FloatArray:
+    """By how much a piece raises the fourth powers of a rank's loads, each against its even share."""
+    raised = ((load + added) / share) ** STEEPNESS - (load / share) ** STEEPNESS
+    return np.asarray((raised * share).sum(axis=-1))
+
+
+def _in_node(costs: PartCosts, rules: Rules, table: int) -> list[Spread]:
+    return [s for s in rules.spreads(costs, table) if s.kind == TABLE_ROW_WISE]
+
+
+def _ranks(costs: PartCosts, spread: Spread) -> list[int]:
+    return [rank for rank, _ in holders(costs, spread)]
 
 
 def _squeeze_in(draft: Draft, rules: Rules, table: int, width: int, room: FloatArray) -> None:
