@@ -21,7 +21,7 @@ CONTENDED_BYTES = (1 << 19, 1 << 21, 1 << 23)
 
 
 def starter(kind: str, size: int, rank: Rank) -> Callable[[], Any]:
-    """A function that starts one collective of ``size`` bytes (nccl-tests' convention) and returns its work."""
+    """A function that starts one collective of ``size`` bytes (nccl-tests' convention) and returns it."""
     n = rank.ranks
     elements = max(size // 4 // n, 1) * n
     large = torch.ones(elements, device=rank.device)
@@ -108,16 +108,3 @@ def _together(stopwatch: Stopwatch, start: Callable[[], Any], work: Callable[[],
         "comm_alone_us": alone, "compute_alone_us": compute,
         "comm_us": (end - begin) * 1e6, "compute_us": (compute_end - begin) * 1e6,
     }  # fmt: skip
-
-
-def slowdowns(rows: list[dict[str, Any]]) -> tuple[float, float]:
-    """How many times longer compute takes under a collective, and a collective under compute."""
-    compute, comm = [], []
-    for row in rows:
-        overlapped = min(row["comm_us"], row["compute_us"])
-        lost = max(row["compute_us"] - row["compute_alone_us"], 0.0)
-        compute.append(1 / (1 - min(lost / overlapped, 0.9)))
-        comm.append(max(row["comm_us"] / row["comm_alone_us"], 1.0))
-    compute.sort()
-    comm.sort()
-    return compute[len(compute) // 2], comm[len(comm) // 2]

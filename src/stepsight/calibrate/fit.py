@@ -55,7 +55,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fitted:
             f"only {len(rows)} kernels were measured; calibrate again with --resume and a longer --budget"
         )
     kernels = [kernel_from_record(r) for r in rows]
-    times = np.array([typical_us(r["times_us"]) for r in rows])
+    times = [typical_us(r["times_us"]) for r in rows]
     machine = machine_figures(kernels, times)
     return Fitted(
         fit_kernels(kernels, times, machine),

@@ -28,7 +28,7 @@ def random_tables(count: int, seed: int) -> list[dict[str, Any]]:
     def between(low: float, high: float) -> float:
         return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
-    tables = []
+    tables: list[dict[str, Any]] = []
     while len(tables) < count:
         dim = int(rng.choice(DIMS))
         bags, pooling = round(between(*BAGS)), round(between(*POOLING), 1)

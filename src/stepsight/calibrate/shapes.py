@@ -85,7 +85,7 @@ def _grid(kernels: Sequence[Kernel], count: int, rng: np.random.Generator) -> li
     made = []
     for _ in range(max(count, 0)):
         kernel = free[int(rng.integers(len(free)))]
-        made.append(scaled(kernel, np.exp(rng.uniform(-1.4, 1.4, 3))))
+        made.append(scaled(kernel, np.exp(rng.uniform(-1.4, 1.4, 3)).tolist()))
     return made
 
 

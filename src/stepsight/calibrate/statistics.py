@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 CANDIDATES = {"median": 0.5, "lower quartile": 0.25, "first decile": 0.1, "minimum": 0.0}
 """What repeatability is compared for; the number is the quantile."""
 
 
-def typical_us(times: npt.ArrayLike | Sequence[Sequence[float]]) -> float:
+def typical_us(times: Sequence[Sequence[float]]) -> float:
     """The median over all ranks and repeats: what `stepsight run` reports for steps, too."""
-    flat = [t for row in times for t in (row if isinstance(row, (list, tuple)) else [row])]  # type: ignore[union-attr]
-    return float(np.median(flat))
+    return float(np.median([t for of_rank in times for t in of_rank]))
 
 
 def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:

@@ -55,7 +55,7 @@ def features(kernels: Sequence[Kernel]) -> FloatArray:
         columns = [bytes_]
     else:
         columns = [[k.dim(name) for k in kernels] for name in FAMILIES[family].dims if name != "read_bytes"]
-    return np.log(np.maximum(np.array(columns, dtype=np.float64).T, 1.0))
+    return np.asarray(np.log(np.maximum(np.array(columns, dtype=np.float64).T, 1.0)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,99 @@
+"""``stepsight calibrate``: measure this machine and write a platform folder."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
+
+
+@click.command("calibrate")
+@click.option("--device", default="cpu", show_default=True, help="cpu (gloo) or cuda (nccl).")
+@click.option("--ranks", default=2, show_default=True, help="Processes that measure at the same time.")
+@click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="The platform folder.")
+@click.option("--budget", default="5m", show_default=True, help="How long to measure: 90s, 5m, 1h.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of that folder.")
+@click.option("--name", default="", help="The platform's name; the folder's if left out.")
+@click.option("--seed", default=0, help="Another seed measures other shapes.")
+@click.option("--port", default=0, help="Port for the ranks to meet on (default: any free one).")
+@click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
+@click.option("--interface", default="", help="Network interface of gloo or NCCL.")
+@click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+def command(
+    device: str, ranks: int, folder: Path, budget: str, resume: bool, name: str, seed: int, port: int,
+    address: str, interface: str, prefix: str, as_json: bool,
+) -> None:  # fmt: skip
+    """Measure this machine and write a platform folder that predict, shard and validate take by path.
+
+    The folder also keeps every sample, so that an interrupted calibration can --resume, and
+    calibration.json, which says how quiet the machine was.
+    """
+    from rich.console import Console
+
+    from stepsight.calibrate.build import build
+    from stepsight.calibrate.journal import Journal
+    from stepsight.calibrate.plan import budget_seconds
+    from stepsight.calibrate.session import Session
+    from stepsight.run.ranks import Ranks, check_device, writable_folder
+
+    seconds = budget_seconds(budget)
+    check_device(device, ranks)
+    journal = Journal(writable_folder(folder), resume=resume)
+    console = Console(stderr=True, highlight=False)
+    prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
+    group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
+    with group, console.status("starting the ranks") as status:
+        Session(
+            group,
+            journal,
+            seconds,
+            lambda stage, done, of: status.update(f"measuring {stage}: {done} of {of}"),
+            seed,
+        ).run()
+    with console.status("fitting"):
+        found = build(journal, folder, name or folder.resolve().name, device, ranks)
+    if as_json:
+        import json
+
+        click.echo(
+            json.dumps({k: v for k, v in found.items() if k != "fitted"} | {"folder": str(folder)}, indent=1)
+        )
+        return
+    _show(Console(highlight=False), folder, found)
+
+
+def _show(console: Console, folder: Path, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    machine, contention = found["fitted"].kernels.machine, found["fitted"].contention
+    table = Table(title=f"platform {folder}: {found['ranks']} ranks on {found['device']}", show_header=False)
+    table.add_row("samples", ", ".join(f"{n} {stage}" for stage, n in found["samples"].items()))
+    table.add_row("a rank reaches", f"{machine.gflops:.1f} GFLOP/s, {machine.memory_gbps:.1f} GB/s")
+    table.add_row(
+        "side by side",
+        f"compute ×{contention.compute_under_comm:.2f} under communication, "
+        f"communication ×{contention.comm_under_compute:.2f} under compute",
+    )
+    table.add_row(
+        "in a step", ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items())
+    )
+    table.add_row("rehearsal steps met within", f"±{found['rehearsal_spread']:.1%}")
+    table.add_row(
+        "repeats differ by",
+        f"kernels {found['kernel_repeat_error']:.1%}, steps {found['step_repeat_error']:.1%}",
+    )
+    console.print(table)
+    if found["noisy"]:
+        console.print(
+            f"This machine was noisy (load {found['load_at_start']} at the start, "
+            f"{found['stolen_share']:.1%} of its time stolen): calibrate again when it is quiet."
+        )
+    console.print(f"Predict with: stepsight predict WORKLOAD.toml --platform {folder}", soft_wrap=True)
