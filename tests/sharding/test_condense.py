@@ -24,7 +24,7 @@ def test_the_shorter_walk_ends_when_the_full_one_does(synchronous, seed):
     for lane in priced.lanes:
         launches = lane.lane.tape.launches
         varying = sorted(rng.choice(launches, size=6, replace=False).tolist())
-        short = condense(lane.lane, lane.times, varying, synchronous=synchronous)
+        short = condense(lane.lane, lane.times, varying, synchronous=synchronous, gap_us=1.5)
         assert short.lane.tape.launches < launches
         shape = (configurations, len(lane.lane.ranks))
         full = np.broadcast_to(lane.times.device_us, (launches, *shape)).copy()
@@ -35,7 +35,7 @@ def test_the_shorter_walk_ends_when_the_full_one_does(synchronous, seed):
         full_times.append(Priced(lane.times.host_us, full))
         short_lanes.append(short.lane)
         short_times.append(Priced(short.times.host_us, less))
-    options = {"launch_us": 3.0, "synchronous": synchronous, "configurations": configurations}
+    options = {"launch_us": 3.0, "gap_us": 1.5, "synchronous": synchronous, "configurations": configurations}
     whole = walk(full_lanes, full_times, groups, **options)
     brief = walk(short_lanes, short_times, groups, **options)
     np.testing.assert_allclose(brief.finish_us, whole.finish_us, rtol=1e-9)

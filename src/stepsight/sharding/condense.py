@@ -27,9 +27,14 @@ class Condensed:
     launch_of: dict[int, int]
 
 
-def condense(lane: Lane, times: Priced, varying: Collection[int], *, synchronous: bool) -> Condensed:
-    """The same walk with fewer launches; those in ``varying`` and all collectives stay."""
-    builder = _Builder(lane.tape, times, frozenset(varying), synchronous)
+def condense(
+    lane: Lane, times: Priced, varying: Collection[int], *, synchronous: bool, gap_us: float = 0.0
+) -> Condensed:
+    """The same walk with fewer launches; those in ``varying`` and all collectives stay.
+
+    ``gap_us`` is what the walk leaves between kernels of one stream.
+    """
+    builder = _Builder(lane.tape, times, frozenset(varying), synchronous, gap_us)
     for step in lane.tape.instructions:
         if isinstance(step, Stretch):
             builder.stretch(step)
@@ -44,8 +49,11 @@ def condense(lane: Lane, times: Priced, varying: Collection[int], *, synchronous
 class _Builder:
     """Writes the shorter tape; every launch gets one mark, every stretch one more for its end."""
 
-    def __init__(self, tape: Tape, times: Priced, varying: frozenset[int], synchronous: bool) -> None:
-        self.old, self.times, self.varying, self.synchronous = tape, times, varying, synchronous
+    def __init__(
+        self, tape: Tape, times: Priced, varying: frozenset[int], synchronous: bool, gap_us: float
+    ) -> None:
+        self.old, self.times, self.varying = tape, times, varying
+        self.synchronous, self.gap_us = synchronous, gap_us
         self.instructions: list[Stretch | Join | Meeting] = []
         self.stream_of: list[int] = []
         self.mark_of: list[int] = []
@@ -91,13 +99,13 @@ class _Builder:
         made: list[int] = []
         for stream, launches in step.launches:
             for run in self._runs(launches):
-                time = self.times.device_us[run]
+                time = self.times.device_us[run] + self.gap_us
                 rest = np.cumsum(time[::-1], axis=0)[::-1]
                 ready = elapsed[self.old.launch_mark[run] - step.lo] + rest
                 at = ready.max(axis=0) - rest[0]
                 self.host.append(at - spent)
                 spent = at
-                made.append(self._launch(int(run[-1]), stream, rest[0], marked=True))
+                made.append(self._launch(int(run[-1]), stream, rest[0] - self.gap_us, marked=True))
         self.host.append(elapsed[-1] - spent)
         return made
 
