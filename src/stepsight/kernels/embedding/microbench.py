@@ -1,9 +1,9 @@
-"""Measure a lookup here, on a CPU or a GPU, with one ``nn.EmbeddingBag`` call per table.
+"""Measure a lookup here, on a CPU or a GPU, with one ``embedding_bag`` call per table.
 
-This is what ``stepsight run`` trains: a forward per table, a backward per table that leaves a
-sparse gradient, and an update per table. Every table's own time is kept: their sum is the
-lookup's. Batches are fresh in every repeat, and the caches are swept in between, so what is
-measured is a training step and not a replay.
+The operators are those that ``stepsight run`` trains with: a pooled forward per table, then a
+backward per table that scatters the scaled row gradients into the weights. Every table's own
+time is kept: their sum is the lookup's. Batches are fresh in every repeat, and the caches
+are swept in between, so what is measured is a training step and not a replay.
 """
 
 from __future__ import annotations
@@ -20,9 +20,13 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.lookup import Lookup
 from stepsight.kernels.embedding.sampling import bag_offsets, draw_indices
 
-PHASES = ("forward", "backward", "update")
+PHASES = ("forward", "backward")
 _SWEEP_BYTES = 96 << 20
 """Larger than the last-level cache of the processors at hand: reading it empties the caches."""
+
+_SETTLED_BYTES = 31 << 20
+"""Freeing a block of this size settles glibc's malloc: it keeps smaller ones from then on, as a
+training loop's first steps make it do, instead of returning them to the system at random."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,33 @@ class LookupSample:
         return np.asarray(self.table_us(quantile).sum(axis=1))
 
 
+@dataclass(frozen=True, slots=True)
+class _TableBatch:
+    """Tensors: rows asked for, where bags start (and the last one ends), each lookup's bag, weights."""
+
+    indices: Any
+    offsets: Any
+    bags: Any
+    scale: Any | None
+
+
+def _pool(weight: Any, table: _TableBatch) -> Any:
+    import torch
+
+    scale = table.scale if table.scale is None else table.scale.to(weight.dtype)
+    return torch.ops.aten._embedding_bag_forward_only(
+        weight, table.indices, table.offsets, False, 0, False, scale, True
+    )[0]
+
+
+def _update(weight: Any, table: _TableBatch, gradient: Any) -> None:
+    """The fused update of ``stepsight.run.lookup``: rows looked up twice are updated twice."""
+    rows = (gradient * -1e-3).index_select(0, table.bags)
+    if table.scale is not None:
+        rows = rows * table.scale.to(rows.dtype).unsqueeze(1)
+    weight.scatter_add_(0, table.indices.unsqueeze(1).expand_as(rows), rows)
+
+
 class LookupBench:
     """One lookup with its weights and batches on a device, ready to be timed again and again."""
 
@@ -55,28 +86,19 @@ class LookupBench:
         self._batches = [self._make_batch(rng) for _ in range(batches)]
 
     def run(self, repeat: int) -> FloatArray:
-        """One forward, backward and update: µs of each phase and table."""
+        """One forward and one backward with its update: µs of each phase and table."""
         inputs = self._batches[repeat % len(self._batches)]
         times = np.zeros((len(PHASES), len(self._weights)))
         outputs = []
-        for i, (weight, (indices, offsets, scale, _)) in enumerate(zip(self._weights, inputs, strict=True)):
+        for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
             start = self._now()
-            outputs.append(
-                self._torch.nn.functional.embedding_bag(
-                    indices, weight, offsets, mode="sum", sparse=True, per_sample_weights=scale
-                )
-            )
+            outputs.append(_pool(weight, table))
             times[0, i] = self._since(start)
-        for i in reversed(range(len(outputs))):
+        gradients = self._torch.cat(outputs, 1).split([w.shape[1] for w in self._weights], 1)
+        for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
             start = self._now()
-            outputs[i].backward(inputs[i][3])
+            _update(weight, table, gradients[i])
             times[1, i] = self._since(start)
-        with self._torch.no_grad():
-            for i, weight in enumerate(self._weights):
-                start = self._now()
-                weight.add_(weight.grad, alpha=-1e-3)
-                times[2, i] = self._since(start)
-                weight.grad = None
         return times
 
     def _make_weights(self, memory: Any | None) -> Iterator[Any]:
@@ -90,22 +112,21 @@ class LookupBench:
             else:
                 flat = memory[used : used + size]
             used += size
-            yield flat.view(table.rows, table.dim).detach().requires_grad_()
+            yield flat.view(table.rows, table.dim)
 
-    def _make_batch(self, rng: np.random.Generator) -> list[tuple[Any, Any, Any, Any]]:
-        torch, batch = self._torch, []
+    def _make_batch(self, rng: np.random.Generator) -> list[_TableBatch]:
+        batch = []
         for table in self.lookup.tables:
             offsets = bag_offsets(table.batch, table.pooling, rng)
             indices = draw_indices(table.indices, table.rows, int(offsets[-1]), rng)
-            scale = None
-            if table.weighted:
-                scale = torch.ones(len(indices), dtype=_torch_dtype(table.dtype), device=self._device)
+            bags = np.repeat(np.arange(table.batch), np.diff(offsets))
+            scale = np.ones(len(indices), dtype=np.float32) if table.weighted else None
             batch.append(
-                (
-                    torch.from_numpy(indices).to(self._device),
-                    torch.from_numpy(offsets[:-1].copy()).to(self._device),
-                    scale,
-                    torch.ones(table.batch, table.dim, dtype=_torch_dtype(table.dtype), device=self._device),
+                _TableBatch(
+                    *(
+                        None if a is None else self._torch.from_numpy(a).to(self._device)
+                        for a in (indices, offsets, bags, scale)
+                    )
                 )
             )
         return batch
@@ -150,6 +171,7 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
     import torch
 
     sweep = torch.zeros(_SWEEP_BYTES // 4, device=device)
+    torch.empty(_SETTLED_BYTES // 4, device=device)  # freed at once
     times: list[list[FloatArray]] = [[] for _ in benches]
     for repeat in range(repeats + 1):
         for kept, bench in zip(times, benches, strict=True):

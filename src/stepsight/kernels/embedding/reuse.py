@@ -20,8 +20,8 @@ _WINDOWS = 192
 """Points of the curve of gaps."""
 _MERGE_AT = 1 << 22
 """Lookups gathered before they are merged into the rows seen so far."""
-LOOKUPS_PER_PASS = 24_000_000
-"""A pass keeps 32 bytes per distinct row and as much again while merging: under 2 GB at this size."""
+LOOKUPS_PER_PASS = 8_000_000
+"""A pass keeps 32 bytes per distinct row and three times that while merging: under 1 GB at this size."""
 
 
 Stream = Callable[[], Iterable[IntArray]]
@@ -130,7 +130,7 @@ class GapCounter:
 
 
 def count_gaps(stream: Stream, lookups: int) -> GapTotals:
-    """Go over a stream of ``lookups`` lookups, once for every 24 million of them."""
+    """Go over a stream of ``lookups`` lookups, once for every 8 million of them."""
     passes = -(-max(lookups, 1) // LOOKUPS_PER_PASS)
     totals: GapTotals | None = None
     for number in range(passes):
