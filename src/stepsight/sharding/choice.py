@@ -171,13 +171,13 @@ def _words(cause: str, share: float, loads: Loads) -> str:
     if share < LEVEL:
         return "several small causes together"
     if cause == "gradients":
-        return f"all_reduce of replicated tables, +{share:.1%}"
+        return "all_reduce of replicated tables"
     values = loads.forward_us + loads.backward_us if cause == "lookup" else loads.columns
     by_rank = values[0].mean(axis=0)
     rank = int(np.argmax(by_rank))
     over = by_rank[rank] / by_rank.mean() - 1
     word = "imbalance" if cause == "lookup" else "all_to_all"
-    return f"{word}: rank {rank} {over:.0%} over the mean, +{share:.1%}"
+    return f"{word}: rank {rank} is {over:.0%} over the mean"
 
 
 def _nowhere(pricer: PlanPricer, rules: Rules, plan: Plan) -> tuple[str, str]:

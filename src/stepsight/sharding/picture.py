@@ -50,14 +50,14 @@ def _headline(choice: Choice) -> Text:
 
 def _candidates(choice: Choice) -> Table:
     table = Table(title="plans", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("plan")
-    for name in ("step", "slower", "imbalance", "fullest rank"):
-        table.add_column(name, justify="right")
+    table.add_column("plan", no_wrap=True)
+    for name in ("step", "slower", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("why not")
     for c in choice.candidates:
         slower = "" if c is choice.winner else f"+{share(c.step_us / choice.winner.step_us - 1)}"
         table.add_row(
-            c.name, time(c.step_us), slower, share(c.imbalance), size(max(c.memory_bytes)), c.why,
+            c.name, time(c.step_us), slower, size(max(c.memory_bytes)), c.why,
             style="" if c.fits else "bright_black",
         )  # fmt: skip
     return table
