@@ -218,15 +218,15 @@ def _trust(p: Prediction) -> Html:
 
 
 def _rests_on(shares: Mapping[str, float]) -> str:
-    own = sum(shares.get(name, 0.0) for name in ("trace", "measured", "learned"))
-    carried, weak = shares.get("transferred", 0.0), shares.get("roofline", 0.0) + shares.get("default", 0.0)
-    said = [f"{share(own)} of device time rests on measurements of this hardware or models fitted to them"]
-    if carried:
-        said.append(f"{share(carried)} on models carried over from related hardware")
-    said.append(
-        f"{share(weak)} on speed-of-light figures or defaults" if weak else "nothing on mere defaults"
+    """What the times stand on, in a sentence."""
+    kinds = (
+        (("trace", "measured", "learned"), "measurements of this hardware or models fitted to them"),
+        (("transferred",), "models carried over from related hardware"),
+        (("roofline", "default"), "speed-of-light figures or defaults, without a measurement"),
     )
-    return ", ".join(said) + "."
+    found = [(sum(shares.get(name, 0.0) for name in names), words) for names, words in kinds]
+    said = [f"{share(part)} on {words}" for part, words in found if part > 0]
+    return f"Device time rests {', '.join(said)}." if said else "No kernel ran, so nothing was estimated."
 
 
 def _by_trust(shares: Mapping[str, float]) -> list[tuple[str, float]]:

@@ -24,6 +24,8 @@ from stepsight.workload.program import Collective, Group, Kernel, Op
 
 STEP_TRACK, HOST_TRACK, FIRST_STREAM_TRACK = 1, 2, 3
 """Track numbers inside a rank. None is 0: Perfetto keeps thread 0 for a kernel's idle task."""
+WAITING, TRANSFER = "waiting", "transfer"
+"""Categories of the two halves of a collective at which a rank waited for others."""
 MOST_RANKS = 64
 MOST_LAUNCHES = 100_000
 """Bounds the file (about 600 bytes a launch) to what a browser opens within seconds."""
@@ -167,7 +169,10 @@ def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]
         event = clock.slice(_name(item), times.lane.category[k], place, times.start_us[k], times.end_us[k])
         yield {**event, "args": {**_describe(item), "op": op.name, "source": one.source[k].label}}
         if times.begin_us[k] > times.start_us[k]:
-            yield clock.slice("waiting for ranks", "waiting", place, times.start_us[k], times.begin_us[k])
+            # Two halves inside the collective: Perfetto turns an arrow round that leads to a
+            # slice which began earlier, so the one from the last rank ends on the second half.
+            yield clock.slice("waiting for ranks", WAITING, place, times.start_us[k], times.begin_us[k])
+            yield clock.slice("transfer", TRANSFER, place, times.begin_us[k], times.end_us[k])
         flow = {"name": "launch", "cat": "launch", "id": next(flows), "pid": one.rank}
         yield {**flow, "ph": "s", "tid": HOST_TRACK, "ts": _inside_op(one, k, clock)}
         yield {**flow, "ph": "f", "bp": "e", "tid": place[1], "ts": event["ts"]}
