@@ -23,10 +23,20 @@ RANK_SPREAD = {"nvswitch": 0.06, "nvlink_mesh": 0.25, "xgmi": 0.15}
 """Per doubling of the group. Leaving a machine out, 4 → 8 GPUs reads 5–6 % on NVSwitch; on
 PCIe 23–36 %, as much as between nodes. The mesh lies between: its links are not alike."""
 OTHER_RANK_SPREAD = 0.30
-NODE_SPREAD = 0.30
-"""From one group over nodes to another: 23–36 % (nccl.parquet's multi-node runs)."""
-KIND_SPREAD = 0.20
-"""From one collective to another on the same group (reduce_scatter for all_gather, …)."""
+NODE_SPREAD, OTHER_NODE_SPREAD = 0.25, 0.35
+"""From one group over nodes to another, on the same machine and on another one: 24 and 35 % in the
+mean, leaving curves and machines out of the catalogue."""
+LEAST_NIC_EFFICIENCY = 0.7
+"""Large messages over RDMA reach at least this share of the NICs' rate: 0.72 on Polaris, 0.84–0.98
+on DGX A100, Alps, Kestrel, Snellius, GCP A3 Ultra and H100 clusters (nccl.parquet)."""
+STARTED_BYTES = 2.0**20
+"""By this size all protocols and channels are at work; what follows is the wire."""
+TWO_NODE_GAIN = 1.9
+"""all_reduce over two nodes may send each byte once (a tree) instead of 2(n−1)/n times (a ring):
+158 against 92 GB/s on Alps, 487 GB/s on 8 × 50 GB/s NICs on AWS p5."""
+KIND_SPREAD = 0.15
+"""From one collective to another on the same group (reduce_scatter for all_gather, …): 12 % in the
+mean, leaving kinds out of the catalogue."""
 GATHER_LIKE = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
 TREE_LATENCY_OFFSET = 0.4
 """all_reduce's floor over nodes grows as log2(nodes) + 0.4: 21, 34, 48, 66, 80, 143 µs at 2, 4,
@@ -96,16 +106,29 @@ def between_ranks(low: tuple[int, Curve], high: tuple[int, Curve], kind: str, wa
 
 
 def over_nodes(
-    curve: Curve, kind: str, shape: GroupShape, gbps: float, wanted: GroupShape, wanted_gbps: float
+    curve: Curve,
+    kind: str,
+    shape: GroupShape,
+    gbps: float,
+    wanted: GroupShape,
+    wanted_gbps: float,
+    *,
+    rdma: bool = True,
 ) -> Curve:
-    """A group over nodes as another one: by bytes per NIC and by steps."""
+    """A group over nodes as another one: by bytes per NIC and by steps, within what the NIC can do."""
     stretch = wire_share(kind, wanted) / wire_share(kind, shape) * gbps / wanted_gbps
     moved = stretched(curve, stretch, _floor_over_nodes(kind, wanted) / _floor_over_nodes(kind, shape))
-    if wanted.nodes <= 2:
-        return moved
+    octaves = np.exp2(np.arange(np.ceil(np.log2(moved.sizes[-1])) + 1, 35.0))
+    sizes = np.concatenate([moved.sizes, octaves])  # beyond the range the NIC's rate says more than a slope
+    times = moved.time_us(sizes)
+    wire = sizes * wire_share(kind, wanted) / (wanted_gbps * 1e3)
+    if rdma:
+        started = float(moved.time_us(STARTED_BYTES))
+        times = np.minimum(times, np.maximum(started, times[0]) + wire / LEAST_NIC_EFFICIENCY)
     # Two nodes may exchange in one tree step what a ring over more nodes must send in full.
-    wire = moved.sizes * wire_share(kind, wanted) / (wanted_gbps * 1e3)
-    return Curve(moved.sizes, np.maximum(moved.times_us, wire), moved.measured_spread)
+    least = wire if wanted.nodes > 2 else wire / TWO_NODE_GAIN
+    times = np.maximum.accumulate(np.maximum(times, least))
+    return Curve(sizes, times, moved.measured_spread)
 
 
 def _ln_ratio(kind: str, ranks: int, wanted: int, position: FloatArray, transfer: RankTransfer) -> FloatArray:

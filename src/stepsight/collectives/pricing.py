@@ -38,29 +38,50 @@ class Pricing:
     curve: Curve
     pieces: tuple[Candidate, ...]
     piece_of_knot: IntArray
+    _columns: _PieceColumns
+
+    @classmethod
+    def of(cls, curve: Curve, pieces: tuple[Candidate, ...], piece_of_knot: IntArray) -> Pricing:
+        return cls(curve, pieces, piece_of_knot, _PieceColumns.of(curve, pieces))
 
     def time_us(self, bytes: npt.ArrayLike) -> FloatArray:
         return self.curve.time_us(bytes)
 
     def estimate(self, bytes: FloatArray) -> Estimates:
         """Times with the source, spread and note of the piece that each size lies on."""
-        between = np.sqrt(self.curve.sizes[1:] * self.curve.sizes[:-1])
-        piece = self.piece_of_knot[np.searchsorted(between, bytes)]
-        own = np.array([p.curve.measured_spread for p in self.pieces])
-        carried = np.array([p.spread for p in self.pieces])
-        source = np.array([int(p.source) for p in self.pieces], dtype=np.int64)[piece]
-        others = ~np.array([p.own for p in self.pieces])[piece]
-        stack = others * np.interp(np.log2(np.maximum(bytes, 1.0)), *STACK_SPREAD)
-        beyond = np.hypot(np.hypot(self.curve.spread(bytes), own[piece]), stack)
+        columns = self._columns
+        piece = self.piece_of_knot[np.searchsorted(columns.between_knots, bytes)]
+        stack = columns.of_others[piece] * np.interp(np.log2(np.maximum(bytes, 1.0)), *STACK_SPREAD)
+        spread = np.sqrt(self.curve.spread(bytes) ** 2 + columns.spread[piece] ** 2 + stack**2)
         low, high = self.curve.range_bytes
         outside = (bytes > high) | (bytes < low)
         size_note = SIZE_NOTE.format(low=f"{low:,.0f}", high=f"{high:,.0f}")
         notes: dict[int, str] = {}
-        for i, (at, is_outside) in enumerate(zip(piece.tolist(), outside.tolist(), strict=True)):
-            parts = [p for p in (self.pieces[at].note, size_note if is_outside else "") if p]
-            if parts:
-                notes[i] = "; ".join(parts)
-        return Estimates(self.curve.time_us(bytes), source, np.hypot(beyond, carried[piece]), notes)
+        for at, used in enumerate(self.pieces):
+            for here, also in ((~outside, ""), (outside, size_note)):
+                note = "; ".join(part for part in (used.note, also) if part)
+                if note:
+                    notes.update(dict.fromkeys(np.flatnonzero(here & (piece == at)).tolist(), note))
+        return Estimates(self.curve.time_us(bytes), columns.source[piece], spread, notes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PieceColumns:
+    """What `Pricing` looks up per size, as arrays over its pieces (and between its knots)."""
+
+    between_knots: FloatArray
+    source: IntArray
+    spread: FloatArray
+    of_others: FloatArray
+
+    @classmethod
+    def of(cls, curve: Curve, pieces: Sequence[Candidate]) -> _PieceColumns:
+        return cls(
+            np.sqrt(curve.sizes[1:] * curve.sizes[:-1]),
+            np.array([int(piece.source) for piece in pieces], dtype=np.int64),
+            np.array([float(np.hypot(piece.curve.measured_spread, piece.spread)) for piece in pieces]),
+            np.array([0.0 if piece.own else 1.0 for piece in pieces]),
+        )
 
 
 def price(
@@ -78,7 +99,7 @@ def price(
     sizes, times, owner = _knots(found)
     used = np.unique(owner)
     # The curve's own spread lies with its pieces; beyond its range it grows as any curve's does.
-    return Pricing(Curve(sizes, times, 0.0), tuple(found[i] for i in used), np.searchsorted(used, owner))
+    return Pricing.of(Curve(sizes, times, 0.0), tuple(found[i] for i in used), np.searchsorted(used, owner))
 
 
 def _knots(found: Sequence[Candidate]) -> tuple[FloatArray, FloatArray, IntArray]:
