@@ -17,6 +17,7 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.lookup import TableLookup
 from stepsight.sharding.lookups import LookupModel
 from stepsight.sharding.plan import DATA_PARALLEL, TABLE_ROW_WISE, Plan, part_bytes
+from stepsight.sharding.row_parts import RowPart
 from stepsight.sharding.tables import Table
 
 
@@ -175,9 +176,8 @@ class PartCosts:
             rows=part.height,
             dim=part.width,
             batch=max(1, round(samples * table.features)),
-            # Rows are spread by hashing, so a part of the rows draws its part of the lookups.
             pooling=table.pooling * part.height / table.rows,
-            indices=table.indices,
+            indices=table.indices if part.height == table.rows else RowPart.of(table.indices, table.rows),
             dtype=table.dtype,
         )
 
