@@ -7,6 +7,11 @@ from math import log2
 
 from stepsight.platform.spec import GpuSpec
 
+GA100_SMS = 108
+"""Multiprocessors of an A100, the Ampere chip with HBM and 64 fp32 lanes each (data sheet)."""
+GP100_SMS = 56
+"""Multiprocessors of a P100, the Pascal chip with HBM (data sheet)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
@@ -33,6 +38,12 @@ class Machine:
     def same_chip(self, other: Machine) -> bool:
         """Board and memory variants of one chip: A100 PCIe and SXM, 40 and 80 GB."""
         return self.architecture == other.architecture and self.sms == other.sms
+
+    @property
+    def gddr(self) -> bool:
+        """Whether the board carries GDDR memory: all Turing and Ada boards, and the small chips of others."""
+        small = {"ampere": GA100_SMS, "pascal": GP100_SMS}.get(self.architecture)
+        return self.architecture in ("turing", "ada") or (small is not None and self.sms != small)
 
     def with_memory_of(self, other: Machine) -> Machine:
         """This chip's measured arithmetic beside the other board's memory."""

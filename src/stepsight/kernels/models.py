@@ -140,7 +140,7 @@ class KernelModels:
         for stream in self.streams:
             if stream.machine.same_chip(mine):
                 return stream, True
-        return None, False
+        return next((s for s in self.streams if s.machine.gddr and mine.gddr), None), False
 
     def _embedding_model(self) -> Estimator:
         if self._embedding is None:

@@ -39,16 +39,16 @@ class Stream:
 STREAMS: Mapping[str, Stream] = {
     "elementwise": Stream(2.2, 0.87, 0.12),  # slope of the vector tables, V100 0.91 and A100 0.88
     "fill": Stream(1.8, 0.90, 0.15),
-    "dropout": Stream(2.5, 0.80, 0.15),  # one H100 kernel, 0.94 in cache; random numbers cost the rest
+    "dropout": Stream(2.5, 0.76, 0.15),  # transformer_ops.parquet: 9.7 GB in 3.25 ms on GH200
     "softmax_backward": Stream(2.5, 0.70, 0.2),  # first principles: forward's share, half as many passes
-    "layer_norm_backward": Stream(6.0, 0.39, 0.25),  # A100: input gradient 0.47 plus gamma and beta 0.81
+    "layer_norm_backward": Stream(4.0, 0.55, 0.25),  # the input's gradient: A100 0.47–0.69
     "batch_norm": Stream(5.0, 0.80, 0.15),
     "batch_norm_backward": Stream(6.0, 0.75, 0.15),
     "reduce": Stream(4.5, 0.60, 0.25),  # 0.41 (V100) to 0.78 (H100)
     "pool": Stream(2.5, 0.80, 0.2),
     "gather": Stream(4.0, 0.60, 0.3),
     "scatter": Stream(6.0, 0.22, 0.4),  # index_put: 0.16 (B200) to 0.20 (A100)
-    "concat": Stream(3.5, 0.62, 0.2),  # V100 DLRM lists: 9.4 MB in 19.4 µs
+    "concat": Stream(3.5, 0.68, 0.2),  # V100 DLRM lists: 9.4 MB in 19.4 µs, 56.6 MB in 92.6 µs
     "transpose": Stream(2.5, 0.55, 0.25),  # strided copies: A100 0.45–0.58, H100 0.41–0.60
     "sort": Stream(9.0, 0.35, 0.4),  # one-tile radix sort of the V100 DLRM lists takes 10 µs
     "copy_h2d": Stream(2.0, 0.79, 0.1),  # V100 DLRM lists, pinned: 4.2 MB in 339 µs over 15.75 GB/s

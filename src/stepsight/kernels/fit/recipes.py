@@ -31,6 +31,7 @@ MOST_ROWS = 60_000
 
 SETTINGS = {
     "gemm": Settings(trees=600),
+    "gemm_fp32": Settings(trees=700, rate=0.1, rows=0.6),  # fewer, noisier rows
     "conv": Settings(trees=500),
     "attention": Settings(trees=500),
     "softmax": Settings(trees=150, depth=4, rate=0.1),
@@ -97,7 +98,7 @@ def _event_model(part: Measured, machine: Machine, added_us: float) -> LearnedMo
     family = part.batch.family
     below = family == "gemm"
     floor = float(np.quantile(part.time_us, 0.01)) if below else 0.0
-    settings = SETTINGS[family]
+    settings = SETTINGS["gemm_fp32" if below else family]
     anchors = None
     if below:
         anchors = gemm_anchors(machine, floor, part.variant == "bmm", settings.seed)
