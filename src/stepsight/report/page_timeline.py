@@ -92,8 +92,8 @@ def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
     left_out = prediction.timeline.ranks - sum(len(a.ranks) for a in drawn)
     said = f"{left_out:,} ranks are not drawn; shown are the busiest, the least busy and the first ones."
     place = Html(asset("timeline.html").replace("{spoken}", text(_spoken(prediction, drawn))))
-    # "</" must not stand inside a script element, whatever a kernel is called.
-    safe = data.decode().replace("</", "<\\/")
+    # No element may begin or end inside a script, whatever a kernel is called.
+    safe = data.decode().replace("<", "\\u003c")
     script = Html(
         f'<script type="application/json" id="timeline-data">{safe}</script>'
         f"<script>\n{asset('timeline.js')}</script>"

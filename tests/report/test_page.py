@@ -1,0 +1,72 @@
+"""The pieces of a page: text is escaped, bars and tables say what they show."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepsight.report.page import Column, Html, Part, bar, figures, frame, notes, section, table, tag, text
+
+
+def test_text_is_escaped_and_html_is_not() -> None:
+    assert text('<b> & "c"') == "&lt;b&gt; &amp; &quot;c&quot;"
+    assert text(Html("<b>x</b>")) == "<b>x</b>"
+
+
+@given(st.text(), st.text())
+def test_no_text_can_open_an_element(word: str, title: str) -> None:
+    drawn = section(
+        title, table([Column(word)], [[word]]), bar([Part(word, 1.0, word, "gemm")]), notes([word])
+    )
+    outside = re.sub(r"</?(section|h2|div|table|thead|tbody|tr|th|td|ul|li|i|b)\b[^<>]*>", "", drawn)
+    assert "<" not in outside
+    assert ">" not in outside
+
+
+def test_a_bar_fills_its_width_in_proportion() -> None:
+    drawn = bar([Part("a", 1.0, "1", "gemm"), Part("b", 3.0, "3", "copy")])
+    assert re.findall(r"flex:([\d.]+)", drawn) == ["0.25000", "0.75000"]
+
+
+def test_a_bar_against_a_total_leaves_the_rest_empty() -> None:
+    drawn = bar([Part("held", 1.0, "1 GB", "gemm")], total=4.0)
+    assert 'class="room" style="flex:0.75000' in drawn
+
+
+def test_a_bar_is_read_out_with_its_values() -> None:
+    drawn = bar([Part("a", 1.0, "1 ms", "gemm"), Part("none", 0.0, "0 ms", "copy")], name="step")
+    assert 'aria-label="step: a 1 ms"' in drawn
+    assert "none" not in drawn
+
+
+def test_a_bar_of_nothing_is_still_a_bar() -> None:
+    assert bar([Part("a", 0.0, "0", "gemm")]).startswith("<div")
+
+
+def test_a_table_has_headers_for_its_columns() -> None:
+    drawn = table([Column("name"), Column("time", number=True, extra=True)], [("x", "1 ms")], caption="times")
+    assert '<th scope="col">name</th>' in drawn
+    assert '<td class="num extra">1 ms</td>' in drawn
+    assert "<caption>times</caption>" in drawn
+
+
+def test_long_lists_of_notes_are_folded() -> None:
+    drawn = notes([f"note {n}" for n in range(20)], shown=5)
+    assert "<summary>15 more</summary>" in drawn
+    assert "note 19" in drawn
+
+
+def test_figures_pair_titles_with_values() -> None:
+    assert "<dt>imbalance</dt><dd>3 %<small>why</small></dd>" in figures([("imbalance", "3 %", "why")])
+
+
+def test_the_frame_fetches_nothing() -> None:
+    whole = frame("a <title>", tag("h1", "top"), [section("s", "body")])
+    assert whole.startswith("<!DOCTYPE html>")
+    assert "<title>a &lt;title&gt;</title>" in whole
+    assert "default-src 'none'" in whole
+    assert not re.search(r"(src|href)=\"(?!data:)", whole)
+    assert "url(" not in whole
+    assert "prefers-color-scheme: dark" in whole
