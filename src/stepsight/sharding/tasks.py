@@ -39,6 +39,7 @@ class Scale:
     batches: tuple[int, ...] = BATCHES
     least_rows: int = 10
     most_rows: int = MOST_ROWS
+    most_pooling: float = MOST_POOLING
     tables_per_rank: tuple[int, int] = TABLES_PER_RANK
     most_table_bytes: int = 2**62
 
@@ -63,7 +64,9 @@ def population(
     tables: list[Table] = []
     while len(tables) < count:
         rows = int(np.clip(rng.lognormal(np.log(MEDIAN_ROWS), SIGMA_ROWS), scale.least_rows, scale.most_rows))
-        pooling = float(np.clip(rng.lognormal(np.log(MEDIAN_POOLING), SIGMA_POOLING), 1.0, MOST_POOLING))
+        pooling = float(
+            np.clip(rng.lognormal(np.log(MEDIAN_POOLING), SIGMA_POOLING), 1.0, scale.most_pooling)
+        )
         dim = int(rng.choice(scale.dims))
         skew = round(float(rng.uniform(*SKEW)), 3)
         if heavy and pooling < HEAVY_POOLING:

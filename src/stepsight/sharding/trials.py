@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 SEARCHED = "search"
 LIVE_SCALE = Scale(
-    dims=(32, 64, 128), batches=(512,), least_rows=20_000, most_rows=500_000, tables_per_rank=(5, 9),
-    most_table_bytes=96 << 20,
+    dims=(32, 64, 128), batches=(512,), least_rows=20_000, most_rows=500_000, most_pooling=80.0,
+    tables_per_rank=(3, 7), most_table_bytes=40 << 20,
 )  # fmt: skip
-"""METHOD §7 scaled to ranks of one CPU core: the tables of a task take about half a gigabyte, far
-beyond the caches, and a step takes some hundred milliseconds."""
+"""METHOD §7 scaled to ranks of one CPU core: the tables of a task take about 300 MB, far beyond
+the caches, and a step takes some tens of milliseconds."""
 FEATURES, BOTTOM, TOP = 64, (64, 32), (64, 1)
 """A dense part small enough that tables decide, as they do in heavy production models."""
 DIFFERENT = 0.05
