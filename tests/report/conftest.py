@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from predictions import EXAMPLES, uneven
 
 from stepsight.platform.load import load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import load_workload
+
+from .predictions import EXAMPLES, uneven
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",

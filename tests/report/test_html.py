@@ -7,11 +7,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from predictions import uneven
 
 from stepsight.prediction.answer import MemoryLine, Prediction
 from stepsight.report.html import page
 from stepsight.report.units import time
+
+from .predictions import uneven
 
 VOID = {"meta", "link", "path", "rect", "circle"}
 MEGABYTE = 1_000_000

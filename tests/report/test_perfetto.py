@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from predictions import uneven
 
 from stepsight.prediction.answer import Prediction
 from stepsight.report import perfetto
 from stepsight.report.perfetto import HOST_TRACK, STEP_TRACK, chrome_trace
+
+from .predictions import uneven
 
 NANOSECOND = 1e-3
 HALVES = ("waiting", "transfer")

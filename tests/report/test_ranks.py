@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from predictions import uneven
 
 from stepsight.prediction.answer import Prediction
 from stepsight.report.ranks import Alike, alike, most_telling
+
+from .predictions import uneven
 
 
 def test_ranks_that_did_the_same_at_the_same_time_are_gathered(dlrm: Prediction) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.report.categories import look, source_look
+from stepsight.report.launches import launches, name_of
 from stepsight.report.page import Html, Part, asset, joined, legend, tag, text
 from stepsight.report.ranks import Alike, most_telling
 from stepsight.report.units import size
-from stepsight.simulate.tape import launches_of
-from stepsight.simulate.timeline import RankTimes
+from stepsight.simulate.timeline import RankTimes, Timeline
 from stepsight.workload.program import Collective, Kernel, Op
 
 MOST_SETS = 12
@@ -111,7 +111,7 @@ def _data(prediction: Prediction, drawn: Sequence[Alike]) -> bytes:
     words = _Words()
     timeline = prediction.timeline
     ranks = [(a, timeline.rank(a.first)) for a in drawn]
-    tracks = [_tracks(times, words) for _, times in ranks]
+    tracks = [_tracks(timeline, times, words) for _, times in ranks]
     zero = float(timeline.begin_us.min())
     first = min((float(t.start_us.min(initial=zero)) for each in tracks for t in each), default=zero)
     last = float(timeline.end_us.max())
@@ -147,34 +147,23 @@ def _categories(prediction: Prediction, drawn: Sequence[Alike]) -> list[str]:
     return ["host", *sorted(seen)]
 
 
-def _tracks(times: RankTimes, words: _Words) -> list[_Track]:
-    tape = times.lane.lane.tape
-    column = int((times.lane.lane.ranks == times.rank).argmax())
-    ops = times.program.ops
+def _tracks(timeline: Timeline, times: RankTimes, words: _Words) -> list[_Track]:
+    tape, made, ops = times.lane.lane.tape, launches(timeline, times), times.program.ops
     kinds = np.array([words.kind(op.name, "host", _op_detail(op)) for op in ops], dtype=np.int64)
     none = np.zeros(len(ops))
     host = _track("host", times.op_start_us, times.op_end_us, kinds, none, none)
-    items = [(op, item) for op in ops for item in launches_of(op)]
-    kernel_kinds = np.array(
-        [
-            words.kind(
-                item.name or (item.kind if isinstance(item, Collective) else item.family),
-                times.lane.category[k], _detail(item), op.name,
-                Source(int(times.lane.source[k, column])).label,
-            )
-            for k, (op, item) in enumerate(items)
-        ],
+    said = zip(made.items, times.lane.category, made.ops, made.sources, strict=True)
+    launch_kinds = np.array(
+        [words.kind(name_of(item), c, _detail(item), op.name, source.label) for item, c, op, source in said],
         dtype=np.int64,
-    )  # fmt: skip
-    # The middle of the operator stands for the moment it launched.
-    launched = (times.op_start_us[tape.launch_op] + times.op_end_us[tape.launch_op]) / 2
+    )
     tracks = [host]
     for number, name in enumerate(tape.streams):
         on = np.flatnonzero(tape.launch_stream == number)
         on = on[np.argsort(times.start_us[on], kind="stable")]
         start, end = times.start_us[on], times.end_us[on]
-        lead, wait = np.maximum(start - launched[on], 0.0), times.begin_us[on] - start
-        tracks.append(_track(name, start, end, kernel_kinds[on], lead, wait))
+        lead, wait = np.maximum(start - made.launch_us[on], 0.0), times.begin_us[on] - start
+        tracks.append(_track(name, start, end, launch_kinds[on], lead, wait))
     return tracks
 
 

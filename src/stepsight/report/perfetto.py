@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stepsight.estimate import FloatArray, Source
 from stepsight.prediction.answer import Prediction
+from stepsight.report.launches import Launches, launches, name_of
 from stepsight.report.ranks import Alike, alike, most_telling
-from stepsight.simulate.tape import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
 from stepsight.workload.program import Collective, Group, Kernel, Op
 
@@ -35,12 +34,10 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """One rank as it is drawn: its times, what each launch is, and when the host made it."""
+    """One rank as it is drawn, and how many others did just the same."""
 
     times: RankTimes
-    items: tuple[tuple[Op, Kernel | Collective], ...]
-    launch_us: FloatArray
-    source: tuple[Source, ...]
+    launches: Launches
     also: int
 
     @property
@@ -118,13 +115,7 @@ def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[Alike]:
 
 def _drawn(timeline: Timeline, chosen: Alike) -> _Drawn:
     times = timeline.rank(chosen.first)
-    lane = times.lane.lane
-    column = int((lane.ranks == chosen.first).argmax())
-    number = next(i for i, p in enumerate(timeline.priced.lanes) if p is times.lane)
-    marks = timeline.times[number].mark_us[:, 0, column]
-    items = tuple((op, item) for op in times.program.ops for item in launches_of(op))
-    sources = tuple(Source(int(s)) for s in times.lane.source[:, column])
-    return _Drawn(times, items, marks[lane.tape.launch_mark], sources, len(chosen.ranks) - 1)
+    return _Drawn(times, launches(timeline, times), len(chosen.ranks) - 1)
 
 
 def _first(times: RankTimes) -> float:
@@ -164,10 +155,11 @@ def _shapes(op: Op) -> str:
 
 def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]:
     times = one.times
-    for k, (op, item) in enumerate(one.items):
+    made = one.launches
+    for k, (op, item) in enumerate(zip(made.ops, made.items, strict=True)):
         place = (one.rank, one.track(k))
-        event = clock.slice(_name(item), times.lane.category[k], place, times.start_us[k], times.end_us[k])
-        yield {**event, "args": {**_describe(item), "op": op.name, "source": one.source[k].label}}
+        event = clock.slice(name_of(item), times.lane.category[k], place, times.start_us[k], times.end_us[k])
+        yield {**event, "args": {**_describe(item), "op": op.name, "source": made.sources[k].label}}
         if times.begin_us[k] > times.start_us[k]:
             # Two halves inside the collective: Perfetto turns an arrow round that leads to a
             # slice which began earlier, so the one from the last rank ends on the second half.
@@ -183,11 +175,7 @@ def _inside_op(one: _Drawn, launch: int, clock: _Clock) -> float:
     last nanosecond is not yet its end."""
     op = int(one.times.lane.lane.tape.launch_op[launch])
     start, end = clock.at(one.times.op_start_us[op]), clock.at(one.times.op_end_us[op])
-    return max(start, min(clock.at(one.launch_us[launch]), round(end - 1e-3, 3)))
-
-
-def _name(item: Kernel | Collective) -> str:
-    return item.name or (item.kind if isinstance(item, Collective) else item.family)
+    return max(start, min(clock.at(one.launches.launch_us[launch]), round(end - 1e-3, 3)))
 
 
 def _describe(item: Kernel | Collective) -> Event:
@@ -206,7 +194,7 @@ def _meetings(
     met: dict[tuple[str, int, int], list[tuple[_Drawn, int]]] = {}
     for one in drawn:
         called: dict[str, int] = {}
-        for k, (_, item) in enumerate(one.items):
+        for k, item in enumerate(one.launches.items):
             if isinstance(item, Collective):
                 called[item.group] = ordinal = called.get(item.group, 0) + 1
                 sets = enumerate(groups.get(item.group, ()))
