@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from stepsight.errors import InputError
 from stepsight.kernels.embedding.lookup import Lookup
-from stepsight.run.indices import sample_bags
+from stepsight.kernels.embedding.sampling import draw_indices
 
 SUPPORTED = ("sgd", "none")
 
@@ -29,9 +30,15 @@ class TableBatch:
     bags: torch.Tensor
 
     @classmethod
-    def sample(cls, lookup: Lookup, table: int, generator: Any, device: str) -> TableBatch:
+    def sample(cls, lookup: Lookup, table: int, generator: np.random.Generator, device: str) -> TableBatch:
+        """Bags of ``pooling`` lookups, a fraction mixed from its neighbours to the exact total."""
         part = lookup.tables[table]
-        indices, offsets, bags = sample_bags(part, generator)
+        total = round(part.lookups)
+        lengths = np.full(part.batch, total // part.batch, dtype=np.int64)
+        lengths[generator.permutation(part.batch)[: total - int(lengths.sum())]] += 1
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        bags = np.repeat(np.arange(part.batch, dtype=np.int64), lengths)
+        indices = draw_indices(part.indices, part.rows, total, generator)
         return cls(*(torch.from_numpy(a).to(device) for a in (indices, offsets, bags)))
 
 

@@ -22,9 +22,10 @@ VIEWS = frozenset(
 ALLOCATIONS = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
                          "aten::new_empty_strided", "aten::set_"})  # fmt: skip
 """Calls that only reserve memory."""
-SAME = {"aten::add_": "aten::add", "aten::index_put": "aten::_index_put_impl_"}
+SAME = {"aten::add_": "aten::add", "aten::index_put": "aten::_index_put_impl_",
+        "aten::index_add": "aten::index_add_"}  # fmt: skip
 """The same kernel under two names: gradients that meet are added in place where autograd holds the
-only reference; index_put writes in place unless something (here: the recorder) looks on."""
+only reference; index_put and index_add write in place unless something (here: the recorder) looks on."""
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]

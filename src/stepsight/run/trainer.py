@@ -13,7 +13,10 @@ from stepsight.errors import InputError
 from stepsight.run.lookup import LocalTables, TableBatch
 from stepsight.run.models.bert import Bert
 from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
+from stepsight.run.models.gpt import Gpt
 from stepsight.run.models.gpt2 import Gpt2
+from stepsight.run.models.llama import Llama
+from stepsight.run.models.xlnet import Xlnet
 from stepsight.workload.dlrm import DlrmWorkload
 from stepsight.workload.dlrm_config import DlrmConfig
 from stepsight.workload.embeddings import rank_lookup
@@ -21,7 +24,7 @@ from stepsight.workload.files import Workload
 from stepsight.workload.training import Training
 from stepsight.workload.transformer_config import TransformerConfig
 
-TRANSFORMERS = {"bert": Bert, "gpt2": Gpt2}
+TRANSFORMERS = {"bert": Bert, "gpt2": Gpt2, "gpt": Gpt, "opt": Gpt, "llama": Llama, "xlnet": Xlnet}
 _OPTIMIZERS = {
     "sgd": torch.optim.SGD,
     "adagrad": torch.optim.Adagrad,
@@ -36,7 +39,7 @@ class Trainer:
     """Holds one rank's state of one workload; `step` trains on the next batch."""
 
     def __init__(
-        self, workload: Workload, rank: int, device: str, *, batches: int = 2, seed: int = 0
+        self, workload: Workload, rank: int, device: str, *, batches: int = 8, seed: int = 0
     ) -> None:
         self.workload, self.device = workload, device
         torch.manual_seed(seed)

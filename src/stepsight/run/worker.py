@@ -62,6 +62,8 @@ def _follow(pipe: IO[bytes], tasks: queue.Queue[Any]) -> None:
             tasks.put(read_frame(pipe))
         except EOFError:
             os._exit(1)
+        except Exception as error:  # a task that cannot be unpickled here
+            tasks.put(error)
 
 
 def _join(rank: Rank) -> None:
@@ -69,6 +71,7 @@ def _join(rank: Rank) -> None:
     import torch
     import torch.distributed as dist
 
+    keep_memory()
     if rank.cores:
         os.sched_setaffinity(0, rank.cores)
         torch.set_num_threads(len(rank.cores))
@@ -95,7 +98,10 @@ def main() -> None:
         _join(rank)
         write_frame(answers, ("ready", None))
         while True:
-            function, arguments = tasks.get()
+            task = tasks.get()
+            if isinstance(task, Exception):
+                raise task
+            function, arguments = task
             write_frame(answers, ("result", function(rank, *arguments)))
     except StepsightError as error:
         write_frame(answers, ("input", str(error)))

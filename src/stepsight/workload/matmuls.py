@@ -8,7 +8,7 @@ from stepsight.workload.pointwise import lowered
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor, broadcast
-from stepsight.workload.views import expand, given, reshape, sum_to, swapped, t, view
+from stepsight.workload.views import expand, given, reshape, swapped, t, view
 
 
 def gemm_kernel(tape: Tape, name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Kernel:
@@ -42,7 +42,7 @@ def addmm(tape: Tape, bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
             da, db = _mm_gradients(tape, grad, a, b)
-            return sum_to(tape, grad, bias.shape) if bias.requires_grad else None, da, db
+            return grad if bias.requires_grad else None, da, db
 
         tape.record("AddmmBackward0", (bias, a, b), (out,), rule)
     return out

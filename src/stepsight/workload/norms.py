@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stepsight.workload.pointwise import emit, like, mul, raised, scalar, unary
+from stepsight.workload.pointwise import emit, like, mul, raised, rsqrt, scalar
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
@@ -67,7 +67,7 @@ def rms_norm(tape: Tape, x: Tensor, weight: Tensor) -> Tensor:
     dtype = x.dtype
     wide = cast(tape, x, "fp32")
     variance = mean_last(tape, scalar(tape, "pow", wide))
-    scale = unary(tape, "rsqrt", scalar(tape, "add", variance), "RsqrtBackward0", saves="output")
+    scale = rsqrt(tape, scalar(tape, "add", variance))
     return mul(tape, weight, cast(tape, mul(tape, wide, scale), dtype))
 
 

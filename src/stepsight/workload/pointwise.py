@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor, broadcast
-from stepsight.workload.views import cast, given, sum_to
+from stepsight.workload.views import cast, given
 
 
 def pointwise_kernel(name: str, inputs: Sequence[Tensor], out: Tensor) -> Kernel:
@@ -76,6 +76,21 @@ def relu(tape: Tape, x: Tensor) -> Tensor:
     return unary(tape, "relu", x, "ReluBackward0", saves="output")
 
 
+def rsqrt(tape: Tape, x: Tensor) -> Tensor:
+    """1/√x; its gradient is written out: -½ · grad · result³."""
+    with tape.op("aten::rsqrt", (x,)):
+        out = emit(tape, "rsqrt", (x,), x.empty_like())
+        tape.save(out)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            cubed = emit(tape, "pow", (out,), out.empty_like())
+            scaled = emit(tape, "mul", (given(g[0]),), given(g[0]).empty_like())
+            return (emit(tape, "mul", (scaled, cubed), like((scaled, cubed))),)
+
+        tape.record("RsqrtBackward0", (x,), (out,), rule)
+    return out
+
+
 def gelu(tape: Tape, x: Tensor) -> Tensor:
     return unary(tape, "gelu", x, "GeluBackward0")
 
@@ -101,18 +116,14 @@ def tensor_binary(tape: Tape, name: str, a: Tensor, b: Tensor) -> Tensor:
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
-            if name == "mul":
-                parts = [
-                    emit(tape, "mul", (grad, other), like((grad, other))) if x.requires_grad else None
-                    for x, other in ((a, b), (b, a))
-                ]
+            if name == "mul":  # autograd computes the second operand's gradient first
+                second = emit(tape, "mul", (grad, a), like((grad, a))) if b.requires_grad else None
+                parts = [emit(tape, "mul", (grad, b), like((grad, b))) if a.requires_grad else None, second]
             else:
                 parts = [grad if a.requires_grad else None, grad if b.requires_grad else None]
                 if name == "sub" and b.requires_grad:
                     parts[1] = emit(tape, "neg", (grad,), grad.empty_like())
-            return [
-                None if p is None else sum_to(tape, p, x.shape) for p, x in zip(parts, (a, b), strict=True)
-            ]
+            return parts
 
         tape.record(f"{name.capitalize()}Backward0", (a, b), (out,), rule)
     return out
@@ -128,6 +139,18 @@ def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
 
 def mul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
     return tensor_binary(tape, "mul", a, b)
+
+
+def negate(tape: Tape, x: Tensor) -> Tensor:
+    with tape.op("aten::neg", (x,)):
+        out = emit(tape, "neg", (x,), x.empty_like())
+        tape.record(
+            "NegBackward0",
+            (x,),
+            (out,),
+            lambda g: (emit(tape, "neg", (given(g[0]),), given(g[0]).empty_like()),),
+        )
+    return out
 
 
 def scalar(tape: Tape, name: str, x: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
+from math import prod
 
 from stepsight.workload.program import Call, Collective, Kernel, Op, RankProgram, Wait
-from stepsight.workload.tensor import Shape, Storage, Tensor
+from stepsight.workload.tensor import Shape, Storage, Tensor, same_layout
 
 EVALUATE = "autograd::engine::evaluate_function: "
 """How a profiler names the host operator that runs one node of the backward pass."""
@@ -33,12 +34,8 @@ class Node:
     sequence: float
     edges: tuple[tuple[Node, int] | None, ...]
     rule: Rule
-    dtypes: tuple[str, ...] = ("fp32",)
+    outputs: tuple[Tensor, ...]
     leaf: Tensor | None = None
-
-    @property
-    def outputs(self) -> int:
-        return len(self.dtypes)
 
 
 @dataclass(slots=True)
@@ -162,7 +159,7 @@ class Tape:
     def leaf(self, name: str, *shape: int) -> Tensor:
         """A tensor that asks for a gradient without being one of the model's parameters."""
         tensor = Tensor.new(shape, "fp32", persistent=True, name=name)
-        tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), ("fp32",), tensor)
+        tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), (tensor,), tensor)
         return tensor
 
     def save(self, *tensors: Tensor) -> None:
@@ -178,7 +175,7 @@ class Tape:
         if not self.grad_enabled or not any(t is not None and t.requires_grad for t in inputs):
             return
         edges = tuple(None if t is None or t.node is None else (t.node, t.output) for t in inputs)
-        node = Node(name, next(self._sequence), edges, rule, tuple(t.dtype for t in outputs))
+        node = Node(name, next(self._sequence), edges, rule, tuple(outputs))
         for i, tensor in enumerate(outputs):
             tensor.node, tensor.output = node, i
 
@@ -198,49 +195,62 @@ class Tape:
         if root.node is None:
             return
         waiting = _dependencies(root.node)
-        buffers: dict[int, list[Tensor | None]] = {id(root.node): [None] * root.node.outputs}
+        buffers: dict[int, list[Tensor | None]] = {id(root.node): [None] * len(root.node.outputs)}
         buffers[id(root.node)][root.output] = grad
         order = count()
         ready: list[tuple[float, int, Node]] = [(-root.node.sequence, next(order), root.node)]
         self.grad_enabled = False
         while ready:
             _, _, node = heapq.heappop(ready)
-            grads = buffers.pop(id(node), [None] * node.outputs)
+            grads = buffers.pop(id(node), [None] * len(node.outputs))
             with self.op(EVALUATE + node.name):
                 if node.leaf is not None:
                     if grads[0] is not None:
-                        self._accumulated(node.leaf)
+                        self._accumulated(node.leaf, grads[0])
                     continue
-                results = (
-                    list(node.rule(grads)) if any(g is not None for g in grads) else [None] * len(node.edges)
-                )
+                results = self._gradients(node, grads)
                 for edge, result in zip(node.edges, results, strict=True):
                     if edge is None:
                         continue
                     target, slot = edge
-                    buffer = buffers.setdefault(id(target), [None] * target.outputs)
+                    buffer = buffers.setdefault(id(target), [None] * len(target.outputs))
                     if result is not None:
-                        buffer[slot] = self._add(buffer[slot], self._as(result, target.dtypes[slot]))
+                        buffer[slot] = self._add(buffer[slot], result)
                     waiting[id(target)] -= 1
                     if waiting[id(target)] == 0:
                         heapq.heappush(ready, (-target.sequence, next(order), target))
         self.grad_enabled = True
 
-    def _as(self, grad: Tensor, dtype: str) -> Tensor:
-        """Autograd brings a gradient to its tensor's dtype."""
-        if grad.dtype == dtype:
+    def _gradients(self, node: Node, grads: Grads) -> Grads:
+        """What the node's rule gives, fitted to the tensors they are gradients of."""
+        if all(grad is None for grad in grads):
+            return [None] * len(node.edges)
+        return [
+            result if result is None or edge is None else self._fitted(result, edge[0].outputs[edge[1]])
+            for edge, result in zip(node.edges, node.rule(grads), strict=True)
+        ]
+
+    def _fitted(self, grad: Tensor, tensor: Tensor) -> Tensor:
+        """Autograd sums a gradient to its tensor's sizes, then brings it to its dtype."""
+        grad = self.sum_to(grad, tensor.shape)
+        if grad.dtype == tensor.dtype:
             return grad
-        out = grad.empty_like(dtype)
+        out = grad.empty_like(tensor.dtype)
         kernel = Kernel.of(
-            "elementwise",
-            dtype,
-            name="cast",
-            elements=out.elements,
-            read_bytes=grad.bytes,
+            "elementwise", out.dtype, name="cast", elements=out.elements, read_bytes=grad.bytes,
             write_bytes=out.bytes,
-        )
+        )  # fmt: skip
         self.call("aten::_to_copy", (grad,), kernel)
         return out
+
+    def sum_to(self, grad: Tensor, shape: Shape) -> Tensor:
+        """A gradient summed over the dimensions its tensor was broadcast along."""
+        if grad.shape == shape:
+            return grad
+        rows = max(prod(shape), 1)
+        kernel = Kernel.of("reduce", grad.dtype, name="sum", rows=rows, cols=grad.elements // rows)
+        self.call("aten::sum", (grad,), kernel)
+        return Tensor.new(shape, grad.dtype)
 
     def _add(self, held: Tensor | None, grad: Tensor) -> Tensor:
         if held is None:
@@ -257,9 +267,13 @@ class Tape:
         self.call("aten::add", (held, grad), kernel)
         return held.empty_like()
 
-    def _accumulated(self, parameter: Tensor) -> None:
+    def _accumulated(self, parameter: Tensor, grad: Tensor) -> None:
+        """A gradient is kept as it comes if it lies in memory as its parameter does, else copied."""
         if self.grads_kept:
-            self._add(parameter, parameter)
+            self._add(parameter, grad)
+        elif not same_layout(parameter, grad):
+            kernel = Kernel.of("transpose", parameter.dtype, name="copy", elements=parameter.elements)
+            self.call("aten::copy_", (parameter, grad), kernel)
         if self.on_grad_ready is not None:
             self.on_grad_ready(parameter)
 

@@ -66,7 +66,7 @@ class Tensor:
         return Tensor(shape, self.dtype, strides, self.storage)
 
     def is_contiguous(self) -> bool:
-        return _same_layout(self.shape, self.strides, contiguous_strides(self.shape))
+        return _same_strides(self.shape, self.strides, contiguous_strides(self.shape))
 
     def is_dense(self) -> bool:
         """Non-overlapping and dense: some permutation of the dimensions is contiguous."""
@@ -95,7 +95,12 @@ def contiguous_strides(shape: Shape) -> Shape:
     return tuple(reversed(strides))
 
 
-def _same_layout(shape: Shape, left: Shape, right: Shape) -> bool:
+def same_layout(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors of one shape lie in memory alike."""
+    return _same_strides(left.shape, left.strides, right.strides)
+
+
+def _same_strides(shape: Shape, left: Shape, right: Shape) -> bool:
     if prod(shape) == 0:
         return True
     return all(a == b for size, a, b in zip(shape, left, right, strict=True) if size != 1)

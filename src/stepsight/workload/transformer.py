@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepsight.errors import InputError
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.program import Call, Job, Kernel, Op
 from stepsight.workload.step import train_step
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
 from stepsight.workload.transformer_config import TransformerConfig
-from stepsight.workload.transformers import bert, gpt2
+from stepsight.workload.transformers import bert, gpt, gpt2, llama, xlnet
 
 MODELS: dict[str, Callable[[Tape, TransformerConfig], Callable[[], Tensor]]] = {
     "bert": bert.model,
     "gpt2": gpt2.model,
+    "gpt": gpt.model,
+    "opt": gpt.model,
+    "llama": llama.model,
+    "xlnet": xlnet.model,
 }
 
 
@@ -45,10 +48,6 @@ class TransformerWorkload:
 
     def _tape(self, device: str) -> Tape:
         c = self.config
-        if c.family not in MODELS:
-            raise InputError(
-                f"{c.source}: family", f"no builder for {c.family}", f"one of {', '.join(MODELS)}"
-            )
 
         def model(tape: Tape) -> Callable[[], Tensor]:
             forward = MODELS[c.family](tape, c)

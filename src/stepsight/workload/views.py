@@ -93,7 +93,7 @@ def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
             tuple(shape),
             tuple(0 if a == 1 and b != 1 else s for a, b, s in zip(old, shape, strides, strict=True)),
         )
-        tape.record("ExpandBackward0", (x,), (out,), lambda g: (sum_to(tape, given(g[0]), x.shape),))
+        tape.record("ExpandBackward0", (x,), (out,), lambda g: (tape.sum_to(given(g[0]), x.shape),))
     return out
 
 
@@ -211,16 +211,6 @@ def concatenated(tape: Tape, parts: Sequence[Tensor], at: int) -> Tensor:
     out = Tensor.new((*shape[:at], sum(p.shape[at] for p in parts), *shape[at + 1 :]), parts[0].dtype)
     kernel = Kernel.of("concat", out.dtype, read_bytes=out.bytes, write_bytes=out.bytes, inputs=len(parts))
     tape.call("aten::cat", parts, kernel)
-    return out
-
-
-def sum_to(tape: Tape, grad: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A gradient summed over the dimensions its tensor was broadcast along."""
-    if grad.shape == shape:
-        return grad
-    out = Tensor.new(shape, grad.dtype)
-    rows = max(prod(shape), 1)
-    tape.call("aten::sum", (grad,), Kernel.of("reduce", grad.dtype, rows=rows, cols=grad.elements // rows))
     return out
 
 
