@@ -106,7 +106,14 @@ def table_room(workload: DlrmWorkload, platform: Platform) -> float:
     """Bytes that each rank has left for tables beside the dense part."""
     report = workload.memory()
     beside = max(rank.total - rank.tables for rank in report.ranks)
-    return float(platform.spec.gpu.memory_gb * 1e9 - beside)
+    room = platform.spec.gpu.memory_gb * 1e9 - beside
+    if room <= 0:
+        raise InputError(
+            workload.name,
+            f"the dense part alone takes {beside / 1e9:.1f} GB of {platform.spec.gpu.memory_gb:g} GB",
+            "use a smaller batch or more ranks",
+        )
+    return float(room)
 
 
 def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple[Table, ...], ...]:

@@ -54,7 +54,9 @@ class Rules:
         unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown or TABLE_WISE not in self.kinds:
             raise InputError(
-                "kinds", f"{', '.join(unknown) or 'table_wise is missing'}", f"some of {', '.join(KINDS)}"
+                "kinds",
+                f"unknown: {', '.join(unknown)}" if unknown else "table_wise is missing",
+                f"name some of {', '.join(KINDS)}",
             )
 
     def halves(self, width: int) -> tuple[int, int] | None:
@@ -114,8 +116,8 @@ def check_fits(costs: PartCosts, rules: Rules, gpu_memory: str) -> None:
         ranks = int(np.ceil(total / rules.memory_bytes))
         raise InputError(
             "tables",
-            f"weights and {costs.optimizer} state take {total / 1e9:.1f} GB, {costs.ranks} × {gpu_memory} "
-            f"leave {room / 1e9:.1f} GB: {(total - room) / 1e9:.1f} GB too much",
+            f"weights and optimizer state ({costs.optimizer}) take {total / 1e9:.1f} GB, {costs.ranks} × "
+            f"{gpu_memory} leave {room / 1e9:.1f} GB: {(total - room) / 1e9:.1f} GB too much",
             f"it would fit on {ranks} such ranks" + _smaller(costs, sizes, room),
         )
 
