@@ -53,6 +53,12 @@ def test_old_outputs_without_operator_columns_are_read(tmp_path):
     assert len(read_nccl_tests(write(tmp_path, HEAD + rows + TAIL)).timings) == 2
 
 
+def test_a_long_time_is_not_taken_for_the_root_that_old_outputs_lack(tmp_path):
+    rows = " 10737418240  2684354560  float  sum  90330  118.87  222.88  0  91945  116.78  218.96  0\n"
+    run = read_nccl_tests(write(tmp_path, HEAD + rows + TAIL))
+    assert [t.time_us for t in run.timings] == [90330, 91945]
+
+
 def test_log_lines_and_launcher_prefixes_do_no_harm(tmp_path):
     noise = "node1:11:11 [0] NCCL INFO Channel 00/24 : 0 1 2 3\n"
     rows = "".join(noise + "[1,0]<stdout>:" + row + "\n" for row in ROWS.splitlines())

@@ -96,6 +96,25 @@ def test_an_import_that_names_no_known_gpu_asks_for_a_platform(tmp_path):
         import_benchmark(source, tmp_path / "mine")
 
 
+def test_an_import_larger_than_its_platform_is_refused(tmp_path):
+    source = tmp_path / "all_reduce.txt"
+    source.write_text(HEAD + ROWS + TAIL)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "platform.toml").write_text('gpu = "A100-SXM4-40G"\ngpus_per_node = 2\n')
+    with pytest.raises(InputError, match="measured 4 GPUs on 2 nodes"):
+        import_benchmark(source, tmp_path / "mine")
+
+
+@pytest.mark.parametrize(
+    ("spelt", "name"), [("AMD Instinct MI300X", "MI300X"), ("Tesla V100-SXM2-16GB", "V100-SXM2-16G")]
+)
+def test_gpus_are_known_as_drivers_spell_them(tmp_path, spelt, name):
+    source = tmp_path / "all_reduce.txt"
+    source.write_text((HEAD + ROWS + TAIL).replace("NVIDIA A100-SXM4-40GB", spelt))
+    import_benchmark(source, tmp_path / "mine")
+    assert load_platform(tmp_path / "mine").spec.gpu.name == name
+
+
 def test_other_files_are_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.write_text("hello")

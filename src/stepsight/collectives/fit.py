@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +17,8 @@ from stepsight.collectives.measured_rows import MeasuredRows, read_aiconfigurato
 from stepsight.collectives.rank_transfer import fit_rank_transfer
 from stepsight.estimate import FloatArray
 from stepsight.measured_data import data_folder
+from stepsight.records import read_toml
 from stepsight.workload.program import COLLECTIVE_KINDS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 SYSTEMS = CATALOGUE.parent / "systems.toml"
 FEWEST_SIZES = 5
@@ -54,7 +49,7 @@ class PooledCurve:
 def fit_catalogue(folder: Path) -> dict[str, Any]:
     """The record of ``curves.json``: every system of ``systems.toml`` with its pooled curves."""
     nccl = read_nccl(folder)
-    entries = tomllib.loads(SYSTEMS.read_text(encoding="utf-8"))["system"]
+    entries = read_toml(SYSTEMS)["system"]
     systems = [_fit_system(entry, nccl, folder) for entry in entries]
     return {
         "provenance": "pooled by `stepsight fit collectives` from published nccl-tests style runs and "
@@ -66,7 +61,7 @@ def fit_catalogue(folder: Path) -> dict[str, Any]:
 
 def machine_runs(nccl: MeasuredRows, folder: Path) -> list[list[Run]]:
     """The runs of every machine, collective and group, for scoring one source by the others."""
-    entries = tomllib.loads(SYSTEMS.read_text(encoding="utf-8"))["system"]
+    entries = read_toml(SYSTEMS)["system"]
     found: list[list[Run]] = []
     for entry in entries:
         parts = [(_select(rule, nccl, folder), bool(rule.get("forced"))) for rule in entry["rows"]]

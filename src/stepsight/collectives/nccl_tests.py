@@ -31,6 +31,8 @@ SIZE_UNITS = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 
 TIME_UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
 DISAGREEMENT = 0.10
 """nccl-tests rounds to two digits; a bandwidth off by more than this is in another unit."""
+LEAST_WHOLE_TIME = 10_000
+"""Times are printed with a decimal point below this many µs; no group has a root as large."""
 LEAST_GBPS = 0.5
 """Bandwidths below are rounded too coarsely to compare."""
 
@@ -93,6 +95,8 @@ def _row_timings(
 ) -> list[Timing]:
     """Out-of-place and in-place times of one row; each is time, algbw, busbw and perhaps #wrong."""
     numbers = row["numbers"].split()
+    if row["root"] and int(row["root"]) >= LEAST_WHOLE_TIME:  # outputs without a root column
+        numbers.insert(0, row["root"])
     if len(numbers) in (6, 8):
         halves = [numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]]
     elif len(numbers) in (3, 4):
