@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from stepsight.trace.events import Event
-from stepsight.trace.link import Launch, LinkedTrace
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import LinkedTrace
 from stepsight.trace.tensors import Tensor, dtype_of, tensors_of
 from stepsight.workload.program import dtype_bytes
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from stepsight.trace.events import Event
-from stepsight.trace.link import NO_OP, Launch, LinkedTrace
+from stepsight.trace.launches import NO_OP, Launch
+from stepsight.trace.link import LinkedTrace
 from stepsight.workload.program import Kernel
 
 _TILE = re.compile(r"(?<![a-zA-Z\d])(\d{2,3})x(\d{2,3})(?!\d)")

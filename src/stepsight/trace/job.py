@@ -16,7 +16,12 @@ SHORTEST_COLLECTIVE_US = 1.0
 
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     """One rank's step, with the host times that the trace shows."""
-    return step_program(rank.linked, rank.units, rank.steps[step], rank.resolver, run.world_size)
+    if step not in rank.programs:
+        rank.programs[step] = step_program(
+            rank.linked, rank.units, rank.steps[step], rank.resolver, run.world_size
+        )
+    program: StepProgram = rank.programs[step]
+    return program
 
 
 def clean_steps(run: TraceRun) -> list[int]:

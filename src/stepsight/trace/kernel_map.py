@@ -11,7 +11,8 @@ import re
 from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
 from stepsight.trace.grid_sizes import sized_by_grid
-from stepsight.trace.link import Launch, LinkedTrace
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import LinkedTrace
 from stepsight.trace.lookup_map import lookup_kernel
 from stepsight.trace.matmul_map import GEMM_KERNEL, GEMM_OPS, conv_kernel, gemm_by_scalars, gemm_kernel
 from stepsight.trace.tensors import tensors_of

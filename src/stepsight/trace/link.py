@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
+from stepsight.trace.hidden_waits import hidden_waits
 from stepsight.trace.kineto import KinetoTrace
+from stepsight.trace.launches import NO_OP, Launch
 
-NO_OP = -1
 _CLOCK_DRIFT_US = 12.0
 """How far the runtime's clock was seen to run behind the operators' (TorchRec traces, 2023)."""
 _SHORTEST_LAUNCH_US = 5.0
@@ -31,16 +32,6 @@ _SYNC = re.compile(
 _STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")
 _RECORD = re.compile(r"^(cuda|hip|cu)EventRecord")
 _NCCL = re.compile(r"^(nccl|rccl|.*ncclDevKernel|.*ncclKernel|.*rcclGenericKernel)", re.IGNORECASE)
-
-
-@dataclass(slots=True)
-class Launch:
-    """One runtime call that put work on a stream; a graph launch puts many kernels there."""
-
-    call: Event
-    gpu: list[Event]
-    op: int = NO_OP
-    """Index of the innermost operator around the call in `LinkedTrace.ops`."""
 
 
 @dataclass(slots=True)
@@ -62,6 +53,8 @@ class LinkedTrace:
     syncs: list[Event] = field(default_factory=list)
     stream_waits: list[Event] = field(default_factory=list)
     records: list[Event] = field(default_factory=list)
+    hidden_waits: dict[int, Launch] = field(default_factory=dict)
+    """Host waits that no call shows, by ``id`` of the call made up for them in ``syncs``."""
     by_external_id: int = 0
     clock_shift_us: float = 0.0
     """By how much the GPU's clock ran early; its events have been moved."""
@@ -126,6 +119,9 @@ def link(trace: KinetoTrace) -> LinkedTrace:
     _align_gpu_clock(joined)
     joined.orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
     _link_by_external_id(joined)
+    for call, launch in hidden_waits(joined.launches, trace.runtime, ops):
+        joined.syncs.append(call)
+        joined.hidden_waits[id(call)] = launch
     return joined
 
 

@@ -8,7 +8,8 @@ import re
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.trace.events import Event
-from stepsight.trace.link import Launch, LinkedTrace
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import LinkedTrace
 from stepsight.trace.tensors import Tensor, tensors_of
 from stepsight.workload.program import Kernel
 

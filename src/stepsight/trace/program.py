@@ -16,9 +16,10 @@ from stepsight.overheads.operators import op_class, plain_name
 from stepsight.trace.collective_map import TracedCollective, collective_of
 from stepsight.trace.events import Event
 from stepsight.trace.kernel_map import kernel_of
-from stepsight.trace.link import Launch, LinkedTrace, is_collective_kernel
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.steps import Step
-from stepsight.trace.units import LAUNCH, SYNC, HostUnit, Item
+from stepsight.trace.units import LAUNCH, SYNC, WAIT, HostUnit, Item
 from stepsight.trace.waits import StreamId, WaitResolver
 from stepsight.workload.program import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 
@@ -97,14 +98,21 @@ class _Builder:
         self.host_at = step.start_us
         self.phase = "forward"
         self.named: set[int] = set()
+        self.pending: list[Wait] = []
+        self.queued: set[str] = set()
         self.held_until: dict[StreamId, float] = {}
 
     def add(self, unit: HostUnit) -> None:
+        if unit.op < 0 and all(i.kind == WAIT for i in unit.items):
+            # A wait call that the runtime's clock put beside its operator: the next one has it.
+            self.pending += [w for item in unit.items for w in self._stream_wait(item)]
+            return
         share = self._share(unit)
         t1 = max(0.0, unit.start - self.host_at)
         self.host_at = max(self.host_at, unit.end)
         at = unit.start
-        segment = _Segment()
+        segment = _Segment(self.pending)
+        self.pending = []
         for item in unit.items:
             if item.kind == LAUNCH and item.launch is not None:
                 collective = is_collective_kernel(item.launch.gpu[0])
@@ -164,6 +172,7 @@ class _Builder:
         )
         for launch in segment.launches:
             self.op_of_launch[id(launch)] = index
+            self.queued.add(self.program.streams.get(launch.gpu[-1].args.stream, COMPUTE))
         return end, 0.0
 
     def _emit(
@@ -217,14 +226,26 @@ class _Builder:
         ended = found.launch.gpu[-1].end
         self.held_until[found.waiter] = max(self.held_until.get(found.waiter, 0.0), ended)
         waiter = self.program.streams.get(found.waiter)
-        index = self.op_of_launch.get(id(found.launch))
-        if waiter is None or index is None:
-            return []
-        return [Wait(waiter, index)]
+        on = self._target(found.launch)
+        return [Wait(waiter, on)] if waiter is not None and on is not None and waiter != on else []
+
+    def _target(self, launch: Launch) -> int | str | None:
+        """The op behind a launch; for one of an earlier step, its stream, if nothing new is queued there."""
+        index = self.op_of_launch.get(id(launch))
+        if index is not None:
+            return index
+        stream = self.program.streams.get(launch.gpu[-1].args.stream)
+        earlier = launch.call.ts < self.program.start_us
+        return stream if earlier and stream not in self.queued else None
+
+    def _sync_target(self, launch: Launch) -> int | str | None:
+        """What the host waits for; of an earlier step's work, all that its stream still has queued."""
+        index = self.op_of_launch.get(id(launch))
+        return index if index is not None else self.program.streams.get(launch.gpu[-1].args.stream)
 
     def _sync(self, unit: HostUnit, item: Item, t1: float) -> None:
         held = self.resolver.host_sync(item.call)
-        on = [self.op_of_launch[id(x)] for x in held if id(x) in self.op_of_launch]
+        on = [t for x in held if (t := self._sync_target(x)) is not None]
         ended = max((x.gpu[-1].end for x in held), default=item.call.ts)
         # From the end of the awaited kernel to the host's return; a call that found nothing costs itself.
         after = item.call.end - max(ended, item.call.ts) if held else min(item.call.dur, SYNC_CALL_US)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,8 @@ class RankTrace:
     rank: int
     linked: LinkedTrace
     steps: tuple[Step, ...]
+    programs: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Step programs already built, by step (`job.rank_program` fills it)."""
 
     @property
     def path(self) -> str:

@@ -11,7 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from stepsight.trace.events import Event
-from stepsight.trace.link import NO_OP, Launch, LinkedTrace, is_collective_kernel
+from stepsight.trace.launches import NO_OP, Launch
+from stepsight.trace.link import LinkedTrace, is_collective_kernel
 
 LAUNCH, SYNC, WAIT = "launch", "sync", "wait"
 _MOST_LAUNCHES = 12

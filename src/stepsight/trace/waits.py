@@ -12,7 +12,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from stepsight.trace.events import Event
-from stepsight.trace.link import Launch, LinkedTrace
+from stepsight.trace.launches import Launch
+from stepsight.trace.link import LinkedTrace
 
 _CLOCK_SLACK_US = 4.0
 """Kernel ends and starts on two streams, or kernel and host clocks, agree to about this."""
@@ -46,6 +47,7 @@ class WaitResolver:
             self.by_thread.setdefault(launch.call.tid, []).append(launch)
         self.thread_starts = {t: [x.call.ts for x in ls] for t, ls in self.by_thread.items()}
         self.stated = {e.args.correlation: e for e in linked.trace.syncs}
+        self.hidden = linked.hidden_waits
         self.free_at = _stream_free_times(linked)
         self.recorded = {e.args.correlation: e for e in linked.records}
 
@@ -79,6 +81,8 @@ class WaitResolver:
 
     def host_sync(self, call: Event) -> list[Launch]:
         """The launches whose end let a synchronize call return: one per stream for a device sync."""
+        if id(call) in self.hidden:
+            return [self.hidden[id(call)]]
         last = {s: self._last_before(s, call.ts) for s in self.by_stream}
         candidates = [x for x in last.values() if x is not None]
         if "Device" in call.name or "Ctx" in call.name:
