@@ -80,6 +80,7 @@ def test_ranks_that_do_the_same_are_one_row(dlrm: Prediction) -> None:
 def test_ranks_that_differ_have_a_row_each(waiting: Prediction) -> None:
     words = read(waiting)
     assert "on the least busy rank" in words
+    assert "Rank 3 waits least: the others wait for it" in words
     assert "waiting for other ranks" in words
 
 

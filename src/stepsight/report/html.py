@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.sensitivity import HOST
+from stepsight.prediction.sensitivity import HOST, Sensitivity
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.report.categories import look, source_look
 from stepsight.report.page import (
@@ -72,25 +72,26 @@ def _interval(p: Prediction) -> Html:
     """The interval on a scale that begins at zero, with the measurement where there is one."""
     top = 1.04 * max(p.high_us, p.step_us, p.measured_us or 0.0) or 1.0
     low, mid, high = (SCALE_WIDTH * us / top for us in (p.low_us, p.step_us, p.high_us))
-    seen, words = "", f"90 % interval {time(p.low_us)} to {time(p.high_us)}"
+    seen, words = "", [f"90 % interval {time(p.low_us)} to {time(p.high_us)}"]
     if p.measured_us is not None:
         at = SCALE_WIDTH * p.measured_us / top
-        words += f"; measured {time(p.measured_us)} (prediction {change(p.step_us / p.measured_us - 1, 1)})"
+        off = change(p.step_us / p.measured_us - 1, 1)
+        words.append(f"▲ measured {time(p.measured_us)} (prediction {off})")
         seen = f'<path d="M{at:.1f} 2l5 8h-10z" fill="var(--ink)"/>'
     drawing = (
-        f'<svg viewBox="0 0 {SCALE_WIDTH} 30" role="img" aria-label="{text(words)}">'
+        f'<svg viewBox="0 0 {SCALE_WIDTH} 30" role="img" aria-label="{text("; ".join(words))}">'
         f'<path d="M0 17H{SCALE_WIDTH}" stroke="var(--line)" stroke-width="2"/>'
         f'<rect x="{low:.1f}" y="12" width="{high - low:.1f}" height="10" rx="5" fill="var(--blue)" '
         'opacity=".35"/>'
         f'<circle cx="{mid:.1f}" cy="17" r="7" fill="var(--blue)"/>{seen}</svg>'
     )
-    return joined([Html(drawing), tag("span", words, classes="soft")])
+    return joined([Html(drawing), *(tag("div", line, classes="soft") for line in words)])
 
 
 def _verdict(p: Prediction) -> Html:
     """Why it takes that long, in a sentence or two."""
     said = [_largest(p)] if p.breakdown_us else []
-    strongest = min(p.sensitivities, key=lambda s: s.if_free_us, default=None)
+    strongest = min(p.sensitivities, key=lambda s: _strength(p, s), default=None)
     if strongest and 1 - strongest.if_free_us / (p.step_us or 1.0) >= MATTERS:
         word = "the host" if strongest.category == HOST else look(strongest.category).word
         said.append(
@@ -107,6 +108,11 @@ def _verdict(p: Prediction) -> Html:
     return joined(said, " ")
 
 
+def _strength(p: Prediction, s: Sensitivity) -> tuple[float, float]:
+    """By the step that is left without it; of two that leave as much, the larger one."""
+    return round(s.if_free_us / (p.step_us or 1.0), 3), -p.breakdown_us.get(s.category, 0.0)
+
+
 def _largest(p: Prediction) -> Html:
     name, us = max(p.breakdown_us.items(), key=lambda item: item[1])
     part = tag("b", share(us / (sum(p.breakdown_us.values()) or 1.0)))
@@ -115,17 +121,18 @@ def _largest(p: Prediction) -> Html:
 
 
 def _figures(p: Prediction) -> Html:
-    step = p.step_us or 1.0
-    idle = p.breakdown_us.get(IDLE, 0.0)
+    # Of the ranks' own steps: where ranks enter one after the other these are longer than the job's.
+    whole = sum(p.breakdown_us.values()) or 1.0
+    waiting = p.breakdown_us.get(WAITING, 0.0)
+    covered = f"{share(waiting / whole)} is waiting" if waiting else "not covered by compute"
     entries = [
-        ("device active", share(p.gpu_active_us / step), f"{time(p.gpu_active_us)} of the step"),
-        ("exposed communication", share(p.exposed_communication_us / step),
-         "not covered by compute"),
-        ("idle, host-bound", share(idle / step), "nothing launched yet"),
-    ]  # fmt: skip
+        ("device active", share(p.gpu_active_us / whole), f"{time(p.gpu_active_us)} of the step"),
+        ("exposed communication", share(p.exposed_communication_us / whole), covered),
+        ("idle, host-bound", share(p.breakdown_us.get(IDLE, 0.0) / whole), "nothing launched yet"),
+    ]
     if len(p.ranks) > 1:
         entries.append(("imbalance", share(p.imbalance), "busiest rank over the mean"))
-    entries.append(("sum of kernels alone", time(p.naive_us), _against(p.naive_us / step - 1)))
+    entries.append(("sum of kernels alone", time(p.naive_us), _against(p.naive_us / (p.step_us or 1.0) - 1)))
     return figures(entries)
 
 

@@ -14,6 +14,8 @@ from stepsight.report.units import share, time
 MOST_BARS = 16
 """Ranks that differ get a bar each up to here; beyond, a strip shows them all at once."""
 STRIP_HEIGHT = 100.0
+MATTERS = 0.05
+"""Waiting below this share of a step is not worth a sentence."""
 
 
 def rank_section(prediction: Prediction, sets: Sequence[Alike]) -> Html:
@@ -40,9 +42,14 @@ def _said(sets: Sequence[Alike], ranks: Sequence[RankSummary]) -> str:
     if len(sets) == 1:
         return f"All {len(ranks):,} ranks do the same at the same time."
     compute = [r.compute_us for r in ranks]
-    return (
+    said = (
         f"Compute takes {time(min(compute))} on the least busy rank and {time(max(compute))} on the busiest."
     )
+    last = min(ranks, key=lambda r: (r.rank_wait_us, r.rank))
+    longest_wait = max(r.rank_wait_us for r in ranks)
+    if longest_wait - last.rank_wait_us >= MATTERS * last.step_us:
+        said += f" Rank {last.rank:,} waits least: the others wait for it, up to {time(longest_wait)}."
+    return said
 
 
 def _split(r: RankSummary) -> list[tuple[str, str, float]]:
