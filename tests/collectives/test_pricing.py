@@ -50,6 +50,12 @@ def test_filling_in_never_moves_a_nearer_curves_own_times():
     np.testing.assert_allclose(filled.time_us(sizes), alone.time_us(sizes))
 
 
+def test_above_its_range_a_slow_machine_stays_slow():
+    near, far = system("near", "A100", line(12, 20, 10.0)), system("far", "H100", line(4, 34))
+    alone, filled = priced(near), priced(near, far)
+    assert filled.time_us(2.0**33) == pytest.approx(float(alone.time_us(2.0**33)), rel=0.05)
+
+
 @pytest.mark.parametrize("scale", [0.01, 0.3, 1.0, 3.0, 100.0])
 def test_a_price_list_of_several_curves_stays_monotone(scale):
     near, far = system("near", "A100", line(16, 20)), system("far", "H100", line(4, 34, scale))

@@ -127,14 +127,14 @@ def _knots(found: Sequence[Candidate]) -> tuple[FloatArray, FloatArray, IntArray
 def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
     """A farther curve's times that meet the nearer one at its ends and never cross it.
 
-    The step between the two at the seam fades over `FADE_OCTAVES`: a machine that is slow at
-    its last measured size is so a little beyond it, too.
+    Above, a machine stays as much slower or faster as it is at the seam: that is its bandwidth.
+    Below, the step fades over `FADE_OCTAVES`: latency is another matter.
     """
     low, high = nearer.range_bytes
     inside = nearer.sizes[np.clip(np.searchsorted(nearer.sizes, sizes), 0, len(nearer) - 1)]
     seam = np.where(sizes < low, low, np.where(sizes > high, high * FILL_ABOVE, inside))
     step = np.log(nearer.time_us(seam) / farther.time_us(seam))
-    fade = np.maximum(0.0, 1.0 - np.abs(np.log2(sizes / seam)) / FADE_OCTAVES)
+    fade = np.clip(1.0 - np.log2(seam / sizes) / FADE_OCTAVES, 0.0, 1.0)
     times = farther.time_us(sizes) * np.exp(step * fade)
     at = np.searchsorted(nearer.sizes, sizes)
     floor = np.concatenate([[0.0], nearer.times_us])[at]

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from stepsight.errors import InputError
+from stepsight.estimate import Source
 
 UNITS = {
     "": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9,
@@ -77,12 +78,20 @@ def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], 
             "collective": kind, "platform": platform.name, "ranks": n, "bytes": size,
             "time_us": estimate.time_us, "low_us": estimate.low_us, "high_us": estimate.high_us,
             "algbw_GBps": algbw, "busbw_GBps": algbw * bus_factor(kind, n),
-            "source": estimate.source.label, "note": estimate.note,
+            "source": estimate.source.label, "basis": estimate.note or _basis(estimate.source, n),
+            "note": estimate.note,
         })  # fmt: skip
     if as_json:
         click.echo(to_json(rows if len(rows) > 1 else rows[0]))
     else:
         _print(rows)
+
+
+def _basis(source: Source, ranks: int) -> str:
+    """What an answer without a note rests on."""
+    if ranks == 1:
+        return "a group of one moves nothing"
+    return "interpolated between measured sizes" if source is Source.MEASURED else source.label
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
