@@ -10,9 +10,11 @@ from stepsight.sharding.picture import LEVEL_NOTE
 from stepsight.sharding.plan import plan_summary
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; padding: 0 1rem; max-width: 70rem; color: #1c1c1c; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1c1c1c; }
+body { margin: 2rem auto; padding: 0 1rem; max-width: 70rem; }
 table { border-collapse: collapse; margin: 1rem 0 2rem; } th, td { padding: .25rem .7rem; text-align: left; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; } tr.no { color: #8a8a8a; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+tr.no { color: #8a8a8a; }
 tr + tr td { border-top: 1px solid #e4e4e4; } .big { font-size: 1.6rem; color: #1a7f37; }
 svg { vertical-align: middle; }
 """

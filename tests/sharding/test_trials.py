@@ -1,0 +1,66 @@
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from stepsight.errors import InputError
+from stepsight.sharding.trials import PlanTrial, Trial, read_trials, summarise, write_trials
+from stepsight.validate.sharding import command
+
+
+def trial(seed: int, measured: dict[str, float], predicted: dict[str, float]) -> Trial:
+    plans = {name: PlanTrial(predicted[name], [us, us, us, us]) for name, us in measured.items()}
+    return Trial(f"task-{seed}", seed, 8, 512, plans)
+
+
+RIGHT = trial(0, {"a": 100, "b": 120, "search": 95}, {"a": 90, "b": 110, "search": 85})
+WRONG = trial(1, {"a": 108, "b": 100, "search": 101}, {"a": 90, "b": 110, "search": 85})
+LEVEL = trial(2, {"a": 100, "b": 101, "search": 100}, {"a": 90, "b": 80, "search": 85})
+
+
+def test_a_trial_knows_its_pick_and_what_it_cost():
+    assert (RIGHT.pick, RIGHT.best, RIGHT.regret) == ("a", "a", 0)
+    assert (WRONG.pick, WRONG.best) == ("a", "b")
+    assert WRONG.regret == pytest.approx(0.08)
+    assert RIGHT.searched == pytest.approx(-0.05)
+
+
+def test_level_tasks_are_counted_apart():
+    summary = summarise([RIGHT, WRONG, LEVEL])
+    assert (summary.tasks, summary.level) == (2, 1)
+    assert (summary.best, summary.within_5, summary.within_10) == (0.5, 0.5, 1.0)
+    assert summary.mean_regret == pytest.approx(0.04)
+    assert summary.search_wins == 0.5
+
+
+def test_blocks_that_differ_are_the_noise():
+    noisy = Trial("n", 3, 8, 512, {n: PlanTrial(1, [100, 110, 100, 110]) for n in ("a", "search")} | {
+        "b": PlanTrial(2, [150, 165, 150, 165])})  # fmt: skip
+    assert summarise([noisy]).repeat_noise == pytest.approx(0.05)
+
+
+def test_trials_are_kept_between_runs(tmp_path):
+    path = tmp_path / "trials.json"
+    assert read_trials(path) == []
+    write_trials(path, [RIGHT, WRONG])
+    assert read_trials(path) == [RIGHT, WRONG]
+    path.write_text("[1]")
+    with pytest.raises(InputError, match=r"trials.json"):
+        read_trials(path)
+
+
+def test_the_command_sums_up_what_was_kept(tmp_path):
+    path = tmp_path / "trials.json"
+    write_trials(path, [RIGHT, WRONG, LEVEL])
+    shown = CliRunner().invoke(command, ["--results", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "mean regret 4.0%" in shown.output
+    data = json.loads(CliRunner().invoke(command, ["--results", str(path), "--json"]).stdout)
+    assert data["tasks"] == 2
+    assert len(data["trials"]) == 3
+
+
+def test_without_trials_the_command_says_what_to_do():
+    result = CliRunner().invoke(command, [])
+    assert isinstance(result.exception, InputError)
+    assert "--live" in str(result.exception)
