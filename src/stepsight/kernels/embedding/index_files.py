@@ -58,6 +58,13 @@ class TableStream:
         """Quantiles of the pooling factor over bags."""
         return np.quantile(self.lengths if len(self.lengths) else np.ones(1), at)
 
+    def first_bags(self, bags: int) -> TableStream:
+        """The same table for the first so many bags only."""
+        if not len(self.lengths):
+            return TableStream(self.indices[:bags])
+        lengths = self.lengths[:bags]
+        return TableStream(self.indices[: int(lengths.sum())], lengths)
+
     def window(self, first: int, count: int) -> IntArray:
         return np.asarray(self.indices[first : first + count], dtype=np.int64)
 

@@ -10,11 +10,13 @@ import numpy as np
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.embedding import traffic
-from stepsight.kernels.embedding.gpu import GpuCoefficients, GpuTimes
+from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.platform.spec import GpuSpec
 from stepsight.workload.program import Kernel
 
+CPU = "cpu"
+"""The architecture of a platform whose kernels the host executes itself."""
 FAMILIES = ("embedding", "embedding_backward")
 
 
@@ -40,11 +42,13 @@ class EmbeddingModel:
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> EmbeddingModel:
         """The shipped coefficients, carried to this GPU by its memory system."""
-        return cls(spec)
+        return cls(spec, UNCALIBRATED_CPU if spec.architecture == CPU else GpuCoefficients())
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
         times = np.array([self._kernel_us(kernel) for kernel in kernels], dtype=np.float64)
+        if self.spec.architecture == CPU:
+            return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         return Estimates.uniform(times, Source.TRANSFERRED, self.coefficients.spread)
 
     def table_costs(
