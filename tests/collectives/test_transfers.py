@@ -1,0 +1,15 @@
+"""What answers say about themselves must be what leaving curves out shows."""
+
+from __future__ import annotations
+
+from stepsight.collectives.candidates import RELATIVE_SPREAD
+from stepsight.collectives.carry import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD
+from stepsight.validate.collective_transfers import transfer_scores
+
+
+def test_stated_spreads_cover_the_measured_transfer_errors():
+    errors = {score.name: score.mape for score in transfer_scores()}
+    assert errors["from other kinds, one node"] <= KIND_SPREAD
+    assert errors["from other machines, one node"] <= RELATIVE_SPREAD
+    assert errors["from other node counts, same machine"] <= NODE_SPREAD
+    assert errors["from other machines, several nodes"] <= OTHER_NODE_SPREAD + 0.005
