@@ -49,6 +49,17 @@ class _Lane:
     exchange_back: int | None
     reduce: int | None
     update: int
+    base_us: FloatArray
+    slowed_us: FloatArray
+
+    def slowed(self, launch: int, times: FloatArray) -> FloatArray:
+        """A launch's times slowed by what ran beside it in the template.
+
+        At most by as many µs (the overlap is that of the dense part, not longer for a longer
+        launch), and at most by the same ratio (a shorter one overlaps less).
+        """
+        base, extra = self.base_us[launch], self.slowed_us[launch]
+        return np.asarray(times + np.minimum(extra, times * (extra / base if base > 0 else 0.0)))
 
 
 class PlanPricer:
@@ -161,6 +172,7 @@ class PlanPricer:
             only(exchange_back),
             only(reduces),
             new[last],
+            *_slowing(lane.times.device_us, times.device_us, new),
         )
 
     def _lookup_model(self, template: DlrmWorkload, ops: PlanOps) -> LookupModel:
@@ -190,7 +202,7 @@ class PlanPricer:
             if lane.copies:
                 device[lane.copies[0]] = self._copy.time_us(INDEX_BYTES * loads.lookups[:, ranks])
                 device[lane.copies[1]] = self._copy.time_us(INDEX_BYTES * loads.bags[:, ranks])
-            device[lane.forward] = loads.forward_us[:, ranks]
+            device[lane.forward] = lane.slowed(lane.forward, loads.forward_us[:, ranks])
             if lane.join is not None:
                 device[lane.join] = self._concat.time_us(POOLED_BYTES * self.batch * loads.columns[:, ranks])
             for launch, times in (
@@ -199,7 +211,7 @@ class PlanPricer:
                 (lane.exchange_back, exchange_back),
             ):
                 if launch is not None:
-                    device[launch] = times[:, ranks]
+                    device[launch] = lane.slowed(launch, times[:, ranks])
             if lane.reduce is not None:
                 device[lane.reduce] += reduce_us[:, None]
             device[lane.update] += update_us[:, None]
@@ -262,6 +274,17 @@ def _leaving(columns: FloatArray, per_column: float, per_node: int) -> tuple[Flo
     own_node = columns.reshape(*columns.shape[:-1], -1, per_node).sum(axis=-1)
     elsewhere = columns.sum(axis=-1, keepdims=True) - np.repeat(own_node, per_node, axis=-1)
     return whole * per_column * (n - per_node) * columns, whole * per_column * elsewhere
+
+
+def _slowing(
+    base: FloatArray, slowed: FloatArray, launch_of: dict[int, int]
+) -> tuple[FloatArray, FloatArray]:
+    """Mean times of the kept launches alone, and how much longer they took beside others."""
+    alone, longer = np.zeros(len(launch_of)), np.zeros(len(launch_of))
+    for old, new in launch_of.items():
+        alone[new] = base[old].mean()
+        longer[new] = max(0.0, slowed[old].mean() - alone[new])
+    return alone, longer
 
 
 class _Curve:
