@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import finish_times
 
 from stepsight.errors import StepsightError
 from stepsight.simulate.engine import Priced, clocks_at, walk
@@ -23,6 +22,8 @@ from stepsight.workload.program import (
     RankProgram,
     Wait,
 )
+
+from .reference import finish_times
 
 HOST_US = (1.0, 2.0, 3.0, 0.5, 0.25)
 
