@@ -30,7 +30,8 @@ FENCE = 1.5
 class HostSample:
     """One operator as a trace showed it.
 
-    ``before`` is the operator before it on the host, ``recorded_ops`` the operators recorded
+    ``before`` is the operator before it on the host, ``place`` says which of the like
+    operators after the like it is ("2/3"), ``recorded_ops`` the operators recorded
     inside it (itself included), ``call`` the runtime call of its first launch.
     """
 
@@ -40,6 +41,7 @@ class HostSample:
     times: HostTimes
     recorded_ops: int = 1
     call: str = ""
+    place: str = ""
 
 
 @dataclass(slots=True)
@@ -53,14 +55,15 @@ class Gathered:
         self.samples += samples
         self._means.clear()
 
-    def individual(self, name: str, before: str, launches: int) -> HostTimes | None:
-        """Mean T1–T5 of an operator, profiler included: in its place, else anywhere.
+    def individual(self, name: str, before: str, launches: int, place: str = "") -> HostTimes | None:
+        """Mean T1–T5 of an operator, profiler included: in its place, else after its like, else anywhere.
 
         The place matters: the gap before the first operator of a step is the data loader's.
         """
         if not self._means:
             self._fill()
-        for key in ((name, str(launches), before), (name, str(launches))):
+        known = (name, str(launches), before, place)
+        for key in (known, known[:3], known[:2]):
             if key in self._means:
                 return self._means[key]
         return None
@@ -68,13 +71,14 @@ class Gathered:
     def _fill(self) -> None:
         groups: dict[tuple[str, ...], list[HostTimes]] = defaultdict(list)
         for s in self.samples:
+            groups[s.name, str(s.launches), s.before, s.place].append(s.times)
             groups[s.name, str(s.launches), s.before].append(s.times)
             groups[s.name, str(s.launches)].append(s.times)
         for key, times in groups.items():
             table = np.array([(t.t1, t.t2, t.t3, t.t4, t.t5) for t in times])
             # In its place untrimmed: a workload's own long calls are part of its steps. Out of
             # place trimmed: the data loader's gap belongs to one place alone.
-            in_place = len(key) == 3
+            in_place = len(key) > 2
             self._means[key] = HostTimes(*(float((c if in_place else trimmed(c)).mean()) for c in table.T))
 
     def overheads(self, host: str, provenance: str) -> Overheads:

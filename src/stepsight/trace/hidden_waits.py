@@ -12,6 +12,7 @@ from collections import defaultdict
 from stepsight.trace.events import Event
 from stepsight.trace.launches import Launch
 
+HIDDEN = "hidden wait"
 SHORTEST_GAP_US = 2000.0
 _RETURN_US = 40.0
 """A waiting host goes on within this of the kernel's end (18 µs in the TorchRec traces)."""
@@ -20,24 +21,28 @@ _SURENESS = 10.0
 
 
 def hidden_waits(
-    launches: list[Launch], runtime: list[Event], ops: list[Event]
-) -> list[tuple[Event, Launch]]:
-    """Made-up synchronize calls, each with the launch whose end let the host go on."""
+    launches: list[Launch], orphans: list[Event], runtime: list[Event], ops: list[Event]
+) -> list[tuple[Event, Launch | None]]:
+    """Made-up synchronize calls, each with the launch whose end let the host go on (None: unrecorded)."""
     threads: dict[int | str, list[tuple[float, float]]] = defaultdict(list)
     launching = {x.call.tid for x in launches}
     for event in [*runtime, *ops]:
         if event.tid in launching:
             threads[event.tid].append((event.ts, event.end))
-    by_end = sorted(launches, key=lambda x: x.gpu[-1].end)
+    # A kernel from before the recording has no call; it stands as its own.
+    everything = [*launches, *(Launch(kernel, [kernel]) for kernel in orphans)]
+    by_end = sorted(everything, key=lambda x: x.gpu[-1].end)
     ends = [x.gpu[-1].end for x in by_end]
-    found = []
+    timed = {e.ts for e in runtime if e.name.startswith(("cudaEventElapsedTime", "hipEventElapsedTime"))}
+    found: list[tuple[Event, Launch | None]] = []
     everyone = sorted(span for spans in threads.values() for span in spans)
     for thread, spans in threads.items():
         for start, end in _gaps(spans, everyone):
             held = _held(by_end, ends, start, end)
-            if held is not None:
-                call = Event("X", "made_up", "hidden wait", 0, thread, start, held.gpu[-1].end - start + 1.0)
-                found.append((call, held))
+            # Reading an event's time needs the event to be done: whoever reads it has waited for it.
+            if held is not None or end in timed:
+                done = held.gpu[-1].end if held else end - 1.0
+                found.append((Event("X", "made_up", HIDDEN, 0, thread, start, done - start + 1.0), held))
     return found
 
 

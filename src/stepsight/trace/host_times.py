@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -14,18 +15,27 @@ from stepsight.workload.program import HostTimes, Op
 def samples_of(program: StepProgram) -> list[HostSample]:
     """Every op of a traced step as a host sample."""
     samples: list[HostSample] = []
-    before = ""
-    for traced in program.ops:
+    for traced, (before, place) in zip(program.ops, _places(program), strict=True):
         op = traced.op
-        if op.overhead_us is not None:
-            call = traced.launches[0].call.name if traced.launches else ""
-            samples.append(
-                HostSample(
-                    op.name, before, _launches(op), op.overhead_us, max(traced.unit.inner_ops, 1), call
-                )
-            )
-        before = op.name
+        if op.overhead_us is None:
+            continue
+        call = traced.launches[0].call.name if traced.launches else ""
+        recorded = max(traced.unit.inner_ops, 1)
+        samples.append(HostSample(op.name, before, _launches(op), op.overhead_us, recorded, call, place))
     return samples
+
+
+def _places(program: StepProgram) -> list[tuple[str, str]]:
+    """For every op, the op before it and which of the like pairs in the step it is, as "2/3"."""
+    befores = ["", *(t.op.name for t in program.ops[:-1])] if program.ops else []
+    pairs = [(b, t.op.name, _launches(t.op)) for b, t in zip(befores, program.ops, strict=True)]
+    total = Counter(pairs)
+    seen: Counter[tuple[str, str, int]] = Counter()
+    places = []
+    for pair in pairs:
+        seen[pair] += 1
+        places.append((pair[0], f"{seen[pair]}/{total[pair]}"))
+    return places
 
 
 def gathered(programs: Iterable[StepProgram]) -> Gathered:
@@ -41,13 +51,11 @@ def with_individual(program: StepProgram, others: Gathered, fallback: Overheads 
 
     An op that the others never saw is answered by ``fallback``, else by the platform.
     """
-    before = ""
     ops: list[TracedOp] = []
-    for traced in program.ops:
+    for traced, (before, place) in zip(program.ops, _places(program), strict=True):
         op = traced.op
-        times = others.individual(op.name, before, _launches(op)) or _shared(op, fallback)
+        times = others.individual(op.name, before, _launches(op), place) or _shared(op, fallback)
         ops.append(replace(traced, op=replace(op, overhead_us=times)))
-        before = op.name
     return replace(program, ops=ops)
 
 

@@ -119,9 +119,10 @@ def link(trace: KinetoTrace) -> LinkedTrace:
     _align_gpu_clock(joined)
     joined.orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
     _link_by_external_id(joined)
-    for call, launch in hidden_waits(joined.launches, trace.runtime, ops):
+    for call, launch in hidden_waits(joined.launches, joined.orphans, trace.runtime, ops):
         joined.syncs.append(call)
-        joined.hidden_waits[id(call)] = launch
+        if launch is not None:
+            joined.hidden_waits[id(call)] = launch
     return joined
 
 

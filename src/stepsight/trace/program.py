@@ -15,6 +15,7 @@ import numpy as np
 from stepsight.overheads.operators import op_class, plain_name
 from stepsight.trace.collective_map import TracedCollective, collective_of
 from stepsight.trace.events import Event
+from stepsight.trace.hidden_waits import HIDDEN
 from stepsight.trace.kernel_map import kernel_of
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace, is_collective_kernel
@@ -25,6 +26,8 @@ from stepsight.workload.program import COMM, COMPUTE, HOST, Collective, HostTime
 
 SYNC_CALL_US = 4.0
 """What a synchronize call costs that finds nothing to wait for (shortest in V100 and A100 traces)."""
+BLOCKING_CALL_US = 10.0
+"""The host's own part of a copy call that returns when the copy is done."""
 QUEUE_GAP_US = 10.0
 """A kernel that begins within this of its turn began at once (gaps in all traces: 1–5 µs)."""
 
@@ -121,7 +124,7 @@ class _Builder:
                     segment = _Segment()
                 segment.launches.append(item.launch)
                 self.named.clear()
-                if collective:
+                if collective or blocks(item.launch):
                     at, t1 = self._close(unit, segment, at, item.call.end, t1, share)
                     segment = _Segment()
             elif item.kind == SYNC:
@@ -155,7 +158,15 @@ class _Builder:
                 self._emit(unit, (), None, (), HostTimes(t1, 0.0, 0.0, 0.0, share * (end - start)))
             return end, 0.0
         calls = [x.call for x in segment.launches]
+        blocking = bool(segment.launches) and blocks(segment.launches[-1])
         times = _host_times(calls, start, end, t1, share)
+        if blocking:
+            # The call returned once its copy was done: what it waited is the simulation's to say.
+            done = segment.launches[-1].gpu[-1].end
+            times = replace(
+                _host_times(calls[:-1], start, calls[-1].ts, t1, share), t4=BLOCKING_CALL_US, t3=end - done
+            )
+            times = replace(times, t2=calls[0].ts - start)
         kernels: list[Kernel] = []
         collective: Collective | None = None
         traced: TracedCollective | None = None
@@ -168,7 +179,7 @@ class _Builder:
         if len(kernels) > len(calls) > 0:
             times = _spread(times, len(calls), len(kernels))
         index = self._emit(
-            unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced
+            unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced, blocking
         )
         for launch in segment.launches:
             self.op_of_launch[id(launch)] = index
@@ -178,7 +189,7 @@ class _Builder:
     def _emit(
         self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
         waits: tuple[Wait, ...], times: HostTimes, launches: list[Launch] | tuple[()] = (),
-        traced: TracedCollective | None = None,
+        traced: TracedCollective | None = None, blocking: bool = False,
     ) -> int:  # fmt: skip
         name = plain_name(unit.name)
         shapes = _shapes(self.linked.ops[unit.op]) if unit.op >= 0 else ()
@@ -187,7 +198,7 @@ class _Builder:
             self.phase = "backward"
         elif kind == "optimizer" or (self.phase == "backward" and "Optimizer" in name):
             self.phase = "optimizer"
-        op = Op(name, kernels, collective, waits, False, self.phase, "", shapes, times)
+        op = Op(name, kernels, collective, waits, blocking, self.phase, "", shapes, times)
         self.program.ops.append(TracedOp(op, unit, tuple(launches), traced))
         return len(self.program.ops) - 1
 
@@ -246,6 +257,8 @@ class _Builder:
     def _sync(self, unit: HostUnit, item: Item, t1: float) -> None:
         held = self.resolver.host_sync(item.call)
         on = [t for x in held if (t := self._sync_target(x)) is not None]
+        if not held and item.call.name == HIDDEN:
+            on = [COMPUTE]
         ended = max((x.gpu[-1].end for x in held), default=item.call.ts)
         # From the end of the awaited kernel to the host's return; a call that found nothing costs itself.
         after = item.call.end - max(ended, item.call.ts) if held else min(item.call.dur, SYNC_CALL_US)
@@ -253,6 +266,12 @@ class _Builder:
         waits = tuple(Wait(HOST, i) for i in on)
         alone = HostUnit(item.call.name, item.call.ts, item.call.end, unit.thread)
         self._emit(alone, (), None, waits, times)
+
+
+def blocks(launch: Launch) -> bool:
+    """Whether the call returned only when its work was done, as a copy to pageable memory does."""
+    ended = launch.gpu[-1].end
+    return launch.call.dur > 3 * BLOCKING_CALL_US and launch.call.ts < ended <= launch.call.end + 2.0
 
 
 def _host_times(calls: list[Event], start: float, end: float, t1: float, share: float) -> HostTimes:

@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
 from stepsight.trace.events import Event
+from stepsight.trace.hidden_waits import HIDDEN
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace
 
@@ -83,6 +84,8 @@ class WaitResolver:
         """The launches whose end let a synchronize call return: one per stream for a device sync."""
         if id(call) in self.hidden:
             return [self.hidden[id(call)]]
+        if call.name == HIDDEN:
+            return []
         last = {s: self._last_before(s, call.ts) for s in self.by_stream}
         candidates = [x for x in last.values() if x is not None]
         if "Device" in call.name or "Ctx" in call.name:
