@@ -45,6 +45,12 @@ class Batch:
         names = [self.names[i] for i in rows] if self.names else self.names
         return Batch(self.family, self.dtype, dims, names, self.positions[rows])
 
+    def as_family(self, family: str) -> Batch:
+        """The same sizes read as another family's (a gradient's as those of its forward)."""
+        if family == self.family:
+            return self
+        return Batch(family, self.dtype, self.dims, self.names, self.positions)
+
     @property
     def element_bytes(self) -> FloatArray:
         width = DTYPE_BYTES.get(self.dtype, UNKNOWN_DTYPE_BYTES)

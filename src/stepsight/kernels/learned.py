@@ -93,7 +93,7 @@ class LearnedModel:
             named["stack"] = self._stack_column(len(batch), stack)
         table = np.stack([named[key] for key in self.columns]).astype(np.float32)
         learned = self.trees.predict(table)
-        light = light_us(batch, machine)
+        light = light_us(batch.as_family(self.family), machine)
         trust = np.exp(-outside / REACH)
         reach = EFFICIENCY.get(self.family, USUAL)
         plain = np.log((BASE_US + light / reach.arithmetic) / (BASE_US + light))

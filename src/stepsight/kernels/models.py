@@ -18,7 +18,7 @@ from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.roofline import SPREAD_ROOFLINE, roofline
-from stepsight.kernels.streams import STREAMS, Streamed, cached_streams, stream_estimates
+from stepsight.kernels.streams import STREAMS, VARIANTS, Streamed, cached_streams, stream_estimates
 from stepsight.kernels.transfer import Choice, choose
 from stepsight.platform.spec import GpuSpec
 from stepsight.workload.program import Kernel
@@ -86,6 +86,8 @@ class KernelModels:
             return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
         parts = []
         for variant, rows in _variants(batch):
+            if not len(rows):
+                continue
             part = batch if len(rows) == len(batch) else batch.take(rows)
             chosen = self._choice(batch.family, batch.dtype, variant)
             if chosen is not None:
@@ -119,7 +121,7 @@ class KernelModels:
             logs.append(np.log(time_us))
             far = np.maximum(far, outside)
         # Relatives err towards their own library's weak spots, which do not carry over: take the best.
-        time_us = np.exp(np.min(logs, axis=0))
+        time_us = chosen.factor * np.exp(np.min(logs, axis=0))
         spread = np.where(
             far > 0, np.hypot(chosen.spread, SPREAD_ROOFLINE * (1 - np.exp(-far))), chosen.spread
         )
@@ -168,16 +170,20 @@ def _joined(parts: Sequence[tuple[np.typing.NDArray[np.int64], Estimates]], n: i
 
 
 def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
-    """Which measured variant each kernel is: a GEMM is batched or not; the others have one."""
+    """Which measured variant each kernel is: a GEMM is batched or not, some streams stand apart."""
     everything = np.arange(len(batch))
     if batch.family != "gemm":
-        return [("", everything)]
+        apart = [name for family, name in VARIANTS if family == batch.family and name in batch.names]
+        if not apart:
+            return [("", everything)]
+        names = np.array(batch.names)
+        groups = [(name, everything[names == name]) for name in apart]
+        return [*groups, ("", everything[~np.isin(names, apart)])]
     batched: FloatArray = batch.dims["batch"]
     many = batched > 1
     if batch.names:
         many = many | np.fromiter((name == "bmm" for name in batch.names), dtype=bool, count=len(batch))
-    groups = [("bmm", everything[many]), ("linear", everything[~many])]
-    return [(variant, rows) for variant, rows in groups if len(rows)]
+    return [("bmm", everything[many]), ("linear", everything[~many])]
 
 
 def _lookups(folder: Path) -> Estimator:

@@ -14,8 +14,8 @@ from stepsight.kernels.models import KernelModels
 from stepsight.kernels.tables import Rows, Table, rows_of
 from stepsight.platform.gpus import load_gpu
 
-MEASURED = ("time_us",)
-"""Columns of the measured tables that the answer's own would hide; they come back as measured_…"""
+RENAMED = {"time_us": "measured_time_us"}
+"""A measured table's own time stands beside the answer; other columns of the answer's names get given_…"""
 
 
 def read_table(path: Path) -> Table:
@@ -82,10 +82,12 @@ def time_table(table: Table, where: str = "table", gpu: str | None = None) -> Ta
 
 def write_table(path: Path, table: Table, times: TableTimes) -> None:
     """The table's own columns, then time_us, kernel_us, source, spread and note."""
+    answer = _columns(times)
     out: dict[str, Sequence[object]] = {
-        (f"measured_{key}" if key in MEASURED else key): list(column) for key, column in table.items()
+        (RENAMED.get(key, f"given_{key}") if key in answer else key): list(column)
+        for key, column in table.items()
     }
-    out |= _columns(times)
+    out |= answer
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(out)

@@ -1,7 +1,8 @@
 """Tables of kernels: which family and sizes a row means, whatever the columns are called.
 
 Known are the layouts of the measured tables (GEMM ``op B M N K``, vector ``op B H``, conv2d,
-bf16/fp8 GEMM ``m n k gemm_dtype``, attention ``batch_size isl num_heads …``) and the plain one,
+bf16/fp8 GEMM ``m n k gemm_dtype``, attention ``batch_size isl num_heads …``, trace kernels ``op
+input_dims input_types kernel``) and the plain one,
 ``family dtype`` and one column per size.
 """
 
@@ -196,9 +197,16 @@ def _plain(table: Table, at: IntArray, where: str) -> list[Rows]:
     return found
 
 
+def _trace(table: Table, at: IntArray, where: str) -> list[Rows]:
+    from stepsight.kernels.trace_rows import trace_layout
+
+    return trace_layout(table, at, where)
+
+
 _LAYOUTS: tuple[tuple[set[str], Layout], ...] = (
     ({"family"}, _plain),
     ({"Input_Channel", "Output_Channel", "Input_Size"}, _conv),
+    ({"op", "input_dims", "input_types", "kernel"}, _trace),
     ({"op", "B", "M", "N", "K"}, _gemm),
     ({"op", "B", "H"}, _vector),
     ({"m", "n", "k", "gemm_dtype"}, _serving_gemm),

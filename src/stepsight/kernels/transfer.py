@@ -28,6 +28,19 @@ STAND_INS = {
 }
 """Whose efficiencies serve a dtype without tables: fp16 and bf16 run on the same units."""
 
+ROW_FAMILIES = frozenset({"softmax", "layer_norm"})
+"""Row-wise kernels compute in fp32 whatever they read: the fp32 tables serve all dtypes."""
+
+DERIVED = {
+    "attention_backward": ("attention", 3.05),
+    "conv_dgrad": ("conv", 1.0),
+    "conv_wgrad": ("conv", 1.5),
+}
+"""Families timed as a multiple of another: attention's backward has 2.5 times the forward's FLOPs at
+0.82 of its rate (FlashAttention-2 and -3 papers, A100 and H100); convolution gradients by the VGG
+training trace on H100 (trace_kernels.parquet: 0.9 and 1.9 times the forward) shrunk towards 1."""
+SPREAD_DERIVED = 0.2
+
 THROTTLED = frozenset({"T4"})
 """Measured 25 % slow under its power limit: it speaks for its own chip only."""
 
@@ -53,13 +66,25 @@ class Choice:
     source: Source
     spread: float
     note: str = ""
+    factor: float = 1.0
+
+    def times(self, factor: float, note: str) -> Choice:
+        """The same models for a family that takes ``factor`` times as long."""
+        spread = float(np.hypot(self.spread, SPREAD_DERIVED))
+        notes = "; ".join(filter(None, (note, self.note)))
+        return replace(self, source=Source.TRANSFERRED, spread=spread, note=notes, factor=factor)
 
 
 def choose(
     models: Sequence[LearnedModel], spec: GpuSpec, family: str, dtype: str, variant: str
 ) -> Choice | None:
     """The best models among ``models`` for kernels of one family, dtype and variant."""
-    for stand_in in STAND_INS.get(dtype, (dtype,)):
+    if family in DERIVED:
+        base, times = DERIVED[family]
+        found = choose(models, spec, base, dtype, variant)
+        return found and found.times(times, f"{times:g} × {base}")
+    serving = STAND_INS.get(dtype, (dtype,))
+    for stand_in in (*serving, "fp32") if family in ROW_FAMILIES else serving:
         fitting = [m for m in models if m.family == family and m.dtype == stand_in]
         exact = [m for m in fitting if m.variant == variant]
         fitting = exact or [m for m in fitting if m.variant in ("", "linear")] or fitting
@@ -75,7 +100,8 @@ def _choice(fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, *, same_
             machine = model.machine.with_memory_of(mine)
             return Choice((model,), (machine,), Source.LEARNED, model.spread)
     for model in fitting:
-        if model.machine.same_chip(mine) and {dtype, model.dtype} == {"fp16", "bf16"}:
+        alike = {dtype, model.dtype} == {"fp16", "bf16"} or model.family in ROW_FAMILIES
+        if model.machine.same_chip(mine) and alike:
             machine = model.machine.with_memory_of(mine)
             return Choice((model,), (machine,), Source.LEARNED, float(np.hypot(model.spread, 0.05)))
     ranked = sorted(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,16 +40,26 @@ class Anchors:
 def learn(
     measured: Sequence[Measured], machine: Machine, settings: Settings, *,
     path: EventPath | None = None, stacks: tuple[str, ...] = (), anchors: Anchors | None = None,
-    note: str = "",
+    hidden: Callable[[Batch, Machine], FloatArray] | None = None, note: str = "",
 ) -> LearnedModel:  # fmt: skip
-    """Fit one model on the rows that are not held out, and score it on those that are."""
+    """Fit one model on the rows that are not held out, and score it on those that are.
+
+    ``hidden`` tells the time of kernels that a row's reading, being at the launch floor, does
+    not show; without it such rows are left out.
+    """
     first = measured[0]
     family, features = first.batch.family, FEATURE_SET[first.batch.family]
     path = path or EventPath()
     tables, targets, lows, highs = [], [], [], []
     names: tuple[str, ...] = ()
     for part in measured:
-        kept = ~part.held_out & (part.time_us > CLEAR_OF_FLOOR * path.floor_us)
+        clear = part.time_us > CLEAR_OF_FLOOR * path.floor_us
+        kernel_us = part.time_us - path.added_us
+        if hidden is not None:  # dropping these rows would leave only the slow ones of their size
+            most = np.minimum(kernel_us, path.floor_us - path.added_us)
+            kernel_us = np.where(clear, kernel_us, np.minimum(hidden(part.batch, machine), most))
+            clear = np.ones_like(clear)
+        kept = ~part.held_out & clear
         named = FEATURES[features](part.batch.dims, part.batch.element_bytes, machine)
         ranged = np.stack([named[key] for key in RANGE_KEYS[features]])[:, kept]
         lows.append(ranged.min(axis=1))
@@ -58,7 +68,6 @@ def learn(
             named["stack"] = np.array([float(stacks.index(s)) for s in part.stacks or ()])
         names = tuple(named)
         tables.append(np.stack(list(named.values()))[:, kept])
-        kernel_us = part.time_us - path.added_us
         targets.append(np.log(kernel_us / (BASE_US + light_us(part.batch, machine)))[kept])
     if anchors is not None:
         named = FEATURES[features](anchors.batch.dims, anchors.batch.element_bytes, machine)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.kernels.artefacts import save_models
-from stepsight.kernels.fit.anchors import gemm_anchors
+from stepsight.kernels.fit.anchors import gemm_anchors, small_gemm_us
 from stepsight.kernels.fit.boost import Settings
 from stepsight.kernels.fit.learn import learn
 from stepsight.kernels.fit.sources import (
@@ -31,7 +31,7 @@ MOST_ROWS = 60_000
 
 SETTINGS = {
     "gemm": Settings(trees=600),
-    "gemm_fp32": Settings(trees=700, rate=0.1, rows=0.6),  # fewer, noisier rows
+    "linear": Settings(trees=700, rate=0.1, rows=0.6),  # fewer rows than the other GEMM tables
     "conv": Settings(trees=500),
     "attention": Settings(trees=500),
     "softmax": Settings(trees=150, depth=4, rate=0.1),
@@ -98,12 +98,13 @@ def _event_model(part: Measured, machine: Machine, added_us: float) -> LearnedMo
     family = part.batch.family
     below = family == "gemm"
     floor = float(np.quantile(part.time_us, 0.01)) if below else 0.0
-    settings = SETTINGS["gemm_fp32" if below else family]
+    settings = SETTINGS.get(part.variant, SETTINGS[family])
     anchors = None
     if below:
         anchors = gemm_anchors(machine, floor, part.variant == "bmm", settings.seed)
     path = EventPath(added_us=added_us, floor_us=floor)
-    return learn([part], machine, settings, path=path, anchors=anchors, note="")
+    hidden = small_gemm_us if below else None
+    return learn([part], machine, settings, path=path, anchors=anchors, hidden=hidden)
 
 
 def _serving(path: Path, parts: Iterator[Measured], gpu: str, dtype: str) -> Iterator[Fitted]:

@@ -1,0 +1,145 @@
+"""Kernel models against measurements: shapes left out, GPUs left out, and whole kernel lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.kernels.fit.sources import (
+    SERVING_SYSTEMS,
+    Measured,
+    measured_rows,
+    read_parquet,
+    serving_attention,
+    serving_gemm,
+)
+from stepsight.kernels.models import KernelModels
+from stepsight.kernels.table_files import TableTimes
+from stepsight.kernels.tables import Rows
+from stepsight.platform.gpus import load_gpu
+from stepsight.validate.score import Score
+
+TOPIC = "kernels"
+ABOVE_US = 60.0
+TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
+JUDGED = ("P100", "V100", "A100-40G")
+"""The GPUs whose fp32 tables carry targets; T4 ran throttled."""
+
+TARGETS = {"linear": (0.04, 0.06), "bmm": (0.05, 0.08)}
+VECTOR_TARGET = (0.05, 0.08)
+GEMM_TARGET = (0.03, 0.045)
+ATTENTION_TARGET = (0.06, 0.09)
+LEFT_OUT_TARGET = (0.12, 0.18)
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """Every score that the folder's tables (and aiconfigurator-core, where installed) allow.
+
+    ``rows``: "heldout" scores the tenth of shapes that no fit saw; "all" every row, for folders
+    that took no part in the fit.
+    """
+    measured = list(_event_rows(data))
+    found = [_score(part, rows) for part in measured]
+    found += _gpu_left_out([p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED])
+    if rows == "heldout":
+        found += _serving()
+    from stepsight.validate.dlrm_kernels import dlrm_scores
+
+    return [score for score in found if score.rows] + dlrm_scores(data)
+
+
+def _event_rows(data: Path) -> Iterator[Measured]:
+    for name in TABLES:
+        path = data / "kernels" / f"{name}.parquet"
+        if path.is_file():
+            table = read_parquet(path)
+            yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), path.name)
+
+
+def _score(part: Measured, rows: str) -> Score:
+    """One op on one GPU, with the shipped models, as the command line answers."""
+    shown = part.time_us > ABOVE_US if part.timed_by_events else np.ones(len(part.time_us), dtype=bool)
+    used = f"above {ABOVE_US:.0f} µs" if part.timed_by_events else "all sizes"
+    if rows == "heldout":
+        shown &= part.held_out
+        whole = "whole (n, k) pairs" if part.batch.family == "gemm" and part.stacks else "shapes"
+        used = f"{whole} left out, {used}"
+    predicted = _predicted(part, shown, KernelModels.for_gpu(load_gpu(part.gpu)))
+    gmae, mape = _target(part)
+    name = f"{part.batch.family} {part.batch.dtype} {part.variant} {part.gpu}"
+    if part.stacks:
+        name += f" ({part.stacks[0]})"
+    return _scored(name, predicted, part.time_us[shown], used, gmae, mape)
+
+
+def _scored(
+    name: str, predicted: FloatArray, measured: FloatArray, used: str, gmae: float | None, mape: float | None
+) -> Score:
+    if not len(measured):
+        return Score(TOPIC, name, 0, 0.0, 0.0, used)
+    return Score.of(TOPIC, name, predicted, measured, used, gmae_target=gmae, mape_target=mape)
+
+
+def _predicted(part: Measured, shown: np.typing.NDArray[np.bool_], models: KernelModels) -> FloatArray:
+    at = np.nonzero(shown)[0]
+    stacks = None if part.stacks is None else [part.stacks[int(i)] for i in at]
+    batch = part.batch.take(at)
+    rows = Rows(part.gpu, type(batch)(batch.family, batch.dtype, batch.dims, batch.names, np.arange(len(at))),
+                part.timed_by_events, stacks)  # fmt: skip
+    times = TableTimes(len(at))
+    times.put(rows, models.estimate_batch(rows.batch, stacks), models)
+    return times.time_us
+
+
+def _target(part: Measured) -> tuple[float | None, float | None]:
+    family = part.batch.family
+    if part.timed_by_events:
+        if part.gpu not in JUDGED or family == "conv":
+            return None, None
+        return TARGETS.get(part.variant, VECTOR_TARGET)
+    if family == "attention":
+        return ATTENTION_TARGET
+    judged = part.gpu in ("A100-SXM4-80G", "H100-SXM-80G") and part.batch.dtype == "bf16"
+    return GEMM_TARGET if judged else (None, None)
+
+
+def _gpu_left_out(parts: Iterable[Measured]) -> list[Score]:
+    """Each GPU timed by the models of the others alone, as an unmeasured GPU would be."""
+    found = []
+    for part in parts:
+        spec = load_gpu(part.gpu)
+        models = KernelModels.for_gpu(spec)
+        strangers = tuple(
+            m
+            for m in models.shipped
+            if (m.machine.architecture, m.machine.sms) != (spec.architecture, spec.sms)
+        )
+        shown = part.time_us > ABOVE_US if part.timed_by_events else np.ones(len(part.time_us), dtype=bool)
+        blind = KernelModels(spec, strangers, models.streams)
+        path = models.event_path(part.batch)[0]
+        kernel_us = blind.estimate_batch(part.batch.take(np.nonzero(shown)[0])).time_us
+        predicted = path.reading_us(kernel_us) if part.timed_by_events else kernel_us
+        name = f"GPU left out: gemm {part.batch.dtype} {part.variant} {part.gpu}"
+        used = "all shapes" + (f" above {ABOVE_US:.0f} µs" if part.timed_by_events else "")
+        found.append(_scored(name, predicted, part.time_us[shown], used, *LEFT_OUT_TARGET))
+    return found
+
+
+def _serving() -> list[Score]:
+    """GEMM and attention of the aiconfigurator-core tables; nothing where it is not installed."""
+    found = []
+    try:
+        for gpu in SERVING_SYSTEMS:
+            gemm = list(serving_gemm(gpu, "bf16"))
+            found += [_score(part, "heldout") for part in gemm]
+            found += [_score(part, "heldout") for part in serving_gemm(gpu, "fp8")]
+            found += [_score(part, "heldout") for part in serving_attention(gpu)]
+            found += _gpu_left_out(gemm[:1])
+    except InputError as error:
+        if "aiconfigurator" not in error.where:
+            raise
+    return found

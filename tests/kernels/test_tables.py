@@ -1,0 +1,93 @@
+"""Tables of kernels: the layouts of the measured tables, and errors that name the place."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.kernels.table_files import read_table, time_table, write_table
+from stepsight.kernels.tables import rows_of
+
+
+def test_the_fp32_gemm_layout() -> None:
+    (rows,) = rows_of({"gpu": ["V100"], "op": ["bmm"], "B": [4], "M": [8], "N": [16], "K": [32]})
+    assert rows.batch.family == "gemm" and rows.timed_by_events
+    assert {k: v.tolist() for k, v in rows.batch.dims.items()} == {
+        "batch": [4],
+        "m": [8],
+        "n": [16],
+        "k": [32],
+    }
+
+
+def test_the_vector_layout_tells_two_tensors_from_one() -> None:
+    rows = rows_of({"gpu": ["V100"] * 3, "op": ["add", "addu", "ln"], "B": [10] * 3, "H": [20] * 3})
+    assert [r.batch.family for r in rows] == ["elementwise", "elementwise", "layer_norm"]
+    assert [r.batch.bytes.tolist() for r in rows] == [[2400], [1600], [1600]]
+
+
+def test_the_serving_layouts() -> None:
+    (gemm,) = rows_of({"device": ["H100"], "m": [1], "n": [2], "k": [3], "gemm_dtype": ["bfloat16"],
+                       "framework": ["VLLM"]})  # fmt: skip
+    assert (gemm.batch.dtype, gemm.stacks, gemm.timed_by_events) == ("bf16", ["VLLM"], False)
+    (attention,) = rows_of({"gpu": ["H100"], "batch_size": [2], "isl": [512], "num_heads": [8],
+                            "num_key_value_heads": [2], "head_dim": [128]})  # fmt: skip
+    assert attention.batch.dims["kv"].tolist() == [512]
+    assert attention.batch.dims["causal"].tolist() == [1]
+
+
+def test_the_layout_of_trace_kernels() -> None:
+    (rows,) = rows_of({"gpu": ["V100"], "op": ["aten::mm"], "input_dims": ["[[16,32],[32,64]]"],
+                       "input_types": ['["float","float"]'], "kernel": ["volta_sgemm"]})  # fmt: skip
+    assert rows.batch.family == "gemm"
+    assert rows.batch.dims["n"].tolist() == [64]
+
+
+def test_the_plain_layout_takes_any_family() -> None:
+    rows = rows_of({"gpu": ["A100"] * 2, "family": ["fill", "gemm"], "bytes": [100, ""], "m": ["", 4],
+                    "n": ["", 5], "k": ["", 6], "dtype": ["fp32", "bf16"]})  # fmt: skip
+    assert [(r.batch.family, r.batch.positions.tolist()) for r in rows] == [("fill", [0]), ("gemm", [1])]
+
+
+def test_an_unknown_layout_names_its_columns() -> None:
+    with pytest.raises(InputError, match="bananas"):
+        rows_of({"gpu": ["A100"], "bananas": [1]})
+
+
+def test_a_table_without_gpus_needs_one_given() -> None:
+    table = {"op": ["bmm"], "B": [4], "M": [8], "N": [16], "K": [32]}
+    with pytest.raises(InputError, match="--gpu"):
+        rows_of(table)
+    assert rows_of(table, gpu="T4")[0].gpu == "T4"
+
+
+def test_words_where_numbers_belong_are_named() -> None:
+    with pytest.raises(InputError, match="column K"):
+        rows_of({"gpu": ["V100"], "op": ["bmm"], "B": [4], "M": [8], "N": [16], "K": ["deep"]})
+
+
+def test_a_reading_by_events_is_longer_than_the_kernel_and_never_below_the_launch_path() -> None:
+    table = {"gpu": ["V100"] * 2, "op": ["linear"] * 2, "B": [1, 1], "M": [16, 4096], "N": [16, 4096],
+             "K": [16, 4096]}  # fmt: skip
+    times = time_table(table)
+    assert (times.time_us > times.kernel_us).all()
+    assert times.kernel_us[0] < 15 < 50 < times.time_us[0]
+    assert times.time_us[1] < 1.05 * times.kernel_us[1]
+
+
+def test_a_csv_comes_back_with_times_and_its_own_time_beside(tmp_path: Path) -> None:
+    source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
+    source.write_text("gpu,op,B,M,N,K,time_us\nA100-40G,linear,1,1024,1024,1024,200.5\n")
+    table = read_table(source)
+    write_table(out, table, time_table(table))
+    (row,) = csv.DictReader(out.open())
+    assert row["measured_time_us"] == "200.5"
+    assert float(row["time_us"]) > 0 and row["source"] == "learned"
+
+
+def test_a_ragged_csv_names_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("gpu,op\nV100,bmm\nV100\n")
+    with pytest.raises(InputError, match="line 3"):
+        read_table(path)
