@@ -14,6 +14,7 @@ from stepsight.calibrate.folder import write_folder
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.plan import NOISE, REHEARSAL
 from stepsight.calibrate.rehearsal import KINDS, InStep, Rehearsal, find_factors
+from stepsight.calibrate.statistics import step_us
 from stepsight.platform.load import load_platform
 from stepsight.workload.files import parse_workload
 
@@ -32,9 +33,7 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
     write_folder(folder, name, device, ranks, fitted, plain, notes)
     platform = load_platform(folder)
     rehearsals = [
-        Rehearsal.of(
-            parse_workload(dict(r["document"]), r["name"]), float(np.median(r["block_us"])), platform, device
-        )
+        Rehearsal.of(parse_workload(dict(r["document"]), r["name"]), step_us(r["steps_us"]), platform, device)
         for r in samples.get(REHEARSAL, ())
     ]
     in_step = find_factors(rehearsals, platform)
@@ -54,7 +53,7 @@ def _notes(
     ranks: int,
 ) -> dict[str, Any]:
     """How quiet the machine was, in figures."""
-    blocks = [np.log(r["block_us"]) for r in samples.get(REHEARSAL, ())]
+    blocks = [[np.log(step_us([b])) for b in r["steps_us"]] for r in samples.get(REHEARSAL, ())]
     step = float(np.median([np.std(b) for b in blocks])) if blocks else 0.0
     states = list(samples.get(NOISE, ()))
     stolen = 0.0

@@ -13,9 +13,6 @@ import torch.distributed as dist
 from stepsight.calibrate.stopwatch import Stopwatch
 from stepsight.run.worker import Rank
 
-KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
-SIZES = tuple(int(4 * 2**e) for e in (4, 6, 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23))
-"""Bytes: 64 to 32 MiB, densest where buckets and pooled embeddings lie."""
 WARM = 2
 CONTENDED_BYTES = (1 << 19, 1 << 21, 1 << 23)
 

@@ -20,8 +20,15 @@ from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.tables import OpStats, Overheads
 
 NOTES = "calibration.json"
-_HOST_KINDS = {"forward": "host forward", "view": "host forward", "copy": "host forward",
-               "backward": "host backward", "optimizer": "host optimizer", "collective": "host collective"}  # fmt: skip
+_HOST_KINDS = {
+    "forward": "host forward",
+    "view": "host forward",
+    "copy": "host forward",
+    "backward": "host backward",
+    "optimizer": "host optimizer",
+    "collective": "host collective",
+}
+"""Which factor of the rehearsal a class of operators follows."""
 
 
 def write_folder(
@@ -49,9 +56,13 @@ def write_folder(
             ]
             write_timings_csv(folder / COLLECTIVES / "measured.csv", timings)
         scaled_overheads(fitted.overheads, factors).save(folder / "overheads.json")
-        account = {**notes, "in_step": dict(factors), "repeatability": fitted.repeat,
-                   "rehearsal_error": {k: round(v, 4) for k, v in in_step.errors_after.items()},
-                   "rehearsal_error_before": {k: round(v, 4) for k, v in in_step.errors_before.items()}}  # fmt: skip
+        account = {
+            **notes,
+            "in_step": dict(factors),
+            "repeatability": fitted.repeat,
+            "rehearsal_error": {k: round(v, 4) for k, v in in_step.errors_after.items()},
+            "rehearsal_error_before": {k: round(v, 4) for k, v in in_step.errors_before.items()},
+        }
         (folder / NOTES).write_text(json.dumps(account, indent=1) + "\n")
     except OSError as error:
         raise disk_error(folder, error) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+from stepsight.kernels.columns import batches
 from stepsight.run.worker import Rank
 from stepsight.workload.program import Kernel
 
@@ -16,8 +17,6 @@ WARM_ROUNDS = 2
 
 def rounds_of(kernels: Sequence[Kernel], seed: int) -> Iterator[list[Kernel]]:
     """Kernels in mixed rounds of about `ROUND_BYTES`: neighbours differ, as they do in a step."""
-    from stepsight.calibrate.torch_kernels import operand_bytes
-
     order = list(kernels)
     random.Random(seed).shuffle(order)
     held, size = [], 0.0
@@ -29,6 +28,12 @@ def rounds_of(kernels: Sequence[Kernel], seed: int) -> Iterator[list[Kernel]]:
             held, size = [], 0.0
     if held:
         yield held
+
+
+def operand_bytes(kernel: Kernel) -> float:
+    """About how much memory the kernel's operands take."""
+    batch = next(iter(batches([kernel])))
+    return float(batch.bytes[0]) if batch.known else 0.0
 
 
 def measure(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int) -> list[list[float]]:
@@ -52,7 +57,7 @@ def time_kernels(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int)
     from stepsight.calibrate.stopwatch import Stopwatch
     from stepsight.calibrate.torch_kernels import prepare, touch
 
-    stopwatch, shuffle = Stopwatch(rank.device), random.Random(seed)
+    stopwatch, shuffle = Stopwatch(rank.device, own_time=len(rank.cores) == 1), random.Random(seed)
     times: list[list[float]] = [[] for _ in kernels]
     with torch.no_grad():
         calls = [prepare(kernel, rank.device) for kernel in kernels]

@@ -63,7 +63,8 @@ def _round(
     from stepsight.calibrate.stopwatch import Stopwatch
     from stepsight.run.lookup import TableBatch, update_rows
 
-    stopwatch, rng, device = Stopwatch(rank.device), np.random.default_rng(seed), rank.device
+    stopwatch = Stopwatch(rank.device, own_time=len(rank.cores) == 1)
+    rng, device = np.random.default_rng(seed), rank.device
     lookups = [Lookup((table_lookup(r),)) for r in records]
     weights = [torch.rand(x.tables[0].rows, x.tables[0].dim, device=device) for x in lookups]
     batches = [[TableBatch.sample(x, 0, rng, device) for _ in range(2)] for x in lookups]

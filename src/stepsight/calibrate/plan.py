@@ -12,6 +12,9 @@ KERNELS, LOOKUPS, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
 )  # fmt: skip
 SHARES = {KERNELS: 0.36, LOOKUPS: 0.16, COLLECTIVES: 0.10, CONTENTION: 0.04, REHEARSAL: 0.34}
 """Of the budget. Rehearsal steps tell what no microbenchmark does, so they get as much as the kernels."""
+COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
+COLLECTIVE_BYTES = tuple(4 * 2**e for e in (4, 6, 8, 10, *range(11, 24)))
+"""64 bytes to 32 MiB, densest where gradient buckets and pooled embeddings lie."""
 SHORTEST_S = 20.0
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}

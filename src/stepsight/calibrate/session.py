@@ -14,6 +14,8 @@ from stepsight.calibrate.journal import Journal, kernel_record
 from stepsight.calibrate.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.kernel_bench import rounds_of
 from stepsight.calibrate.plan import (
+    COLLECTIVE_BYTES,
+    COLLECTIVE_KINDS,
     COLLECTIVES,
     CONTENTION,
     KERNELS,
@@ -32,7 +34,6 @@ Progress = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and how much there is."""
 TOGETHER = 6
 """Rehearsal workloads whose blocks are interleaved."""
-COLLECTIVES_TOGETHER = 12
 
 
 @dataclass
@@ -109,7 +110,7 @@ class Session:
         from stepsight.calibrate import collective_bench
 
         n = self.ranks.ranks
-        wanted = [(k, s) for s in collective_bench.SIZES for k in collective_bench.KINDS]
+        wanted = [(k, s) for s in COLLECTIVE_BYTES for k in COLLECTIVE_KINDS]
         rounds = [wanted[i::4] for i in range(4)]
         for part in self._until(deadline, COLLECTIVES, rounds):
             missing = [
@@ -153,7 +154,7 @@ class Session:
             self.journal.add(
                 REHEARSAL,
                 [
-                    {"name": d["name"], "document": d, "block_us": _rounded(m.block_us.tolist())}
+                    {"name": d["name"], "document": d, "steps_us": m.job_us.round(1).tolist()}
                     for d, m in zip(missing, measured, strict=True)
                 ],
             )

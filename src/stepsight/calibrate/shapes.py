@@ -25,10 +25,14 @@ from stepsight.workload.program import Kernel
 from stepsight.workload.transformer import MODELS
 
 GRID_SHARE = 0.3
+FEWEST_SHAPES = 12
+"""A variant with fewer shapes in the drawn workloads gets scaled copies of them up to this many."""
+_ROWS = ("rows",)
 _FREE_SIZES = {
-    "gemm": ("m", "n", "k"), "elementwise": ("elements",), "softmax": ("rows",), "softmax_backward": ("rows",),
-    "layer_norm": ("rows",), "layer_norm_backward": ("rows",), "reduce": ("rows", "cols"), "copy_d2d": ("bytes",),
-    "fill": ("bytes",), "transpose": ("elements",),
+    "gemm": ("m", "n", "k"), "elementwise": ("elements",), "softmax": _ROWS, "softmax_backward": _ROWS,
+    "layer_norm": _ROWS, "layer_norm_backward": _ROWS, "reduce": ("rows", "cols"), "copy_d2d": ("bytes",),
+    "fill": ("bytes",), "transpose": ("elements",), "gather": _ROWS, "scatter": _ROWS, "nll_loss": _ROWS,
+    "nll_loss_backward": _ROWS, "concat": ("write_bytes",),
 }  # fmt: skip
 """Sizes that may be changed on their own without contradicting another one."""
 
@@ -69,9 +73,9 @@ def chosen_kernels(workloads: Sequence[Workload], device: str, most: int, seed: 
     total = sum(weights.values())
     kept: list[Kernel] = []
     for name, members in groups.items():
-        share = max(10, round(drawn * weights[name] / total))
-        order = rng.permutation(len(members))[:share]
-        kept += [members[i] for i in order]
+        share = max(FEWEST_SHAPES, round(drawn * weights[name] / total))
+        picked = [members[i] for i in rng.permutation(len(members))[:share]]
+        kept += picked + _grid(picked, min(FEWEST_SHAPES, share) - len(picked), rng)
     return kept + _grid(kept, most - len(kept), rng)
 
 
@@ -81,9 +85,10 @@ def _weight(name: str) -> float:
 
 
 def _grid(kernels: Sequence[Kernel], count: int, rng: np.random.Generator) -> list[Kernel]:
-    free = [k for k in kernels if k.family in _FREE_SIZES]
-    made = []
-    for _ in range(max(count, 0)):
+    """``count`` kernels like the given ones, each free size multiplied by up to four or divided."""
+    free = [k for k in kernels if k.family in _FREE_SIZES and k.name != "index_put"]
+    made: list[Kernel] = []
+    for _ in range(max(count, 0) if free else 0):
         kernel = free[int(rng.integers(len(free)))]
         made.append(scaled(kernel, np.exp(rng.uniform(-1.4, 1.4, 3)).tolist()))
     return made
@@ -98,4 +103,6 @@ def scaled(kernel: Kernel, factors: Sequence[float]) -> Kernel:
     if kernel.family == "elementwise":
         ratio = sizes["elements"] / before
         sizes["read_bytes"], sizes["write_bytes"] = sizes["read_bytes"] * ratio, sizes["write_bytes"] * ratio
+    if kernel.family == "concat":
+        sizes["read_bytes"] = sizes["write_bytes"]
     return Kernel(kernel.family, tuple(sizes.items()), kernel.dtype, kernel.stream, kernel.name)

@@ -15,6 +15,15 @@ def typical_us(times: Sequence[Sequence[float]]) -> float:
     return float(np.median([t for of_rank in times for t in of_rank]))
 
 
+STEP_QUANTILE = 0.25
+"""Disturbances only ever make a step longer: the lower quartile repeats better than the median."""
+
+
+def step_us(blocks: Sequence[Sequence[float]]) -> float:
+    """The time of a step from the timed steps of its interleaved blocks."""
+    return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
+
+
 def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:
     """How far one pass lies from another by this statistic: mean |ln ratio| of all pairs of passes."""
     values = [np.log(np.quantile(p, quantile)) for p in passes]

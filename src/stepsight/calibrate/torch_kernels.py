@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -58,14 +57,6 @@ def prepare(kernel: Kernel, device: str) -> PreparedCall | None:
     return build(_Maker(kernel, device)) if build else None
 
 
-def operand_bytes(kernel: Kernel) -> float:
-    """About how much memory the call's operands take."""
-    from stepsight.kernels.columns import batches
-
-    batch = next(iter(batches([kernel])))
-    return float(batch.bytes[0]) if batch.known else 0.0
-
-
 def _gemm(m: _Maker) -> PreparedCall:
     b, rows, cols, k = m.dim("batch"), m.dim("m"), m.dim("n"), m.dim("k")
     name = m.kernel.name
@@ -82,10 +73,12 @@ def _gemm(m: _Maker) -> PreparedCall:
     return PreparedCall(lambda: torch.addmm(bias, x, weight.t()), (x,))
 
 
+_bce_backward = torch.ops.aten.binary_cross_entropy_backward
 _UNARY: dict[str, Callable[[torch.Tensor], Any]] = {
     "relu": torch.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "sqrt": torch.sqrt,
     "gelu": torch.nn.functional.gelu, "silu": torch.nn.functional.silu, "rsqrt": torch.rsqrt,
-    "neg": torch.neg, "pow": lambda x: torch.pow(x, 3.0), "exp": torch.exp, "cos": torch.cos, "sin": torch.sin,
+    "neg": torch.neg, "pow": lambda x: torch.pow(x, 3.0), "exp": torch.exp,
+    "cos": torch.cos, "sin": torch.sin,
     "bernoulli_": lambda x: x.bernoulli_(0.9), "div_": lambda x: x.div_(0.9),
     "add": lambda x: torch.add(x, 1e-8), "sub": lambda x: torch.sub(x, 1e-8),
     "mul": lambda x: torch.mul(x, 0.999), "div": lambda x: torch.div(x, 1.001),
@@ -106,7 +99,7 @@ _TERNARY: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] =
     "addcmul": lambda a, b, c: a.addcmul_(b, c, value=1e-3),
     "addcdiv": lambda a, b, c: a.addcdiv_(b, c, value=-1e-3),
     "where": lambda a, b, c: torch.where(a > 0.5, b, c),
-    "binary_cross_entropy_backward": lambda g, x, y: torch.ops.aten.binary_cross_entropy_backward(g, x, y, None, 0),
+    "binary_cross_entropy_backward": lambda g, x, y: _bce_backward(g, x, y, None, 0),
     "mse_loss_backward": lambda g, x, y: torch.ops.aten.mse_loss_backward(g, x, y, 0),
 }  # fmt: skip
 _OPTIMIZER_STEPS = frozenset({"lerp", "addcmul", "addcdiv", "sqrt"})
@@ -154,7 +147,7 @@ def _pair_index(m: _Maker, elements: int) -> PreparedCall:
 
 
 def _pairs_of(m: _Maker) -> int:
-    """The index tensors are read beside the data: what is read above what is written is 2 × 8 bytes a pair."""
+    """The index tensors are read beside the data: what is read beyond what is written is 16 bytes a pair."""
     surplus = m.kernel.dim("read_bytes") - m.kernel.dim("write_bytes")
     return max(int(surplus / 16), 1)
 
@@ -208,7 +201,7 @@ def _gather(m: _Maker) -> PreparedCall:
 def _scatter(m: _Maker) -> PreparedCall:
     rows, cols, table_rows = m.dim("rows"), m.dim("cols"), m.dim("table_rows")
     if m.kernel.name == "index_put":  # pairs × samples into products of table_rows entries a sample
-        size = max(int(round(table_rows**0.5)), 2)
+        size = max(round(table_rows**0.5), 2)
         first, second = torch.tril_indices(size, size, -1, device=m.device)
         grad, whole = m.tensor(cols, len(first)), m.tensor(cols, size, size)
         put = torch.ops.aten._index_put_impl_
@@ -314,8 +307,3 @@ def touch(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.is_floating_point():
             tensor.mul_(1.0)
-
-
-def footprint_bytes(shapes: Sequence[Sequence[int]], element_bytes: int = 4) -> int:
-    """Memory of tensors of these shapes."""
-    return sum(prod(shape) for shape in shapes) * element_bytes

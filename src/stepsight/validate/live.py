@@ -104,7 +104,7 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
             Score.of(
                 "live", kind, [r.predicted_us for r in of_kind], measured, "random, none calibrated on",
                 gmae_target=max(bar, noise),
-                note=f"repeat noise {noise:.2%}, naive sum of kernels {naive:.1%}, worst {worst.error:+.1%} ({worst.name})",
+                note=f"noise {noise:.2%}, naive {naive:.1%}, worst {worst.error:+.1%} ({worst.name})",
             )
         )  # fmt: skip
     return lines

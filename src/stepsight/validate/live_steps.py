@@ -19,6 +19,7 @@ from stepsight.calibrate.draws import (
     skewed_dlrms,
 )  # fmt: skip
 from stepsight.calibrate.journal import Journal
+from stepsight.calibrate.statistics import step_us
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import parse_workload
@@ -107,7 +108,7 @@ def measure_group(
     steps: int,
     blocks: int,
 ) -> None:
-    """Train one group with fresh ranks and keep the block medians."""
+    """Train one group with fresh ranks and keep its steps."""
     from stepsight.run.measure import measure_all
 
     workloads = [parse_workload(dict(d), d["name"]) for d in documents]
@@ -115,10 +116,7 @@ def measure_group(
         measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
     journal.add(
         MEASURED,
-        [
-            {"name": m.name, "pass": number, "block_us": [round(t, 1) for t in m.block_us.tolist()]}
-            for m in measured
-        ],
+        [{"name": m.name, "pass": number, "steps_us": m.job_us.round(1).tolist()} for m in measured],
     )
 
 
@@ -126,7 +124,7 @@ def rows_of(journal: Journal) -> list[LiveRow]:
     """Every workload that was predicted and then measured in all passes."""
     measured: dict[str, dict[int, float]] = {}
     for sample in journal.of(MEASURED):
-        measured.setdefault(sample["name"], {})[sample["pass"]] = float(np.median(sample["block_us"]))
+        measured.setdefault(sample["name"], {})[sample["pass"]] = step_us(sample["steps_us"])
     return [
         LiveRow(
             p["name"], p["kind"], p["predicted_us"], p["naive_us"], tuple(times[i] for i in sorted(times))
