@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsight.report.page import Column, Html, Part, bar, figures, frame, notes, section, table, tag, text
+from stepsight.report.page import (
+    Column,
+    Html,
+    Part,
+    asset,
+    bar,
+    figures,
+    frame,
+    notes,
+    section,
+    table,
+    tag,
+    text,
+)
 
 
 def test_text_is_escaped_and_html_is_not() -> None:
@@ -70,3 +84,28 @@ def test_the_frame_fetches_nothing() -> None:
     assert not re.search(r"(src|href)=\"(?!data:)", whole)
     assert "url(" not in whole
     assert "prefers-color-scheme: dark" in whole
+
+
+def _luminance(colour: str) -> float:
+    def linear(part: int) -> float:
+        c = part / 255
+        return c / 12.92 if c <= 0.04045 else float(((c + 0.055) / 1.055) ** 2.4)
+
+    red, green, blue = (linear(int(colour[i : i + 2], 16)) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(a: str, b: str) -> float:
+    low, high = sorted((_luminance(a), _luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
+def test_text_can_be_read_on_every_ground(scheme: int) -> None:
+    block = asset("page.css").split(":root {")[1 + scheme].split("}")[0]
+    colour = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", block))
+    pairs = [("page", name) for name in ("ink", "soft", "good", "bad")]
+    pairs += [(name, "on-strong") for name in ("blue", "green", "magenta", "violet", "teal", "orange", "red")]
+    pairs += [("grey", "on-light"), ("raised", "soft")]
+    for ground, words in pairs:
+        assert _contrast(colour[ground], colour[words]) >= 4.5, (ground, words)

@@ -121,7 +121,7 @@
   }
 
   function block(row, left, w, category, busy) {
-    pen.globalAlpha = Math.min(1, Math.max(0.12, busy));
+    pen.globalAlpha = Math.min(1, Math.max(0.25, busy));
     pen.fillStyle = colours.of[category]; pen.fillRect(left, row.y, w, row.h);
     pen.globalAlpha = 1;
   }
