@@ -41,7 +41,7 @@ def samples(kernels: int = 300, tables: int = 80, noise: float = 0.01) -> dict[s
     def repeats(time_us: float) -> list[list[float]]:
         return [[float(time_us * np.exp(rng.normal(0, noise))) for _ in range(6)] for _ in range(2)]
 
-    workloads = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 4, 4, 0)]
+    workloads = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 4, 4)]
     chosen = chosen_kernels(workloads, "cpu", kernels)
     records = random_tables(tables, 0)
     each: Callable[[str], list[dict[str, Any]]] = lambda phase: [  # noqa: E731

@@ -11,14 +11,13 @@ from stepsight.calibrate.draws import (
     random_dlrm,
     random_transformer,
     skewed_dlrms,
-    tiny_dlrm,
 )  # fmt: skip
 from stepsight.workload.files import parse_workload
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_every_draw_is_a_workload(seed: int) -> None:
-    for document in (random_dlrm(2, seed), tiny_dlrm(2, seed), random_transformer(2, seed, family="gpt2")):
+    for document in (random_dlrm(2, seed), random_transformer(2, seed, family="gpt2")):
         assert parse_workload(dict(document), document["name"]).job("cpu").ranks == 2
 
 

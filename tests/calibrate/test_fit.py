@@ -21,7 +21,7 @@ from .synthetic import collective_us, kernel_us, lookup_us, samples
 
 
 def test_unseen_kernels_are_timed_by_the_law(calibrated: Path) -> None:
-    workloads = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 7, 7, 0)[4:7]]
+    workloads = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 7, 7)[4:7]]
     kernels = kernels_of(workloads, "cpu")
     predicted = load_platform(calibrated).kernels.estimate(kernels).time_us
     assert gmae(predicted, [kernel_us(k) for k in kernels]) < 0.02

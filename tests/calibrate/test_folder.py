@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ from stepsight.workload.files import parse_workload
     [random_dlrm(2, 3, VALIDATION), random_transformer(2, 3, VALIDATION, "bert")],
     ids=lambda d: d["kind"],
 )
-def test_a_calibrated_folder_predicts_through_the_ordinary_path(calibrated: Path, document: dict) -> None:
+def test_a_calibrated_folder_predicts_through_the_ordinary_path(
+    calibrated: Path, document: dict[str, Any]
+) -> None:
     prediction = predict(parse_workload(dict(document), document["name"]), load_platform(calibrated))
     assert prediction.platform == "synthetic"
     assert prediction.low_us < prediction.step_us < prediction.high_us

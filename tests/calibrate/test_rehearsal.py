@@ -16,7 +16,7 @@ from stepsight.workload.files import parse_workload
 @pytest.fixture(scope="module")
 def rehearsals(calibrated: Path) -> list[Rehearsal]:
     platform = load_platform(calibrated)
-    documents = rehearsal_documents(2, 5, 3, 2)
+    documents = rehearsal_documents(2, 5, 3)
     return [Rehearsal.of(parse_workload(d, d["name"]), 1.0, platform, "cpu") for d in documents]
 
 

@@ -7,7 +7,7 @@ from stepsight.kernels.measured import variant
 from stepsight.workload.files import parse_workload
 from stepsight.workload.program import Kernel
 
-WORKLOADS = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 3, 3, 0)]
+WORKLOADS = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 3, 3)]
 
 
 def test_every_kind_of_kernel_in_the_workloads_is_measured() -> None:

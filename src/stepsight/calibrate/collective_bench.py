@@ -15,6 +15,7 @@ from stepsight.run.worker import Rank
 
 WARM = 2
 CONTENDED_BYTES = (1 << 19, 1 << 21, 1 << 23)
+MOST_CALLS = 2000
 
 
 def starter(kind: str, size: int, rank: Rank) -> Callable[[], Any]:
@@ -68,10 +69,9 @@ def measure_contention(rank: Rank, repeats: int) -> list[dict[str, Any]]:
     for size in CONTENDED_BYTES:
         start = starter("all_reduce", size, rank)
         for name, work in _computations(rank).items():
-            for repeat in range(repeats + 1):
-                row = _together(stopwatch, start, work)
-                if repeat:
-                    rows.append({"bytes": size, "compute": name, "repeat": repeat, **row})
+            calls = _enough(rank, stopwatch, start, work)
+            for _ in range(repeats):
+                rows.append({"bytes": size, "compute": name, **_together(stopwatch, start, work, calls)})
     return rows
 
 
@@ -81,20 +81,29 @@ def _computations(rank: Rank) -> dict[str, Callable[[], Any]]:
     return {"gemm": lambda: torch.mm(a, b), "stream": lambda: torch.add(stream, 1.0)}
 
 
-def _together(stopwatch: Stopwatch, start: Callable[[], Any], work: Callable[[], Any]) -> dict[str, float]:
+def _enough(rank: Rank, stopwatch: Stopwatch, start: Callable[[], Any], work: Callable[[], Any]) -> int:
+    """Calls that take about three times as long as the collective, the same number on every rank."""
+    work()
+    alone = min(stopwatch.time_us(partial(_finish, start)) for _ in range(4))
+    once = min(stopwatch.time_us(work) for _ in range(8))
+    calls = torch.tensor([min(max(2, round(3 * alone / once)), MOST_CALLS)], device=rank.device)
+    dist.broadcast(calls, 0)
+    return int(calls.item())
+
+
+def _together(
+    stopwatch: Stopwatch, start: Callable[[], Any], work: Callable[[], Any], calls: int
+) -> dict[str, float]:
     dist.barrier()
     start().wait()
     alone = stopwatch.time_us(partial(_finish, start))
-    work()
-    once = stopwatch.time_us(lambda: [work() for _ in range(8)]) / 8
-    repeats = max(2, round(3 * alone / once))
-    compute = stopwatch.time_us(lambda: [work() for _ in range(repeats)])
+    compute = stopwatch.time_us(lambda: [work() for _ in range(calls)])
     dist.barrier()
-    begin = time.perf_counter()
     done: list[float] = []
+    begin = time.perf_counter()
     pending = start()
     pending.get_future().then(lambda _: done.append(time.perf_counter()))
-    for _ in range(repeats):
+    for _ in range(calls):
         work()
     stopwatch.synchronize()
     compute_end = time.perf_counter()
@@ -102,6 +111,6 @@ def _together(stopwatch: Stopwatch, start: Callable[[], Any], work: Callable[[],
     stopwatch.synchronize()
     end = done[0] if done else time.perf_counter()
     return {
-        "comm_alone_us": alone, "compute_alone_us": compute,
-        "comm_us": (end - begin) * 1e6, "compute_us": (compute_end - begin) * 1e6,
+        "comm_alone_us": round(alone, 1), "compute_alone_us": round(compute, 1),
+        "comm_us": round((end - begin) * 1e6, 1), "compute_us": round((compute_end - begin) * 1e6, 1),
     }  # fmt: skip

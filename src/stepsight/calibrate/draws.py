@@ -89,27 +89,6 @@ def random_transformer(ranks: int, seed: int, role: int = CALIBRATION, family: s
     }
 
 
-def tiny_dlrm(ranks: int, seed: int) -> Document:
-    """A DLRM whose kernels take next to no time: its step is the host's."""
-    document = random_dlrm(ranks, seed)
-    tables = [{"rows": 100, "dim": 8, "pooling": 1.0} for _ in range((2 + seed % 3) * ranks)]
-    dense = {"features": 8, "bottom": [16] * (1 + seed % 4) + [8], "top": [16] * (1 + seed % 3) + [1]}
-    interaction = document["dense"]["interaction"]
-    return document | {
-        "name": f"dlrm-tiny-{seed}",
-        "batch": 4 * ranks,
-        "tables": tables,
-        "dense": dense | {"interaction": interaction},
-    }
-
-
-def tiny_transformer(ranks: int, seed: int, family: str) -> Document:
-    """A transformer whose kernels take next to no time."""
-    sizes = {"layers": 1 + seed % 3, "hidden": 32, "heads": 2, "ffn": 64, "vocab": 64, "sequence": 8}
-    document = random_transformer(ranks, seed, family=family)
-    return document | sizes | {"name": f"{family}-tiny-{seed}", "batch_per_rank": 1}
-
-
 def skewed_dlrms(ranks: int, seed: int, role: int = VALIDATION) -> list[Document]:
     """One DLRM with large tables and little else, five times, by the skew of its indices alone."""
     document = random_dlrm(ranks, seed, role)

@@ -112,15 +112,28 @@ def fit_collectives(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
 
 
 def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
-    """How many times longer compute takes under a collective, and a collective under compute."""
-    compute, comm = [1.0], [1.0]
+    """How many times longer compute takes under a collective, and a collective under compute.
+
+    Alone and together are compared by their lower quartiles over the repeats of one pair of a
+    message size and a kind of compute; the median over the pairs is kept.
+    """
+    pairs: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     for row in rows:
-        overlapped = max(min(row["comm_us"], row["compute_us"]), 1.0)
-        lost = max(row["compute_us"] - row["compute_alone_us"], 0.0)
-        compute.append(1 / (1 - min(lost / overlapped, 0.9)))
-        comm.append(max(row["comm_us"] / row["comm_alone_us"], 1.0))
+        pairs.setdefault((row.get("bytes"), row.get("compute")), []).append(row)
+    compute, comm = [], []
+    for members in pairs.values():
+
+        def low(name: str, members: list[Mapping[str, Any]] = members) -> float:
+            return float(np.quantile([m[name] for m in members], 0.25))
+
+        together = max(min(low("comm_us"), low("compute_us")), 1.0)
+        lost = max(low("compute_us") - low("compute_alone_us"), 0.0)
+        compute.append(1 / (1 - min(lost / together, 0.9)))
+        comm.append(max(low("comm_us") / low("comm_alone_us"), 1.0))
     return ContentionSpec(
-        round(float(np.median(compute)), 3), round(float(np.median(comm)), 3), "measured by calibrate"
+        round(float(np.median(compute or [1.0])), 3),
+        round(float(np.median(comm or [1.0])), 3),
+        "measured by calibrate",
     )
 
 

@@ -24,15 +24,14 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
 class Amounts:
     """How much there is to do when time allows, and how often each thing is repeated."""
 
-    kernels: int = 1500
+    kernels: int = 1800
     kernel_repeats: int = 9
     tables: int = 240
     table_repeats: int = 7
     collective_repeats: int = 6
     contention_repeats: int = 6
-    dlrms: int = 14
-    transformers: int = 9
-    tiny: int = 6
+    dlrms: int = 16
+    transformers: int = 12
     steps: int = 8
     blocks: int = 4
 
@@ -44,7 +43,7 @@ class Amounts:
         return cls(
             kernels=round(full.kernels * share), tables=round(full.tables * share),
             dlrms=max(3, round(full.dlrms * share)), transformers=max(3, round(full.transformers * share)),
-            tiny=max(3, round(full.tiny * share)), blocks=full.blocks if share > 0.5 else 2,
+            blocks=full.blocks if share > 0.5 else 2,
             kernel_repeats=full.kernel_repeats if share > 0.5 else 5,
         )  # fmt: skip
 

@@ -72,7 +72,7 @@ class Session:
         amounts = self.amounts
         workloads = [
             parse_workload(d, d["name"])
-            for d in rehearsal_documents(self.ranks.ranks, 2 * amounts.dlrms, 2 * amounts.transformers, 0)
+            for d in rehearsal_documents(self.ranks.ranks, 2 * amounts.dlrms, 2 * amounts.transformers)
         ]
         kernels = chosen_kernels(workloads, self.ranks.device, amounts.kernels, self.seed)
         rounds = list(rounds_of(kernels, self.seed))
@@ -140,7 +140,7 @@ class Session:
 
     def _rehearsal(self, deadline: float) -> None:
         a = self.amounts
-        documents = rehearsal_documents(self.ranks.ranks, a.dlrms, a.transformers, a.tiny)
+        documents = rehearsal_documents(self.ranks.ranks, a.dlrms, a.transformers)
         # Kinds in turn, so that a budget that ends early has seen all of them.
         turns = [
             documents[i :: -(-len(documents) // TOGETHER)] for i in range(-(-len(documents) // TOGETHER))

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stepsight.calibrate.draws import (
-    FAMILIES,
-    Document,
-    random_dlrm,
-    random_transformer,
-    tiny_dlrm,
-    tiny_transformer,
-)  # fmt: skip
+from stepsight.calibrate.draws import FAMILIES, Document, random_dlrm, random_transformer
 from stepsight.kernels.measured import variant
 from stepsight.kernels.models import EMBEDDING_FAMILIES
 from stepsight.workload.files import Workload
@@ -37,17 +30,13 @@ _FREE_SIZES = {
 """Sizes that may be changed on their own without contradicting another one."""
 
 
-def rehearsal_documents(ranks: int, dlrms: int, transformers: int, tiny: int) -> list[Document]:
-    """Random workloads of both kinds, and tiny ones in which the host's own time is all there is.
-
-    Transformer families without a builder are left out.
-    """
+def rehearsal_documents(ranks: int, dlrms: int, transformers: int) -> list[Document]:
+    """Random workloads of both kinds; transformer families without a builder are left out."""
     known = [family for family in FAMILIES if family in MODELS]
     documents = [random_dlrm(ranks, i) for i in range(dlrms)]
-    documents += [random_transformer(ranks, i, family=known[i % len(known)]) for i in range(transformers)]
-    for i in range(tiny):
-        documents.append(tiny_dlrm(ranks, i) if i % 2 else tiny_transformer(ranks, i, known[i % len(known)]))
-    return documents
+    return documents + [
+        random_transformer(ranks, i, family=known[i % len(known)]) for i in range(transformers)
+    ]
 
 
 def kernels_of(workloads: Iterable[Workload], device: str) -> list[Kernel]:

@@ -119,6 +119,8 @@ def _elementwise(m: _Maker) -> PreparedCall:
         name = m.kernel.name
     if name == "index":
         return _pair_index(m, n)
+    if name in ("index_select", "index_add"):
+        return _last_dimension_index(m, name, n)
     if name == "cast":
         source = m.tensor(n)
         target = torch.float32 if source.dtype != torch.float32 else torch.bfloat16
@@ -134,6 +136,17 @@ def _elementwise(m: _Maker) -> PreparedCall:
         return PreparedCall(lambda: binary(a, b), fresh)
     unary = _UNARY.get(name, torch.neg)
     return PreparedCall(lambda: unary(a), fresh)
+
+
+def _last_dimension_index(m: _Maker, name: str, elements: int) -> PreparedCall:
+    """Picks or adds the leading half of every row, as XLNet's relative shift does."""
+    length = 64
+    rows = max(elements // length, 1)
+    whole, part = m.tensor(rows, 2 * length), m.tensor(rows, length)
+    picked = torch.arange(length, device=m.device)
+    if name == "index_select":
+        return PreparedCall(lambda: whole.index_select(1, picked), (whole,))
+    return PreparedCall(lambda: whole.index_add_(1, picked, part), (part,))
 
 
 def _pair_index(m: _Maker, elements: int) -> PreparedCall:
