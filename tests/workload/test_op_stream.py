@@ -24,6 +24,7 @@ SMALL = [
 ODD = ["batch_per_rank=1", "sequence=13", "heads=1", "vocab=37", "training.optimizer=sgd"]
 FLASH = ["training.attention=flash", "training.dropout=0.0", "training.optimizer=adagrad"]
 LOWER = ["training.precision=bf16", "training.fused_optimizer=true"]
+BOTH = ["training.precision=bf16", "training.attention=flash", "training.dropout=0.0"]
 BARE = ["training.optimizer=none", "training.loss=none", "head=none"]
 DLRM = ["parallel.ranks=1", "batch=64", "tables.rows=1000", "dense.features=13"]
 
@@ -48,7 +49,7 @@ def differences(path: Path, overrides: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "xlnet", "gpt", "opt", "llama"])
 @pytest.mark.parametrize(
-    "change", [[], ODD, FLASH, LOWER, BARE], ids=["plain", "odd", "flash", "bf16", "bare"]
+    "change", [[], ODD, FLASH, LOWER, BOTH, BARE], ids=["plain", "odd", "flash", "bf16", "bf16 flash", "bare"]
 )
 def test_a_transformer_makes_the_calls_its_program_lists(family: str, change: list[str]) -> None:
     assert differences(EXAMPLES / "gpt2.toml", [*SMALL, f"family={family}", *change]) == []

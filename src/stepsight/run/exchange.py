@@ -1,7 +1,7 @@
 """The all_to_all of pooled embeddings as two autograd functions: start early, wait late.
 
 Forward: start, (other work), wait. Backward, in reverse: the wait's gradient starts the
-exchange of gradients, the start's gradient waits for it.
+exchange of gradients, the start's gradient waits for it. The names are those TorchRec's profiles show.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def alltoall(send: torch.Tensor, sent: list[int], received: list[int]) -> tuple[
     return buffer, dist.all_to_all_single(buffer, send, received, sent, async_op=True)
 
 
-class Start(torch.autograd.Function):  # type: ignore[misc]
+class All2All_Pooled_Req(torch.autograd.Function):  # type: ignore[misc]  # noqa: N801
     """Sends the pooled columns of the local tables to the ranks that own the samples."""
 
     @staticmethod
@@ -55,7 +55,7 @@ class Start(torch.autograd.Function):  # type: ignore[misc]
         return gradient.view(ctx.shape), None
 
 
-class Finish(torch.autograd.Function):  # type: ignore[misc]
+class All2All_Pooled_Wait(torch.autograd.Function):  # type: ignore[misc]  # noqa: N801
     """Waits, and lays the tables of all ranks side by side for the rank's own samples."""
 
     @staticmethod

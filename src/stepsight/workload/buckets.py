@@ -76,9 +76,12 @@ class Reducer:
                 self._started.append(self.tape.communicate(collective, Wait(COMM, COMPUTE)))
 
     def finish(self) -> None:
-        """After the backward pass: wait for each bucket and copy it back."""
+        """After the backward pass: wait for each bucket and copy it back, parameter by parameter."""
         for started, bucket in zip(self._started, self.buckets, strict=True):
-            with self.tape.op("DistributedDataParallel.finalize_bucket"):
-                self.tape.wait(Wait(COMPUTE, started))
-                for parameter in bucket:
+            for i in range(len(bucket)):
+                with self.tape.op("aten::as_strided"):  # the views into the reduced bucket
+                    if i == 0:
+                        self.tape.wait(Wait(COMPUTE, started))
+            for parameter in bucket:
+                with self.tape.op("torch.distributed.ddp.reducer::copy_bucket_to_grad", (parameter,)):
                     self.tape.call("aten::copy_", (parameter, parameter), copy_kernel(parameter, parameter))

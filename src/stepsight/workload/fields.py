@@ -36,6 +36,13 @@ def apply_overrides(document: dict[str, Any], overrides: Overrides, where: str) 
         if isinstance(overrides, Mapping)
         else [_pair(text, where) for text in overrides]
     )
+    keys = [key for key, _ in pairs]
+    if (
+        "parallel.ranks" in keys
+        and "parallel.data" not in keys
+        and isinstance(document.get("parallel"), dict)
+    ):
+        document["parallel"].pop("data", None)  # so many ranks in all: data follows
     for key, text in pairs:
         _set(document, key.split("."), _value(text), f"{where}: --set {key}")
 

@@ -65,10 +65,18 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def rms_norm(tape: Tape, x: Tensor, weight: Tensor) -> Tensor:
     """As Llama's module writes it: fp32 inside, mean of squares, rsqrt, two products."""
     dtype = x.dtype
-    wide = cast(tape, x, "fp32")
+    wide = _converted(tape, x, "fp32")
     variance = mean_last(tape, scalar(tape, "pow", wide))
     scale = rsqrt(tape, scalar(tape, "add", variance))
-    return mul(tape, weight, cast(tape, mul(tape, wide, scale), dtype))
+    return mul(tape, weight, _converted(tape, mul(tape, wide, scale), dtype))
+
+
+def _converted(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    """A conversion the module asks for: a host operator even where nothing changes."""
+    if x.dtype != dtype:
+        return cast(tape, x, dtype)
+    with tape.op("aten::to", (x,)):
+        return x
 
 
 def mean_last(tape: Tape, x: Tensor) -> Tensor:

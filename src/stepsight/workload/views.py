@@ -9,6 +9,12 @@ from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor, view_strides
 
+_VIEW_NODES = {
+    "aten::view": "ViewBackward0",
+    "aten::_unsafe_view": "UnsafeViewBackward0",
+    "aten::_reshape_alias": "ReshapeAliasBackward0",
+}
+
 
 def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor:
     """The same elements under other sizes; -1 is inferred. The strides must allow it."""
@@ -18,8 +24,7 @@ def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor
         raise RuntimeError(f"view of {x.shape} {x.strides} as {sizes} needs a copy")
     with tape.op(name, (x,)):
         out = x.alias(sizes, strides)
-        node = "UnsafeViewBackward0" if name == "aten::_unsafe_view" else "ViewBackward0"
-        tape.record(node, (x,), (out,), lambda g: (reshape(tape, given(g[0]), *x.shape),))
+        tape.record(_VIEW_NODES[name], (x,), (out,), lambda g: (reshape(tape, given(g[0]), *x.shape),))
     return out
 
 
@@ -27,10 +32,10 @@ def reshape(tape: Tape, x: Tensor, *shape: int) -> Tensor:
     """A view where the strides allow it, else a contiguous copy."""
     sizes = _infer(x, shape)
     with tape.op("aten::reshape", (x,)):
-        if sizes == x.shape and x.is_contiguous():
+        if x.is_contiguous():
             return view(tape, x, *sizes)
         if view_strides(x, sizes) is not None:
-            return view(tape, x, *sizes)
+            return view(tape, x, *sizes, name="aten::_reshape_alias")
         return view(tape, clone(tape, x), *sizes, name="aten::_unsafe_view")
 
 
@@ -44,8 +49,10 @@ def clone(tape: Tape, x: Tensor) -> Tensor:
 
 
 def contiguous(tape: Tape, x: Tensor) -> Tensor:
+    if x.is_contiguous():
+        return x
     with tape.op("aten::contiguous", (x,)):
-        return x if x.is_contiguous() else clone(tape, x)
+        return clone(tape, x)
 
 
 def copy_kernel(source: Tensor, out: Tensor, name: str = "copy") -> Kernel:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stepsight.run.exchange import Exchange, Finish, Start
+from stepsight.run.exchange import All2All_Pooled_Req, All2All_Pooled_Wait, Exchange
 from stepsight.run.lookup import LocalTables, TableBatch
 from stepsight.sharding.plan import COLUMN_WISE, table_kinds
 from stepsight.workload.dlrm_config import DlrmConfig
@@ -73,9 +73,9 @@ class Dlrm(nn.Module):  # type: ignore[misc]
     def forward(self, batch: DlrmBatch) -> torch.Tensor:
         pooled = self.tables(batch.tables)
         if self.config.ranks > 1:
-            received = Start.apply(pooled, self.exchange)
+            received = All2All_Pooled_Req.apply(pooled, self.exchange)
             x = self._dense(batch.dense)
-            pooled = Finish.apply(received, self.exchange)
+            pooled = All2All_Pooled_Wait.apply(received, self.exchange)
         else:
             x = self._dense(batch.dense)
         x = self._interact(x, pooled)

@@ -97,8 +97,9 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
             logits = linear(tape, x, word, head.bias)
             if c.training.loss == "none":
                 return logits
-            target = buffer((c.batch_per_rank * c.sequence,), "int64")
-            return cross_entropy(tape, view(tape, logits, -1, c.vocab), target)
+            flat = view(tape, logits, -1, c.vocab)
+            target = view(tape, buffer((c.batch_per_rank, c.sequence), "int64"), -1)
+            return cross_entropy(tape, flat, target)
 
     return forward
 

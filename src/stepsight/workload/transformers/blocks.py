@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stepsight.workload.matmuls import linear, matmul
 from stepsight.workload.norms import layer_norm, softmax
-from stepsight.workload.pointwise import add, dropout, emit, like, scalar
+from stepsight.workload.pointwise import add, dropout, emit, like, lowered, scalar
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
@@ -99,6 +99,7 @@ def flash_attention(
     name = f"aten::_scaled_dot_product_flash_attention{suffix}"
     node = "ScaledDotProductFlashAttention" + ("ForCpu" if suffix else "") + "Backward0"
     with tape.op("aten::scaled_dot_product_attention", (q, k, v)):
+        v, k, q = lowered(tape, v), lowered(tape, k), lowered(tape, q)
         out = _merged_layout(q)
         logsumexp = Tensor.new((batch, heads, length), "fp32")
         tape.call(name, (q, k, v), kernel("attention"))

@@ -99,11 +99,9 @@ def lm_head(tape: Tape, c: TransformerConfig, x: Tensor, weight: Tensor) -> Tens
     if c.training.loss == "none":
         return logits
     shifted = contiguous(tape, narrow(tape, logits, 1, c.sequence - 1))
-    target = contiguous(
-        tape, narrow(tape, buffer((c.batch_per_rank, c.sequence), "int64"), 1, c.sequence - 1)
-    )
-    target = view(tape, target, -1)
-    return cross_entropy(tape, view(tape, shifted, -1, c.vocab), target)
+    flat = view(tape, shifted, -1, c.vocab)
+    target = narrow(tape, buffer((c.batch_per_rank, c.sequence), "int64"), 1, c.sequence - 1)
+    return cross_entropy(tape, flat, reshape(tape, target, -1))
 
 
 def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:

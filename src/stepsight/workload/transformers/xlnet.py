@@ -22,7 +22,17 @@ from stepsight.workload.transformers.blocks import (
     norm,
     norm_pair,
 )
-from stepsight.workload.views import contiguous, expand, fill_kernel, given, narrow, permute, reshape, view
+from stepsight.workload.views import (
+    contiguous,
+    expand,
+    fill_kernel,
+    given,
+    narrow,
+    permute,
+    reshape,
+    transpose,
+    view,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     def forward() -> Tensor:
         p, batch = c.training.dropout, c.batch_per_rank
         with tape.scope("embeddings"):
-            ids = contiguous(tape, permute(tape, buffer((batch, c.sequence), "int64"), 1, 0))
+            ids = contiguous(tape, transpose(tape, buffer((batch, c.sequence), "int64"), 0, 1))
             x = dropout(tape, embedding(tape, word, ids), p)
             positions = expand(tape, buffer((2 * c.sequence, 1, c.hidden)), 2 * c.sequence, batch, c.hidden)
             positions = dropout(tape, positions, p)
@@ -76,9 +86,8 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
             logits = linear(tape, x, word, bias)
             if c.training.loss == "none":
                 return logits
-            return cross_entropy(
-                tape, view(tape, logits, -1, c.vocab), buffer((batch * c.sequence,), "int64")
-            )
+            flat = view(tape, logits, -1, c.vocab)
+            return cross_entropy(tape, flat, view(tape, buffer((batch, c.sequence), "int64"), -1))
 
     return forward
 
