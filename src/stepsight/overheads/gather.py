@@ -103,7 +103,7 @@ def trimmed(values: FloatArray) -> FloatArray:
     """
     if len(values) < 4:
         return values
-    scale = np.log(values + 1.0)
+    scale = np.log(np.maximum(values, 0.0) + 1.0)
     low, high = np.percentile(scale, [25, 75])
     reach = FENCE * (high - low)
     kept: FloatArray = values[(scale >= low - reach) & (scale <= high + reach)]

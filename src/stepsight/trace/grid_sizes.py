@@ -8,6 +8,7 @@ of its own figures, but in the grid of its gradients, which `GemmGrids` looks up
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from math import prod
@@ -37,7 +38,8 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     if family == "reduce":
         return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
     if "CatArray" in event.name:
-        size = elements * width
+        # The grid of a concatenation is capped; what the next kernels read was concatenated here.
+        size = max(elements, _read_next(linked, launch)) * width
         return Kernel.of("concat", dtype, name=name, read_bytes=size, write_bytes=size, inputs=2)
     size = elements * width
     if "FillFunctor" in event.name:
@@ -46,6 +48,23 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     return Kernel.of(
         "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * size, write_bytes=size
     )
+
+
+def _read_next(linked: LinkedTrace, launch: Launch) -> float:
+    """Elements that the next two kernels on the same stream read, by their grids."""
+    at = bisect_right([x.call.ts for x in linked.launches], launch.call.ts)
+    stream = launch.gpu[0].args.stream
+    following = [x for x in linked.launches[at : at + 8] if x.gpu[0].args.stream == stream][:2]
+    sizes = [0.0]
+    for other in following:
+        event = other.gpu[0]
+        tile = _TILE.search(event.name)
+        if _GEMM.search(event.name) and tile and event.grid():
+            made = _gemm(linked, other, event, "fp32", int(tile[1]), int(tile[2]))
+            sizes.append(made.dim("batch") * made.dim("m") * made.dim("k"))
+        elif "elementwise" in event.name:
+            sizes.append(elements_by_grid(event))
+    return max(sizes)
 
 
 def elements_by_grid(event: Event) -> float:
@@ -86,6 +105,8 @@ def _gemm(linked: LinkedTrace, launch: Launch, event: Event, dtype: str, tile_m:
     grids = _grids(linked)
     across, down, batch = _tiles(event, tile_m, tile_n)
     k = grids.reduced_size(linked, launch, across, down)
+    if not any("bmm" in e.name.lower() or "baddbmm" in e.name for e in linked.chain(launch.op)):
+        batch = 1  # the grid's depth is the split of the sum
     return Kernel.of("gemm", dtype, name="by grid", batch=batch, m=down, n=across, k=k)
 
 

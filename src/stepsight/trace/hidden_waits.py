@@ -16,6 +16,7 @@ HIDDEN = "hidden wait"
 SHORTEST_GAP_US = 2000.0
 _RETURN_US = 40.0
 """A waiting host goes on within this of the kernel's end (18 µs in the TorchRec traces)."""
+_LEFT_QUEUED_US = 1000.0
 _SURENESS = 10.0
 """The kernel must be this many times longer than the host's delay after it: under 10 % by chance."""
 
@@ -39,6 +40,8 @@ def hidden_waits(
     for thread, spans in threads.items():
         for start, end in _gaps(spans, everyone):
             held = _held(by_end, ends, start, end)
+            if held is not None and not _drained(held, launches, start):
+                held = None
             # Reading an event's time needs the event to be done: whoever reads it has waited for it.
             if held is not None or end in timed:
                 done = held.gpu[-1].end if held else end - 1.0
@@ -58,6 +61,14 @@ def _gaps(spans: list[tuple[float, float]], everyone: list[tuple[float, float]])
                 gaps.append((busy_until, start))
         busy_until = max(busy_until, end if end - start < SHORTEST_GAP_US else start)
     return gaps
+
+
+def _drained(held: Launch, launches: list[Launch], start: float) -> bool:
+    """Whether the stream had next to nothing left behind the awaited kernel: a host that waits
+    has not run far ahead."""
+    stream = held.gpu[-1].args.stream
+    queued = (x.gpu[-1].end for x in launches if x.call.ts < start and x.gpu[-1].args.stream == stream)
+    return max(queued, default=0.0) <= held.gpu[-1].end + _LEFT_QUEUED_US
 
 
 def _held(by_end: list[Launch], ends: list[float], start: float, end: float) -> Launch | None:

@@ -77,10 +77,11 @@ def _by_operator(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -
     if not tensors:
         return gemm_by_scalars(op) or _concat_by_reader(linked, launch, event)
     name = op.name.split("::")[-1]
-    if GEMM_KERNEL.search(event.name) or name in GEMM_OPS:
-        made = gemm_kernel(op, event) or conv_kernel(op, event)
-        if made:
-            return made
+    made = conv_kernel(op, event)
+    if made is None and (GEMM_KERNEL.search(event.name) or name in GEMM_OPS):
+        made = gemm_kernel(op, event)
+    if made:
+        return made
     return vector_kernel(op, tensors, event)
 
 

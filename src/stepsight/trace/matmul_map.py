@@ -15,7 +15,8 @@ GEMM_KERNEL = re.compile(
     re.IGNORECASE,
 )
 _HELPERS = re.compile(
-    r"splitKreduce|splitk_reduce|epilogue::impl|reduce_1Block|nchwToNhwc|nhwcToNchw|transpose", re.I
+    r"splitKreduce|splitk_reduce|epilogue::impl|reduce_1Block|winograd_nonfused|computeOffsets|kern_precompute|nchwToNhwc|nhwcToNchw|transpose",
+    re.I,
 )
 _TENSOR_CORE_FP32 = re.compile(r"tf32|s1688|s16816|tensorop_s|xf32", re.IGNORECASE)
 
@@ -81,12 +82,17 @@ def conv_kernel(op: Event, event: Event) -> Kernel | None:
     backward = "backward" in op.name.lower()
     if len(inputs) < (3 if backward else 2):
         return None
-    image, weight = (inputs[1], inputs[2]) if backward else (inputs[0], inputs[1])
+    image, weight, gradient = inputs[0], inputs[1], None
+    if backward:
+        # convolution_backward(grad, input, weight); cudnn's own was (input, grad, weight).
+        first, second, weight = inputs[0], inputs[1], inputs[2]
+        old = "cudnn" in op.name or "miopen" in op.name
+        image, gradient = (first, second) if old else (second, first)
     if _HELPERS.search(event.name):
         return Kernel.of("transpose", image.dtype, name="layout", elements=image.elements)
     b, c_in, h, w = image.shape
     c_out, per_group, kh, kw = weight.shape
-    stride, padding = _stride_padding(op, inputs[0] if backward else None, h, kh)
+    stride, padding = _stride_padding(op, gradient, h, kh)
     family = "conv"
     if backward:
         weights = re.search(r"wgrad|bwd_?weight|BwdW|_wrw", event.name, re.IGNORECASE) is not None

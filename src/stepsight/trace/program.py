@@ -166,7 +166,7 @@ class _Builder:
             times = replace(
                 _host_times(calls[:-1], start, calls[-1].ts, t1, share), t4=BLOCKING_CALL_US, t3=end - done
             )
-            times = replace(times, t2=calls[0].ts - start)
+            times = replace(times, t2=max(0.0, calls[0].ts - start))
         kernels: list[Kernel] = []
         collective: Collective | None = None
         traced: TracedCollective | None = None
