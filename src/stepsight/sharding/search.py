@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,11 @@ EVENNESS = 0.01
 """Share of the busiest ranks' load in the score: leads over plateaus of the step time."""
 CLOSE_ENOUGH = 1e-3
 """A gap to the lower bound below which a search has nothing left to find."""
+WALKED = 96
+"""Of the small changes, those that look best by loads alone are priced by the whole step."""
+LOADS = ("forward_us", "backward_us", "columns")
+LEAST_EXPOSED = 0.02
+"""A load that does not show in the step now still counts a little: it may when others are gone."""
 STARTS = 3
 """Greedy drafts that are each improved before the best is shaken."""
 SHAKES = 40
@@ -129,8 +134,10 @@ class _Search:
             scores: list[FloatArray] = []
             small = changes(draft, self.rules, self.exchange_us)
             if small:
-                found += small
-                scores.append(self._score(draft.loads_after(small)))
+                loads = draft.loads_after(small)
+                chosen = np.argsort(self._roughly(loads, self._exposed(draft)), kind="stable")[:WALKED]
+                found += [small[i] for i in chosen.tolist()]
+                scores.append(self._score(Loads(*(getattr(loads, n)[chosen] for n in Loads.__slots__))))
             wide = spreads(draft, self.rules, self.exchange_us)
             if wide:
                 found += wide
@@ -159,11 +166,34 @@ class _Search:
         """Step time, a little evenness, and a high price on memory that is not there."""
         self.priced += len(loads)
         step = self.reduce(self.pricer.times(loads))
-        waits = (loads.forward_us, loads.backward_us, 2 * self.exchange_us * loads.columns)
-        evenness = self.reduce(np.sum([_soft_max(load) for load in waits], axis=0))
         over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
         share = over / self.rules.memory_bytes if np.isfinite(self.rules.memory_bytes) else 0.0
-        return np.asarray((step + EVENNESS * evenness) * (1 + 100 * share))
+        return np.asarray((step + EVENNESS * self._evenness(loads)) * (1 + 100 * share))
+
+    def _exposed(self, draft: Draft) -> tuple[float, ...]:
+        """How much of one more µs of each of the three loads shows in this draft's step."""
+        now = draft.loads()
+        longer = [replace(now, **{name: 1.05 * getattr(now, name)}) for name in LOADS]
+        together = Loads(*(np.concatenate([getattr(x, n) for x in (now, *longer)]) for n in Loads.__slots__))
+        step = self.reduce(self.pricer.times(together))
+        added = [max(0.05 * self.reduce(_soft_max(us))[0], 1e-9) for us in self._waits(now)]
+        return tuple(
+            float(np.clip((us - step[0]) / more, LEAST_EXPOSED, 1.0))
+            for us, more in zip(step[1:], added, strict=True)
+        )
+
+    def _roughly(self, loads: Loads, exposed: tuple[float, ...]) -> FloatArray:
+        """An order of merit without a walk: the busiest ranks' loads, and memory that is not there."""
+        over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
+        return np.asarray(self._evenness(loads, exposed) * (1 + over))
+
+    def _evenness(self, loads: Loads, exposed: tuple[float, ...] = (1.0, 1.0, 1.0)) -> FloatArray:
+        """What the step waits for: the busiest rank of each of the three loads, the next ones too."""
+        waits = [weight * _soft_max(us) for weight, us in zip(exposed, self._waits(loads), strict=True)]
+        return self.reduce(np.sum(waits, axis=0))
+
+    def _waits(self, loads: Loads) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return loads.forward_us, loads.backward_us, 2 * self.exchange_us * loads.columns
 
     def _exchange_us_per_column(self) -> float:
         """What one more pooled column on a rank adds to an even exchange."""
