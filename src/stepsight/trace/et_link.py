@@ -14,7 +14,7 @@ from stepsight.trace.events import Event
 from stepsight.trace.execution_trace import EtNode, ExecutionTrace
 from stepsight.trace.link import LinkedTrace
 
-_HOST_PREFIXES = ("[", "##", "ProfilerStep", "nccl:", "Optimizer.", "enumerate(", "DistributedDataParallel")
+_HOST_PREFIXES = ("[", "##", "ProfilerStep", "Optimizer.", "enumerate(", "DistributedDataParallel")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,7 @@ def link_et(et: ExecutionTrace, linked: LinkedTrace) -> EtLink:
 
 def _by_record_id(nodes: list[EtNode], linked: LinkedTrace) -> dict[int, int]:
     known = {op.args.record_id: i for i, op in enumerate(linked.ops) if op.args.record_id > 0}
-    pairs = ((n.id, known[n.record_id]) for n in nodes if n.record_id in known)
-    return {node: op for node, op in pairs if True}
+    return {n.id: known[n.record_id] for n in nodes if n.record_id in known}
 
 
 def _by_order(nodes: list[EtNode], linked: LinkedTrace) -> dict[int, int]:
