@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from stepsight.collectives.contention import contention_of
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import InputError
 from stepsight.kernels.models import KernelModels
@@ -116,7 +117,8 @@ def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | N
     nic: LinkSpec | None = None
     if nodes > 1:
         nic = entry.nic if nic_gbps is None else replace(entry.nic, gbps=nic_gbps, source="given in the name")
-    return PlatformSpec(name, entry.gpu, gpus, nodes, entry.link, nic, HostSpec(entry.host_era))
+    spec = PlatformSpec(name, entry.gpu, gpus, nodes, entry.link, nic, HostSpec(entry.host_era))
+    return replace(spec, contention=contention_of(spec))
 
 
 def _from_path(path: Path, overrides: Sequence[str]) -> Platform:

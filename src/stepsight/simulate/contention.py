@@ -3,6 +3,8 @@
 NCCL's kernels take streaming multiprocessors and memory bandwidth from the compute that
 runs beside them, and the other way round; on a CPU they compete for cores. A launch that
 needs ``t`` alone and spends ``o`` under the other kind takes ``t + o·(1 − 1/slowdown)``.
+Collectives of one rank that run at the same time, on streams of their own, share its link:
+each moves at half its speed while another is under way.
 What overlaps with what depends on those very times, so the walk is repeated until
 nothing moves.
 """
@@ -23,6 +25,8 @@ SETTLED_US = 0.05
 """No launch moved by more than this: the walk has settled."""
 MOST_WALKS = 12
 """Overlap can flip back and forth at a knife's edge; the mean of the flips is taken then."""
+SHARED_LINK = 2.0
+"""Two transfers on one link: each gets half of it."""
 
 
 def settle(
@@ -32,7 +36,8 @@ def settle(
     """Walk, stretch what overlaps, and walk again until nothing moves."""
     result = walk(priced)
     current = tuple(priced)
-    if contention.compute_under_comm <= 1.0 and contention.comm_under_compute <= 1.0:
+    apart = contention.compute_under_comm <= 1.0 and contention.comm_under_compute <= 1.0
+    if apart and not any(len(_carriers(lane.tape)) > 1 for lane in lanes):
         return result, current
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
@@ -49,14 +54,24 @@ def settle(
     return result, current
 
 
+def _meetings(tape: Tape) -> list[Meeting]:
+    return [i for i in tape.instructions if isinstance(i, Meeting)]
+
+
+def _carriers(tape: Tape) -> set[int]:
+    """The streams that carry collectives."""
+    return {meeting.stream for meeting in _meetings(tape)}
+
+
 def _stretched(tape: Tape, base: Priced, times: LaneTimes, contention: ContentionSpec) -> FloatArray:
     """The device times of one lane, given where everything lay in the last walk."""
     meeting = np.zeros(tape.launches, dtype=bool)
-    meeting[[i.launch for i in tape.instructions if isinstance(i, Meeting)]] = True
+    meeting[[m.launch for m in _meetings(tape)]] = True
+    carriers = sorted(_carriers(tape))
     shape = times.end_us.shape
     device: FloatArray = np.broadcast_to(base.device_us, shape).copy()
     compute, comm = np.flatnonzero(~meeting), np.flatnonzero(meeting)
-    if not len(compute) or not len(comm):
+    if not len(comm):
         return device
     for c in range(shape[1]):
         for r in range(shape[2]):
@@ -66,4 +81,9 @@ def _stretched(tape: Tape, base: Priced, times: LaneTimes, contention: Contentio
             under_compute = covered(*transfer, *union(*kernel))
             device[compute, c, r] += under_comm * (1 - 1 / contention.compute_under_comm)
             device[comm, c, r] += under_compute * (1 - 1 / contention.comm_under_compute)
+            for stream in carriers if len(carriers) > 1 else ():
+                mine = tape.launch_stream[comm] == stream
+                others = union(transfer[0][~mine], transfer[1][~mine])
+                shared = covered(transfer[0][mine], transfer[1][mine], *others)
+                device[comm[mine], c, r] += shared * (1 - 1 / SHARED_LINK)
     return device
