@@ -62,7 +62,7 @@ def show(comparison: Comparison) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from stepsight.report.console import WORDS
+    from stepsight.report.categories import look
     from stepsight.report.units import time
 
     before, after = comparison.before, comparison.after
@@ -76,6 +76,6 @@ def show(comparison: Comparison) -> None:
     for name in ("", "A", "B", "B − A"):
         table.add_column(name, justify="left" if not name else "right")
     for change in comparison.changes:
-        name = WORDS.get(change.category, change.category)
+        name = look(change.category).word
         table.add_row(name, time(change.before_us), time(change.after_us), time(change.difference_us))
     console.print(table)

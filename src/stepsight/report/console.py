@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
+from stepsight.report.categories import look
 from stepsight.report.units import share, size, time
 
 BAR_WIDTH = 20
@@ -16,13 +17,6 @@ COLOURS = {
     "gemm": "blue", "attention": "magenta", "embedding": "green", "vector": "cyan", "conv": "blue",
     "copy": "yellow", "optimizer": "bright_blue", EXPOSED: "red", WAITING: "bright_red", IDLE: "bright_black",
 }  # fmt: skip
-WORDS = {
-    EXPOSED: "communication, exposed",
-    WAITING: "waiting for other ranks",
-    IDLE: "idle, host-bound",
-    "gemm": "GEMM",
-    "vector": "vector",
-}
 
 
 def show(prediction: Prediction, console: Console) -> None:
@@ -64,7 +58,7 @@ def _breakdown(p: Prediction) -> Table:
         bar = "█" * max(1, round(BAR_WIDTH * us / total))
         colour = COLOURS.get(name, "white")
         without = time(free[name]) if name in free else ""
-        table.add_row(WORDS.get(name, name), time(us), share(us / total), Text(bar, style=colour), without)
+        table.add_row(look(name).word, time(us), share(us / total), Text(bar, style=colour), without)
     return table
 
 
