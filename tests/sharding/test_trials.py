@@ -9,7 +9,7 @@ from stepsight.validate.sharding import command
 
 
 def trial(seed: int, measured: dict[str, float], predicted: dict[str, float]) -> Trial:
-    plans = {name: PlanTrial(predicted[name], [us, us, us, us]) for name, us in measured.items()}
+    plans = {name: PlanTrial(predicted[name], [[us, us]] * 4) for name, us in measured.items()}
     return Trial(f"task-{seed}", seed, 8, 512, plans)
 
 
@@ -34,8 +34,8 @@ def test_level_tasks_are_counted_apart():
 
 
 def test_blocks_that_differ_are_the_noise():
-    noisy = Trial("n", 3, 8, 512, {n: PlanTrial(1, [100, 110, 100, 110]) for n in ("a", "search")} | {
-        "b": PlanTrial(2, [150, 165, 150, 165])})  # fmt: skip
+    noisy = Trial("n", 3, 8, 512, {n: PlanTrial(1, [[100], [110], [100], [110]]) for n in ("a", "search")} | {
+        "b": PlanTrial(2, [[150], [165], [150], [165]])})  # fmt: skip
     assert summarise([noisy]).repeat_noise == pytest.approx(0.05)
 
 
