@@ -21,6 +21,18 @@ from stepsight.workload.program import Kernel
 _TILE = re.compile(r"(?<![a-zA-Z\d])(\d{2,3})x(\d{2,3})(?!\d)")
 _WORK_PER_BLOCK = re.compile(r"elementwise_kernel<(\d+),\s*(\d+)")
 _GEMM = re.compile(r"gemm|nvjet|cutlass|xmma", re.IGNORECASE)
+_CHUNK = 65536
+"""Elements of a chunk in PyTorch's and apex's multi-tensor kernels."""
+_CHUNK_FILLED = 0.75
+"""A tensor's last chunk is half full on average, most tensors have one to four."""
+_ROW_KERNELS = (
+    ("softmax_warp_backward", "softmax_backward"), ("SoftMaxBackward", "softmax_backward"),
+    ("softmax", "softmax"), ("SoftMax", "softmax"), ("nll_loss_backward", "nll_loss_backward"),
+    ("nll_loss_forward", "nll_loss"), ("layer_norm_grad", "layer_norm_backward"),
+    ("GammaBetaBackward", "layer_norm_backward"), ("layer_norm", "layer_norm"), ("LayerNorm", "layer_norm"),
+    ("bn_bw", "batch_norm_backward"), ("bn_fw", "batch_norm"),
+)  # fmt: skip
+"""Kernels that work on rows, by what their names hold; the rows' length does not show."""
 _UNKNOWN_K = 1024
 """Where not even a gradient shows the reduced size: a common hidden size."""
 
@@ -32,11 +44,17 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     tile = _TILE.search(event.name)
     if _GEMM.search(event.name) and tile and event.grid():
         return _gemm(linked, launch, event, dtype, int(tile[1]), int(tile[2]))
+    if "multi_tensor_apply" in event.name:
+        return _multi_tensor(event, name)
     elements = elements_by_grid(event)
     width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
-    family = "reduce" if "reduce_kernel" in event.name else "elementwise"
-    if family == "reduce":
+    if "reduce_kernel" in event.name:
         return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
+    for word, family in _ROW_KERNELS:
+        if word in event.name:
+            return Kernel.of(family, dtype, name=name, rows=max(elements / 128, 1), cols=128)
+    if "dropout_kernel" in event.name:
+        return Kernel.of("dropout", dtype, name=name, elements=4 * elements)
     if "CatArray" in event.name:
         # The grid of a concatenation is capped; what the next kernels read was concatenated here.
         size = max(elements, _read_next(linked, launch)) * width
@@ -48,6 +66,17 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     return Kernel.of(
         "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * size, write_bytes=size
     )
+
+
+def _multi_tensor(event: Event, name: str) -> Kernel:
+    """A foreach or fused optimizer kernel: a block takes a chunk of one tensor of each list."""
+    lists = re.search(r"TensorList\w*Metadata<(\d+)", event.name)
+    depth = int(lists[1]) if lists else 2
+    elements = float(prod(event.grid() or (1,)) * _CHUNK * _CHUNK_FILLED)
+    return Kernel.of(
+        "optimizer", name=name, elements=elements, read_bytes=4 * depth * elements,
+        write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
+    )  # fmt: skip
 
 
 def _read_next(linked: LinkedTrace, launch: Launch) -> float:
