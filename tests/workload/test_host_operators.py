@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from stepsight.run.trainer import Trainer
 from stepsight.workload.files import load_workload

@@ -1,0 +1,134 @@
+"""The hybrid-parallel DLRM: what follows the plan, what overlaps, what is shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepsight.sharding.plan import COLUMN_WISE, Plan, Shard
+from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.workload.files import load_workload
+from stepsight.workload.program import COMPUTE, Op, Wait
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def dlrm(*overrides: str) -> DlrmWorkload:
+    workload = load_workload(EXAMPLES / "dlrm.toml", overrides)
+    assert isinstance(workload, DlrmWorkload)
+    return workload
+
+
+def test_ranks_with_alike_tables_share_one_program() -> None:
+    job = dlrm().job()
+    assert job.ranks == 4
+    assert len(job.programs) == 1
+
+
+def test_programs_have_the_same_structure_whatever_the_plan() -> None:
+    job = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]").job()
+    shapes = {tuple((op.name, len(op.waits), op.collective is None) for op in p.ops) for p in job.programs}
+    assert len(job.programs) == 4
+    assert len(shapes) == 1
+
+
+def test_ranks_differ_only_in_the_ops_that_follow_the_plan() -> None:
+    workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
+    job, marks = workload.job(), workload.plan_ops()
+    known = {marks.copy_indices, marks.copy_offsets, marks.lookup_forward, marks.lookup_backward,
+             marks.alltoall_forward, marks.alltoall_backward}  # fmt: skip
+    first, second = job.programs[0].ops, job.programs[1].ops
+    assert {i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a is not b} == known
+
+
+def test_a_rank_without_tables_looks_up_nothing() -> None:
+    workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
+    lookup = workload.job().programs[3].ops[workload.plan_ops().lookup_forward].kernels[0].lookup
+    assert lookup is not None
+    assert lookup.tables == ()
+
+
+def test_each_rank_looks_up_its_tables_for_the_whole_batch() -> None:
+    workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
+    lookup = workload.job().programs[0].ops[workload.plan_ops().lookup_forward].kernels[0].lookup
+    assert lookup is not None
+    assert [(t.batch, t.dim, t.pooling) for t in lookup.tables] == [(4096, 128, 20.0)] * 5
+
+
+def test_the_all_to_all_carries_each_ranks_columns_to_every_rank() -> None:
+    workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
+    marks, ops = workload.plan_ops(), workload.job().programs[0].ops
+    forward = _collective(ops[_known(marks.alltoall_forward)])
+    backward = _collective(ops[_known(marks.alltoall_backward)])
+    rows = np.array([5, 2, 1, 0]) * 128 * 1024 * 4
+    assert np.array_equal(forward, np.repeat(rows[:, None], 4, axis=1))
+    assert np.array_equal(backward, forward.T)
+
+
+def test_the_bottom_mlp_runs_under_the_all_to_all() -> None:
+    workload = dlrm()
+    ops, marks = workload.job().programs[0].ops, workload.plan_ops()
+    started = _known(marks.alltoall_forward)
+    waits = [i for i, op in enumerate(ops) if Wait(COMPUTE, started) in op.waits]
+    between = [op.name for op in ops[started + 1 : waits[0]]]
+    assert between.count("aten::linear") == 3
+    assert ops[waits[0]].name == "All2All_Pooled_Wait"
+
+
+def test_gradients_are_exchanged_under_the_bottom_mlps_backward() -> None:
+    workload = dlrm()
+    ops, marks = workload.job().programs[0].ops, workload.plan_ops()
+    started = _known(marks.alltoall_backward)
+    waited = next(i for i, op in enumerate(ops) if Wait(COMPUTE, started) in op.waits)
+    assert sum("AddmmBackward0" in op.name for op in ops[started:waited]) == 3
+    assert waited < marks.lookup_backward
+
+
+def test_one_rank_communicates_nothing() -> None:
+    job = dlrm("parallel.ranks=1").job()
+    assert all(op.collective is None for op in job.programs[0].ops)
+
+
+def test_a_dot_interaction_projects_odd_tables() -> None:
+    even = [op.name for op in dlrm().job().programs[0].ops].count("aten::linear")
+    odd = [op.name for op in dlrm("tables.dim=32").job().programs[0].ops].count("aten::linear")
+    assert odd - even == 8
+
+
+def test_column_parts_of_a_table_are_put_together_again() -> None:
+    workload = dlrm("tables.count=1", "parallel.ranks=2")
+    table = workload.tables[0]
+    parts = [
+        Shard(table.name, rank, (64 * rank, 64 * rank + 64), (0, table.rows), COLUMN_WISE) for rank in (0, 1)
+    ]
+    halves = Plan(2, tuple(parts))
+    job = workload.with_plan(halves).job()
+    names = [op.name for op in job.programs[0].ops]
+    assert "aten::split_with_sizes" in names
+    assert names.count("aten::cat") == 3
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_lower_precision_casts_parameters_once_and_multiplies_in_it(precision: str) -> None:
+    kernels = [k for op in dlrm(f"training.precision={precision}").job().programs[0].ops for k in op.kernels]
+    assert {k.dtype for k in kernels if k.family == "gemm"} == {precision}
+    forward_casts = [k for k in kernels if k.name == "cast"]
+    assert len(forward_casts) > 14
+
+
+def test_tf32_multiplies_fp32_tensors_on_tensor_cores() -> None:
+    kernels = [k for op in dlrm("training.precision=tf32").job().programs[0].ops for k in op.kernels]
+    assert {k.dtype for k in kernels if k.family == "gemm"} == {"tf32"}
+    assert not [k for k in kernels if k.name == "cast"]
+
+
+def _known(index: int | None) -> int:
+    assert index is not None
+    return index
+
+
+def _collective(op: Op) -> np.ndarray:
+    assert op.collective is not None and op.collective.send_bytes is not None
+    return op.collective.send_bytes

@@ -1,0 +1,120 @@
+"""Workload files: what is read, what is refused, and how the refusal helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.sharding.plan import Plan
+from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.workload.files import load_workload
+from stepsight.workload.transformer import TransformerWorkload
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
+def test_every_example_makes_a_job(path: Path) -> None:
+    workload = load_workload(path)
+    job = workload.job()
+    assert job.ranks == workload.ranks
+    assert all(len(program) > 50 for program in job.programs)
+    assert workload.name == path.stem
+
+
+def test_a_file_becomes_its_kind_of_workload() -> None:
+    assert isinstance(load_workload(EXAMPLES / "dlrm.toml"), DlrmWorkload)
+    assert isinstance(load_workload(EXAMPLES / "bert.toml"), TransformerWorkload)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("parallel.rank=4", r"\[parallel\]: rank: unknown field; did you mean 'ranks'"),
+        ("dense.featuers=1", r"\[dense\]: featuers: unknown field; did you mean 'features'"),
+        ("tables.0.rows=-5", r"tables\[0\]: rows: is -5; must be at least 1"),
+        (
+            "tables.0.dim=128 B",
+            r"dim: must be a whole number, not '128 B'; write plain digits without a unit",
+        ),
+        ("batch=4097", "batch: 4097 samples do not divide over 4 ranks; use a multiple of 4"),
+        ("dense.interaction=dott", "unknown interaction 'dott'; did you mean 'dot'"),
+        ("training.precision=fp8", "unknown precision 'fp8'"),
+        ("parallel.sharding=greedy", "unknown sharder 'greedy'"),
+        ("parallel.sharding=[0, 1]", "a rank for each of the 8 tables"),
+        ("parallel.sharding=[0, 1, 2, 3, 0, 1, 2, 9]", "rank 9 of 4"),
+        ("tables.indices=zipfian", "not an index distribution: 'zipfian'"),
+        ("training.sparse_optimizer=adamax", "sparse_optimizer: unknown 'adamax'"),
+        ("dense.bottom=1024", "must be a list of sizes"),
+        ("kind=dlmr", "unknown kind 'dlmr'; did you mean 'dlrm'"),
+        ("tables.5.rows=3", "there are only 1 entries"),
+        ("batch.size=3", "goes below a plain value"),
+        ("parallel.input_dist=1", "must be true or false"),
+    ],
+)
+def test_a_mistake_in_a_dlrm_is_named_with_its_fix(change: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        load_workload(EXAMPLES / "dlrm.toml", [change])
+    assert "dlrm.toml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("heads=7", "7 heads do not divide hidden = 768"),
+        ("family=gpt5", "unknown family 'gpt5'; did you mean 'gpt"),
+        ("kv_heads=5", "5 do not divide heads = 12"),
+        ("training.dropout=2", "dropout: is 2; must be between 0 and 0.99"),
+        ("parallel.pipeline=5", "5 stages do not divide layers = 12"),
+        ("head=none", "a model without head has no loss"),
+    ],
+)
+def test_a_mistake_in_a_transformer_is_named_with_its_fix(change: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        load_workload(EXAMPLES / "gpt2.toml", [change])
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nothing.toml: cannot be read"):
+        load_workload(tmp_path / "nothing.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("batch = = 3")
+    with pytest.raises(InputError, match=r"broken.toml: is not TOML"):
+        load_workload(broken)
+    empty = tmp_path / "empty.toml"
+    empty.write_text("")
+    with pytest.raises(InputError, match="kind: is missing"):
+        load_workload(empty)
+
+
+def test_an_override_without_a_value_is_refused() -> None:
+    with pytest.raises(InputError, match=r"is not key.path=value"):
+        load_workload(EXAMPLES / "dlrm.toml", ["parallel.ranks"])
+
+
+def test_overrides_may_be_a_mapping_and_reach_every_table() -> None:
+    workload = load_workload(EXAMPLES / "dlrm.toml", {"tables.dim": "64", "parallel.ranks": "2"})
+    assert isinstance(workload, DlrmWorkload)
+    assert {table.dim for table in workload.tables} == {64}
+    assert workload.ranks == 2
+
+
+def test_ranks_of_a_transformer_are_data_parallel_ranks() -> None:
+    assert load_workload(EXAMPLES / "bert.toml", ["parallel.ranks=2"]).ranks == 2
+
+
+def test_a_plan_file_beside_the_workload_is_used(tmp_path: Path) -> None:
+    base = load_workload(EXAMPLES / "dlrm.toml")
+    assert isinstance(base, DlrmWorkload)
+    Plan.table_wise(base.tables, [0] * 8, 4).write(tmp_path / "plan.json")
+    path = tmp_path / "dlrm.toml"
+    path.write_text(
+        (EXAMPLES / "dlrm.toml").read_text().replace('"size_lookup_greedy"', '{ file = "plan.json" }')
+    )
+    workload = load_workload(path)
+    assert isinstance(workload, DlrmWorkload)
+    assert {shard.rank for shard in workload.plan.shards} == {0}
+    with pytest.raises(InputError, match="the plan is for 4 ranks, the job has 2"):
+        load_workload(path, ["parallel.ranks=2"])
