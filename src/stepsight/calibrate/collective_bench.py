@@ -54,6 +54,11 @@ def measure(rank: Rank, wanted: Sequence[tuple[str, int]], repeats: int) -> list
     return times
 
 
+def _repeat(work: Callable[[], Any], calls: int) -> None:
+    for _ in range(calls):
+        work()
+
+
 def _finish(start: Callable[[], Any]) -> None:
     start().wait()
 
@@ -97,14 +102,13 @@ def _together(
     dist.barrier()
     start().wait()
     alone = stopwatch.time_us(partial(_finish, start))
-    compute = stopwatch.time_us(lambda: [work() for _ in range(calls)])
+    compute = stopwatch.time_us(partial(_repeat, work, calls))
     dist.barrier()
     done: list[float] = []
     begin = time.perf_counter()
     pending = start()
     pending.get_future().then(lambda _: done.append(time.perf_counter()))
-    for _ in range(calls):
-        work()
+    _repeat(work, calls)
     stopwatch.synchronize()
     compute_end = time.perf_counter()
     pending.wait()

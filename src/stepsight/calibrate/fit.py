@@ -11,7 +11,7 @@ import numpy as np
 from stepsight.calibrate.journal import kernel_from_record
 from stepsight.calibrate.lookup_bench import table_lookup
 from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, KERNELS, LOOKUPS
-from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, typical_us
+from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
 from stepsight.collectives.timings import Timing
 from stepsight.errors import StepsightError
 from stepsight.kernels.columns import batches
@@ -108,7 +108,7 @@ def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Measured
 
 
 def fit_collectives(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:
-    return [Timing(r["kind"], r["ranks"], 1, float(r["bytes"]), typical_us(r["times_us"])) for r in rows]
+    return [Timing(r["kind"], r["ranks"], 1, float(r["bytes"]), step_us(r["times_us"])) for r in rows]
 
 
 def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:

@@ -69,18 +69,24 @@ def _round(
     weights = [torch.rand(x.tables[0].rows, x.tables[0].dim, device=device) for x in lookups]
     batches = [[TableBatch.sample(x, 0, rng, device) for _ in range(2)] for x in lookups]
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in records]
+    order = list(range(len(records)))
     with torch.no_grad():
         for repeat in range(repeats + WARM):
-            used = [b[repeat % 2] for b in batches]
-            forward = []
-            for weight, batch in zip(weights, used, strict=True):
-                forward.append(stopwatch.time_us(partial(_pooled, weight, batch)))
-            for i in reversed(range(len(records))):
-                grad = torch.rand(lookups[i].tables[0].batch, weights[i].shape[1], device=device)
-                backward = stopwatch.time_us(partial(update_rows, weights[i], used[i], grad, 0.01))
+            rng.shuffle(
+                order
+            )  # what runs before a table is part of its time: let it be something else each time
+            for i in order:
+                batch = batches[i][repeat % 2]
+                taken = stopwatch.time_us(partial(_pooled, weights[i], batch))
                 if repeat >= WARM:
-                    times[i][0].append(round(forward[i], 2))
-                    times[i][1].append(round(backward, 2))
+                    times[i][0].append(taken)
+            for i in reversed(order):
+                grad = torch.rand(lookups[i].tables[0].batch, weights[i].shape[1], device=device)
+                taken = stopwatch.time_us(
+                    partial(update_rows, weights[i], batches[i][repeat % 2], grad, 0.01)
+                )
+                if repeat >= WARM:
+                    times[i][1].append(taken)
     return times
 
 

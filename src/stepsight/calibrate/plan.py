@@ -10,8 +10,8 @@ from stepsight.errors import InputError
 KERNELS, LOOKUPS, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
     "kernels", "lookups", "collectives", "contention", "rehearsal", "noise",
 )  # fmt: skip
-SHARES = {KERNELS: 0.36, LOOKUPS: 0.16, COLLECTIVES: 0.10, CONTENTION: 0.04, REHEARSAL: 0.34}
-"""Of the budget. Rehearsal steps tell what no microbenchmark does, so they get as much as the kernels."""
+SHARES = {KERNELS: 0.24, LOOKUPS: 0.14, COLLECTIVES: 0.08, CONTENTION: 0.04, REHEARSAL: 0.50}
+"""Of the budget. Rehearsal steps tell what no microbenchmark does, so they get half of it."""
 COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
 COLLECTIVE_BYTES = tuple(4 * 2**e for e in (4, 6, 8, 10, *range(11, 24)))
 """64 bytes to 32 MiB, densest where gradient buckets and pooled embeddings lie."""
@@ -24,9 +24,9 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
 class Amounts:
     """How much there is to do when time allows, and how often each thing is repeated."""
 
-    kernels: int = 1800
+    kernels: int = 2400
     kernel_repeats: int = 9
-    tables: int = 240
+    tables: int = 320
     table_repeats: int = 7
     collective_repeats: int = 6
     contention_repeats: int = 6
