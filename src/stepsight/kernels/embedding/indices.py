@@ -81,6 +81,15 @@ class IndexDistribution:
         raise InputError(where, f"not an index distribution: {value!r}", _HOW)
 
     @property
+    def value(self) -> object:
+        """What a workload file writes for it; `parse` reads it back."""
+        if self.kind == "zipf":
+            return {"zipf": self.exponent}
+        if self.kind == "hot":
+            return {"hot": {"fraction": self.fraction, "probability": self.probability}}
+        return {"file": self.path, "table": self.table} if self.kind == "file" else self.kind
+
+    @property
     def label(self) -> str:
         """How a report names it."""
         if self.kind == "zipf":

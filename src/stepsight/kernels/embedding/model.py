@@ -46,7 +46,7 @@ class EmbeddingModel:
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
-        times = np.array([self._kernel_us(kernel) for kernel in kernels], dtype=np.float64)
+        times = np.array([self.launches_us(k, self.launches(k)) for k in kernels], dtype=np.float64)
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         return Estimates.uniform(times, Source.TRANSFERRED, self.coefficients.spread)
@@ -74,23 +74,26 @@ class EmbeddingModel:
     def _times(self) -> GpuTimes:
         return GpuTimes(self.spec, self.coefficients)
 
-    def _kernel_us(self, kernel: Kernel) -> float:
+    def launches(self, kernel: Kernel) -> FloatArray:
+        """Summed columns of every kernel that is launched: one if fused, else one per table."""
         if kernel.family not in FAMILIES or kernel.lookup is None:
             raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
         lookup = kernel.lookup
-        if lookup.fused:
-            return self._lookup_us(kernel.family, lookup, lookup.tables)
-        return sum(self._lookup_us(kernel.family, lookup, (table,)) for table in lookup.tables)
+        together = len(lookup.tables) if lookup.fused else 1
+        columns = self._columns(kernel.family, lookup, together)
+        return columns.sum(axis=0, keepdims=True) if lookup.fused else columns
 
-    def _lookup_us(self, family: str, lookup: Lookup, tables: tuple[TableLookup, ...]) -> float:
-        times, is_sorted = self._times, lookup.sorted_update
-        if family == "embedding":
-            columns = traffic.forward_columns(
-                tables, times.cache, together=len(tables), replayed=lookup.replayed
-            )
-            return float(times.forward_us(columns.sum(axis=0), sorted_update=is_sorted))
-        columns = traffic.backward_columns(
-            tables, times.cache, together=len(tables), optimizer=lookup.optimizer,
-            sorted_update=is_sorted, replayed=lookup.replayed,
+    def launches_us(self, kernel: Kernel, launches: FloatArray) -> float:
+        """Time of a kernel whose `launches` are known."""
+        assert kernel.lookup is not None  # launches() has looked
+        times = self._times.forward_us if kernel.family == FAMILIES[0] else self._times.backward_us
+        return float(times(launches, sorted_update=kernel.lookup.sorted_update).sum())
+
+    def _columns(self, family: str, lookup: Lookup, together: int) -> FloatArray:
+        cache, replayed = self._times.cache, lookup.replayed
+        if family == FAMILIES[0]:
+            return traffic.forward_columns(lookup.tables, cache, together=together, replayed=replayed)
+        return traffic.backward_columns(
+            lookup.tables, cache, together=together, optimizer=lookup.optimizer,
+            sorted_update=lookup.sorted_update, replayed=replayed,
         )  # fmt: skip
-        return float(times.backward_us(columns.sum(axis=0), sorted_update=is_sorted))

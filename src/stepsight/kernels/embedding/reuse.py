@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.kernels.embedding.stats import IndexStats, reuse_bins, stats_of_popularity
+from stepsight.kernels.embedding.stats import IndexStats, hit_curves, reuse_bins, stats_of_popularity
 
 _WINDOWS = 192
 """Points of the curve of gaps."""
@@ -156,16 +156,13 @@ def exact_stats(stream: Stream, lookups: int, rows: int | None = None) -> IndexS
     # from g - w of the windows that start within one of its gaps g.
     longer, longer_sum = counts.sum() - np.cumsum(counts)[:-1], sums.sum() - np.cumsum(sums)[:-1]
     footprint = np.maximum.accumulate(unique - (longer_sum - t.edges * longer) / lookups)
-    replay = np.cumsum(counts)[:-1] / lookups
-    replay[-1] = 1.0
+    cold, replay = np.cumsum(t.gap_counts)[:-1] / lookups, np.cumsum(counts)[:-1] / lookups
     return IndexStats(
         rows=rows if rows is not None else unique,
         lookups=float(lookups),
         unique_rows=float(unique),
         reuse=reuse_bins(t.occurrences, t.rows_with),
-        capacity_rows=footprint,
-        cold_hits=np.cumsum(t.gap_counts)[:-1] / lookups,
-        replay_hits=replay,
+        **hit_curves(footprint, cold, replay),
     )
 
 

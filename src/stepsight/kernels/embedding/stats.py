@@ -68,16 +68,22 @@ def stats_of_popularity(rows: int, lookups: float, counts: FloatArray, shares: F
         weight * (window - seen / shares[:, None] + (lookups - window) * seen), axis=0
     ) / lookups  # fmt: skip
     replay = np.sum(weight * seen, axis=0)
-    replay[-1] = 1.0  # a cache that holds all distinct rows of the batch serves all of its replay
     return IndexStats(
         rows=rows,
         lookups=lookups,
         unique_rows=float(filled[-1]),
         reuse=_poisson_reuse(counts, shares * lookups),
-        capacity_rows=filled,
-        cold_hits=np.maximum.accumulate(np.clip(cold, 0.0, 1.0)),
-        replay_hits=np.maximum.accumulate(np.clip(replay, 0.0, 1.0)),
+        **hit_curves(filled, cold, replay),
     )
+
+
+def hit_curves(filled: FloatArray, cold: FloatArray, replay: FloatArray) -> dict[str, FloatArray]:
+    """The curves of `IndexStats`; a cache for all distinct rows of a batch serves all of its replay."""
+    return {
+        "capacity_rows": np.append(filled, filled[-1] * (1 + 1e-9)),
+        "cold_hits": np.maximum.accumulate(np.clip(np.append(cold, cold[-1]), 0.0, 1.0)),
+        "replay_hits": np.maximum.accumulate(np.clip(np.append(replay, 1.0), 0.0, 1.0)),
+    }
 
 
 def reuse_bins(occurrences: npt.ArrayLike, weights: npt.ArrayLike | None = None) -> FloatArray:

@@ -1,0 +1,135 @@
+"""Lookups against measurements: GPU kernels, hit rates, and this or another CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from stepsight.kernels.embedding.fit_gpu import MeasuredKernel, predict, predict_left_out
+from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lru import lru_hit_rate
+from stepsight.kernels.embedding.sampling import draw_indices
+from stepsight.validate.embedding_points import DEFAULT, MLPERF, POINTS, measured_kernels
+from stepsight.validate.score import Score
+
+TOPIC = "embedding"
+POINTS_BAR, LISTS_BAR, HIT_BAR = 0.10, 0.08, 0.02
+ROWS, LOOKUPS = 20_000, 60_000
+CAPACITIES = (20, 100, 500, 2_500, 10_000, 18_000, 40_000)
+STREAMS = (
+    IndexDistribution.uniform(),
+    *(IndexDistribution.zipf(a) for a in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)),
+    IndexDistribution.hot(0.01, 0.9),
+    IndexDistribution.hot(0.001, 0.5),
+)
+LOOKUPS_TOGETHER = 8
+"""Lookups whose repeats are interleaved."""
+
+
+def scores(data: Path, rows: str) -> list[Score]:
+    """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
+    return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), hit_rate_score()]
+
+
+def gpu_scores(points: Sequence[MeasuredKernel], *, fitted: bool = True) -> list[Score]:
+    """By source with the shipped coefficients, and with the source left out of the fit."""
+    shipped = predict(points)
+    left = predict_left_out(points) if fitted else shipped
+    lines = [
+        _gpu_score("V100 points", points, shipped, (POINTS,), POINTS_BAR, fitted),
+        _gpu_score("V100 DLRM lists' lookups", points, shipped, (DEFAULT, MLPERF), LISTS_BAR, fitted),
+    ]
+    if fitted:
+        for source in dict.fromkeys(p.source for p in points):
+            lines.append(_gpu_score(f"{source}, left out", points, left, (source,), None, False))
+    return lines
+
+
+def _gpu_score(
+    name: str, points: Sequence[MeasuredKernel], predicted: np.typing.NDArray[np.float64],
+    sources: tuple[str, ...], bar: float | None, fitted: bool,
+) -> Score:  # fmt: skip
+    chosen = [i for i, p in enumerate(points) if p.source in sources]
+    used = "all rows; they took part in the fit" if fitted else "all rows; none took part in the fit"
+    measured = [points[i].time_us for i in chosen]
+    return Score.of(TOPIC, name, predicted[chosen], measured, used, gmae_target=bar)
+
+
+def hit_rate_score() -> Score:
+    """The estimated hit rate against an exact LRU cache, cold and replayed, in absolute difference."""
+    wrong = []
+    for number, distribution in enumerate(STREAMS):
+        stream = draw_indices(distribution, ROWS, LOOKUPS, np.random.default_rng(number)).tolist()
+        stats = distribution.stats(ROWS, LOOKUPS)
+        for capacity in CAPACITIES:
+            for replay in (False, True):
+                exact = lru_hit_rate(stream, capacity, replay=replay)
+                wrong.append(abs(float(stats.hit_rate(capacity, replay=replay)) - exact))
+    worst = max(wrong)
+    return Score(
+        TOPIC, "hit rate against exact LRU", len(wrong), float(np.mean(wrong)), worst,
+        f"{len(STREAMS)} streams × {len(CAPACITIES)} cache sizes, cold and replayed; nothing is fitted",
+        f"worst ≤ {HIT_BAR:.0%} points", worst <= HIT_BAR,
+        "columns are the mean and the worst absolute difference",
+    )  # fmt: skip
+
+
+def measure_here(seconds: float, path: Path, seed: int = 1) -> None:
+    """Measure random lookups on this CPU for so long, and write them to ``path``."""
+    from stepsight.kernels.embedding.caches import detect_caches
+    from stepsight.kernels.embedding.measured import ASSUMED_CACHES
+    from stepsight.kernels.embedding.microbench import LookupSample, measure_lookups
+    from stepsight.kernels.embedding.random_lookups import random_lookups
+    from stepsight.kernels.embedding.samples import write_samples
+
+    lookups = random_lookups(140, 4, seed)
+    order = np.random.default_rng(seed).permutation(len(lookups))
+    started, samples = time.monotonic(), list[LookupSample]()
+    for first in range(0, len(order), LOOKUPS_TOGETHER):
+        if time.monotonic() - started > seconds:
+            break
+        chosen = [lookups[i] for i in order[first : first + LOOKUPS_TOGETHER]]
+        samples += measure_lookups(chosen, repeats=8, seed=seed * 1000 + first)
+        write_samples(path, samples, detect_caches() or ASSUMED_CACHES)
+        click.echo(f"{len(samples)} lookups measured", err=True)
+
+
+@click.command(TOPIC, help="Lookups and hit rates.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--rows", type=click.Choice(["heldout", "all"]), default="heldout", show_default=True,
+              help="Sources left out of the fit, or every row (of a folder that it never saw).")  # fmt: skip
+@click.option("--samples", type=click.Path(path_type=Path), help="Lookups measured on a CPU, to score too.")
+@click.option("--measure", type=float, metavar="SECONDS", help="Measure this CPU first, into --samples.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Picture of the CPU's held-out lookups (.png).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    data: Path | None,
+    rows: str,
+    samples: Path | None,
+    measure: float | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    from stepsight.measured_data import data_folder
+    from stepsight.validate.scoreboard import show
+
+    if (measure or plot) and samples is None:
+        raise click.UsageError("--measure and --plot need --samples FILE")
+    if measure and samples is not None:
+        measure_here(measure, samples)
+    lines: list[Score] = []
+    if samples is not None:
+        from stepsight.kernels.embedding.samples import read_samples
+        from stepsight.validate.embedding_cpu import cpu_scores, draw_held_out
+
+        measured, caches = read_samples(samples)
+        lines += cpu_scores(measured, caches)
+        if plot is not None:
+            draw_held_out(measured, caches, plot)
+    if samples is None or data is not None:
+        lines = [*scores(data_folder(data), rows), *lines]
+    show(lines, as_json=as_json)

@@ -1,0 +1,149 @@
+"""The lookup model of a GPU: what must always hold, and where it stands against measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepsight.errors import StepsightError
+from stepsight.estimate import Source
+from stepsight.kernels.embedding import traffic
+from stepsight.kernels.embedding.fit_gpu import predict
+from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lookup import Lookup, TableLookup
+from stepsight.kernels.embedding.model import EmbeddingModel
+from stepsight.platform.spec import GpuSpec
+from stepsight.validate.embedding_points import DEFAULT, MLPERF, POINTS, measured_kernels
+from stepsight.validate.score import gmae
+from stepsight.workload.program import Kernel
+
+V100 = GpuSpec("V100", "nvidia", "volta", 80, 1530, 32, 900, 6, 2155, {"fp32": 15.7}, 16)
+FAMILIES = ["embedding", "embedding_backward"]
+
+tables = st.builds(
+    TableLookup,
+    rows=st.integers(10, 10_000_000),
+    dim=st.sampled_from([16, 32, 64, 128, 256]),
+    batch=st.integers(1, 16384),
+    pooling=st.floats(0.5, 100),
+    indices=st.one_of(
+        st.just(IndexDistribution.uniform()),
+        st.floats(0.2, 1.4).map(IndexDistribution.zipf),
+        st.builds(IndexDistribution.hot, st.floats(1e-4, 0.5), st.floats(0, 1)),
+    ),
+)
+
+
+def time_us(family: str, *parts: TableLookup, gpu: GpuSpec = V100, **lookup: object) -> float:
+    kernel = Kernel(family, lookup=Lookup(tuple(parts), **lookup))
+    return float(EmbeddingModel.for_gpu(gpu).estimate([kernel]).time_us[0])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(parts=st.lists(tables, min_size=2, max_size=6), order=st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_tables_changes_nothing(family: str, parts: list[TableLookup], order: object) -> None:
+    shuffled = list(parts)
+    order.shuffle(shuffled)
+    assert time_us(family, *shuffled) == pytest.approx(time_us(family, *parts))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(table=tables, exponents=st.tuples(st.floats(0, 1.4), st.floats(0, 1.4)))
+@settings(max_examples=60, deadline=None)
+def test_more_skew_is_never_slower(family: str, table: TableLookup, exponents: tuple[float, float]) -> None:
+    less, more = (replace(table, indices=IndexDistribution.zipf(e)) for e in sorted(exponents))
+    assert time_us(family, more) <= time_us(family, less) * 1.001
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@given(table=tables, factor=st.floats(1, 4))
+@settings(max_examples=40, deadline=None)
+def test_more_lookups_a_bag_are_never_faster(family: str, table: TableLookup, factor: float) -> None:
+    assert time_us(family, replace(table, pooling=table.pooling * factor)) >= time_us(family, table) * 0.999
+
+
+@given(table=tables)
+@settings(max_examples=40, deadline=None)
+def test_splitting_a_table_by_columns_preserves_the_bytes_of_rows_and_outputs(table: TableLookup) -> None:
+    model = EmbeddingModel.for_gpu(V100)
+    whole = model.table_costs([table]).forward[0, traffic.L2]
+    halves = model.table_costs([replace(table, dim=table.dim // 2)] * 2).forward[:, traffic.L2].sum()
+    again = table.lookups * 8 + table.batch * 8  # the second half reads indices and offsets again
+    assert halves - again == pytest.approx(whole)
+
+
+@given(parts=st.lists(tables, min_size=1, max_size=6), extra=tables)
+@settings(max_examples=40, deadline=None)
+def test_one_table_more_is_never_faster(parts: list[TableLookup], extra: TableLookup) -> None:
+    model = EmbeddingModel.for_gpu(V100)
+    costs = model.table_costs([*parts, extra], together=4)
+    assert model.forward_us(costs.forward.sum(0)) >= model.forward_us(costs.forward[:-1].sum(0))
+    assert model.backward_us(costs.backward.sum(0)) >= model.backward_us(costs.backward[:-1].sum(0))
+
+
+def test_any_subset_of_tables_is_a_sum_of_their_costs() -> None:
+    model = EmbeddingModel.for_gpu(V100)
+    parts = [TableLookup(10**k, 64, 4096, 10, IndexDistribution.zipf(1.05)) for k in range(3, 8)]
+    costs = model.table_costs(parts, together=2)
+    assignment = np.eye(5)[[0, 1]].sum(0)[None, :]
+    expected = model.estimate([Kernel("embedding", lookup=Lookup(tuple(parts[:2])))]).time_us
+    np.testing.assert_allclose(model.forward_us(assignment @ costs.forward), expected)
+
+
+def test_a_rank_without_tables_takes_no_time() -> None:
+    model = EmbeddingModel.for_gpu(V100)
+    nothing = np.zeros((3, traffic.COLUMNS))
+    assert not model.forward_us(nothing).any()
+    assert not model.backward_us(nothing).any()
+
+
+def test_tables_one_by_one_cost_more_than_fused() -> None:
+    parts = [TableLookup(1_000, 32, 256, 4, IndexDistribution.uniform())] * 20
+    assert time_us("embedding", *parts, fused=False) > 5 * time_us("embedding", *parts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_precision_rows_are_faster_where_memory_is_the_limit(family: str) -> None:
+    table = TableLookup(10_000_000, 256, 16384, 50, IndexDistribution.uniform())
+    assert time_us(family, replace(table, dtype="fp16")) < 0.8 * time_us(family, table)
+
+
+def test_state_of_the_optimizer_costs_by_its_size() -> None:
+    table = TableLookup(10_000_000, 128, 32768, 5, IndexDistribution.uniform())
+    times = [
+        time_us("embedding_backward", table, optimizer=name)
+        for name in ("sgd", "rowwise_adagrad", "adagrad", "adam")
+    ]
+    assert times == sorted(times)
+    with pytest.raises(StepsightError, match="unknown optimizer"):
+        time_us("embedding_backward", table, optimizer="lion")
+
+
+def test_a_cpu_nobody_measured_gets_a_stated_default() -> None:
+    cpu = replace(V100, architecture="cpu", sms=2, clock_mhz=2600, memory_gbps=20, l2_mb=32, l2_gbps=100)
+    table = TableLookup(1_000, 64, 512, 10, IndexDistribution.uniform())
+    answer = EmbeddingModel.for_gpu(cpu).estimate([Kernel("embedding", lookup=Lookup((table,)))])
+    assert Source(int(answer.source[0])) == Source.DEFAULT
+    assert 20 < answer.time_us[0] < 5_000
+
+
+def test_a_kernel_without_tables_is_refused() -> None:
+    with pytest.raises(StepsightError, match="not an embedding kernel"):
+        EmbeddingModel.for_gpu(V100).estimate([Kernel("embedding")])
+
+
+@pytest.mark.data
+def test_v100_points_and_dlrm_lists_are_within_their_bars(measured_data: Path) -> None:
+    pytest.importorskip("pyarrow")
+    points = measured_kernels(measured_data)
+    predicted, measured = predict(points), np.array([p.time_us for p in points])
+    mine = np.array([p.source == POINTS for p in points])
+    lists = np.array([p.source in (DEFAULT, MLPERF) for p in points])
+    assert mine.sum() == 20 and gmae(predicted[mine], measured[mine]) < 0.10
+    assert lists.sum() == 4 and gmae(predicted[lists], measured[lists]) < 0.08
