@@ -70,6 +70,8 @@ class Trainer:
             self.module.zero_grad(set_to_none=True)
         with self._autocast():
             loss = self._loss(batch)
+        if self.training.read_loss:
+            loss.item()
         if loss.dim():
             loss.backward(torch.ones_like(loss))
         else:

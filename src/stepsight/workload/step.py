@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from stepsight.workload import optimizers
 from stepsight.workload.buckets import Reducer
+from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
 from stepsight.workload.training import Training
@@ -35,6 +36,8 @@ def train_step(
     optimizers.zero_grad(tape, training.optimizer, tape.parameters, training.zero_grad)
     tape.phase = "forward"
     loss = forward()
+    if training.read_loss:
+        _read(tape, loss)
     reducer = None
     if arrivals:
         named = {p.name: p for p in tape.parameters}
@@ -46,6 +49,14 @@ def train_step(
     tape.phase = "optimizer"
     optimizers.step(tape, training.optimizer, tape.parameters, training.fused_optimizer)
     return tape
+
+
+def _read(tape: Tape, loss: Tensor) -> None:
+    """``loss.item()``: a copy to the host, which waits for it."""
+    with tape.op("aten::item", (loss,)):
+        copy = Kernel.of("copy_d2h", name="item", bytes=float(loss.bytes))
+        tape.call("aten::_local_scalar_dense", (loss,), *((copy,) if tape.device == "cuda" else ()))
+        tape.block_host()
 
 
 def _backward(tape: Tape, loss: Tensor) -> None:

@@ -72,6 +72,8 @@ class Tape:
         self.on_grad_ready: Callable[[Tensor], None] | None = None
         self.grad_enabled = True
         self.grads_kept = False
+        self.parameter_dtype = "fp32"
+        self._pending: list[Wait] = []
         self._sequence = count()
         self._open: _OpenOp | None = None
         self._casts: dict[int, Tensor] = {}
@@ -84,7 +86,8 @@ class Tape:
         if self._open is not None:
             yield
             return
-        self._open = _OpenOp(name, self.label, tuple(t.shape for t in inputs))
+        self._open = _OpenOp(name, self.label, tuple(t.shape for t in inputs), waits=self._pending)
+        self._pending = []
         try:
             yield
             if not self._open.says_nothing():
@@ -123,6 +126,14 @@ class Tape:
     def wait(self, *waits: Wait) -> None:
         self._current().waits.extend(waits)
 
+    def block_host(self) -> None:
+        """The open operator returns only when its kernels are done."""
+        self._current().blocks_host = True
+
+    def wait_next(self, wait: Wait) -> None:
+        """The next operator, whatever it is, waits."""
+        self._pending.append(wait)
+
     def _current(self) -> _OpenOp:
         if self._open is None:
             raise RuntimeError("a kernel was emitted outside a host operator")
@@ -145,7 +156,8 @@ class Tape:
         self.ops.append(self._close(op))
         self._open = None
         yield
-        self._open = _OpenOp(op.name, op.label, (), resumed=True)
+        self._open = _OpenOp(op.name, op.label, (), waits=self._pending, resumed=True)
+        self._pending = []
 
     # Autograd
 
@@ -158,7 +170,7 @@ class Tape:
 
     def leaf(self, name: str, *shape: int) -> Tensor:
         """A tensor that asks for a gradient without being one of the model's parameters."""
-        tensor = Tensor.new(shape, "fp32", persistent=True, name=name)
+        tensor = Tensor.new(shape, self.parameter_dtype, persistent=True, name=name)
         tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), (tensor,), tensor)
         return tensor
 
@@ -199,13 +211,13 @@ class Tape:
         buffers[id(root.node)][root.output] = grad
         order = count()
         ready: list[tuple[float, int, Node]] = [(-root.node.sequence, next(order), root.node)]
-        self.grad_enabled = False
+        before, self.grad_enabled = self.grad_enabled, False
         while ready:
             _, _, node = heapq.heappop(ready)
             grads = buffers.pop(id(node), [None] * len(node.outputs))
             with self.op(EVALUATE + node.name):
                 if node.leaf is not None:
-                    if grads[0] is not None:
+                    if grads[0] is not None and node.leaf.parameter:
                         self._accumulated(node.leaf, grads[0])
                     continue
                 results = self._gradients(node, grads)
@@ -219,7 +231,7 @@ class Tape:
                     waiting[id(target)] -= 1
                     if waiting[id(target)] == 0:
                         heapq.heappush(ready, (-target.sequence, next(order), target))
-        self.grad_enabled = True
+        self.grad_enabled = before
 
     def _gradients(self, node: Node, grads: Grads) -> Grads:
         """What the node's rule gives, fitted to the tensors they are gradients of."""
@@ -276,6 +288,30 @@ class Tape:
             self.call("aten::copy_", (parameter, grad), kernel)
         if self.on_grad_ready is not None:
             self.on_grad_ready(parameter)
+
+    def checkpoint(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """``function(x)`` keeping only ``x``: the backward pass runs it again before its gradient."""
+        self.grad_enabled = False
+        kept = dict(self.saved)
+        made = function(x)
+        self.saved = kept
+        self.save(x)
+        self.grad_enabled = True
+        out = made.alias(made.shape, made.strides)
+
+        def rule(grads: Grads) -> Grads:
+            given_again = self.leaf("checkpoint", *x.shape)
+            given_again.dtype = x.dtype
+            with self.suspended_op():
+                self.grad_enabled = True
+                again = function(given_again)
+                self.grad_enabled = False
+                if grads[0] is not None:
+                    self.backward(again, grads[0])
+            return (Tensor.new(x.shape, x.dtype),)
+
+        self.record("CheckpointFunctionBackward", (x,), (out,), rule)
+        return out
 
     def program(self, name: str = "") -> RankProgram:
         return RankProgram(tuple(self.ops), name)

@@ -17,7 +17,11 @@ class Training:
 
     ``precision``: fp32; tf32 (fp32 tensors, tensor-core products); fp16, bf16 (autocast:
     fp32 parameters, products in the lower precision). ``zero_grad`` is what happens to
-    gradients before a step: none drops them (torch's default), zero fills them.
+    gradients before a step: none drops them (torch's default), zero fills them. ``read_loss``:
+    the loop reads the loss in every step (``loss.item()``), and so waits for the device.
+    ``master_weights``: parameters, activations and gradients in fp16 or bf16 throughout, with
+    fp32 copies in the optimizer, instead of autocast. ``recompute``: each layer keeps only its
+    input and is run again in the backward pass.
     """
 
     precision: str = "fp32"
@@ -28,6 +32,8 @@ class Training:
     dropout: float = 0.0
     attention: str = "eager"
     recompute: bool = False
+    read_loss: bool = False
+    master_weights: bool = False
 
     @classmethod
     def read(cls, fields: Fields, losses: tuple[str, ...], optimizer: str, dropout: float) -> Training:
@@ -40,14 +46,23 @@ class Training:
             dropout=fields.number("dropout", dropout, most=0.99),
             attention=fields.choice("attention", ("eager", "flash"), "eager"),
             recompute=fields.flag("recompute", False),
+            read_loss=fields.flag("read_loss", False),
+            master_weights=fields.flag("master_weights", False),
         )
         fields.finish()
         return training
 
     @property
     def autocast(self) -> str | None:
-        return self.precision if self.precision in ("fp16", "bf16") else None
+        return self.precision if self.half and not self.master_weights else None
+
+    @property
+    def half(self) -> bool:
+        return self.precision in ("fp16", "bf16")
 
     def tape(self, device: str) -> Tape:
         """An empty tape for this precision."""
-        return Tape(device, "tf32" if self.precision == "tf32" else None, self.autocast)
+        tape = Tape(device, "tf32" if self.precision == "tf32" else None, self.autocast)
+        if self.half and self.master_weights:
+            tape.parameter_dtype = self.precision
+        return tape

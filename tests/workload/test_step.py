@@ -1,0 +1,23 @@
+"""What a training loop does around the model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stepsight import load_platform, load_workload, predict
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "dlrm.toml"
+
+
+def test_reading_the_loss_makes_the_host_wait_for_the_forward_pass():
+    ops = load_workload(EXAMPLE, ["training.read_loss=true"]).job().programs[0].ops
+    item = next(op for op in ops if op.name == "aten::item")
+    assert item.blocks_host
+    assert item.phase == "forward"
+
+
+def test_a_step_that_reads_the_loss_is_never_shorter():
+    platform = load_platform("4xV100-SXM2")
+    plain = predict(load_workload(EXAMPLE), platform)
+    reading = predict(load_workload(EXAMPLE, ["training.read_loss=true"]), platform)
+    assert reading.step_us >= plain.step_us
