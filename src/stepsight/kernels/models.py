@@ -30,6 +30,10 @@ FAR_OUTSIDE = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
 
 
+MOST_SORTED = 20_000
+"""Beyond this many rows, finding the alike ones costs more than timing them."""
+
+
 class Estimator(Protocol):
     """Times kernels of some families by other means than columns of sizes."""
 
@@ -92,7 +96,7 @@ class KernelModels:
             chosen = self._choice(batch.family, batch.dtype, variant)
             if chosen is not None:
                 stack = None if stacks is None else [stacks[i] for i in rows]
-                answer = self._learned(part, chosen, stack)
+                answer = self._distinct(part, chosen) if stack is None else self._learned(part, chosen, stack)
             elif batch.family in STREAMS:
                 fitted, exact = self._stream()
                 answer = stream_estimates(part, self.spec, fitted, exact)
@@ -113,6 +117,19 @@ class KernelModels:
                 elif fitted is not None:
                     paths[i] = fitted.path.get(batch.names[i], EventPath())
         return paths
+
+    def _distinct(self, batch: Batch, chosen: Choice) -> Estimates:
+        """Alike kernels are timed once: the layers of a model repeat their shapes."""
+        if not 1 < len(batch) <= MOST_SORTED:
+            return self._learned(batch, chosen, None)
+        sizes = np.stack(list(batch.dims.values()), axis=1)
+        _, first, same = np.unique(sizes, axis=0, return_index=True, return_inverse=True)
+        same = same.reshape(-1)
+        once = self._learned(batch.take(first), chosen, None)
+        notes = (
+            {i: once.notes[j] for i, j in enumerate(same.tolist()) if j in once.notes} if once.notes else {}
+        )
+        return Estimates(once.time_us[same], once.source[same], once.spread[same], notes)
 
     def _learned(self, batch: Batch, chosen: Choice, stack: Sequence[str] | None) -> Estimates:
         logs, far = [], np.zeros(len(batch))

@@ -24,6 +24,7 @@ class Settings:
     features: float = 0.4
     rows: float = 0.8
     damping: float = 0.5
+    repeats: int = 1
     seed: int = 20260101
 
 
@@ -42,8 +43,23 @@ def edges_of(columns: FloatArray) -> list[FloatArray]:
 def boost(
     columns: FloatArray, target: FloatArray, settings: Settings, weight: FloatArray | None = None
 ) -> ObliviousTrees:
-    """Fit trees so that their sum comes near ``target``; columns are features × rows."""
-    rng = np.random.default_rng(settings.seed)
+    """Fit trees so that their sum comes near ``target``; columns are features × rows.
+
+    With ``repeats`` the mean of that many fits with seeds of their own.
+    """
+    fits = [_boost(columns, target, settings, weight, settings.seed + i) for i in range(settings.repeats)]
+    return ObliviousTrees(
+        np.concatenate([fit.feature for fit in fits]),
+        np.concatenate([fit.threshold for fit in fits]),
+        np.concatenate([fit.leaf for fit in fits]) / np.float32(len(fits)),
+        float(np.mean([fit.bias for fit in fits])),
+    )
+
+
+def _boost(
+    columns: FloatArray, target: FloatArray, settings: Settings, weight: FloatArray | None, seed: int
+) -> ObliviousTrees:
+    rng = np.random.default_rng(seed)
     edges = edges_of(columns)
     binned = np.stack([np.searchsorted(e, c).astype(np.int32) for e, c in zip(edges, columns, strict=True)])
     usable = np.array([i for i, e in enumerate(edges) if len(e)])

@@ -25,6 +25,8 @@ FEATURE_SET = {
 FIT_DATE = "2026-11"
 CLEAR_OF_FLOOR = 1.15
 """Rows whose reading is less than this times the launch floor show the host, not the kernel."""
+FIRST_PRINCIPLES_WEIGHT = 0.2
+"""What a time from first principles counts against a measured one."""
 SCORED_ABOVE_US = 60.0
 """Event-timed rows are scored above this (the tables' own note on their floor)."""
 
@@ -50,7 +52,7 @@ def learn(
     first = measured[0]
     family, features = first.batch.family, FEATURE_SET[first.batch.family]
     path = path or EventPath()
-    tables, targets, lows, highs = [], [], [], []
+    tables, targets, weights, lows, highs = [], [], [], [], []
     names: tuple[str, ...] = ()
     for part in measured:
         clear = part.time_us > CLEAR_OF_FLOOR * path.floor_us
@@ -58,8 +60,9 @@ def learn(
         if hidden is not None:  # dropping these rows would leave only the slow ones of their size
             most = np.minimum(kernel_us, path.floor_us - path.added_us)
             kernel_us = np.where(clear, kernel_us, np.minimum(hidden(part.batch, machine), most))
-            clear = np.ones_like(clear)
-        kept = ~part.held_out & clear
+        weight = np.where(clear, 1.0, FIRST_PRINCIPLES_WEIGHT)
+        kept = ~part.held_out & (clear if hidden is None else np.ones_like(clear))
+        weights.append(weight[kept])
         named = FEATURES[features](part.batch.dims, part.batch.element_bytes, machine)
         ranged = np.stack([named[key] for key in RANGE_KEYS[features]])[:, kept]
         lows.append(ranged.min(axis=1))
@@ -73,9 +76,11 @@ def learn(
         named = FEATURES[features](anchors.batch.dims, anchors.batch.element_bytes, machine)
         tables.append(np.stack(list(named.values())))
         targets.append(np.log(anchors.time_us / (BASE_US + light_us(anchors.batch, machine))))
+        weights.append(np.full(len(anchors.time_us), FIRST_PRINCIPLES_WEIGHT))
         ranged = np.stack([named[key] for key in RANGE_KEYS[features]])
         lows.append(ranged.min(axis=1))
-    trees = boost(np.concatenate(tables, axis=1), np.concatenate(targets), settings)
+    columns, target = np.concatenate(tables, axis=1), np.concatenate(targets)
+    trees = boost(columns, target, settings, np.concatenate(weights))
     model = LearnedModel(
         family=family,
         dtype=first.batch.dtype,
