@@ -1,0 +1,81 @@
+"""A calibration from end to end, as short as one can be, and what may go wrong with it."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from stepsight.calibrate.journal import FILE, Journal
+from stepsight.calibrate.plan import KERNELS, LOOKUPS
+from stepsight.calibrate.session import Session
+from stepsight.commands.calibrate import command
+from stepsight.errors import InputError, StepsightError
+from stepsight.run.ranks import Ranks
+from stepsight.run.worker import Rank
+
+
+class _StopHereError(Exception):
+    pass
+
+
+def test_an_interrupted_calibration_resumes_without_measuring_again(tmp_path: Path) -> None:
+    def stop_after_kernels(stage: str, done: int, of: int) -> None:
+        if stage == KERNELS and done == 1:
+            raise _StopHereError
+
+    with Ranks(1) as ranks:
+        with pytest.raises(_StopHereError):
+            Session(ranks, Journal(tmp_path, resume=False), 30.0, stop_after_kernels).run()
+        first = Journal(tmp_path, resume=True).of(KERNELS)
+        assert first
+
+        def stop_at_lookups(stage: str, done: int, of: int) -> None:
+            if stage == LOOKUPS:
+                raise _StopHereError
+
+        with pytest.raises(_StopHereError):
+            Session(ranks, Journal(tmp_path, resume=True), 30.0, stop_at_lookups).run()
+    lines = (tmp_path / FILE).read_text().splitlines()
+    assert len(lines) == len(set(lines))
+    assert len(Journal(tmp_path, resume=True).of(KERNELS)) > len(first)
+
+
+def test_no_such_device_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    result = CliRunner().invoke(command, ["--device", "tpu", "--out", str(tmp_path / "p")])
+    assert isinstance(result.exception, InputError)
+    assert "no such device" in str(result.exception)
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = CliRunner().invoke(command, ["--port", port, "--out", str(tmp_path / "p")])
+    assert isinstance(result.exception, InputError)
+    assert port in str(result.exception)
+
+
+def test_a_folder_with_an_earlier_calibration_asks_for_resume(tmp_path: Path) -> None:
+    Journal(tmp_path, resume=False).add(KERNELS, [{"name": "relu"}])
+    result = CliRunner().invoke(command, ["--out", str(tmp_path)])
+    assert "--resume" in str(result.exception)
+
+
+def test_a_rank_that_dies_is_named_and_ends_the_others(tmp_path: Path) -> None:
+    with Ranks(2) as ranks, pytest.raises(StepsightError, match="rank 1"):
+        ranks.call(_die, timeout_s=60.0)
+
+
+def _die(rank: Rank) -> None:
+    import os
+    import time
+
+    if rank.rank == 1:
+        os._exit(9)
+    time.sleep(30)

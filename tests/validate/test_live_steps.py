@@ -1,0 +1,66 @@
+"""Predicted first, measured after, scored beside the noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepsight.calibrate.journal import Journal
+from stepsight.validate.live import link_changes, scores
+from stepsight.validate.live_steps import (
+    MEASURED,
+    PASSES,
+    PREDICTED,
+    LiveRow,
+    live_documents,
+    pending,
+    rows_of,
+    skew_correlations,
+)  # fmt: skip
+
+
+def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:
+    return LiveRow(name, kind, predicted, predicted / 2, passes)
+
+
+def test_every_workload_is_measured_in_every_pass(tmp_path: Path) -> None:
+    documents = live_documents(2, 5, 3, 1, seed=0)
+    wanted = [d["name"] for _, group in pending(Journal(tmp_path, resume=True), documents) for d in group]
+    assert sorted(wanted) == sorted([d["name"] for d in documents] * PASSES)
+
+
+def test_what_was_measured_before_is_not_measured_again(tmp_path: Path) -> None:
+    documents = live_documents(2, 2, 0, 0, seed=0)
+    journal = Journal(tmp_path, resume=True)
+    journal.add(MEASURED, [{"name": documents[0]["name"], "pass": 0, "steps_us": [[1.0]]}])
+    left = [(number, d["name"]) for number, group in pending(journal, documents) for d in group]
+    assert (0, documents[0]["name"]) not in left
+    assert (1, documents[0]["name"]) in left
+
+
+def test_a_row_needs_a_prediction_and_all_passes(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, resume=True)
+    for name in ("a", "b"):
+        journal.add(PREDICTED, [{"name": name, "kind": "DLRM", "predicted_us": 10.0, "naive_us": 5.0}])
+    journal.add(MEASURED, [{"name": "a", "pass": p, "steps_us": [[10.0, 12.0, 11.0]]} for p in range(PASSES)])
+    journal.add(MEASURED, [{"name": "b", "pass": 0, "steps_us": [[10.0]]}])
+    assert [r.name for r in rows_of(journal)] == ["a"]
+
+
+def test_the_bar_is_the_published_figure_or_the_noise() -> None:
+    quiet = scores([row(str(i), "DLRM", 110.0, 100.0, 100.0) for i in range(3)])[0]
+    assert quiet.met is False
+    noisy = scores([row(str(i), "DLRM", 110.0, 90.0, 112.0) for i in range(3)])[0]
+    assert noisy.met is True
+
+
+def test_skews_are_correlated_within_one_set_of_tables() -> None:
+    measured = (100.0, 80.0, 60.0, 50.0)
+    rows = [row(f"skew-0-zipf-{i}", "skew", 1.3 * m, m, m) for i, m in enumerate(measured)]
+    assert skew_correlations(rows) == {"skew-0": pytest.approx(1.0)}
+
+
+def test_a_slower_link_is_compared_on_the_same_workloads() -> None:
+    here, there = [row("a", "DLRM", 10, 11, 11), row("b", "DLRM", 5, 5, 5)], [row("a", "DLRM", 30, 22, 22)]
+    assert link_changes(here, there) == [{"name": "a", "predicted": 3.0, "measured": 2.0}]
