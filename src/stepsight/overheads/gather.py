@@ -14,12 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
 from stepsight.workload.program import HostTimes
 
 PROFILER_CPU_EVENT_US = 2.0
 PROFILER_GPU_EVENT_US = 4.0
-"""What recording one host operator and one launch costs (METHOD §2)."""
+"""What recording one host operator and one launch costs at most (METHOD §2, V100-era hosts)."""
+_LAUNCH_SHARE = 0.45
+"""Share of a profiled launch call that is the recording: 4 of about 9 µs on V100-era hosts. Newer
+hosts record as much faster as they launch."""
 _KEPT_SHARE = 0.3
 """A short call is never taken to be the profiler's cost alone: this much of it stays."""
 FENCE = 1.5
@@ -86,12 +90,13 @@ class Gathered:
         by_name: dict[str, list[HostSample]] = defaultdict(list)
         for sample in self.samples:
             by_name[sample.name].append(sample)
-        ops = {name: _stats(samples) for name, samples in sorted(by_name.items())}
+        cost = _profiler_cost(self.samples)
+        ops = {name: _stats(samples, cost) for name, samples in sorted(by_name.items())}
         calls: dict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
             if sample.call:
                 calls[sample.call].append(sample.times.t4)
-        launches = {call: _less(np.array(v), PROFILER_GPU_EVENT_US) for call, v in sorted(calls.items())}
+        launches = {call: _less(np.array(v), cost[1]) for call, v in sorted(calls.items())}
         return Overheads(ops, class_defaults(ops), launches, provenance, host)
 
 
@@ -110,7 +115,23 @@ def trimmed(values: FloatArray) -> FloatArray:
     return kept
 
 
-def _stats(samples: list[HostSample]) -> OpStats:
+def _profiler_cost(samples: list[HostSample]) -> tuple[float, float]:
+    """What recording a host operator and a launch cost on this host.
+
+    A view does next to nothing: what its range shows is the recording.
+    """
+    views = [s.times.t5 for s in samples if not s.launches and op_class(s.name) == "view"]
+    calls = [s.times.t4 for s in samples if s.launches]
+    cpu = min(PROFILER_CPU_EVENT_US, float(np.median(views))) if views else PROFILER_CPU_EVENT_US
+    gpu = (
+        min(PROFILER_GPU_EVENT_US, _LAUNCH_SHARE * float(np.median(calls)))
+        if calls
+        else PROFILER_GPU_EVENT_US
+    )
+    return cpu, gpu
+
+
+def _stats(samples: list[HostSample], profiler: tuple[float, float]) -> OpStats:
     launching = [s for s in samples if s.launches]
     idle = [s for s in samples if not s.launches]
     several = [s for s in launching if s.launches > 1]
@@ -119,7 +140,9 @@ def _stats(samples: list[HostSample]) -> OpStats:
         if not chosen:
             return None
         values = np.array([getattr(s.times, name) for s in chosen])
-        cost = PROFILER_GPU_EVENT_US if name == "t4" else float(np.mean([_share(s, name) for s in chosen]))
+        cost = (
+            profiler[1] if name == "t4" else profiler[0] * float(np.mean([_share(s, name) for s in chosen]))
+        )
         return _less(values, cost)
 
     t1 = part("t1", samples)
@@ -130,7 +153,7 @@ def _stats(samples: list[HostSample]) -> OpStats:
 
 
 def _share(sample: HostSample, name: str) -> float:
-    """What recording the operators inside cost this part of the operator's time."""
+    """Recorded operators that fall into this part of the operator's time."""
     if name == "t1":
         return 0.0
     times = sample.times
@@ -138,7 +161,7 @@ def _share(sample: HostSample, name: str) -> float:
     whole = times.t2 + times.t3 + gaps
     if whole <= 0:
         return 0.0
-    return PROFILER_CPU_EVENT_US * sample.recorded_ops * float(getattr(times, name)) / whole
+    return sample.recorded_ops * float(getattr(times, name)) / whole
 
 
 def _less(values: FloatArray, cost_us: float) -> Stat:

@@ -39,9 +39,9 @@ class Stat(msgspec.Struct, frozen=True, array_like=True):
         return Stat(self.mean * factor, self.std * factor, self.count, self.profiler_us * factor)
 
     @classmethod
-    def pooled(cls, stats: list[Stat], *, one_vote_each: bool = False) -> Stat:
-        """The statistics of all samples together, or with every entry counting once."""
-        n = np.array([1 if one_vote_each else max(s.count, 1) for s in stats], dtype=np.float64)
+    def pooled(cls, stats: list[Stat]) -> Stat:
+        """The statistics of all samples together."""
+        n = np.array([max(s.count, 1) for s in stats], dtype=np.float64)
         means = np.array([s.mean for s in stats])
         mean = float(np.average(means, weights=n))
         variance = np.average(np.array([s.std for s in stats]) ** 2 + (means - mean) ** 2, weights=n)
@@ -63,12 +63,12 @@ class OpStats(msgspec.Struct, frozen=True, omit_defaults=True):
     whole: Stat | None = None
 
     @classmethod
-    def pooled(cls, many: list[OpStats], *, one_vote_each: bool = False) -> OpStats:
+    def pooled(cls, many: list[OpStats]) -> OpStats:
         """Each part pooled over the operators that know it."""
 
         def part(name: str) -> Stat | None:
             known = [s for s in (getattr(o, name) for o in many) if s is not None]
-            return Stat.pooled(known, one_vote_each=one_vote_each) if known else None
+            return Stat.pooled(known) if known else None
 
         return cls(*(part(name) for name in cls.__struct_fields__))
 
@@ -233,15 +233,29 @@ def eras() -> tuple[str, ...]:
 
 
 def class_defaults(ops: Mapping[str, OpStats]) -> dict[str, OpStats]:
-    """One stand-in operator per class: every operator has one vote, so that no frequent one rules.
+    """One stand-in operator per class, the median of its members: no frequent or odd one rules.
 
     A part that no member of the class knows comes from all operators together.
     """
     members: dict[str, list[OpStats]] = {c: [] for c in OP_CLASSES}
     for name, stats in ops.items():
         members[op_class(name)].append(stats)
-    everything = OpStats.pooled(list(ops.values()), one_vote_each=True)
-    return {c: _filled(OpStats.pooled(m, one_vote_each=True), everything) for c, m in members.items()}
+    everything = _typical(list(ops.values()))
+    return {c: _filled(_typical(m), everything) for c, m in members.items()}
+
+
+def _typical(many: list[OpStats]) -> OpStats:
+    def part(name: str) -> Stat | None:
+        known = [s for s in (getattr(o, name) for o in many) if s is not None]
+        if not known:
+            return None
+        middle = float(np.median([s.mean for s in known]))
+        spread = float(np.std([s.mean for s in known]))
+        return Stat(
+            middle, spread, sum(s.count for s in known), float(np.median([s.profiler_us for s in known]))
+        )
+
+    return OpStats(*(part(name) for name in OpStats.__struct_fields__))
 
 
 def _filled(first: OpStats | None, second: OpStats) -> OpStats:
