@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,14 @@ def _document(model: str, batch: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def scores(data: Path) -> list[Score]:
+def rows(data: Path) -> list[StepRow]:
+    """Every measured row."""
+    return each(read_csv(data / FILE), predicted)
+
+
+def scores(found: Sequence[StepRow]) -> list[Score]:
     """Our step times and the published predictor's, from its own errors."""
-    rows = each(read_csv(data / FILE), predicted)
-    used = "all rows; read off a plot; no row was fitted"
-    return score(TOPIC, "DLRM, one GPU", rows, used, 0.0796)
+    return score(TOPIC, "DLRM, one GPU", found, "all rows; read off a plot; no row was fitted", 0.0796)
 
 
 def predicted(row: dict[str, str]) -> StepRow:

@@ -10,11 +10,17 @@ from stepsight.measured_data import data_folder
 from stepsight.validate import dlrm_steps, nlp_steps
 from stepsight.validate.score import Score
 from stepsight.validate.scoreboard import show
+from stepsight.validate.steps import show_rows
+
+
+TABLES = (dlrm_steps, nlp_steps)
+"""Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """Every end-to-end score; no end-to-end row takes part in any fit, so all rows count."""
-    return [*dlrm_steps.scores(data), *nlp_steps.scores(data), *_traces(data / "traces")]
+    found = [line for table in TABLES for line in table.scores(table.rows(data))]
+    return [*found, *_traces(data / "traces")]
 
 
 def _traces(folder: Path) -> list[Score]:
@@ -28,7 +34,14 @@ def _traces(folder: Path) -> list[Score]:
 @click.command("e2e")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--traces", type=click.Path(path_type=Path), help="Score only the traces in this folder.")
+@click.option("--each", "each_row", is_flag=True, help="Every measured step beside its prediction.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(data: Path | None, traces: Path | None, as_json: bool) -> None:
+def command(data: Path | None, traces: Path | None, each_row: bool, as_json: bool) -> None:
     """Whole steps: DLRM, NLP and GPT training, and traces."""
-    show(_traces(traces) if traces else scores(data_folder(data)), as_json=as_json)
+    if traces:
+        show(_traces(traces), as_json=as_json)
+    elif each_row:
+        folder = data_folder(data)
+        show_rows([row for table in TABLES for row in table.rows(folder)], as_json=as_json)
+    else:
+        show(scores(data_folder(data)), as_json=as_json)

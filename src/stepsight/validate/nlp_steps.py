@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,16 @@ all training rows fit with it."""
 OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")
 
 
-def scores(data: Path) -> list[Score]:
+def rows(data: Path) -> list[StepRow]:
+    """Every row that the tool has a model of: eager, one GPU, no mixture of experts."""
+    return each((r for r in read_csv(data / FILE) if not r["option"] and r["model"] in MODELS), predicted)
+
+
+def scores(found: Sequence[StepRow]) -> list[Score]:
     """Forward only, and forward with backward, with four other predictors beside."""
-    rows = read_csv(data / FILE)
-    eager = [r for r in rows if not r["option"] and r["model"] in MODELS]
     used = "eager, one GPU; no Switch (mixture of experts), no fused rows; no row was fitted"
-    training = each([r for r in eager if r["mode"] == "train"], predicted)
-    inference = each([r for r in eager if r["mode"] == "inf"], predicted)
+    training = [r for r in found if " train " in r.name]
+    inference = [r for r in found if " inf " in r.name]
     return [
         *score(TOPIC, "NLP fp32 forward+backward", training, used, 0.05),
         *score(TOPIC, "NLP fp32 forward", inference, used),

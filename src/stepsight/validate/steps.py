@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+import msgspec
+
 from stepsight.errors import InputError
 from stepsight.validate.score import Score
 
@@ -69,3 +72,25 @@ def each(
 ) -> list[StepRow]:
     """The rows that can be predicted; ``predict`` answers None for what the tool has no model of."""
     return [found for found in map(predict, rows) if found is not None]
+
+
+def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
+    """Every measured step beside its prediction, the naive baseline and other predictors."""
+    if as_json:
+        from stepsight.report.document import to_json
+
+        click.echo(to_json([{**msgspec.to_builtins(row), "error": row.error} for row in rows]))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1))
+    for name in ("step", "measured", "predicted", "error", "interval", "naive", "others"):
+        table.add_column(name, justify="left" if name in ("step", "others") else "right", no_wrap=True)
+    for r in rows:
+        others = ", ".join(f"{name} {ms / r.measured_ms - 1:+.0%}" for name, ms in r.others)
+        table.add_row(
+            r.name, f"{r.measured_ms:.2f} ms", f"{r.predicted_ms:.2f} ms", f"{r.error:+.1%}",
+            "inside" if r.inside else "outside", f"{r.naive_ms / r.measured_ms - 1:+.0%}", others,
+        )  # fmt: skip
+    Console(highlight=False, width=160).print(table)
