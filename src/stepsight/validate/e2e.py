@@ -12,7 +12,6 @@ from stepsight.validate.score import Score
 from stepsight.validate.scoreboard import show
 from stepsight.validate.steps import show_rows
 
-
 TABLES = (dlrm_steps, nlp_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
