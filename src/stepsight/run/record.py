@@ -15,7 +15,7 @@ VIEWS = frozenset(
         "aten::view", "aten::_unsafe_view", "aten::t", "aten::transpose", "aten::permute", "aten::expand",
         "aten::slice", "aten::select", "aten::split", "aten::split_with_sizes", "aten::unsqueeze",
         "aten::squeeze", "aten::detach", "aten::alias", "aten::as_strided", "aten::_reshape_alias",
-        "aten::unbind", "aten::chunk", "aten::lift_fresh", "aten::_local_scalar_dense",
+        "aten::unbind", "aten::chunk", "aten::lift_fresh",
     }
 )  # fmt: skip
 """Calls that only make a new view; they launch nothing."""

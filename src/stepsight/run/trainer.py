@@ -72,6 +72,8 @@ class Trainer:
             loss = self._loss(batch)
         if self.training.read_loss:
             loss.item()
+        if self.training.read_loss:
+            loss.item()
         if loss.dim():
             loss.backward(torch.ones_like(loss))
         else:
@@ -118,8 +120,9 @@ def _dlrm(
 def _transformer(
     c: TransformerConfig, device: str, batches: int, generator: np.random.Generator
 ) -> tuple[torch.nn.Module, list[Any]]:
-    if c.tensor > 1 or c.pipeline > 1:
-        raise InputError(c.source, "tensor and pipeline parallel runs are not supported", "run with data = N")
+    if c.tensor * c.pipeline * c.micro_batches > 1 or c.training.recompute or c.family == "megatron":
+        problem = "tensor and pipeline parallelism, micro batches and recomputation can be predicted, not run"
+        raise InputError(c.source, problem, "run with [parallel] data = N alone")
     shape = (c.batch_per_rank, c.sequence)
     made = []
     for _ in range(batches):

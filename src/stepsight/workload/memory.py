@@ -53,10 +53,12 @@ class MemoryReport:
 def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 0.0) -> RankMemory:
     """The data-parallel part of a step as taped, plus the tables of a rank."""
     parameters = float(sum(p.bytes for p in tape.parameters))
+    elements = sum(p.elements for p in tape.parameters)
+    master = int(training.half and training.master_weights)
     return RankMemory(
         parameters=parameters,
         gradients=parameters,
-        optimizer_state=parameters * STATE_PER_PARAMETER[training.optimizer],
+        optimizer_state=4.0 * elements * (STATE_PER_PARAMETER[training.optimizer] + master),
         tables=tables,
         activations=float(sum(s.bytes for s in tape.saved.values())),
         buckets=parameters if replicas > 1 else 0.0,

@@ -61,6 +61,9 @@ def step(tape: Tape, optimizer: str, parameters: Sequence[Tensor], fused: bool) 
     """One update of all parameters."""
     if optimizer == "none" or not parameters:
         return
+    if parameters[0].dtype != "fp32":
+        _master_step(tape, optimizer, parameters)
+        return
     with tape.op(f"Optimizer.step#{_CLASS[optimizer]}.step"):
         if optimizer != "sgd" and (fused or tape.device == "cuda"):
             tape.call("aten::_foreach_add_", ())  # the step counters
@@ -72,6 +75,23 @@ def step(tape: Tape, optimizer: str, parameters: Sequence[Tensor], fused: bool) 
         else:
             for p in parameters:
                 _single_tensor(tape, optimizer, p)
+
+
+def _master_step(tape: Tape, optimizer: str, parameters: Sequence[Tensor]) -> None:
+    """Half-precision parameters: gradients to fp32, their norm, the fused update, and the copies back."""
+    fused = _FUSED[optimizer]
+    with tape.op(f"Optimizer.step#{_CLASS[optimizer]}.step"):
+        for name, lists, read, write in (
+            ("multi_tensor_scale", 2, 2, 4), ("multi_tensor_l2norm", 1, 4, 0),
+            (f"fused_{fused.name}", fused.lists, 4 * fused.reads, 4 * fused.writes),
+            ("multi_tensor_copy", 2, 4, 2),
+        ):  # fmt: skip
+            tape.call(f"apex::{name}", ())
+            for tensors, elements in _launches(parameters, lists):
+                tape.launch(
+                    Kernel.of("optimizer", "fp32", name=name, elements=elements, read_bytes=read * elements,
+                              write_bytes=write * elements, tensors=tensors)
+                )  # fmt: skip
 
 
 def _multi_tensor(tape: Tape, aten: str, one: _Step, parameters: Sequence[Tensor]) -> None:

@@ -28,7 +28,7 @@ def train_step(
     if replicas > 1:
         rehearsal = training.tape(device)
         rehearsal.on_grad_ready = lambda p: arrivals.append(p.name)
-        _backward(rehearsal, model(rehearsal)())
+        start_backward(rehearsal, model(rehearsal)())
     tape = training.tape(device)
     tape.grads_kept = training.zero_grad == "zero"
     forward = model(tape)
@@ -43,7 +43,7 @@ def train_step(
         named = {p.name: p for p in tape.parameters}
         reducer = Reducer.in_arrival_order(tape, [named[name] for name in arrivals], bucket_mb, group)
         tape.on_grad_ready = reducer.grad_ready
-    _backward(tape, loss)
+    start_backward(tape, loss)
     if reducer is not None:
         reducer.finish()
     tape.phase = "optimizer"
@@ -59,10 +59,12 @@ def _read(tape: Tape, loss: Tensor) -> None:
         tape.block_host()
 
 
-def _backward(tape: Tape, loss: Tensor) -> None:
+def start_backward(tape: Tape, loss: Tensor, *, given: bool = False) -> None:
+    """From a loss of ones, or (``given``) from a gradient that another stage sent."""
     tape.forget_casts()
     tape.phase = "backward"
-    with tape.op("aten::ones_like", (loss,)):
-        grad = loss.empty_like()
-        tape.call("aten::ones_like", (loss,), fill_kernel(grad))
+    grad = loss.empty_like()
+    if not given:
+        with tape.op("aten::ones_like", (loss,)):
+            tape.call("aten::ones_like", (loss,), fill_kernel(grad))
     tape.backward(loss, grad)

@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stepsight.workload import pipeline
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.program import Call, Job, Kernel, Op
 from stepsight.workload.step import train_step
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
 from stepsight.workload.transformer_config import TransformerConfig
-from stepsight.workload.transformers import bert, gpt, gpt2, llama, xlnet
+from stepsight.workload.transformers import bert, gpt, gpt2, llama, megatron, xlnet
 
-MODELS: dict[str, Callable[[Tape, TransformerConfig], Callable[[], Tensor]]] = {
-    "bert": bert.model,
+
+def _unsplit(model: Callable[[Tape, TransformerConfig], Callable[[], Tensor]]) -> pipeline.Model:
+    """A family that is never cut into stages."""
+    return lambda tape, c, part: model(tape, c)
+
+
+MODELS: dict[str, pipeline.Model] = {
+    "bert": _unsplit(bert.model),
     "gpt2": gpt2.model,
     "gpt": gpt.model,
     "opt": gpt.model,
-    "llama": llama.model,
-    "xlnet": xlnet.model,
+    "llama": _unsplit(llama.model),
+    "xlnet": _unsplit(xlnet.model),
+    "megatron": megatron.model,
 }
 
 
@@ -38,19 +46,33 @@ class TransformerWorkload:
         return self.config.ranks
 
     def job(self, device: str = "cuda") -> Job:
-        """Every rank's program; data-parallel ranks share one."""
-        return Job.replicated(self._tape(device).program(self.name), self.ranks)
+        """Every rank's program; ranks that do the same share one."""
+        c = self.config
+        if self._staged:
+            return pipeline.build(c, device, MODELS[c.family])
+        program = self._tape(device).program(self.name)
+        if c.tensor == 1:
+            return Job.replicated(program, self.ranks)
+        return Job((program,), (0,) * self.ranks, pipeline.groups(c))
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        rank = dense_memory(self._tape("cuda"), self.config.training, self.config.data)
-        return MemoryReport((rank,) * self.ranks)
+        c = self.config
+        if self._staged:
+            return pipeline.memory(c, MODELS[c.family])
+        return MemoryReport((dense_memory(self._tape("cuda"), c.training, c.data),) * self.ranks)
+
+    @property
+    def _staged(self) -> bool:
+        """Micro batches or stages; Megatron reduces gradients as a pipeline does in any case."""
+        c = self.config
+        return c.pipeline * c.micro_batches > 1 or c.family == "megatron"
 
     def _tape(self, device: str) -> Tape:
         c = self.config
 
         def model(tape: Tape) -> Callable[[], Tensor]:
-            forward = MODELS[c.family](tape, c)
+            forward = MODELS[c.family](tape, c, c.whole)
 
             def run() -> Tensor:
                 _copy_inputs(tape, c)
@@ -58,7 +80,8 @@ class TransformerWorkload:
 
             return run
 
-        return train_step(c.training, device, c.data, c.bucket_mb, model)
+        group = "world" if c.tensor == 1 else "data"
+        return train_step(c.training, device, c.data, c.bucket_mb, model, group)
 
 
 def _copy_inputs(tape: Tape, c: TransformerConfig) -> None:

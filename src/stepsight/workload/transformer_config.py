@@ -10,7 +10,9 @@ from typing import Any
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
 
-FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama")
+FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama", "megatron")
+SPLITTABLE = ("gpt2", "gpt", "opt", "megatron")
+"""Families that can be spread by tensor and pipeline parallelism."""
 LOSSES = ("cross_entropy", "none")
 _DROPOUT = {"llama": 0.0}
 """Dropout of the published models: 0.1 everywhere, none in Llama."""
@@ -49,8 +51,21 @@ class TransformerConfig:
         return self.data * self.tensor * self.pipeline
 
     @property
+    def whole(self) -> Part:
+        return Part(self.layers)
+
+    @property
     def head_dim(self) -> int:
         return self.hidden // self.heads
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of a model that one pipeline stage holds."""
+
+    layers: int
+    first: bool = True
+    last: bool = True
 
 
 def read_transformer(document: Mapping[str, Any], source: str) -> TransformerConfig:
@@ -130,6 +145,11 @@ def _check(config: TransformerConfig, fields: Fields, parallel: Fields, micro: i
             f"{config.tensor} does not divide heads = {config.heads} and ffn = {config.ffn}",
             "use a divisor",
         )
+    if config.tensor * config.pipeline * config.micro_batches > 1 and config.family not in SPLITTABLE:
+        raise parallel.fail(
+            "tensor, pipeline, micro_batch", f"{config.family} runs data-parallel only",
+            f"families that can be split: {', '.join(SPLITTABLE)}",
+        )  # fmt: skip
     if config.layers % config.pipeline:
         raise parallel.fail(
             "pipeline", f"{config.pipeline} stages do not divide layers = {config.layers}", "use a divisor"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stepsight.workload.matmuls import linear, matmul
@@ -11,7 +11,8 @@ from stepsight.workload.pointwise import add, dropout, emit, like, lowered, scal
 from stepsight.workload.program import Kernel
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
-from stepsight.workload.views import given, swapped, transpose, view
+from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.views import contiguous, given, permute, reshape, swapped, transpose, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +135,37 @@ def attend(tape: Tape, scores: Tensor, v: Tensor, probability: float) -> Tensor:
 def residual(tape: Tape, x: Tensor, update: Tensor, probability: float) -> Tensor:
     """x + dropout(update)."""
     return add(tape, dropout(tape, update, probability), x)
+
+
+def merge_heads(tape: Tape, context: Tensor) -> Tensor:
+    """batch × heads × sequence × head_dim copied to batch × sequence × hidden."""
+    batch, heads, sequence, dim = context.shape
+    return view(tape, contiguous(tape, permute(tape, context, 0, 2, 1, 3)), batch, sequence, heads * dim)
+
+
+def causal_attention(
+    tape: Tape, c: TransformerConfig, q: Tensor, k: Tensor, v: Tensor, mask: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Attention that sees no future, by the fused kernel or operator by operator with ``mask``."""
+    if c.training.attention == "flash":
+        context = transpose(tape, flash_attention(tape, q, k, v, causal=True), 1, 2)
+        return reshape(tape, context, q.shape[0], q.shape[2], q.shape[1] * q.shape[3])
+    return merge_heads(tape, attend(tape, mask(scaled_scores(tape, q, k)), v, c.training.dropout))
+
+
+def token_embeddings(
+    tape: Tape, c: TransformerConfig, tokens: Tensor | None, positions: Tensor | None
+) -> Tensor:
+    """Token plus position; a later pipeline stage (without ``positions``) receives its input instead."""
+    with tape.scope("embeddings"):
+        if tokens is None or positions is None:
+            return tape.leaf("received", c.batch_per_rank, c.sequence, c.hidden)
+        ids = buffer((c.batch_per_rank, c.sequence), "int64")
+        place = buffer((1, c.sequence), "int64")
+        x = add(tape, embedding(tape, tokens, ids), embedding(tape, positions, place))
+        return dropout(tape, x, c.training.dropout)
+
+
+def layer(tape: Tape, c: TransformerConfig, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """One layer, kept for the backward pass or run again there."""
+    return tape.checkpoint(function, x) if c.training.recompute else function(x)

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepsight.workload.pointwise import add, dropout, gelu, relu
+from stepsight.workload.pointwise import add, gelu, relu
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.tensor_parallel import enter, leave
+from stepsight.workload.transformer_config import Part, TransformerConfig
 from stepsight.workload.transformers.blocks import (
     Pair,
-    attend,
     buffer,
+    causal_attention,
     dense,
-    embedding,
-    flash_attention,
+    layer,
     linear_pair,
     norm,
     norm_pair,
     residual,
-    scaled_scores,
     split_heads,
+    token_embeddings,
 )
 from stepsight.workload.transformers.gpt2 import lm_head
-from stepsight.workload.views import contiguous, permute, reshape, split, transpose, view
+from stepsight.workload.views import split
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +40,32 @@ class Block:
 
     @classmethod
     def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Block:
-        h, f = c.hidden, c.ffn
-        widths = (h, h, h) if c.family == "opt" else (3 * h,)
+        h, f, t = c.hidden, c.ffn, c.tensor
+        widths = (h // t,) * 3 if c.family == "opt" else (3 * h // t,)
         first = norm_pair(tape, f"{name}.first_norm", h)
         qkv = tuple(linear_pair(tape, f"{name}.qkv.{i}", width, h) for i, width in enumerate(widths))
         return cls(
-            first, qkv, linear_pair(tape, f"{name}.attention_out", h, h),
-            norm_pair(tape, f"{name}.second_norm", h), linear_pair(tape, f"{name}.fc", f, h),
-            linear_pair(tape, f"{name}.fc_out", h, f),
+            first, qkv, linear_pair(tape, f"{name}.attention_out", h, h // t),
+            norm_pair(tape, f"{name}.second_norm", h), linear_pair(tape, f"{name}.fc", f // t, h),
+            linear_pair(tape, f"{name}.fc_out", h, f // t),
         )  # fmt: skip
 
 
-def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
+def model(tape: Tape, c: TransformerConfig, part: Part | None = None) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    tokens = tape.parameter("tokens", c.vocab, c.hidden)
-    positions = tape.parameter("positions", c.sequence, c.hidden)
-    blocks = [Block.register(tape, f"block.{i}", c) for i in range(c.layers)]
-    last_norm = norm_pair(tape, "last_norm", c.hidden)
+    part = part or c.whole
+    tokens = tape.parameter("tokens", c.vocab, c.hidden) if part.first or part.last else None
+    positions = tape.parameter("positions", c.sequence, c.hidden) if part.first else None
+    blocks = [Block.register(tape, f"block.{i}", c) for i in range(part.layers)]
+    last_norm = norm_pair(tape, "last_norm", c.hidden) if part.last else None
 
     def forward() -> Tensor:
-        with tape.scope("embeddings"):
-            ids = buffer((c.batch_per_rank, c.sequence), "int64")
-            x = add(
-                tape,
-                embedding(tape, tokens, ids),
-                embedding(tape, positions, buffer((1, c.sequence), "int64")),
-            )
-            x = dropout(tape, x, c.training.dropout)
+        x = token_embeddings(tape, c, tokens, positions)
         for i, block in enumerate(blocks):
             with tape.scope(f"block {i}"):
-                x = decoder_block(tape, c, block, x)
+                x = layer(tape, c, lambda y, block=block: decoder_block(tape, c, block, y), x)  # type: ignore[misc]
+        if last_norm is None or tokens is None:
+            return x
         with tape.scope("head"):
             return lm_head(tape, c, norm(tape, x, last_norm), tokens)
 
@@ -77,19 +73,15 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
 
 
 def decoder_block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
-    p = c.training.dropout
-    y = norm(tape, x, block.first_norm)
+    p, t = c.training.dropout, c.tensor
+    y = enter(tape, norm(tape, x, block.first_norm), t)
     parts = [dense(tape, y, pair) for pair in block.qkv]
     if len(parts) == 1:
-        parts = split(tape, parts[0], (c.hidden,) * 3, 2, "aten::split")
-    q, k, v = (split_heads(tape, part, c.heads) for part in parts)
-    if c.training.attention == "flash":
-        context = reshape(tape, transpose(tape, flash_attention(tape, q, k, v, causal=True), 1, 2), *x.shape)
-    else:
-        mask = buffer((1, 1, c.sequence, c.sequence))
-        context = attend(tape, add(tape, scaled_scores(tape, q, k), mask), v, p)
-        context = view(tape, contiguous(tape, permute(tape, context, 0, 2, 1, 3)), *x.shape)
-    x = residual(tape, x, dense(tape, context, block.attention_out), p)
+        parts = split(tape, parts[0], (c.hidden // t,) * 3, 2, "aten::split")
+    q, k, v = (split_heads(tape, part, c.heads // t) for part in parts)
+    mask = buffer((1, 1, c.sequence, c.sequence))
+    context = causal_attention(tape, c, q, k, v, lambda scores: add(tape, scores, mask))
+    x = residual(tape, x, leave(tape, dense(tape, context, block.attention_out), t), p)
     activation = relu if c.family == "opt" else gelu
-    hidden = activation(tape, dense(tape, norm(tape, x, block.second_norm), block.fc))
-    return residual(tape, x, dense(tape, hidden, block.fc_out), p)
+    hidden = activation(tape, dense(tape, enter(tape, norm(tape, x, block.second_norm), t), block.fc))
+    return residual(tape, x, leave(tape, dense(tape, hidden, block.fc_out), t), p)

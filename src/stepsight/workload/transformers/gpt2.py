@@ -7,24 +7,24 @@ from dataclasses import dataclass
 
 from stepsight.workload.matmuls import addmm, linear
 from stepsight.workload.norms import cross_entropy
-from stepsight.workload.pointwise import add, dropout, mul, scalar, tanh
+from stepsight.workload.pointwise import add, mul, scalar, tanh
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.tensor_parallel import enter, leave
+from stepsight.workload.transformer_config import Part, TransformerConfig
 from stepsight.workload.transformers.blocks import (
     Pair,
-    attend,
     buffer,
-    embedding,
-    flash_attention,
+    causal_attention,
+    layer,
     masked_fill,
     norm,
     norm_pair,
     residual,
-    scaled_scores,
     split_heads,
+    token_embeddings,
 )
-from stepsight.workload.views import contiguous, narrow, permute, reshape, split, transpose, view
+from stepsight.workload.views import contiguous, narrow, reshape, split, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Block:
 
     @classmethod
     def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Block:
-        h, f = c.hidden, c.ffn
+        h, f, t = c.hidden, c.ffn, c.tensor
         return cls(
-            norm_pair(tape, f"{name}.ln_1", h), _conv1d(tape, f"{name}.c_attn", h, 3 * h),
-            _conv1d(tape, f"{name}.c_proj", h, h), norm_pair(tape, f"{name}.ln_2", h),
-            _conv1d(tape, f"{name}.c_fc", h, f), _conv1d(tape, f"{name}.mlp_proj", f, h),
+            norm_pair(tape, f"{name}.ln_1", h), _conv1d(tape, f"{name}.c_attn", h, 3 * h // t),
+            _conv1d(tape, f"{name}.c_proj", h // t, h), norm_pair(tape, f"{name}.ln_2", h),
+            _conv1d(tape, f"{name}.c_fc", h, f // t), _conv1d(tape, f"{name}.mlp_proj", f // t, h),
         )  # fmt: skip
 
 
@@ -65,28 +65,23 @@ def gelu_new(tape: Tape, x: Tensor) -> Tensor:
     return mul(tape, half, scalar(tape, "add", tanh(tape, inner)))
 
 
-def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
+def model(tape: Tape, c: TransformerConfig, part: Part | None = None) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    tokens = tape.parameter("wte", c.vocab, c.hidden)
-    positions = tape.parameter("wpe", c.sequence, c.hidden)
-    blocks = [Block.register(tape, f"h.{i}", c) for i in range(c.layers)]
-    last_norm = norm_pair(tape, "ln_f", c.hidden)
+    part = part or c.whole
+    tokens = tape.parameter("wte", c.vocab, c.hidden) if part.first or part.last else None
+    positions = tape.parameter("wpe", c.sequence, c.hidden) if part.first else None
+    blocks = [Block.register(tape, f"h.{i}", c) for i in range(part.layers)]
+    last_norm = norm_pair(tape, "ln_f", c.hidden) if part.last else None
 
     def forward() -> Tensor:
-        ids = buffer((c.batch_per_rank, c.sequence), "int64")
-        with tape.scope("embeddings"):
-            x = add(
-                tape,
-                embedding(tape, tokens, ids),
-                embedding(tape, positions, buffer((1, c.sequence), "int64")),
-            )
-            x = dropout(tape, x, c.training.dropout)
+        x = token_embeddings(tape, c, tokens, positions)
         for i, block in enumerate(blocks):
             with tape.scope(f"block {i}"):
-                x = _block(tape, c, block, x)
+                x = layer(tape, c, lambda y, block=block: _block(tape, c, block, y), x)  # type: ignore[misc]
+        if last_norm is None or tokens is None:
+            return x
         with tape.scope("head"):
-            x = norm(tape, x, last_norm)
-            return lm_head(tape, c, x, tokens)
+            return lm_head(tape, c, norm(tape, x, last_norm), tokens)
 
     return forward
 
@@ -105,17 +100,12 @@ def lm_head(tape: Tape, c: TransformerConfig, x: Tensor, weight: Tensor) -> Tens
 
 
 def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
-    p = c.training.dropout
-    qkv = conv1d(tape, norm(tape, x, block.first_norm), block.attention)
-    q, k, v = (
-        split_heads(tape, part, c.heads) for part in split(tape, qkv, (c.hidden,) * 3, 2, "aten::split")
-    )
-    if c.training.attention == "flash":
-        context = reshape(tape, transpose(tape, flash_attention(tape, q, k, v, causal=True), 1, 2), *x.shape)
-    else:
-        mask = buffer((1, 1, c.sequence, c.sequence), "bool")
-        context = attend(tape, masked_fill(tape, scaled_scores(tape, q, k), mask, buffer(())), v, p)
-        context = view(tape, contiguous(tape, permute(tape, context, 0, 2, 1, 3)), *x.shape)
-    x = residual(tape, x, conv1d(tape, context, block.attention_out), p)
-    hidden = gelu_new(tape, conv1d(tape, norm(tape, x, block.second_norm), block.fc))
-    return residual(tape, x, conv1d(tape, hidden, block.fc_out), p)
+    p, t = c.training.dropout, c.tensor
+    qkv = conv1d(tape, enter(tape, norm(tape, x, block.first_norm), t), block.attention)
+    parts = split(tape, qkv, (c.hidden // t,) * 3, 2, "aten::split")
+    q, k, v = (split_heads(tape, part, c.heads // t) for part in parts)
+    mask = buffer((1, 1, c.sequence, c.sequence), "bool")
+    context = causal_attention(tape, c, q, k, v, lambda scores: masked_fill(tape, scores, mask, buffer(())))
+    x = residual(tape, x, leave(tape, conv1d(tape, context, block.attention_out), t), p)
+    hidden = gelu_new(tape, conv1d(tape, enter(tape, norm(tape, x, block.second_norm), t), block.fc))
+    return residual(tape, x, leave(tape, conv1d(tape, hidden, block.fc_out), t), p)
