@@ -18,6 +18,7 @@ from stepsight.workload.program import Kernel
 from stepsight.workload.transformer import MODELS
 
 GRID_SHARE = 0.3
+EVEN = 8
 FEWEST_SHAPES = 12
 """A variant with fewer shapes in the drawn workloads gets scaled copies of them up to this many."""
 _ROWS = ("rows",)
@@ -88,7 +89,8 @@ def scaled(kernel: Kernel, factors: Sequence[float]) -> Kernel:
     sizes = dict(kernel.dims)
     before = sizes.get("elements", 1.0)
     for name, factor in zip(_FREE_SIZES[kernel.family], factors, strict=False):
-        sizes[name] = float(max(1, round(sizes.get(name, 1.0) * factor)))
+        step = EVEN if sizes.get(name, 1.0) % EVEN == 0 else 1  # layer widths are seldom odd
+        sizes[name] = float(max(step, step * round(sizes.get(name, 1.0) * factor / step)))
     if kernel.family == "elementwise":
         ratio = sizes["elements"] / before
         sizes["read_bytes"], sizes["write_bytes"] = sizes["read_bytes"] * ratio, sizes["write_bytes"] * ratio
