@@ -39,7 +39,8 @@ class Loads:
     ``columns`` are the pooled output values per sample that a rank computes for the others;
     ``node_columns`` those of row-wise parts that are first summed inside a node; ``lookups``
     and ``bags`` are the indices and offsets it reads. ``gradient_bytes`` are the all-reduced
-    gradients of data-parallel tables, which every rank holds.
+    gradients of data-parallel tables, which every rank holds; ``cuts`` counts the parts of
+    tables that must be put together again.
     """
 
     forward_us: FloatArray
@@ -50,13 +51,14 @@ class Loads:
     bags: FloatArray
     gradient_bytes: FloatArray
     memory_bytes: FloatArray
+    cuts: FloatArray
 
     def __len__(self) -> int:
         return len(self.columns)
 
 
-COLUMNS, NODE_COLUMNS, LOOKUPS, BAGS, GRADIENT, MEMORY = range(6)
-EXTRAS = 6
+COLUMNS, NODE_COLUMNS, LOOKUPS, BAGS, GRADIENT, MEMORY, CUTS = range(7)
+EXTRAS = 7
 """Columns of a part's costs that stand after the model's own."""
 
 
@@ -189,4 +191,5 @@ class PartCosts:
             # Partial sums are added up inside the node; one share of them then leaves each rank.
             columns, node_columns = columns / self.ranks_per_node, columns
         memory = part_bytes(table, part.width, part.height, self.optimizer, replicated=part.replicated)
-        return columns, node_columns, lookup.lookups, float(lookup.batch), gradient, memory
+        cut = float(part.width < table.dim or part.height < table.rows)
+        return columns, node_columns, lookup.lookups, float(lookup.batch), gradient, memory, cut

@@ -17,9 +17,10 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.sharding.condense import condense
+from stepsight.sharding.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.loads import Loads, Part, PartCosts
 from stepsight.sharding.lookups import LookupModel, SeparateLookups, scaled_to
-from stepsight.sharding.plan import Plan
+from stepsight.sharding.plan import COLUMN_WISE, Plan, Shard
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.tables import Table
 from stepsight.simulate.engine import Priced
@@ -32,8 +33,8 @@ from stepsight.workload.program import Kernel
 
 BATCHED_CELLS = 4_000_000
 """Launches × configurations × ranks walked at once at most: keeps the walk inside the caches."""
-POOLED_BYTES = 4
-"""Pooled embeddings and their gradients travel as fp32."""
+CUT_WIDTH, MOST_CUT = 8, 8
+"""Tables of at least twice this width are cut, so many at most, to see what putting them together costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,10 @@ class PlanPricer:
             optimizer=config.sparse_optimizer,
             ranks_per_node=platform.spec.gpus_per_node,
         )
+        self._exchange = Exchange(platform, config.batch, config.ranks, self.costs.ranks_per_node)
+        self._joining_us = (0.0, 0.0)
+        if not days:  # the simulated program looks its own indices up
+            self._joining_us = self._joining(template)
 
     def step_us(self, plans: Sequence[Plan]) -> FloatArray:
         """Step times of plans, (plans, days)."""
@@ -109,13 +114,13 @@ class PlanPricer:
     def exchange_us_per_column(self, loads: Loads) -> float:
         """What one more pooled column on each rank adds to the exchange of these loads, on average."""
         more = replace(loads, columns=loads.columns * 1.1)
-        added = self._exchanges(more)[0] - self._exchanges(loads)[0]
+        added = self._exchange.times(more)[0] - self._exchange.times(loads)[0]
         columns = (more.columns - loads.columns).sum()
         return float(added.sum() / columns) if columns > 0 else 0.0
 
     def exchange_us(self, loads: Loads) -> FloatArray:
         """Both exchanges of each rank, in the shape of the loads."""
-        there, back = self._exchanges(loads)
+        there, back = self._exchange.times(loads)
         return there + back
 
     def part_us(self, part: Part) -> tuple[float, float, float, float]:
@@ -124,7 +129,7 @@ class PlanPricer:
         sums = np.zeros((1, len(row), self.ranks, row.shape[-1]))
         sums[0, :, 0] = row
         loads = self.costs.times(sums)
-        exchange, exchange_back = self._exchanges(loads)
+        exchange, exchange_back = self._exchange.times(loads)
         return (
             float(loads.forward_us[0, :, 0].mean()),
             float(exchange[0, :, 0].mean()),
@@ -154,8 +159,10 @@ class PlanPricer:
         last = int(tape.launches - 1)
         varying = {*copies, *forward, *backward, *exchange, *exchange_back, last}
         spec = self.platform.spec
+        # No rank is special: what overlaps in the template overlaps alike on all of them.
+        alike = Priced(times.host_us, times.device_us.mean(axis=-1, keepdims=True))
         short = condense(
-            lane.lane, times, varying, synchronous=spec.host.synchronous, gap_us=spec.gpu.kernel_gap_us
+            lane.lane, alike, varying, synchronous=spec.host.synchronous, gap_us=spec.gpu.kernel_gap_us
         )
         new = short.launch_of
 
@@ -190,10 +197,10 @@ class PlanPricer:
 
     def _walk(self, loads: Loads) -> FloatArray:
         count = len(loads)
-        exchange, exchange_back = self._exchanges(loads)
+        exchange, exchange_back = self._exchange.times(loads)
         reduce_us = update_us = np.zeros(count)
         if loads.gradient_bytes.any():
-            reduce_us, update_us = self._replicated(loads.gradient_bytes[:, 0])
+            reduce_us, update_us = self._exchange.replicated(loads.gradient_bytes[:, 0])
         filled = []
         for lane in self._lanes:
             ranks = lane.priced.lane.ranks
@@ -216,64 +223,23 @@ class PlanPricer:
                 device[lane.reduce] += reduce_us[:, None]
             device[lane.update] += update_us[:, None]
             filled.append(Priced(lane.priced.times.host_us, device))
-        return step_times(self._priced, self.platform, filled)
+        cuts = loads.cuts.sum(axis=-1)
+        first, each = self._joining_us
+        return step_times(self._priced, self.platform, filled) + np.where(cuts > 0, first + each * cuts, 0.0)
 
-    def _exchanges(self, loads: Loads) -> tuple[FloatArray, FloatArray]:
-        """When each rank is done with the exchange of pooled embeddings, and of gradients."""
-        n = self.ranks
-        if n == 1:
-            return np.zeros_like(loads.columns), np.zeros_like(loads.columns)
-        models = self.platform.collectives
-        per_column = POOLED_BYTES * self.batch / n
-        sent, received = _leaving(loads.columns, per_column, self.costs.ranks_per_node)
-        forward = models.alltoallv_times(sent, received, range(n))
-        backward = models.alltoallv_times(received, sent, range(n))
-        if self.costs.ranks_per_node < n:
-            inside = self._inside(loads.columns, per_column)
-            forward, backward = np.maximum(forward, inside[0]), np.maximum(backward, inside[1])
-        if loads.node_columns.any():
-            node = range(self.costs.ranks_per_node)
-            summed = POOLED_BYTES * self.batch * loads.node_columns
-            shape = summed.shape
-            summing = [
-                models.estimate(kind, summed.ravel(), node).time_us.reshape(shape) * (summed > 0)
-                for kind in ("reduce_scatter", "all_gather")
-            ]
-            forward, backward = forward + summing[0], backward + summing[1]
-        return forward, backward
-
-    def _inside(self, columns: FloatArray, per_column: float) -> tuple[FloatArray, FloatArray]:
-        """The part of both exchanges that stays inside the nodes, on the nodes' own links."""
-        per_node = self.costs.ranks_per_node
-        by_node = columns.reshape(*columns.shape[:-1], -1, per_node)
-        sent = per_column * (per_node - 1) * by_node
-        received = per_column * (by_node.sum(axis=-1, keepdims=True) - by_node)
-        if per_node == 1:
-            return np.zeros_like(columns), np.zeros_like(columns)
-        models, node = self.platform.collectives, range(per_node)
-        there = models.alltoallv_times(sent, received, node).reshape(columns.shape)
-        return there, models.alltoallv_times(received, sent, node).reshape(columns.shape)
-
-    def _replicated(self, gradient_bytes: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What data-parallel tables add: their gradients' all_reduce, and a dense update."""
-        models, gpu = self.platform.collectives, self.platform.spec.gpu
-        reduce_us = models.estimate("all_reduce", gradient_bytes, range(self.ranks)).time_us
-        # A dense update reads gradient and weight and writes the weight.
-        update_us = 3 * gradient_bytes / (gpu.memory_gbps * 1e3)
-        return np.where(gradient_bytes > 0, reduce_us, 0.0), update_us
-
-
-def _leaving(columns: FloatArray, per_column: float, per_node: int) -> tuple[FloatArray, FloatArray]:
-    """Bytes that each rank sends and receives; over several nodes those that leave its node, scaled
-    to what a balanced exchange with the same traffic between nodes would send in all."""
-    n = columns.shape[-1]
-    if per_node >= n:
-        total = columns.sum(axis=-1, keepdims=True)
-        return per_column * (n - 1) * columns, per_column * (total - columns)
-    whole = (n - 1) / (n - per_node)
-    own_node = columns.reshape(*columns.shape[:-1], -1, per_node).sum(axis=-1)
-    elsewhere = columns.sum(axis=-1, keepdims=True) - np.repeat(own_node, per_node, axis=-1)
-    return whole * per_column * (n - per_node) * columns, whole * per_column * elsewhere
+    def _joining(self, template: DlrmWorkload) -> tuple[float, float]:
+        """What the step takes longer once tables are cut, and for each part: their columns must be
+        put together again, which the template's program does not do. Seen on two cut plans."""
+        wide = [t for t in template.tables if t.dim >= 2 * CUT_WIDTH]
+        if self.ranks == 1 or not wide:
+            return 0.0, 0.0
+        points = []
+        for count in sorted({1, min(len(wide), MOST_CUT)}):
+            plan = _halved(template.plan, {t.name for t in wide[:count]})
+            points.append((2.0 * count, self.simulated_us(plan) - float(self.step_us([plan]).mean())))
+        each = (points[-1][1] - points[0][1]) / max(points[-1][0] - points[0][0], 1.0)
+        each = max(each, 0.0)
+        return max(points[0][1] - each * points[0][0], 0.0), each
 
 
 def _slowing(
@@ -285,6 +251,19 @@ def _slowing(
         alone[new] = base[old].mean()
         longer[new] = max(0.0, slowed[old].mean() - alone[new])
     return alone, longer
+
+
+def _halved(plan: Plan, tables: set[str]) -> Plan:
+    """The plan with these tables cut into two column parts, which stay where they were."""
+    shards: list[Shard] = []
+    for s in plan.shards:
+        if s.table not in tables:
+            shards.append(s)
+            continue
+        middle = s.width // 2
+        shards += [replace(s, columns=(0, middle), kind=COLUMN_WISE),
+                   replace(s, columns=(middle, s.width), kind=COLUMN_WISE)]  # fmt: skip
+    return replace(plan, shards=tuple(shards))
 
 
 class _Curve:
