@@ -13,7 +13,7 @@ from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.kernels.embedding.microbench import LookupSample, measure_lookups
 from stepsight.kernels.embedding.random_lookups import BATCH, MOST_LOOKED_UP, random_lookups
 from stepsight.kernels.embedding.samples import read_samples, write_samples
-from stepsight.kernels.embedding.sampling import bag_offsets, draw_indices
+from stepsight.kernels.embedding.sampling import draw_indices
 
 SMALL = Lookup(
     (
@@ -56,12 +56,6 @@ def test_random_lookups_cover_the_ranges_within_their_limits() -> None:
     assert all(BATCH[0] <= x.tables[0].batch <= BATCH[1] for x in lookups)
     assert all(sum(t.lookups * t.dim for t in x.tables) <= MOST_LOOKED_UP for x in lookups)
     assert lookups == random_lookups(40, 2, seed=3)
-
-
-def test_bags_have_the_mean_that_was_asked_for() -> None:
-    offsets = bag_offsets(10_000, 2.3, np.random.default_rng(0))
-    assert set(np.diff(offsets)) == {2, 3}
-    assert offsets[-1] / 10_000 == pytest.approx(2.3, abs=0.02)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 1000])

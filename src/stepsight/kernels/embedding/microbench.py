@@ -17,10 +17,13 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
-from stepsight.kernels.embedding.lookup import Lookup
-from stepsight.kernels.embedding.sampling import bag_offsets, draw_indices
+from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 
 PHASES = ("forward", "backward")
+LEARNING_RATE = 1e-3
+_WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
+"""A lookup of next to nothing, before what is timed."""
 _SWEEP_BYTES = 96 << 20
 """Larger than the last-level cache of the processors at hand: reading it empties the caches."""
 
@@ -45,31 +48,12 @@ class LookupSample:
         return np.asarray(self.table_us(quantile).sum(axis=1))
 
 
-@dataclass(frozen=True, slots=True)
-class _TableBatch:
-    """Tensors: rows asked for, where bags start (and the last one ends), each lookup's bag, weights."""
-
-    indices: Any
-    offsets: Any
-    bags: Any
-    scale: Any | None
-
-
-def _pool(weight: Any, table: _TableBatch) -> Any:
+def _pooled(weight: Any, batch: Any) -> Any:
+    """The call that ``stepsight.run.lookup`` makes for each table."""
     import torch
 
-    scale = table.scale if table.scale is None else table.scale.to(weight.dtype)
-    return torch.ops.aten._embedding_bag_forward_only(
-        weight, table.indices, table.offsets, False, 0, False, scale, True
-    )[0]
-
-
-def _update(weight: Any, table: _TableBatch, gradient: Any) -> None:
-    """The fused update of ``stepsight.run.lookup``: rows looked up twice are updated twice."""
-    rows = (gradient * -1e-3).index_select(0, table.bags)
-    if table.scale is not None:
-        rows = rows * table.scale.to(rows.dtype).unsqueeze(1)
-    weight.scatter_add_(0, table.indices.unsqueeze(1).expand_as(rows), rows)
+    pool = torch.ops.aten._embedding_bag_forward_only
+    return pool(weight, batch.indices, batch.offsets, False, 0, False, None, True)[0]
 
 
 class LookupBench:
@@ -85,21 +69,27 @@ class LookupBench:
         self._clock_ns = thread_time_ns if torch.get_num_threads() == 1 else perf_counter_ns
         rng = np.random.default_rng(seed)
         self._weights = list(self._make_weights(memory))
-        self._batches = [self._make_batch(rng) for _ in range(batches)]
+        self._batches = [self._make_batch(rng, lookup) for _ in range(batches)]
+        self._warm = (torch.zeros(8, 16, device=self._device), self._make_batch(rng, _WARM)[0])
 
     def run(self, repeat: int) -> FloatArray:
         """One forward and one backward with its update: µs of each phase and table."""
+        from stepsight.run.lookup import update_rows
+
         inputs = self._batches[repeat % len(self._batches)]
+        warm_weight, warm_batch = self._warm
+        _pooled(warm_weight, warm_batch)  # the code is warm in a training loop, only the data is not
         times = np.zeros((len(PHASES), len(self._weights)))
         outputs = []
         for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
             start = self._now()
-            outputs.append(_pool(weight, table))
+            outputs.append(_pooled(weight, table))
             times[0, i] = self._since(start)
         gradients = self._torch.cat(outputs, 1).split([w.shape[1] for w in self._weights], 1)
+        update_rows(warm_weight, warm_batch, _pooled(warm_weight, warm_batch), LEARNING_RATE)
         for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
             start = self._now()
-            _update(weight, table, gradients[i])
+            update_rows(weight, table, gradients[i], LEARNING_RATE)
             times[1, i] = self._since(start)
         return times
 
@@ -116,22 +106,10 @@ class LookupBench:
             used += size
             yield flat.view(table.rows, table.dim)
 
-    def _make_batch(self, rng: np.random.Generator) -> list[_TableBatch]:
-        batch = []
-        for table in self.lookup.tables:
-            offsets = bag_offsets(table.batch, table.pooling, rng)
-            indices = draw_indices(table.indices, table.rows, int(offsets[-1]), rng)
-            bags = np.repeat(np.arange(table.batch), np.diff(offsets))
-            scale = np.ones(len(indices), dtype=np.float32) if table.weighted else None
-            batch.append(
-                _TableBatch(
-                    *(
-                        None if a is None else self._torch.from_numpy(a).to(self._device)
-                        for a in (indices, offsets, bags, scale)
-                    )
-                )
-            )
-        return batch
+    def _make_batch(self, rng: np.random.Generator, lookup: Lookup) -> list[Any]:
+        from stepsight.run.lookup import TableBatch
+
+        return [TableBatch.sample(lookup, i, rng, str(self._device)) for i in range(len(lookup.tables))]
 
     def _now(self) -> Any:
         if self._device.type == "cuda":

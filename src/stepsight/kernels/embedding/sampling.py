@@ -33,12 +33,6 @@ def draw_indices(
     return np.asarray(rank * _step(rows) % rows)
 
 
-def bag_offsets(batch: int, pooling: float, rng: np.random.Generator) -> IntArray:
-    """Where each bag starts (``batch`` + 1 of them): bags of ``pooling`` lookups, fractions at random."""
-    lengths = np.floor(pooling + rng.random(batch)).astype(np.int64)
-    return np.concatenate([[0], np.cumsum(lengths)])
-
-
 def _step(rows: int) -> int:
     """A step that visits every row once."""
     step = max(1, int(rows * _SPREAD))
