@@ -15,10 +15,10 @@ VIEWS = frozenset(
         "aten::view", "aten::_unsafe_view", "aten::t", "aten::transpose", "aten::permute", "aten::expand",
         "aten::slice", "aten::select", "aten::split", "aten::split_with_sizes", "aten::unsqueeze",
         "aten::squeeze", "aten::detach", "aten::alias", "aten::as_strided", "aten::_reshape_alias",
-        "aten::unbind", "aten::chunk", "aten::lift_fresh",
+        "aten::unbind", "aten::chunk", "aten::lift_fresh", "aten::_local_scalar_dense",
     }
 )  # fmt: skip
-"""Calls that only make a new view; they launch nothing."""
+"""Calls that only make a new view, or read one number on the host; they launch nothing."""
 ALLOCATIONS = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided",
                          "aten::new_empty_strided", "aten::set_"})  # fmt: skip
 """Calls that only reserve memory."""
@@ -58,4 +58,9 @@ def _shapes(values: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def program_calls(ops: Sequence[Op]) -> list[Call]:
     """The calls a rank program lists, in order."""
-    return [Call(SAME.get(call.name, call.name), call.shapes) for op in ops for call in op.calls]
+    return [
+        Call(SAME.get(call.name, call.name), call.shapes)
+        for op in ops
+        for call in op.calls
+        if call.name not in VIEWS
+    ]
