@@ -99,7 +99,7 @@ def load_trace(paths: Path | str | Sequence[Path | str]) -> TraceRun:
             ", ".join(str(p) for p in listed), "holds no profiler (Kineto) trace",
             "an execution trace alone has no times; add the profiler trace of the same run",
         )  # fmt: skip
-    return _run(_one_run(traces, warnings), warnings)
+    return run_of(_one_run(traces, warnings), warnings)
 
 
 def _one_run(traces: list[KinetoTrace], warnings: list[str]) -> list[KinetoTrace]:
@@ -123,7 +123,9 @@ def _first_time(trace: KinetoTrace) -> float:
     return trace.base_us + min(firsts)
 
 
-def _run(traces: list[KinetoTrace], warnings: list[str]) -> TraceRun:
+def run_of(traces: list[KinetoTrace], warnings: Sequence[str] = ()) -> TraceRun:
+    """Link the traces of one run, one a rank, and find their steps."""
+    warnings = list(warnings)
     ranks: list[RankTrace] = []
     for number, trace in enumerate(traces):
         linked = link(trace)
