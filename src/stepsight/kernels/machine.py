@@ -50,10 +50,11 @@ class Machine:
         return replace(self, memory_gbps=other.memory_gbps)
 
     def distance(self, other: Machine) -> float:
-        """How unlike two GPUs are for transfer: generations apart count most, then balance and size."""
+        """How unlike two GPUs are for transfer: generation, kind of memory, balance, size."""
         apart = abs(generation(self.architecture) - generation(other.architecture))
         balance = abs(log2((self.tflops / self.memory_gbps) / (other.tflops / other.memory_gbps)))
-        return 1.0 * apart + 0.5 * balance + 0.25 * abs(log2(self.sms / other.sms))
+        memory = 1.0 if self.gddr != other.gddr else 0.0
+        return apart + memory + 0.5 * balance + 0.25 * abs(log2(self.sms / other.sms))
 
 
 _GENERATIONS = {

@@ -29,6 +29,7 @@ DTYPES = {
 BINARY = ("add", "mul", "div", "pow", "sub")
 """Vector ops on two tensors; with a ``u`` behind the name one of them is a scalar."""
 
+DTYPE_COLUMNS = ("dtype", "gemm_dtype", "attn_dtype", "precision")
 GPU_COLUMNS = ("gpu", "device", "system")
 
 
@@ -53,9 +54,11 @@ def rows_of(table: Table, where: str = "table", gpu: str | None = None) -> list[
     gpus = _gpus(table, where, gpu, n)
     layout = _layout(table, where)
     found: list[Rows] = []
-    for name in dict.fromkeys(gpus):
-        positions = np.array([i for i, g in enumerate(gpus) if g == name], dtype=np.int64)
-        found += [_with_gpu(rows, name) for rows in layout(table, positions, where)]
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, key in enumerate(zip(gpus, _dtypes(table, n), strict=True)):
+        groups.setdefault(key, []).append(i)
+    for (name, _), positions in groups.items():
+        found += [_with_gpu(rows, name) for rows in layout(table, np.array(positions), where)]
     return found
 
 
@@ -111,15 +114,24 @@ def _rows(
 def _gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
     keys = {"batch": "B", "m": "M", "n": "N", "k": "K"}
     dims = {key: _numbers(table, column, at, where) for key, column in keys.items()}
-    return [_rows("gemm", _dtype(table), dims, _words(table, "op", at), at, True)]
+    return [_rows("gemm", _dtype(table, at), dims, _words(table, "op", at), at, True)]
 
 
-def _dtype(table: Table) -> str:
-    """The table's own dtype where it has that column; the fp32 tables carry none."""
-    if "dtype" in table and len(table["dtype"]):
-        given = str(table["dtype"][0])
-        return DTYPES.get(given, given)
-    return "fp32"
+def _dtypes(table: Table, n: int) -> list[str]:
+    """Each row's dtype in our words; "" where the layout's own default holds."""
+    for key in DTYPE_COLUMNS:
+        if key in table:
+            return [DTYPES.get(str(value).lower(), str(value).lower()) for value in table[key]]
+    return [""] * n
+
+
+def _dtype(table: Table, at: IntArray, default: str = "fp32") -> str:
+    """The dtype of rows that share one."""
+    for key in DTYPE_COLUMNS:
+        if key in table and len(at):
+            given = str(table[key][at[0]]).lower()
+            return DTYPES.get(given, given)
+    return default
 
 
 def vector_batch(op: str, rows: FloatArray, cols: FloatArray, dtype: str, at: IntArray) -> Batch:
@@ -140,7 +152,7 @@ def _vector(table: Table, at: IntArray, where: str) -> list[Rows]:
     found = []
     for op in dict.fromkeys(ops.tolist()):
         mine = ops == op
-        batch = vector_batch(op, rows[mine], cols[mine], _dtype(table), at[mine])
+        batch = vector_batch(op, rows[mine], cols[mine], _dtype(table, at), at[mine])
         found.append(Rows("", batch, True))
     return found
 
@@ -152,20 +164,17 @@ def _conv(table: Table, at: IntArray, where: str) -> list[Rows]:
         "h": "Input_Size", "stride": "Stride", "padding": "Padding",
     }  # fmt: skip
     dims = {key: _numbers(table, column, at, where) for key, column in keys.items()}
-    return [_rows("conv", _dtype(table), dims, ["conv"] * len(at), at, True)]
+    return [_rows("conv", _dtype(table, at), dims, ["conv"] * len(at), at, True)]
 
 
 def _serving_gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
-    dtypes = np.array([DTYPES.get(word, word) for word in _words(table, "gemm_dtype", at)])
-    stacks = np.array(_words(table, "framework", at) if "framework" in table else [""] * len(at))
-    found = []
-    for dtype in dict.fromkeys(dtypes.tolist()):
-        mine = at[dtypes == dtype]
-        dims = {key: _numbers(table, key, mine, where) for key in ("m", "n", "k")}
-        found.append(
-            _rows("gemm", dtype, dims, ["linear"] * len(mine), mine, False, stacks[dtypes == dtype].tolist())
-        )
-    return found
+    dims = {key: _numbers(table, key, at, where) for key in ("m", "n", "k")}
+    for key in ("batch", "b"):
+        if key in table:
+            dims["batch"] = _numbers(table, key, at, where)
+    names = _words(table, "op", at) if "op" in table else ["linear"] * len(at)
+    stacks = _words(table, "framework", at) if "framework" in table else None
+    return [_rows("gemm", _dtype(table, at, "bf16"), dims, names, at, False, stacks)]
 
 
 def _serving_attention(table: Table, at: IntArray, where: str) -> list[Rows]:
@@ -178,7 +187,7 @@ def _serving_attention(table: Table, at: IntArray, where: str) -> list[Rows]:
         dims["kv"] = dims["kv"] + _numbers(table, "step", at, where)
     names = _words(table, "op_name", at) if "op_name" in table else ["context_attention"] * len(at)
     dims["causal"] = np.array([0.0 if "encoder" in name else 1.0 for name in names])
-    dtype = DTYPES.get(str(table["attn_dtype"][0]), "bf16") if "attn_dtype" in table else "bf16"
+    dtype = _dtype(table, at, "bf16")
     stacks = _words(table, "framework", at) if "framework" in table else None
     return [_rows("attention", dtype, dims, names, at, False, stacks)]
 
@@ -209,6 +218,6 @@ _LAYOUTS: tuple[tuple[set[str], Layout], ...] = (
     ({"op", "input_dims", "input_types", "kernel"}, _trace),
     ({"op", "B", "M", "N", "K"}, _gemm),
     ({"op", "B", "H"}, _vector),
-    ({"m", "n", "k", "gemm_dtype"}, _serving_gemm),
+    ({"m", "n", "k"}, _serving_gemm),
     ({"batch_size", "isl", "num_heads", "head_dim"}, _serving_attention),
 )

@@ -12,13 +12,16 @@ from stepsight.kernels.learned import LearnedModel
 from stepsight.kernels.machine import GA100_SMS, Machine
 from stepsight.platform.spec import GpuSpec
 
-RELATIVES = 2
-"""How many of the nearest measured GPUs stand in for an unmeasured one."""
+RELATIVES = {"fp32": 2}
+"""How many of the nearest measured GPUs stand in for an unmeasured one: two of the old and diverse
+fp32 generations, else one. Chosen by leaving GPUs out."""
 
 TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
 """Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
 USUAL_TRANSFER_SPREAD = 0.22
 PER_DISTANCE = 0.03
+OTHER_DTYPE_SPREAD = 0.05
+"""Added where a dtype is served by its sibling on the same chip."""
 
 STAND_INS = {
     "fp16": ("fp16", "bf16"),
@@ -42,7 +45,8 @@ training trace on H100 (trace_kernels.parquet: 0.9 and 1.9 times the forward) sh
 SPREAD_DERIVED = 0.2
 
 THROTTLED = frozenset({"T4"})
-"""Measured 25 % slow under its power limit: it speaks for its own chip only."""
+"""Measured 25 % slow under its power limit: it speaks for its own generation and its sibling only."""
+THROTTLED_SIBLINGS = frozenset({"volta", "turing"})
 
 
 DUAL_ISSUE_REACH = 0.91
@@ -52,9 +56,15 @@ of their peak: H100 0.93 in trace_kernels.parquet (fp32 GEMMs above 1 ms) and in
 of nlp_fp32.csv, both short of the steady state of training."""
 DUAL_ISSUE = frozenset({"ada", "hopper", "blackwell"})
 
-SUSTAINED = {"L4": 0.80}
-"""Share of the boost clock that a board's power limit leaves it (L4: 72 W; chosen on the inference
-rows of nlp_fp32.csv)."""
+SUSTAINED = {
+    ("L4", "fp32"): 0.80,  # 72 W board; chosen on the inference rows of nlp_fp32.csv
+    ("L4", "tensor"): 0.80,  # as for fp32
+    ("volta", "tensor"): 0.88,  # transformer_ops.parquet, fp16 GEMMs of GPT layers on two V100s
+    ("turing", "tensor"): 0.83,  # the same on a Titan RTX
+    ("RTX-2080Ti", "tensor"): 0.79,  # the same: GeForce accumulates in fp32 at half rate
+}
+"""Share of its data-sheet arithmetic that a board or a generation keeps up, where its relatives'
+efficiencies do not show it; by name or architecture, and unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +105,20 @@ def choose(
 
 def _choice(fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, *, same_dtype: bool) -> Choice:
     mine = Machine.of(spec, dtype)
-    for model in fitting:
-        if model.machine.same_chip(mine) and same_dtype:
-            machine = model.machine.with_memory_of(mine)
-            return Choice((model,), (machine,), Source.LEARNED, model.spread)
-    for model in fitting:
-        alike = {dtype, model.dtype} == {"fp16", "bf16"} or model.family in ROW_FAMILIES
-        if model.machine.same_chip(mine) and alike:
-            machine = model.machine.with_memory_of(mine)
-            return Choice((model,), (machine,), Source.LEARNED, float(np.hypot(model.spread, 0.05)))
-    ranked = sorted(
-        (m for m in fitting if m.machine.name not in THROTTLED), key=lambda m: m.machine.distance(mine)
+    own = sorted(
+        (m for m in fitting if m.machine.same_chip(mine)),
+        key=lambda m: (m.machine.name != mine.name, abs(m.machine.memory_gbps - mine.memory_gbps)),
     )
-    nearest = tuple(ranked[:RELATIVES])
+    alike = same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
+    if own and alike:
+        machine = own[0].machine.with_memory_of(mine)
+        spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
+        return Choice((own[0],), (machine,), Source.LEARNED, spread)
+    ranked = sorted(
+        (m for m in fitting if m.machine.name not in THROTTLED or mine.architecture in THROTTLED_SIBLINGS),
+        key=lambda m: m.machine.distance(mine),
+    )
+    nearest = tuple(ranked[: RELATIVES.get(fitting[0].dtype, 1)])
     mine = _sustained(mine, nearest[0].dtype)
     base = TRANSFER_SPREAD.get(fitting[0].family, USUAL_TRANSFER_SPREAD)
     spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
@@ -123,10 +134,11 @@ def _choice(fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, *, same_
 
 def _sustained(machine: Machine, dtype: str) -> Machine:
     """The machine with the arithmetic it keeps up, as far as its relatives' figures do not show it."""
-    share = SUSTAINED.get(machine.name, 1.0)
+    unit = "fp32" if dtype in ("fp32", "fp64") else "tensor"
+    share = SUSTAINED.get((machine.name, unit), 1.0) * SUSTAINED.get((machine.architecture, unit), 1.0)
     wide = machine.architecture in DUAL_ISSUE or (
         machine.architecture == "ampere" and machine.sms != GA100_SMS
     )
-    if dtype == "fp32" and wide:
+    if unit == "fp32" and wide:
         share *= DUAL_ISSUE_REACH
     return replace(machine, tflops=machine.tflops * share)
