@@ -1,0 +1,56 @@
+"""``stepsight inspect``: look into traces (or, as a subcommand, into index files)."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import click
+
+from stepsight.errors import InputError
+
+
+class TracesOrIndices(click.Command):
+    """``inspect indices FILE`` goes to the command for index files; anything else is traces."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] == "indices":
+            ctx.meta["stepsight.indices"] = args[1:]
+            return super().parse_args(ctx, ["."])
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        rest = ctx.meta.get("stepsight.indices")
+        if rest is None:
+            return super().invoke(ctx)
+        other = importlib.import_module("stepsight.commands.inspect_indices").command
+        with other.make_context("indices", list(rest), parent=ctx) as sub:
+            return other.invoke(sub)
+
+
+@click.command("inspect", cls=TracesOrIndices)
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the same figures here.")
+def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
+    """Look into TRACES: profiler files or folders of one run (`inspect indices FILE` for index files).
+
+    Shows step times on the GPU's own clock, busy and idle time and exposed communication per
+    rank, stragglers, top operators and kernels, host overheads, the critical path, and which
+    models would time the kernels.
+    """
+    from stepsight.trace.inspection import inspect_run
+    from stepsight.trace.inspection_view import as_page, show
+    from stepsight.trace.run import load_trace
+
+    if html and not html.absolute().parent.is_dir():
+        raise InputError(str(html), "its folder does not exist", "make the folder first")
+    inspection = inspect_run(load_trace(traces))
+    if html:
+        html.write_text(as_page(inspection), encoding="utf-8")
+    if as_json:
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(inspection), indent=2).decode())
+        return
+    show(inspection)
