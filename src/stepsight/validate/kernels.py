@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +47,12 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """
     measured = list(_event_rows(data))
     found = [_score(part, rows) for part in measured]
-    found += _gpu_left_out([p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED])
+    blind = list(_gpu_left_out(p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED))
     if rows == "heldout":
-        found += _serving()
+        serving, unseen = _serving()
+        found += serving
+        blind += unseen
+    found += _left_out_scores(blind)
     from stepsight.validate.dlrm_kernels import dlrm_scores
 
     return [score for score in found if score.rows] + dlrm_scores(data)
@@ -109,9 +113,18 @@ def _target(part: Measured) -> tuple[float | None, float | None]:
     return GEMM_TARGET if judged else (None, None)
 
 
-def _gpu_left_out(parts: Iterable[Measured]) -> list[Score]:
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """A GPU's rows as the models of the other GPUs time them."""
+
+    name: str
+    predicted: FloatArray
+    measured: FloatArray
+    used: str
+
+
+def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Blind]:
     """Each GPU timed by the models of the others alone, as an unmeasured GPU would be."""
-    found = []
     for part in parts:
         spec = load_gpu(part.gpu)
         models = KernelModels.for_gpu(spec)
@@ -123,26 +136,36 @@ def _gpu_left_out(parts: Iterable[Measured]) -> list[Score]:
         above = ABOVE_US if part.timed_by_events else CLEAR_US
         shown = part.time_us > above
         blind = KernelModels(spec, strangers, models.streams)
-        path = models.event_path(part.batch)[0]
         kernel_us = blind.estimate_batch(part.batch.take(np.nonzero(shown)[0])).time_us
+        path = models.event_path(part.batch.take(np.arange(1)))[0]
         predicted = path.reading_us(kernel_us) if part.timed_by_events else kernel_us
-        name = f"GPU left out: gemm {part.batch.dtype} {part.variant} {part.gpu}"
-        used = f"all shapes above {above:.0f} µs"
-        found.append(_scored(name, predicted, part.time_us[shown], used, *LEFT_OUT_TARGET))
-    return found
+        name = f"gemm {part.batch.dtype} {part.variant} {part.gpu}"
+        yield Blind(name, predicted, part.time_us[shown], f"all shapes above {above:.0f} µs")
 
 
-def _serving() -> list[Score]:
+def _left_out_scores(blind: Sequence[Blind]) -> list[Score]:
+    """One line per GPU, and one over all rows of all GPUs."""
+    if not blind:
+        return []
+    found = [_scored(f"GPU left out: {b.name}", b.predicted, b.measured, b.used, None, None) for b in blind]
+    predicted = np.concatenate([b.predicted for b in blind])
+    measured = np.concatenate([b.measured for b in blind])
+    used = f"all rows of the {len(blind)} lines above"
+    return [*found, _scored("GPU left out: gemm, all", predicted, measured, used, *LEFT_OUT_TARGET)]
+
+
+def _serving() -> tuple[list[Score], list[Blind]]:
     """GEMM and attention of the aiconfigurator-core tables; nothing where it is not installed."""
-    found = []
+    found: list[Score] = []
+    blind: list[Blind] = []
     try:
         for gpu in SERVING_SYSTEMS:
             gemm = list(serving_gemm(gpu, "bf16"))
             found += [_score(part, "heldout") for part in gemm]
             found += [_score(part, "heldout") for part in serving_gemm(gpu, "fp8")]
             found += [_score(part, "heldout") for part in serving_attention(gpu)]
-            found += _gpu_left_out(gemm[:1])
+            blind += _gpu_left_out(gemm[:1])
     except InputError as error:
         if "aiconfigurator" not in error.where:
             raise
-    return found
+    return found, blind
