@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from math import prod
 
@@ -33,6 +33,8 @@ _ROW_KERNELS = (
     ("bn_bw", "batch_norm_backward"), ("bn_fw", "batch_norm"),
 )  # fmt: skip
 """Kernels that work on rows, by what their names hold; the rows' length does not show."""
+UNKNOWN_SIZE = "gemm of unknown size"
+"""The name of a GEMM whose grid says nothing: persistent kernels have one block per processor."""
 _UNKNOWN_K = 1024
 """Where not even a gradient shows the reduced size: a common hidden size."""
 
@@ -40,7 +42,7 @@ _UNKNOWN_K = 1024
 def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: Event) -> Kernel:
     """A kernel by its grid: an estimate of its sizes, never of its time."""
     name = op.name if op else ""
-    dtype = _dtype(event.name)
+    dtype = _dtype(event.name) if not event.name.startswith("triton") else _common_dtype(linked)
     tile = _TILE.search(event.name)
     if _GEMM.search(event.name) and tile and event.grid():
         return _gemm(linked, launch, event, dtype, int(tile[1]), int(tile[2]))
@@ -51,7 +53,7 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     if "reduce_kernel" in event.name:
         return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
     for word, family in _ROW_KERNELS:
-        if word in event.name:
+        if word in event.name and not event.name.startswith("triton"):
             return Kernel.of(family, dtype, name=name, rows=max(elements / 128, 1), cols=128)
     if "dropout_kernel" in event.name:
         return Kernel.of("dropout", dtype, name=name, elements=4 * elements)
@@ -130,13 +132,24 @@ def _dtype(name: str) -> str:
     return "tf32" if "s1688" in name or "tf32" in name else "fp32"
 
 
+def _common_dtype(linked: LinkedTrace) -> str:
+    """What the trace's matrix products compute in: its other kernels mostly stream the same."""
+    key = id(linked)
+    if key not in _DTYPES:
+        _DTYPES.clear()
+        seen = Counter(_dtype(x.gpu[0].name) for x in linked.launches if _GEMM.search(x.gpu[0].name))
+        _DTYPES[key] = seen.most_common(1)[0][0] if seen else "fp32"
+    return _DTYPES[key]
+
+
 def _gemm(linked: LinkedTrace, launch: Launch, event: Event, dtype: str, tile_m: int, tile_n: int) -> Kernel:
     grids = _grids(linked)
     across, down, batch = _tiles(event, tile_m, tile_n)
     k = grids.reduced_size(linked, launch, across, down)
     if not any("bmm" in e.name.lower() or "baddbmm" in e.name for e in linked.chain(launch.op)):
         batch = 1  # the grid's depth is the split of the sum
-    return Kernel.of("gemm", dtype, name="by grid", batch=batch, m=down, n=across, k=k)
+    name = UNKNOWN_SIZE if "nvjet" in event.name or k == _UNKNOWN_K else "by grid"
+    return Kernel.of("gemm", dtype, name=name, batch=batch, m=down, n=across, k=k)
 
 
 def _tiles(event: Event, tile_m: int, tile_n: int) -> tuple[int, int, int]:
@@ -174,6 +187,7 @@ def _near(a: int, b: int) -> bool:
 
 
 _CACHE: dict[int, GemmGrids] = {}
+_DTYPES: dict[int, str] = {}
 
 
 def _grids(linked: LinkedTrace) -> GemmGrids:

@@ -45,7 +45,8 @@ def headline(seen: Inspection) -> list[str]:
     said = [
         f"{len(seen.files)} of {seen.world_size} ranks, {seen.device or 'GPU not named'}",
         f"step time {milliseconds(seen.measured_us)} (GPU timeline; steps found by {seen.found_by})",
-        f"{seen.link_rate:.1%} of kernels linked to their operator; {seen.orphans} launched before the recording",
+        f"{seen.link_rate:.1%} of kernels linked to their operator",
+        f"{seen.orphans} kernels were launched before the recording began",
     ]
     if seen.straggler is not None:
         said.append(f"rank {seen.straggler} is the one the others wait for")

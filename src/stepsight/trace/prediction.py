@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from stepsight.overheads.gather import Gathered
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
@@ -26,30 +27,34 @@ PREFIX = "platform."
 
 
 def trace_job(
-    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL, shared: Overheads | None = None
-) -> Job:
-    """One step of a run as a job, with host times from ``overheads``."""
+    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
+    shared: Overheads | Gathered | None = None,
+) -> Job:  # fmt: skip
+    """One step of a run as a job, with host times from ``overheads``.
+
+    ``shared`` holds other workloads' host times: a table, or their gathered samples.
+    """
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
-    if overheads == SHARED and shared is not None:
+    if overheads == SHARED and isinstance(shared, Gathered):
+        programs = {rank: with_individual(p, shared) for rank, p in programs.items()}
+    elif overheads == SHARED and shared is not None:
         programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
     elif overheads == INDIVIDUAL:
-        programs = _with_others(run, step, programs, shared)
+        programs = _with_others(run, step, programs)
     return job_of(run, programs)
 
 
-def _with_others(
-    run: TraceRun, step: int, programs: dict[int, StepProgram], fallback: Overheads | None
-) -> dict[int, StepProgram]:
+def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:
     """Host times from the other clean steps; with one step only, from the other ranks."""
     others = [s for s in clean_steps(run) if s != step]
     if others:
         pools = {r.rank: gathered(rank_program(run, r, s) for s in others) for r in run.ranks}
-        return {r: with_individual(p, pools[r], fallback) for r, p in programs.items()}
+        return {r: with_individual(p, pools[r]) for r, p in programs.items()}
     if len(programs) < 2:
         return programs
     return {
-        r: with_individual(p, gathered(q for other, q in programs.items() if other != r), fallback)
+        r: with_individual(p, gathered(q for other, q in programs.items() if other != r))
         for r, p in programs.items()
     }
 
@@ -57,7 +62,7 @@ def _with_others(
 def predict_trace(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
-    overheads: str | None = None, shared: Overheads | None = None,
+    overheads: str | None = None, shared: Overheads | Gathered | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict (or with ``replay``, rebuild) a step of a trace.
 

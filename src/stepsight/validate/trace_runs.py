@@ -30,6 +30,9 @@ class ScoredRun:
     run: TraceRun
     kind: str
     left_out: str = ""
+    host: str = ""
+    """The collection it came with: traces of one collection share a host."""
+    workload: str = ""
 
     @property
     def measured_us(self) -> float:
@@ -58,7 +61,8 @@ def scored_runs(folder: Path) -> Iterator[ScoredRun]:
         traces = [t for t in _traces(files) if t.path in wanted]
         run = run_of(sorted(traces, key=lambda t: t.rank or 0))
         if _not_scored(run) is None:
-            yield ScoredRun(_name(folder, headers[0].path), run, kind_of(run), _left_out(run))
+            host, workload = _collection(folder, headers[0].path)
+            yield ScoredRun(_name(folder, headers[0].path), run, kind_of(run), _left_out(run), host, workload)
 
 
 def _traces(paths: list[Path]) -> Iterator[KinetoTrace]:
@@ -85,6 +89,12 @@ def _place(groups: list[list[_Header]], trace: _Header) -> None:
 def _start(trace: KinetoTrace) -> float:
     firsts = [events[0].ts for events in (trace.runtime, trace.host_ops, trace.gpu) if events]
     return trace.base_us + min(firsts)
+
+
+def _collection(folder: Path, path: str) -> tuple[str, str]:
+    file = Path(path.split("::")[0])
+    inside = file.relative_to(folder).parts if file.is_relative_to(folder) else file.parts
+    return inside[0], "/".join(inside[:-1])
 
 
 def _name(folder: Path, path: str) -> str:
