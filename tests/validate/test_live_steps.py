@@ -21,7 +21,7 @@ from stepsight.validate.live_steps import (
 
 
 def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:
-    return LiveRow(name, kind, predicted, predicted / 2, passes)
+    return LiveRow(name, kind, predicted, predicted / 2, sum(passes) / len(passes), passes)
 
 
 def test_every_workload_is_measured_in_every_pass(tmp_path: Path) -> None:

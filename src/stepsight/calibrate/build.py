@@ -34,7 +34,7 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
     platform = load_platform(folder)
     rehearsals = [
         Rehearsal.of(parse_workload(dict(r["document"]), r["name"]), step_us(r["steps_us"]), platform, device)
-        for r in samples.get(REHEARSAL, ())
+        for r in _pooled(samples.get(REHEARSAL, ()))
     ]
     in_step = find_factors(rehearsals, platform)
     write_folder(folder, name, device, ranks, fitted, in_step, notes)
@@ -46,6 +46,15 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
     }
 
 
+def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row a workload, with the blocks of all its passes."""
+    pooled: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        held = pooled.setdefault(row["name"], {**row, "steps_us": []})
+        held["steps_us"] = held["steps_us"] + list(row["steps_us"])
+    return list(pooled.values())
+
+
 def _notes(
     samples: Mapping[str, Sequence[Mapping[str, Any]]],
     repeat: Mapping[str, Mapping[str, float]],
@@ -53,7 +62,8 @@ def _notes(
     ranks: int,
 ) -> dict[str, Any]:
     """How quiet the machine was, in figures."""
-    blocks = [[np.log(step_us([b])) for b in r["steps_us"]] for r in samples.get(REHEARSAL, ())]
+    rehearsed = _pooled(samples.get(REHEARSAL, ()))
+    blocks = [[np.log(step_us([b])) for b in r["steps_us"]] for r in rehearsed]
     step = float(np.median([np.std(b) for b in blocks])) if blocks else 0.0
     states = list(samples.get(NOISE, ()))
     stolen = 0.0

@@ -33,7 +33,8 @@ class Amounts:
     dlrms: int = 16
     transformers: int = 12
     steps: int = 8
-    blocks: int = 4
+    blocks: int = 2
+    passes: int = 2
 
     @classmethod
     def within(cls, budget_s: float) -> Amounts:
@@ -43,7 +44,7 @@ class Amounts:
         return cls(
             kernels=round(full.kernels * share), tables=round(full.tables * share),
             dlrms=max(3, round(full.dlrms * share)), transformers=max(3, round(full.transformers * share)),
-            blocks=full.blocks if share > 0.5 else 2,
+            passes=full.passes if share > 0.5 else 1,
             kernel_repeats=full.kernel_repeats if share > 0.5 else 5,
         )  # fmt: skip
 

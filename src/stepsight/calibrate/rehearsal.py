@@ -107,13 +107,15 @@ def find_factors(rehearsals: Sequence[Rehearsal], platform: Platform) -> InStep:
     if not rehearsals:
         return InStep(dict.fromkeys(KINDS, 1.0), {}, {})
     first = _errors(rehearsals, x, platform)
-    for _ in range(TURNS):
+    slope = np.zeros((len(rehearsals), len(x)))
+    for turn in range(TURNS):
         errors = _errors(rehearsals, x, platform)
         weight = 1 / (NOISE**2 + (0.5 * errors) ** 2)  # a step that was disturbed must not bend the rest
-        slope = np.stack(
-            [(_errors(rehearsals, x + STEP * unit, platform) - errors) / STEP for unit in np.eye(len(x))],
-            axis=1,
-        )
+        if turn % 2 == 0:  # the slopes change little from one turn to the next
+            slope = np.stack(
+                [(_errors(rehearsals, x + STEP * unit, platform) - errors) / STEP for unit in np.eye(len(x))],
+                axis=1,
+            )
         normal = slope.T @ (weight[:, None] * slope) + np.diag(PRIOR**-2.0)
         move = np.linalg.solve(normal, -slope.T @ (weight * errors) - x / PRIOR**2)
         x = x + np.clip(move, -0.5, 0.5)

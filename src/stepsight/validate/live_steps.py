@@ -40,11 +40,8 @@ class LiveRow:
     kind: str
     predicted_us: float
     naive_us: float
+    measured_us: float
     passes_us: tuple[float, ...]
-
-    @property
-    def measured_us(self) -> float:
-        return float(np.mean(self.passes_us))
 
     @property
     def error(self) -> float:
@@ -122,16 +119,17 @@ def measure_group(
 
 def rows_of(journal: Journal) -> list[LiveRow]:
     """Every workload that was predicted and then measured in all passes."""
-    measured: dict[str, dict[int, float]] = {}
+    measured: dict[str, dict[int, Any]] = {}
     for sample in journal.of(MEASURED):
-        measured.setdefault(sample["name"], {})[sample["pass"]] = step_us(sample["steps_us"])
-    return [
-        LiveRow(
-            p["name"], p["kind"], p["predicted_us"], p["naive_us"], tuple(times[i] for i in sorted(times))
-        )
-        for p in journal.of(PREDICTED)
-        if len(times := measured.get(p["name"], {})) == PASSES
-    ]
+        measured.setdefault(sample["name"], {})[sample["pass"]] = sample["steps_us"]
+    rows = []
+    for p in journal.of(PREDICTED):
+        blocks = [steps for _, steps in sorted(measured.get(p["name"], {}).items())]
+        if len(blocks) == PASSES:
+            together = step_us([block for steps in blocks for block in steps])
+            passes = tuple(step_us(steps) for steps in blocks)
+            rows.append(LiveRow(p["name"], p["kind"], p["predicted_us"], p["naive_us"], together, passes))
+    return rows
 
 
 def skew_correlations(rows: Sequence[LiveRow]) -> dict[str, float]:
