@@ -108,14 +108,15 @@ class KernelModels:
     def event_path(self, batch: Batch) -> list[EventPath]:
         """What CUDA events around each operator would add to its kernel (see `EventPath`)."""
         paths = [EventPath()] * len(batch)
+        mine = Machine.of(self.spec, "fp32")
+        stream = min(self.streams, key=lambda s: s.machine.distance(mine), default=None)
         for variant, rows in _variants(batch):
             chosen = self._choice(batch.family, batch.dtype, variant)
-            fitted, _ = self._stream()
-            for i in rows:
+            for i in rows.tolist():
                 if chosen is not None:
                     paths[i] = chosen.models[0].path
-                elif fitted is not None:
-                    paths[i] = fitted.path.get(batch.names[i], EventPath())
+                elif stream is not None:
+                    paths[i] = stream.path_of(batch.names[i])
         return paths
 
     def _distinct(self, batch: Batch, chosen: Choice) -> Estimates:

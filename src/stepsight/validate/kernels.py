@@ -14,12 +14,11 @@ from stepsight.kernels.fit.sources import (
     SERVING_SYSTEMS,
     Measured,
     measured_rows,
-    read_parquet,
     serving_attention,
     serving_gemm,
 )
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.table_files import TableTimes
+from stepsight.kernels.table_files import TableTimes, read_table
 from stepsight.kernels.tables import Rows
 from stepsight.platform.gpus import load_gpu
 from stepsight.validate.score import Score
@@ -62,7 +61,7 @@ def _event_rows(data: Path) -> Iterator[Measured]:
     for name in TABLES:
         path = data / "kernels" / f"{name}.parquet"
         if path.is_file():
-            table = read_parquet(path)
+            table = read_table(path)
             yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), path.name)
 
 

@@ -15,6 +15,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.fit.split import held_out
+from stepsight.kernels.table_files import read_table
 from stepsight.kernels.tables import Rows, Table, rows_of
 
 SHAPE_KEYS = {
@@ -51,16 +52,6 @@ class Measured:
     held_out: npt.NDArray[np.bool_]
 
 
-def read_parquet(path: Path) -> Table:
-    """A parquet file as columns."""
-    if not path.is_file():
-        raise InputError(str(path), "no such file", "point --data at the folder of measured tables")
-    import pyarrow.parquet as parquet
-
-    table = parquet.read_table(path)
-    return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-
-
 def measured_rows(
     table: Table, time_us: FloatArray, source: str, keys: Sequence[str] | None = None, gpu: str | None = None
 ) -> Iterator[Measured]:
@@ -87,7 +78,7 @@ def _measured(
 def event_tables(data: Path) -> Iterator[Measured]:
     """The fp32 tables that CUDA events timed: GEMM, vector, conv2d."""
     for name in ("gemm_fp32", "vector_fp32", "conv_fp32"):
-        table = read_parquet(data / "kernels" / f"{name}.parquet")
+        table = read_table(data / "kernels" / f"{name}.parquet")
         yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), f"{name}.parquet")
 
 
@@ -105,7 +96,7 @@ def serving_gemm(gpu: str, dtype: str) -> Iterator[Measured]:
     """bf16 or fp8 GEMM of one GPU, all stacks; whole (n, k) pairs are held out."""
     label = {"bf16": "bfloat16", "fp8": "fp8"}[dtype]
     for path in _serving_files(gpu, "gemm", "gemm_perf.parquet"):
-        table = read_parquet(path)
+        table = read_table(path)
         kept = np.asarray(table["gemm_dtype"]) == label
         if kept.any():
             yield from _serving(table, kept, gpu, path, ("n", "k"))
@@ -118,7 +109,7 @@ def serving_attention(gpu: str) -> Iterator[Measured]:
         ("encoder_attention", "encoder_attention_perf.parquet"),
     ):
         for path in _serving_files(gpu, folder, file):
-            table = read_parquet(path)
+            table = read_table(path)
             kept = np.asarray(table["attn_dtype"]) == "bfloat16"
             for key, test in (("kv_cache_dtype", "bfloat16"), ("step", 0)):
                 if key in table:
