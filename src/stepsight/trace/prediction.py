@@ -38,7 +38,7 @@ def trace_job(
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     if overheads == SHARED and isinstance(shared, Gathered):
         programs = {rank: with_individual(p, shared) for rank, p in programs.items()}
-    elif overheads == SHARED and shared is not None:
+    elif overheads == SHARED and isinstance(shared, Overheads):
         programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
     elif overheads == INDIVIDUAL:
         programs = _with_others(run, step, programs)
