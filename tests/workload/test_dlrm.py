@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.sharding.plan import COLUMN_WISE, Plan, Shard
+from stepsight.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard
 from stepsight.workload.dlrm import DlrmWorkload
 from stepsight.workload.files import load_workload
 from stepsight.workload.program import COMPUTE, Op, Wait
@@ -108,6 +108,42 @@ def test_column_parts_of_a_table_are_put_together_again() -> None:
     names = [op.name for op in job.programs[0].ops]
     assert "aten::split_with_sizes" in names
     assert names.count("aten::cat") == 3
+
+
+def test_row_parts_of_a_table_are_partial_sums_and_share_its_lookups() -> None:
+    workload = dlrm("tables.count=1", "parallel.ranks=2")
+    table = workload.tables[0]
+    top = Shard(table.name, 0, (0, 128), (0, 250_000), ROW_WISE)
+    rest = Shard(table.name, 1, (0, 128), (250_000, table.rows), ROW_WISE)
+    split = workload.with_plan(Plan(2, (top, rest)))
+    job = split.job()
+    looked_up = [p.ops[split.plan_ops().lookup_forward].kernels[0].lookup for p in job.programs]
+    assert [lookup.tables[0].pooling for lookup in looked_up if lookup] == [5.0, 15.0]
+    assert "aten::add" in [op.name for op in job.programs[0].ops]
+
+
+def test_a_replicated_table_is_looked_up_locally_and_its_gradient_reduced() -> None:
+    workload = dlrm("tables.count=2", "parallel.ranks=2")
+    first, second = workload.tables
+    whole = ((0, 128), (0, first.rows))
+    shards = (Shard(first.name, 0, *whole), *(Shard(second.name, r, *whole, DATA_PARALLEL) for r in (0, 1)))
+    mixed = workload.with_plan(Plan(2, shards))
+    ops, marks = mixed.job().programs[0].ops, mixed.plan_ops()
+    lookup = ops[marks.lookup_forward].kernels[0].lookup
+    assert lookup is not None
+    assert [part.batch for part in lookup.tables] == [4096, 2048]
+    sent = _collective(ops[_known(marks.alltoall_forward)])
+    assert sent.tolist() == [[128 * 2048 * 4.0] * 2, [0.0, 0.0]]
+    after = [op.collective for op in ops[marks.lookup_backward :] if op.collective]
+    assert [c.bytes for c in after] == [first.rows * 128 * 4]
+
+
+def test_indices_are_sent_first_where_each_rank_reads_its_own_samples() -> None:
+    here = [op.collective for op in dlrm("parallel.input_dist=true").job().programs[0].ops if op.collective]
+    assert [c.name for c in here[:3]] == ["lengths", "indices", "pooled"]
+    assert here[1].bytes == 4096 * 8 * 20 / 4 * 8
+    blocking = [op for op in dlrm("parallel.input_dist=true").job().programs[0].ops if op.blocks_host]
+    assert len(blocking) == 1
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -19,7 +19,7 @@ from stepsight.run.models.llama import Llama
 from stepsight.run.models.xlnet import Xlnet
 from stepsight.workload.dlrm import DlrmWorkload
 from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.embeddings import rank_lookup
+from stepsight.workload.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
 from stepsight.workload.training import Training
 from stepsight.workload.transformer_config import TransformerConfig
@@ -106,6 +106,9 @@ def _optimizer(training: Training, module: torch.nn.Module) -> torch.optim.Optim
 def _dlrm(
     c: DlrmConfig, rank: int, device: str, batches: int, generator: np.random.Generator
 ) -> tuple[torch.nn.Module, list[Any]]:
+    if c.input_dist or replicated(c.plan):
+        problem = "input_dist and data-parallel tables can be predicted, not run"
+        raise InputError(c.source, problem, "leave input_dist out; shard by table, columns or rows")
     lookup = rank_lookup(c, c.plan, rank, fused=False)
     tables = LocalTables(lookup, c.batch, device)
     made = []

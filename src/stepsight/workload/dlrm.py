@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.tables import Table
-from stepsight.workload import embeddings
+from stepsight.workload import embeddings, exchange
 from stepsight.workload.dlrm_config import DlrmConfig
 from stepsight.workload.embeddings import PlanOps
 from stepsight.workload.interactions import interact, interaction_width
@@ -25,6 +25,7 @@ from stepsight.workload.program import Job, Op, RankProgram
 from stepsight.workload.step import train_step
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
+from stepsight.workload.views import cat
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
                 ops[at] = op
         for at, back in ((marks.alltoall_forward, False), (marks.alltoall_backward, True)):
             if at is not None:
-                ops[at] = replace(ops[at], calls=(embeddings.alltoall_call(config, rank, backward=back),))
+                ops[at] = replace(ops[at], calls=(exchange.alltoall_call(config, rank, backward=back),))
         order.append(programs.setdefault(own, RankProgram(tuple(ops), f"rank {rank}")))
     return Job.of(order), marks
 
@@ -114,11 +115,15 @@ def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
 def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]) -> Tensor:
     dense, target = _inputs(tape, config, own)
     width = sum(embeddings.columns(config.plan, config.tables, 0))
-    pooled = embeddings.lookup(tape, config, (own[2], own[3]), width)
-    exchange = embeddings.exchange_start(tape, config, config.plan, pooled) if config.ranks > 1 else None
+    if config.input_dist and config.ranks > 1 and tape.device == "cuda":
+        exchange.distribute_inputs(tape, config)
+    pooled, own_part = embeddings.lookup(tape, config, (own[2], own[3]), width)
+    under_way = exchange.exchange_start(tape, config, config.plan, pooled) if config.ranks > 1 else None
     x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
-    if exchange is not None:
-        pooled = embeddings.exchange_finish(tape, config, config.plan, *exchange)
+    if under_way is not None:
+        pooled = exchange.exchange_finish(tape, config, config.plan, *under_way)
+    if own_part.elements:
+        pooled = cat(tape, (pooled, own_part), 1)
     with tape.scope("interaction"):
         joined = interact(tape, config, x, pooled, parameters.interaction)
     logits = mlp(tape, "top", joined, parameters.top, last_relu=False)

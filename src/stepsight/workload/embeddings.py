@@ -1,8 +1,7 @@
-"""The sharded embedding part of a DLRM: lookups, and the all_to_all that carries them.
+"""The sharded embedding part of a DLRM: what each rank looks up and updates.
 
-Each rank looks up its own tables (or parts of tables) for the whole batch; an all_to_all
-gives every rank all tables for its own samples. The backward pass sends gradients the
-other way and updates the rows in place (a fused sparse update).
+Each rank looks up its own tables (or parts of tables) for the whole batch; the backward
+pass updates the rows in place (a fused sparse update).
 """
 
 from __future__ import annotations
@@ -10,19 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
-from stepsight.sharding.plan import COLUMN_WISE, DATA_PARALLEL, Plan, Shard
+from stepsight.sharding.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.sharding.tables import Table
 from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.pointwise import add
 from stepsight.workload.program import COMM, COMPUTE, Call, Collective, Kernel, Op, Wait
 from stepsight.workload.tape import EVALUATE, Tape
 from stepsight.workload.tensor import Tensor
-from stepsight.workload.views import cat, clone, concatenated, given, split, view
 
 LOOKUP = "LookupFunction"
 INDEX_BYTES = 8
@@ -42,9 +36,17 @@ class PlanOps:
 
 
 def columns(plan: Plan, tables: Sequence[Table], rank: int) -> list[int]:
-    """Pooled output columns of each of a rank's shards, in the order of its lookup."""
+    """Pooled columns that a rank sends: one number per shard, in the order of its lookup.
+
+    Data-parallel tables are looked up by every rank for its own samples and sent nowhere.
+    """
     features = {table.name: table.features for table in tables}
-    return [shard.width * features[shard.table] for shard in plan.on_rank(rank)]
+    return [s.width * features[s.table] for s in plan.on_rank(rank) if s.kind != DATA_PARALLEL]
+
+
+def replicated(plan: Plan) -> list[Shard]:
+    """The data-parallel tables, as every rank holds them."""
+    return [shard for shard in plan.on_rank(0) if shard.kind == DATA_PARALLEL]
 
 
 def rank_lookup(config: DlrmConfig, plan: Plan, rank: int, *, fused: bool) -> Lookup:
@@ -66,27 +68,13 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
     )
 
 
-def send_bytes(config: DlrmConfig, plan: Plan) -> FloatArray:
-    """Bytes of pooled embeddings from each rank (row) to each (column): whole tables, own samples."""
-    width = [sum(columns(plan, config.tables, rank)) for rank in range(config.ranks)]
-    row = np.asarray(width, dtype=np.float64) * config.batch_per_rank * 4
-    return np.repeat(row[:, None], config.ranks, axis=1)
-
-
-def alltoall(config: DlrmConfig, plan: Plan, *, backward: bool) -> Collective:
-    """The exchange of pooled embeddings, or of their gradients."""
-    sent = send_bytes(config, plan)
-    if backward:
-        sent = np.ascontiguousarray(sent.T)
-    kind = "all_to_all" if np.ptp(sent) == 0 else "all_to_allv"
-    largest = float(max(sent.sum(axis=1).max(), sent.sum(axis=0).max()))
-    return Collective(kind, largest, send_bytes=sent, name="gradients" if backward else "pooled")
-
-
 def index_copies(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
-    """Indices and offsets of a rank's tables to its device."""
+    """Indices and offsets to the device: of the rank's tables, or (``input_dist``) of its samples."""
     indices = sum(part.lookups for part in lookup.tables)
     offsets = sum(part.batch for part in lookup.tables) + 1
+    if config.input_dist:
+        indices = config.batch_per_rank * sum(table.lookups for table in config.tables)
+        offsets = config.batch_per_rank * sum(table.features for table in config.tables) + 1
     return copy_to_device("indices", round(indices)), copy_to_device("offsets", offsets)
 
 
@@ -148,9 +136,11 @@ def _scatter_shapes(part: TableLookup) -> tuple[tuple[int, ...], ...]:
     return (part.rows, part.dim), moved, moved
 
 
-def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> Tensor:
-    """The pooled embeddings of the local tables for the whole batch."""
+def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> tuple[Tensor, Tensor]:
+    """Pooled embeddings: of the sharded tables for the whole batch, of replicated ones for the own part."""
+    own = replicated(config.plan)
     out = Tensor.new((config.batch, width))
+    local = Tensor.new((config.batch_per_rank, sum(shard.width for shard in own)))
     tape.marks["lookup_forward"] = len(tape.ops)
     with tape.op(LOOKUP):
         tape.adopt(ops[0])
@@ -158,88 +148,22 @@ def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> Te
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             tape.marks["lookup_backward"] = len(tape.ops)
             tape.adopt(ops[1])
+            if own and config.ranks > 1:
+                _reduce_replicas(tape, own)
             return (None,)
 
-        tape.record(f"{LOOKUP}Backward", (tape.leaf("tables"),), (out,), rule)
-    return out
+        tape.record(f"{LOOKUP}Backward", (tape.leaf("tables"),), (out, local), rule)
+    return out, local
 
 
-def alltoall_call(config: DlrmConfig, rank: int, *, backward: bool) -> Call:
-    """The exchange as one rank calls it: the values it receives and the values it sends."""
-    width = sum(columns(config.plan, config.tables, rank))
-    everywhere = sum(sum(columns(config.plan, config.tables, r)) for r in range(config.ranks))
-    own, others = (config.batch * width,), (config.batch_per_rank * everywhere,)
-    return Call("c10d::alltoall_base_", (own, others) if backward else (others, own))
-
-
-def exchange_start(tape: Tape, config: DlrmConfig, plan: Plan, pooled: Tensor) -> tuple[Tensor, int]:
-    """Starts the all_to_all; its gradient waits for the exchange of gradients."""
-    with tape.op("All2All_Pooled_Req", (pooled,)):
-        received = Tensor.new((_received(config, plan),))
-        started = tape.communicate(alltoall(config, plan, backward=False), Wait(COMM, COMPUTE))
-
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            tape.wait(Wait(COMPUTE, tape.marks["alltoall_backward"]))
-            return (Tensor.new(pooled.shape),)
-
-        tape.record("All2All_Pooled_ReqBackward", (pooled,), (received,), rule)
-    tape.marks["alltoall_forward"] = started
-    return received, started
-
-
-def exchange_finish(tape: Tape, config: DlrmConfig, plan: Plan, received: Tensor, started: int) -> Tensor:
-    """Waits for the all_to_all and lays the tables of all ranks side by side for the own samples."""
-    local = config.batch_per_rank
-    widths = [sum(columns(plan, config.tables, rank)) for rank in range(config.ranks)]
-    with tape.op("All2All_Pooled_Wait", (received,)):
-        tape.wait(Wait(COMPUTE, started))
-        parts = [Tensor.new((local, width)) for width in widths]
-        out = concatenated(tape, parts, 1)
-
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
-            pieces = [grad.alias((local, width), grad.strides) for width in widths]
-            flat = [view(tape, p if p.is_contiguous() else clone(tape, p), -1) for p in pieces]
-            send = concatenated(tape, flat, 0)
-            with tape.suspended_op(), tape.op("c10d::alltoall_base_", (send,)):
-                collective = alltoall(config, plan, backward=True)
-                tape.marks["alltoall_backward"] = tape.communicate(collective, Wait(COMM, COMPUTE))
-            return (Tensor.new(received.shape),)
-
-        tape.record("All2All_Pooled_WaitBackward", (received,), (out,), rule)
-    return out
-
-
-def _received(config: DlrmConfig, plan: Plan) -> int:
-    total = sum(sum(columns(plan, config.tables, rank)) for rank in range(config.ranks))
-    return total * config.batch_per_rank
-
-
-def whole_tables(tape: Tape, config: DlrmConfig, plan: Plan, pooled: Tensor) -> list[Tensor]:
-    """One tensor per table (samples × dim) out of the side-by-side shards of all ranks."""
-    shards = [shard for rank in range(config.ranks) for shard in plan.on_rank(rank)]
-    widths = [width for rank in range(config.ranks) for width in columns(plan, config.tables, rank)]
-    pieces = split(tape, pooled, widths, 1)
-    of_table: dict[str, list[Tensor]] = {}
-    for shard, piece in zip(shards, pieces, strict=True):
-        of_table.setdefault(shard.table, []).append(piece)
-    kind = {shard.table: shard.kind for shard in shards}
-    return [_whole(tape, kind[name], parts) for name, parts in of_table.items()]
-
-
-def shard_tables(plan: Plan) -> list[str]:
-    """The tables' names in the order in which `whole_tables` returns them."""
-    shards = [shard for rank in range(plan.ranks) for shard in plan.on_rank(rank)]
-    return list(dict.fromkeys(shard.table for shard in shards))
-
-
-def _whole(tape: Tape, kind: str, parts: Sequence[Tensor]) -> Tensor:
-    """Column parts stand side by side; row parts are partial sums of the same columns."""
-    if len(parts) == 1:
-        return parts[0]
-    if kind == COLUMN_WISE:
-        return cat(tape, parts, 1)
-    total = parts[0]
-    for part in parts[1:]:
-        total = add(tape, total, part)
-    return total
+def _reduce_replicas(tape: Tape, own: Sequence[Shard]) -> None:
+    """Dense gradients of replicated tables are summed over all ranks before their update."""
+    size = float(sum(shard.width * shard.height for shard in own))
+    with tape.suspended_op():
+        with tape.op("c10d::allreduce_"):
+            collective = Collective("all_reduce", 4 * size, name="replicated tables")
+            started = tape.communicate(collective, Wait(COMM, COMPUTE))
+        with tape.op("aten::add_"):
+            tape.wait(Wait(COMPUTE, started))
+            tape.launch(Kernel.of("optimizer", name="update", elements=size, read_bytes=8 * size,
+                                  write_bytes=4 * size, tensors=len(own)))  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepsight.sharding.plan import table_kinds
 from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.embeddings import shard_tables, whole_tables
+from stepsight.workload.exchange import whole_tables
 from stepsight.workload.matmuls import bmm, linear
 from stepsight.workload.pointwise import add, mul
 from stepsight.workload.program import Kernel
@@ -31,7 +31,7 @@ def interact(
     if config.interaction == "dot":
         return _dot(tape, config, x, pooled, parameters)
     whole = set(table_kinds(config.plan).values()) <= {"table_wise"}
-    parts = [pooled] if whole else whole_tables(tape, config, config.plan, pooled)
+    parts = [pooled] if whole else list(whole_tables(tape, config, pooled).values())
     joined = cat(tape, (x, *parts), 1)
     if config.interaction == "dcnv2":
         return _cross(tape, joined, parameters)
@@ -48,12 +48,10 @@ def _dot(
     if whole and not projections:
         parts = [pooled]
     else:
-        parts = whole_tables(tape, config, config.plan, pooled)
         weights = {w.name: w for (w,) in projections}
-        names = shard_tables(config.plan)
         parts = [
             linear(tape, part, weights[f"projection.{name}"]) if f"projection.{name}" in weights else part
-            for name, part in zip(names, parts, strict=True)
+            for name, part in whole_tables(tape, config, pooled).items()
         ]
     vectors = view(tape, cat(tape, (x, *parts), 1), batch, -1, dim)
     products = bmm(tape, vectors, transpose(tape, vectors, 1, 2))

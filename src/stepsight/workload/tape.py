@@ -174,6 +174,12 @@ class Tape:
         tensor.node = Node(ACCUMULATE, float("inf"), (), lambda grads: (), (tensor,), tensor)
         return tensor
 
+    def received(self, *shape: int) -> Tensor:
+        """What another pipeline stage sent; its gradient goes back there."""
+        tensor = self.leaf("received", *shape)
+        tensor.storage.persistent = False
+        return tensor
+
     def save(self, *tensors: Tensor) -> None:
         """These are kept until the backward pass reads them."""
         for tensor in tensors:

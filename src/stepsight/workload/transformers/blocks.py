@@ -159,7 +159,7 @@ def token_embeddings(
     """Token plus position; a later pipeline stage (without ``positions``) receives its input instead."""
     with tape.scope("embeddings"):
         if tokens is None or positions is None:
-            return tape.leaf("received", c.batch_per_rank, c.sequence, c.hidden)
+            return tape.received(c.batch_per_rank, c.sequence, c.hidden)
         ids = buffer((c.batch_per_rank, c.sequence), "int64")
         place = buffer((1, c.sequence), "int64")
         x = add(tape, embedding(tape, tokens, ids), embedding(tape, positions, place))

@@ -84,7 +84,7 @@ def model(tape: Tape, c: TransformerConfig, part: Part | None = None) -> Callabl
 
 def _embeddings(tape: Tape, c: TransformerConfig, words: Tensor | None, positions: Tensor | None) -> Tensor:
     if words is None or positions is None:
-        return tape.leaf("received", c.sequence, c.batch_per_rank, c.hidden)
+        return tape.received(c.sequence, c.batch_per_rank, c.hidden)
     ids = buffer((c.batch_per_rank, c.sequence), "int64")
     x = leave(tape, embedding(tape, words, ids), c.tensor)
     x = add(tape, x, embedding(tape, positions, buffer((1, c.sequence), "int64")))
