@@ -187,6 +187,13 @@ def _serving_attention(table: Table, at: IntArray, where: str) -> list[Rows]:
         dims["kv"] = dims["kv"] + _numbers(table, "step", at, where)
     names = _words(table, "op_name", at) if "op_name" in table else ["context_attention"] * len(at)
     dims["causal"] = np.array([0.0 if "encoder" in name else 1.0 for name in names])
+    decoding = np.array(["generation" in name for name in names])
+    dims["q"] = np.where(decoding, 1.0, dims["q"])
+    if "window_size" in table:  # every query sees at most so many keys
+        window = _numbers(table, "window_size", at, where)
+        narrow = (window > 0) & (window < dims["kv"])
+        dims["kv"] = np.where(narrow, window, dims["kv"])
+        dims["causal"] = np.where(narrow | decoding, 0.0, dims["causal"])
     dtype = _dtype(table, at, "bf16")
     stacks = _words(table, "framework", at) if "framework" in table else None
     return [_rows("attention", dtype, dims, names, at, False, stacks)]
