@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from stepsight.kernels.columns import batches
 from stepsight.run.worker import Rank
@@ -59,6 +60,7 @@ def time_kernels(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int)
 
     stopwatch, shuffle = Stopwatch(rank.device, own_time=len(rank.cores) == 1), random.Random(seed)
     times: list[list[float]] = [[] for _ in kernels]
+    held: list[Any] = [None] * len(kernels)
     with torch.no_grad():
         calls = [prepare(kernel, rank.device) for kernel in kernels]
         order = [i for i, call in enumerate(calls) if call is not None]
@@ -70,7 +72,9 @@ def time_kernels(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int)
                     continue
                 touch(call.fresh)
                 stopwatch.synchronize()
-                taken = stopwatch.time_us(call.call)
+                # A step writes its results where it wrote them a step ago, not where it has just freed some.
+                held[i] = None
+                taken, held[i] = stopwatch.timed(call.call)
                 if repeat >= WARM_ROUNDS:
                     times[i].append(taken)
     return times

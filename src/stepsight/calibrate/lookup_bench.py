@@ -19,6 +19,8 @@ ROWS, DIMS, BAGS, POOLING = (500.0, 1e6), (16, 32, 64, 128, 256), (256.0, 4096.0
 MOST_TABLE_BYTES = 128 << 20
 MOST_LOOKUP_BYTES = 48 << 20
 WARM = 1
+SWEEP_BYTES = 64 << 20
+"""Between the lookups of a step and its updates, and from step to step, the dense part empties the caches."""
 
 
 def random_tables(count: int, seed: int) -> list[dict[str, Any]]:
@@ -70,16 +72,19 @@ def _round(
     batches = [[TableBatch.sample(x, 0, rng, device) for _ in range(2)] for x in lookups]
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in records]
     order = list(range(len(records)))
+    sweep = torch.zeros(SWEEP_BYTES // 4, device=device)
     with torch.no_grad():
         for repeat in range(repeats + WARM):
             rng.shuffle(
                 order
             )  # what runs before a table is part of its time: let it be something else each time
+            sweep.add_(1.0)
             for i in order:
                 batch = batches[i][repeat % 2]
                 taken = stopwatch.time_us(partial(_pooled, weights[i], batch))
                 if repeat >= WARM:
                     times[i][0].append(taken)
+            sweep.add_(1.0)
             for i in reversed(order):
                 grad = torch.rand(lookups[i].tables[0].batch, weights[i].shape[1], device=device)
                 taken = stopwatch.time_us(

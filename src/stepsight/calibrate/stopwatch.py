@@ -29,16 +29,18 @@ class Stopwatch:
 
     def time_us(self, call: Callable[[], Any]) -> float:
         """How long one call takes on the device; its result is dropped after the clock has stopped."""
+        return self.timed(call)[0]
+
+    def timed(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        """How long one call takes on the device, and its result."""
         if self._cuda:
             start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             result = call()
             end.record()
             end.synchronize()
-            del result
-            return float(start.elapsed_time(end)) * 1e3
+            return float(start.elapsed_time(end)) * 1e3, result
         begin = self._now()
         result = call()
         taken = self._now() - begin
-        del result
-        return taken / 1e3
+        return taken / 1e3, result
