@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
@@ -31,11 +32,39 @@ TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
 JUDGED = ("P100", "V100", "A100-40G")
 """The GPUs whose fp32 tables carry targets; T4 ran throttled."""
 
-TARGETS = {"linear": (0.04, 0.06), "bmm": (0.05, 0.08)}
-VECTOR_TARGET = (0.05, 0.08)
-GEMM_TARGET = (0.03, 0.045)
-ATTENTION_TARGET = (0.06, 0.09)
-LEFT_OUT_TARGET = (0.12, 0.18)
+Target = tuple[float, float]
+LINEAR: Target = (0.04, 0.06)
+BMM: Target = (0.05, 0.08)
+VECTOR: Target = (0.05, 0.08)
+SERVING_GEMM: Target = (0.03, 0.045)
+ATTENTION: Target = (0.06, 0.09)
+LEFT_OUT: Target = (0.12, 0.18)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Predicted beside measured times of some rows."""
+
+    name: str
+    predicted: FloatArray
+    measured: FloatArray
+    used: str
+
+    def score(self, target: Target | None = None) -> Score:
+        gmae, mape = target or (None, None)
+        return Score.of(
+            TOPIC, self.name, self.predicted, self.measured, self.used, gmae_target=gmae, mape_target=mape
+        )
+
+    @classmethod
+    def pooled(cls, name: str, parts: Sequence[Compared], used: str = "") -> Compared:
+        """All rows of several comparisons as one."""
+        return cls(
+            name,
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.measured for part in parts]),
+            used or parts[0].used,
+        )
 
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
@@ -44,17 +73,16 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     ``rows``: "heldout" scores the tenth of shapes that no fit saw; "all" every row, for folders
     that took no part in the fit.
     """
+    from stepsight.validate.dlrm_kernels import dlrm_scores
+
     measured = list(_event_rows(data))
-    found = [_score(part, rows) for part in measured]
+    found = _event_scores(measured, rows)
     blind = list(_gpu_left_out(p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED))
     if rows == "heldout":
         serving, unseen = _serving()
         found += serving
         blind += unseen
-    found += _left_out_scores(blind)
-    from stepsight.validate.dlrm_kernels import dlrm_scores
-
-    return [score for score in found if score.rows] + dlrm_scores(data)
+    return found + _left_out_scores(blind) + dlrm_scores(data)
 
 
 def _event_rows(data: Path) -> Iterator[Measured]:
@@ -65,64 +93,54 @@ def _event_rows(data: Path) -> Iterator[Measured]:
             yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), path.name)
 
 
-def _score(part: Measured, rows: str) -> Score:
+def _event_scores(measured: Iterable[Measured], rows: str) -> list[Score]:
+    """One line per GPU and op; all element-wise ops of a GPU share one."""
+    lines: dict[tuple[str, str, str], list[Compared]] = {}
+    for part in measured:
+        op = "all ops" if part.batch.family == "elementwise" else part.variant
+        compared = _compare(part, rows)
+        if len(compared.measured):
+            lines.setdefault((part.batch.family, op, part.gpu), []).append(compared)
+    return [
+        Compared.pooled(f"{family} fp32 {op} {gpu}", parts).score(_event_target(family, op, gpu))
+        for (family, op, gpu), parts in lines.items()
+    ]
+
+
+def _event_target(family: str, op: str, gpu: str) -> Target | None:
+    if gpu not in JUDGED or family == "conv":
+        return None
+    return {"linear": LINEAR, "bmm": BMM}.get(op, VECTOR)
+
+
+def _compare(part: Measured, rows: str) -> Compared:
     """One op on one GPU, with the shipped models, as the command line answers."""
-    shown = part.time_us > ABOVE_US if part.timed_by_events else np.ones(len(part.time_us), dtype=bool)
+    shown = part.time_us > (ABOVE_US if part.timed_by_events else 0.0)
     used = f"above {ABOVE_US:.0f} µs" if part.timed_by_events else "all sizes"
     if rows == "heldout":
         shown &= part.held_out
-        whole = "whole (n, k) pairs" if part.batch.family == "gemm" and part.stacks else "shapes"
-        used = f"{whole} left out, {used}"
-    predicted = _predicted(part, shown, KernelModels.for_gpu(load_gpu(part.gpu)))
-    gmae, mape = _target(part)
+        pairs = part.batch.family == "gemm" and part.stacks
+        used = f"{'whole (n, k) pairs' if pairs else 'shapes'} left out, {used}"
     name = f"{part.batch.family} {part.batch.dtype} {part.variant} {part.gpu}"
     if part.stacks:
-        name += f" ({part.stacks[0]})"
-    return _scored(name, predicted, part.time_us[shown], used, gmae, mape)
+        name += f" {part.stacks[0]}"
+    models = KernelModels.for_gpu(load_gpu(part.gpu))
+    return Compared(name, _predicted(part, shown, models), part.time_us[shown], used)
 
 
-def _scored(
-    name: str, predicted: FloatArray, measured: FloatArray, used: str, gmae: float | None, mape: float | None
-) -> Score:
-    if not len(measured):
-        return Score(TOPIC, name, 0, 0.0, 0.0, used)
-    return Score.of(TOPIC, name, predicted, measured, used, gmae_target=gmae, mape_target=mape)
-
-
-def _predicted(part: Measured, shown: np.typing.NDArray[np.bool_], models: KernelModels) -> FloatArray:
+def _predicted(part: Measured, shown: npt.NDArray[np.bool_], models: KernelModels) -> FloatArray:
     at = np.nonzero(shown)[0]
+    if not len(at):
+        return np.zeros(0)
     stacks = None if part.stacks is None else [part.stacks[int(i)] for i in at]
-    batch = part.batch.take(at)
-    rows = Rows(part.gpu, type(batch)(batch.family, batch.dtype, batch.dims, batch.names, np.arange(len(at))),
-                part.timed_by_events, stacks)  # fmt: skip
+    batch = replace(part.batch.take(at), positions=np.arange(len(at)))
     times = TableTimes(len(at))
-    times.put(rows, models.estimate_batch(rows.batch, stacks), models)
+    rows = Rows(part.gpu, batch, part.timed_by_events, stacks)
+    times.put(rows, models.estimate_batch(batch, stacks), models)
     return times.time_us
 
 
-def _target(part: Measured) -> tuple[float | None, float | None]:
-    family = part.batch.family
-    if part.timed_by_events:
-        if part.gpu not in JUDGED or family == "conv":
-            return None, None
-        return TARGETS.get(part.variant, VECTOR_TARGET)
-    if family == "attention":
-        return ATTENTION_TARGET
-    judged = part.gpu in ("A100-SXM4-80G", "H100-SXM-80G") and part.batch.dtype == "bf16"
-    return GEMM_TARGET if judged else (None, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Blind:
-    """A GPU's rows as the models of the other GPUs time them."""
-
-    name: str
-    predicted: FloatArray
-    measured: FloatArray
-    used: str
-
-
-def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Blind]:
+def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Compared]:
     """Each GPU timed by the models of the others alone, as an unmeasured GPU would be."""
     for part in parts:
         spec = load_gpu(part.gpu)
@@ -138,33 +156,42 @@ def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Blind]:
         kernel_us = blind.estimate_batch(part.batch.take(np.nonzero(shown)[0])).time_us
         path = models.event_path(part.batch.take(np.arange(1)))[0]
         predicted = path.reading_us(kernel_us) if part.timed_by_events else kernel_us
-        name = f"gemm {part.batch.dtype} {part.variant} {part.gpu}"
-        yield Blind(name, predicted, part.time_us[shown], f"all shapes above {above:.0f} µs")
+        name = f"GPU left out: gemm {part.batch.dtype} {part.variant} {part.gpu}"
+        yield Compared(name, predicted, part.time_us[shown], f"all shapes above {above:.0f} µs")
 
 
-def _left_out_scores(blind: Sequence[Blind]) -> list[Score]:
+def _left_out_scores(blind: Sequence[Compared]) -> list[Score]:
     """One line per GPU, and one over all rows of all GPUs."""
     if not blind:
         return []
-    found = [_scored(f"GPU left out: {b.name}", b.predicted, b.measured, b.used, None, None) for b in blind]
-    predicted = np.concatenate([b.predicted for b in blind])
-    measured = np.concatenate([b.measured for b in blind])
-    used = f"all rows of the {len(blind)} lines above"
-    return [*found, _scored("GPU left out: gemm, all", predicted, measured, used, *LEFT_OUT_TARGET)]
+    everything = Compared.pooled(
+        "GPU left out: gemm, all", blind, f"all rows of the {len(blind)} lines above"
+    )
+    return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
 
 
-def _serving() -> tuple[list[Score], list[Blind]]:
+def _serving() -> tuple[list[Score], list[Compared]]:
     """GEMM and attention of the aiconfigurator-core tables; nothing where it is not installed."""
     found: list[Score] = []
-    blind: list[Blind] = []
+    blind: list[Compared] = []
     try:
         for gpu in SERVING_SYSTEMS:
             gemm = list(serving_gemm(gpu, "bf16"))
-            found += [_score(part, "heldout") for part in gemm]
-            found += [_score(part, "heldout") for part in serving_gemm(gpu, "fp8")]
-            found += [_score(part, "heldout") for part in serving_attention(gpu)]
+            judged = SERVING_GEMM if gpu in ("A100-SXM4-80G", "H100-SXM-80G") else None
+            found += _stacks(f"gemm bf16 {gpu}", gemm, judged)
+            found += _stacks(f"gemm fp8 {gpu}", list(serving_gemm(gpu, "fp8")), None)
+            found += _stacks(f"attention bf16 {gpu}", list(serving_attention(gpu)), ATTENTION)
             blind += _gpu_left_out(gemm[:1])
     except InputError as error:
         if "aiconfigurator" not in error.where:
             raise
     return found, blind
+
+
+def _stacks(name: str, parts: Sequence[Measured], target: Target | None) -> list[Score]:
+    """One line per software stack, and the bar on all of them together."""
+    compared = [_compare(part, "heldout") for part in parts]
+    if not compared:
+        return []
+    together = Compared.pooled(f"{name}, all stacks", compared).score(target)
+    return [together, *(line.score() for line in compared)]
