@@ -33,8 +33,6 @@ _ROW_KERNELS = (
     ("bn_bw", "batch_norm_backward"), ("bn_fw", "batch_norm"),
 )  # fmt: skip
 """Kernels that work on rows, by what their names hold; the rows' length does not show."""
-UNKNOWN_SIZE = "gemm of unknown size"
-"""The name of a GEMM whose grid says nothing: persistent kernels have one block per processor."""
 _UNKNOWN_K = 1024
 """Where not even a gradient shows the reduced size: a common hidden size."""
 
@@ -61,13 +59,22 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
         # The grid of a concatenation is capped; what the next kernels read was concatenated here.
         size = max(elements, _read_next(linked, launch)) * width
         return Kernel.of("concat", dtype, name=name, read_bytes=size, write_bytes=size, inputs=2)
-    size = elements * width
     if "FillFunctor" in event.name:
-        return Kernel.of("fill", dtype, name=name, bytes=size)
+        return Kernel.of("fill", dtype, name=name, bytes=elements * width)
     inputs = 2 if _binary(event.name) else 1
+    read_width, write_width = _widths(name, width)
     return Kernel.of(
-        "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * size, write_bytes=size
-    )
+        "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * elements * read_width,
+        write_bytes=elements * write_width,
+    )  # fmt: skip
+
+
+def _widths(op: str, width: int) -> tuple[int, int]:
+    """Bytes of an element read and written: logic reads and comparisons write single bytes."""
+    call = op.split("::")[-1].rstrip("_")
+    if call.startswith(("logical_", "bitwise_")):
+        return 1, 1
+    return (width, 1) if call in ("lt", "le", "gt", "ge", "eq", "ne", "isfinite", "isnan") else (width, width)
 
 
 def _multi_tensor(event: Event, name: str) -> Kernel:
@@ -146,10 +153,10 @@ def _gemm(linked: LinkedTrace, launch: Launch, event: Event, dtype: str, tile_m:
     grids = _grids(linked)
     across, down, batch = _tiles(event, tile_m, tile_n)
     k = grids.reduced_size(linked, launch, across, down)
+    across, down = grids.tightest(linked, launch, across), grids.tightest(linked, launch, down)
     if not any("bmm" in e.name.lower() or "baddbmm" in e.name for e in linked.chain(launch.op)):
         batch = 1  # the grid's depth is the split of the sum
-    name = UNKNOWN_SIZE if "nvjet" in event.name or k == _UNKNOWN_K else "by grid"
-    return Kernel.of("gemm", dtype, name=name, batch=batch, m=down, n=across, k=k)
+    return Kernel.of("gemm", dtype, name="by grid", batch=batch, m=down, n=across, k=k)
 
 
 def _tiles(event: Event, tile_m: int, tile_n: int) -> tuple[int, int, int]:
@@ -168,6 +175,15 @@ class GemmGrids:
 
     by_sequence: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     forward: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def tightest(self, linked: LinkedTrace, launch: Launch, side: int) -> int:
+        """The smallest bound on a side: the same size shows in other grids with other tiles."""
+        sequence = _sequence(linked, launch.op)
+        others = [
+            *self.by_sequence.get(sequence, []),
+            *([self.forward[sequence]] if sequence in self.forward else []),
+        ]
+        return min([side, *(x for pair in others for x in pair if side - 128 < x <= side)])
 
     def reduced_size(self, linked: LinkedTrace, launch: Launch, across: int, down: int) -> int:
         sequence = _sequence(linked, launch.op)

@@ -119,7 +119,7 @@ def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
     if not events:
         raise InputError(file.path, "holds no profiler events that can be read", "export the trace again")
     warnings = []
-    if lost_bytes > 64:
+    if lost_bytes:
         warnings.append(
             f"{file.path}: cut or broken JSON; {len(events)} events read, the last {lost_bytes} bytes lost"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from stepsight.errors import InputError
 from stepsight.overheads.gather import Gathered
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
@@ -36,6 +37,11 @@ def trace_job(
     """
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    if not any(p.ops for p in programs.values()):
+        raise InputError(
+            run.ranks[0].path, "shows no work launched on a GPU in that step",
+            "record with ProfilerActivity.CUDA as well as CPU",
+        )  # fmt: skip
     if overheads == SHARED and isinstance(shared, Gathered):
         programs = {rank: with_individual(p, shared) for rank, p in programs.items()}
     elif overheads == SHARED and isinstance(shared, Overheads):

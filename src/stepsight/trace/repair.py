@@ -25,7 +25,8 @@ def mended(content: bytes) -> bytes:
 def salvaged(content: bytes) -> tuple[dict[str, Any], int]:
     """What a cut or broken file still holds: its leading fields and every whole event.
 
-    Returns the document and how many bytes after the last whole event were given up.
+    Returns the document and how many characters after the last whole event were given up (none
+    where the list is closed).
     """
     text = content.decode("utf-8", errors="replace")
     found = _LIST_START.search(text)
@@ -54,7 +55,8 @@ def salvaged(content: bytes) -> tuple[dict[str, Any], int]:
         items.append(item)
         good = at
     document[key] = items
-    return document, len(text) - good
+    whole = text[good:].lstrip(" \t\r\n,").startswith("]")
+    return document, 0 if whole else max(len(text) - good, 1)
 
 
 def _leading_fields(head: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.prediction.answer import Prediction
 from stepsight.simulate.timeline import Timeline
-from stepsight.trace.grid_sizes import UNKNOWN_SIZE
 from stepsight.trace.host_times import gathered
 from stepsight.trace.job import clean_steps, rank_program, typical_step
 from stepsight.trace.link import is_collective_kernel
@@ -27,8 +26,6 @@ TOPIC = "traces"
 _UNNAMED_GPU = "V100-SXM2-16G"
 """Traces from before deviceProperties: the ones here say V100 in their folder's name."""
 DLRM_TARGET, TRANSFORMER_TARGET, REPLAY_TARGET, SHARED_POINTS = 0.0521, 0.03, 0.02, 0.022
-MOST_UNSIZED = 0.3
-"""Above this share of kernels without sizes, a prediction rests on guesses; scored apart."""
 CORRELATION_TARGET, LINK_TARGET, MAP_TARGET = 0.95, 0.99, 0.95
 
 
@@ -46,8 +43,6 @@ class Row:
     shared: float = float("nan")
     link_rate: float = 1.0
     waiting: tuple[float, float] | None = None
-    unsized: float = 0.0
-    """Share of the kernel time whose sizes the trace neither records nor shows in a grid."""
     agreement: Agreement = field(default_factory=Agreement)
 
     def line(self) -> str:
@@ -78,20 +73,12 @@ def _row(scored: ScoredRun) -> Row:
     row = Row(
         scored.name, scored.kind, scored.measured_us, replay.step_us, predicted.step_us, predicted.naive_us,
         scored.left_out, link_rate=min(r.linked.link_rate for r in run.ranks),
-        unsized=_unsized(run),
     )  # fmt: skip
     for rank in run.ranks[:1]:
         row.agreement.add(check_operators(rank.linked))
     if len(run.ranks) == run.world_size > 1:
         row.waiting = waiting_correlation(run, replay)
     return row
-
-
-def _unsized(run: TraceRun) -> float:
-    kernels = [k for t in rank_program(run, run.ranks[0], typical_step(run)).ops for k in t.op.kernels]
-    total = sum(k.measured_us or 0.0 for k in kernels)
-    unknown = sum(k.measured_us or 0.0 for k in kernels if k.name == UNKNOWN_SIZE)
-    return unknown / total if total else 0.0
 
 
 def _platform(run: TraceRun) -> str | None:
@@ -164,13 +151,9 @@ def _board(rows: list[Row]) -> list[Score]:
     used = [r for r in rows if not r.left_out]
     board = [_errors("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")]
     for kind, target in ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), ("cnn", None)):
-        mine = [r for r in used if r.kind == kind and r.unsized <= MOST_UNSIZED]
+        mine = [r for r in used if r.kind == kind]
         if mine:
             board += _of_kind(kind, mine, target)
-    unsized = [r for r in used if r.unsized > MOST_UNSIZED]
-    if unsized:
-        where = f"runs whose trace hides the sizes of over {MOST_UNSIZED:.0%} of the kernel time"
-        board.append(_errors("sizes not recorded", unsized, "individual", None, where))
     board += _checks(rows)
     return board
 
