@@ -24,6 +24,18 @@ def test_a_resumed_journal_knows_what_was_measured(tmp_path: Path) -> None:
     assert again.of("kernels")[0]["times_us"] == [[1.0, 2.0]]
 
 
+def test_a_machine_with_another_network_keeps_its_kernels(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    Journal(tmp_path / "a", resume=False).add("kernels", [{"name": "relu"}])
+    second = Journal(tmp_path / "b", resume=False)
+    second.take_from(tmp_path / "a", ("kernels", "lookups"))
+    second.take_from(tmp_path / "a", ("kernels", "lookups"))
+    assert [s["name"] for s in Journal(tmp_path / "b", resume=True).of("kernels")] == ["relu"]
+    with pytest.raises(InputError, match="no calibration"):
+        second.take_from(tmp_path, ("kernels",))
+
+
 def test_a_line_cut_off_by_an_interruption_is_left_out(tmp_path: Path) -> None:
     Journal(tmp_path, resume=False).add("kernels", [{"name": "relu", "times_us": [[1.0]]}])
     with (tmp_path / FILE).open("a") as file:

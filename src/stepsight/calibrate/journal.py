@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ from stepsight.errors import InputError, StepsightError
 from stepsight.workload.program import Kernel
 
 FILE = "samples.jsonl"
-KEEP = 40
-"""Raw repeats kept per sample."""
 
 
 def kernel_record(kernel: Kernel) -> dict[str, Any]:
@@ -49,6 +47,14 @@ class Journal:
         if self.path.exists():
             self.samples = list(_complete_lines(self.path))
         self._known = {key_of(s["stage"], s) for s in self.samples}
+
+    def take_from(self, folder: Path, stages: Sequence[str]) -> None:
+        """Copy the samples of these stages from another calibration of the same machine."""
+        if not (folder / FILE).exists():
+            raise InputError(str(folder), "holds no calibration", "name a folder that calibrate wrote")
+        other = Journal(folder, resume=True)
+        for stage in stages:
+            self.add(stage, [s for s in other.of(stage) if not self.known(stage, s)])
 
     def known(self, stage: str, record: Mapping[str, Any]) -> bool:
         """Whether this was measured before."""

@@ -20,6 +20,9 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="The platform folder.")
 @click.option("--budget", default="5m", show_default=True, help="How long to measure: 90s, 5m, 1h.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of that folder.")
+@click.option(
+    "--kernels-from", type=click.Path(path_type=Path), help="Take kernels and lookups from this folder."
+)
 @click.option("--name", default="", help="The platform's name; the folder's if left out.")
 @click.option("--seed", default=0, help="Another seed measures other shapes.")
 @click.option("--port", default=0, help="Port for the ranks to meet on (default: any free one).")
@@ -28,25 +31,28 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def command(
-    device: str, ranks: int, folder: Path, budget: str, resume: bool, name: str, seed: int, port: int,
-    address: str, interface: str, prefix: str, as_json: bool,
+    device: str, ranks: int, folder: Path, budget: str, resume: bool, kernels_from: Path | None, name: str,
+    seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure this machine and write a platform folder that predict, shard and validate take by path.
 
     The folder also keeps every sample, so that an interrupted calibration can --resume, and
-    calibration.json, which says how quiet the machine was.
+    calibration.json, which says how quiet the machine was. --kernels-from serves a machine whose
+    network alone has changed: only what the network touches is measured again.
     """
     from rich.console import Console
 
     from stepsight.calibrate.build import build
     from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import budget_seconds
+    from stepsight.calibrate.plan import KERNELS, LOOKUPS, budget_seconds
     from stepsight.calibrate.session import Session
     from stepsight.run.ranks import Ranks, check_device, writable_folder
 
     seconds = budget_seconds(budget)
     check_device(device, ranks)
     journal = Journal(writable_folder(folder), resume=resume)
+    if kernels_from:
+        journal.take_from(kernels_from, (KERNELS, LOOKUPS))
     console = Console(stderr=True, highlight=False)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
