@@ -20,7 +20,7 @@ from stepsight.kernels.fit.sources import (
 )
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.table_files import TableTimes, read_table
-from stepsight.kernels.tables import Rows
+from stepsight.kernels.tables import Rows, rows_of
 from stepsight.platform.gpus import load_gpu
 from stepsight.validate.score import Score
 
@@ -31,6 +31,9 @@ CLEAR_US = 20.0
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
 JUDGED = ("P100", "V100", "A100-40G")
 """The GPUs whose fp32 tables carry targets; T4 ran throttled."""
+
+TRACED = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+"""Devices of trace_kernels.parquet with half-precision training or inference at full clock."""
 
 Target = tuple[float, float]
 LINEAR: Target = (0.04, 0.06)
@@ -82,7 +85,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
         serving, unseen = _serving()
         found += serving
         blind += unseen
-    return found + _left_out_scores(blind) + dlrm_scores(data)
+    return found + _left_out_scores(blind) + _trace_scores(data) + dlrm_scores(data)
 
 
 def _event_rows(data: Path) -> Iterator[Measured]:
@@ -168,6 +171,32 @@ def _left_out_scores(blind: Sequence[Compared]) -> list[Score]:
         "GPU left out: gemm, all", blind, f"all rows of the {len(blind)} lines above"
     )
     return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
+
+
+def _trace_scores(data: Path) -> list[Score]:
+    """Half-precision GEMMs inside real steps, where the profiler saw them."""
+    path = data / "kernels" / "trace_kernels.parquet"
+    if not path.is_file():
+        return []
+    table = read_table(path)
+    device = np.array([str(gpu) for gpu in table["gpu"]])
+    found = []
+    for gpu in TRACED:
+        mine = device == gpu
+        part = {key: np.asarray(column)[mine] for key, column in table.items()}
+        duration_us = np.asarray(part["dur_us_mean"], dtype=np.float64)
+        models = KernelModels.for_gpu(load_gpu(gpu))
+        for rows in rows_of(part, path.name):
+            if rows.batch.family != "gemm" or rows.batch.dtype not in ("fp16", "bf16"):
+                continue
+            kept = np.nonzero(duration_us[rows.batch.positions] > CLEAR_US)[0]
+            if len(kept):
+                batch = rows.batch.take(kept)
+                name = f"gemm {batch.dtype} in traces, {gpu}"
+                predicted = models.estimate_batch(batch).time_us
+                measured = duration_us[batch.positions]
+                found.append(Compared(name, predicted, measured, f"kernels above {CLEAR_US:.0f} µs").score())
+    return found
 
 
 def _serving() -> tuple[list[Score], list[Compared]]:

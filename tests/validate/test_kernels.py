@@ -1,0 +1,40 @@
+"""Scoring kernels: the shipped models on shapes that took no part in the fit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepsight.validate.dlrm_kernels import MODELS, dlrm_scores, kernels
+from stepsight.validate.kernels import Compared, _compare, _event_rows
+
+
+def test_pooled_rows_are_all_the_rows() -> None:
+    one = Compared("a", np.array([1.0, 2.0]), np.array([1.0, 1.0]), "rows")
+    two = Compared("b", np.array([3.0]), np.array([2.0]), "rows")
+    score = Compared.pooled("both", [one, two]).score((0.9, 0.6))
+    assert score.rows == 3
+    assert score.mape == pytest.approx(0.5)
+    assert score.met
+
+
+def test_without_tables_there_is_nothing_to_sum(tmp_path: Path) -> None:
+    assert dlrm_scores(tmp_path) == []
+
+
+def test_the_dlrm_lists_have_forward_backward_and_update() -> None:
+    families = [kernel.family for kernel in kernels(MODELS[0])]
+    assert families.count("embedding") == families.count("embedding_backward") == 1
+    assert families.count("gemm") == 6 + 11 + 3  # forward, two a layer but the first, the interaction
+
+
+@pytest.mark.data
+def test_the_v100_kernel_lists_sum_to_within_five_per_cent(measured_data: Path) -> None:
+    assert all(score.met for score in dlrm_scores(measured_data))
+
+
+@pytest.mark.data
+def test_held_out_linear_layers_meet_their_bar(measured_data: Path) -> None:
+    part = next(p for p in _event_rows(measured_data) if p.gpu == "V100" and p.variant == "linear")
+    score = _compare(part, "heldout").score((0.04, 0.06))
+    assert score.met and score.rows > 300
