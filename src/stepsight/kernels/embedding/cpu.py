@@ -20,8 +20,6 @@ from stepsight.workload.program import dtype_bytes
 
 LINE_BYTES = 64
 """A cache line of every x86 and most Arm processors."""
-MAPPED_BYTES = float(32 << 20)
-"""glibc takes larger blocks from the system anew, page by page (malloc's largest M_MMAP_THRESHOLD)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,5 +122,4 @@ def _table_work(table: TableLookup, caches: Sequence[float], phase: str, optimiz
     touched = lines * (1 + per_element) + per_row
     expanded = values * 4.0  # one gradient row per lookup, written and read again
     spilled = [expanded * max(0.0, 1 - level / max(expanded, 1.0)) for level in caches[1:]]
-    mapped = expanded if expanded > MAPPED_BYTES else 0.0
-    return [*out, *missed, *(missed * touched), *spilled, mapped]
+    return [*out, *missed, *(missed * touched), *spilled]

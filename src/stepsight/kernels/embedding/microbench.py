@@ -27,10 +27,6 @@ _WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
 _SWEEP_BYTES = 96 << 20
 """Larger than the last-level cache of the processors at hand: reading it empties the caches."""
 
-_SETTLED_BYTES = 31 << 20
-"""Freeing a block of this size settles glibc's malloc: it keeps smaller ones from then on, as a
-training loop's first steps make it do, instead of returning them to the system at random."""
-
 
 @dataclass(frozen=True, slots=True)
 class LookupSample:
@@ -150,8 +146,10 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
     """The rounds themselves, after one that is thrown away; nothing is allocated for tables here."""
     import torch
 
+    from stepsight.run.memory import keep_memory
+
     sweep = torch.zeros(_SWEEP_BYTES // 4, device=device)
-    torch.empty(_SETTLED_BYTES // 4, device=device)  # freed at once
+    keep_memory()
     times: list[list[FloatArray]] = [[] for _ in benches]
     for repeat in range(repeats + 1):
         for kept, bench in zip(times, benches, strict=True):
