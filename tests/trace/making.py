@@ -34,7 +34,14 @@ class Made:
         self._add("user_annotation", name, ts, dur, tid)
 
     def op(
-        self, name: str, ts: float, dur: float, dims: Any = None, types: Any = None, tid: int = MAIN, **args: Any
+        self,
+        name: str,
+        ts: float,
+        dur: float,
+        dims: Any = None,
+        types: Any = None,
+        tid: int = MAIN,
+        **args: Any,
     ) -> None:
         if dims is not None:
             args["Input Dims"], args["Input type"] = dims, types or ["float"] * len(dims)
@@ -50,9 +57,7 @@ class Made:
         tid: int = MAIN, call: str = "cudaLaunchKernel", cat: str = "kernel", **args: Any,
     ) -> int:  # fmt: skip
         number = self.call(call, ts, dur, tid)
-        self._add(
-            cat, kernel, start, length, stream, 0, stream=stream, correlation=number, device=0, **args
-        )
+        self._add(cat, kernel, start, length, stream, 0, stream=stream, correlation=number, device=0, **args)
         return number
 
     def file(self, name: str = "made.json") -> TraceFile:
@@ -98,6 +103,8 @@ def two_step_training(host_us: float = 50.0, kernel_us: float = 200.0) -> Made:
             at = start + 1 + i * host_us
             made.op(name, at, host_us - 5, dims, tid=tid)
             begin = max(free, at + 20)
-            made.launch(at + 10, 8, f"{kernel}_{i}", begin, kernel_us, tid=tid, grid=[4, 2, 1], block=[128, 1, 1])
+            made.launch(
+                at + 10, 8, f"{kernel}_{i}", begin, kernel_us, tid=tid, grid=[4, 2, 1], block=[128, 1, 1]
+            )
             free = begin + kernel_us
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 from stepsight.kernels.embedding.indices import IndexDistribution
@@ -56,17 +55,17 @@ def _from_forward(linked: LinkedTrace, call: Event) -> Lookup | None:
     if call.name.endswith("_embedding_bag"):
         return _bag(inputs)
     weights = max((t.elements for t in vectors if t.dtype in ("fp32", "fp16", "bf16", "int8")), default=0)
-    offsets = _offsets(vectors)
     tables = _tables(vectors)
-    if not weights or offsets is None or not tables:
+    found = _indices_and_offsets(vectors, tables) if tables else None
+    if not weights or found is None:
         return None
+    indices, offsets = found
     batch = max((offsets.elements - 1) // tables, 1)
-    indices = next((t for t in vectors if t is not offsets and t.dtype.startswith("int")
-                    and vectors.index(t) == vectors.index(offsets) - 1), None)  # fmt: skip
-    looked_up = indices.elements if indices else offsets.elements
     dim = _dim(linked, call, batch, tables)
     dtype = next((t.dtype for t in vectors if t.elements == weights), "fp32")
-    return _lookup(tables, batch, looked_up / (batch * tables), dim, weights, dtype, _optimizer(call.name))
+    return _lookup(
+        tables, batch, indices.elements / (batch * tables), dim, weights, dtype, _optimizer(call.name)
+    )
 
 
 def _tables(vectors: list[Tensor]) -> int:
@@ -78,18 +77,15 @@ def _tables(vectors: list[Tensor]) -> int:
     return 0
 
 
-def _offsets(vectors: list[Tensor]) -> Tensor | None:
-    """Of the two long integer vectors side by side, indices then offsets, the second."""
-    whole = [t for t in vectors if t.dtype in ("int64", "int32") and t.elements > 0]
-    for first, second in itertools.pairwise(whole):
-        if (
-            _tables(vectors)
-            and (second.elements - 1) % _tables(vectors) == 0
-            and second.elements > _tables(vectors) + 1
-        ):
-            return second
-        del first
-    return None
+def _indices_and_offsets(vectors: list[Tensor], tables: int) -> tuple[Tensor, Tensor] | None:
+    """Two integer vectors side by side: the longest indices followed by one offset per bag and one."""
+    whole = [t for t in vectors if t.dtype in ("int64", "int32")]
+    pairs = [
+        (first, second)
+        for first, second in pairwise(whole)
+        if second.elements > tables + 1 and (second.elements - 1) % tables == 0
+    ]
+    return max(pairs, key=lambda p: p[0].elements, default=None)
 
 
 def _dim(linked: LinkedTrace, call: Event, batch: int, tables: int) -> float:

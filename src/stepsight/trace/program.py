@@ -112,7 +112,7 @@ class _Builder:
             return
         share = self._share(unit)
         t1 = max(0.0, unit.start - self.host_at)
-        self.host_at = max(self.host_at, unit.end)
+        self.host_at = max([self.host_at, unit.end, *(i.call.end for i in unit.items)])
         at = unit.start
         segment = _Segment(self.pending)
         self.pending = []

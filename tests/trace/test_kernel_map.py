@@ -1,0 +1,115 @@
+"""Launched kernels become families with sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepsight.trace.kernel_map import kernel_of, short_name
+from stepsight.trace.operator_kernels import check_operators
+from stepsight.workload.program import Kernel
+from tests.trace.making import Made
+
+
+def _kernel(op: str, kernel: str, dims=None, types=None, **args) -> Kernel:
+    made = Made()
+    made.op(op, 0, 100, dims, types)
+    made.launch(10, 5, kernel, 20, 5, **args)
+    linked = made.linked()
+    launch = linked.launches[0]
+    return kernel_of(linked, launch, launch.gpu[0], "compute")
+
+
+def test_addmm_gives_m_n_k():
+    k = _kernel("aten::addmm", "volta_sgemm_128x64_tn", [[64], [256, 128], [128, 64], [], []])
+    assert k.family == "gemm"
+    assert (k.dim("m"), k.dim("n"), k.dim("k")) == (256, 64, 128)
+
+
+def test_bmm_keeps_its_batch():
+    k = _kernel("aten::bmm", "volta_sgemm_128x64_tn", [[8, 4, 5], [8, 5, 6]])
+    assert (k.dim("batch"), k.dim("m"), k.dim("n"), k.dim("k")) == (8, 4, 6, 5)
+
+
+def test_fp32_on_tensor_cores_computes_in_tf32():
+    k = _kernel("aten::mm", "cutlass_80_tensorop_s1688gemm_64x64_16x6_nn", [[64, 64], [64, 64]])
+    assert k.dtype == "tf32"
+
+
+def test_a_split_k_tail_is_a_pass_over_the_result():
+    k = _kernel("aten::mm", "void splitKreduce_kernel<float>", [[8, 4], [4, 16]])
+    assert (k.family, k.dim("elements")) == ("elementwise", 128)
+
+
+def test_elementwise_reads_its_inputs_and_writes_the_broadcast():
+    k = _kernel("aten::add", "vectorized_elementwise_kernel<4, add>", [[32, 8], [8], []])
+    assert (k.dim("elements"), k.dim("read_bytes"), k.dim("write_bytes")) == (256, 4 * 264, 4 * 256)
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "family"),
+    [
+        ("aten::_softmax", "softmax_warp_forward<float>", "softmax"),
+        ("aten::native_layer_norm", "vectorized_layer_norm_kernel", "layer_norm"),
+        ("aten::sum", "reduce_kernel<512, 1>", "reduce"),
+        ("aten::_foreach_add_", "multi_tensor_apply_kernel<TensorListMetadata<2>>", "optimizer"),
+        ("aten::embedding", "indexSelectLargeIndex", "gather"),
+        ("aten::native_dropout", "fused_dropout_kernel_vec", "dropout"),
+    ],
+)
+def test_operators_have_their_family(op, kernel, family):
+    assert _kernel(op, kernel, [[64, 128], [32]], ["float", "long int"]).family == family
+
+
+def test_copies_are_known_by_their_bytes():
+    k = _kernel("aten::copy_", "Memcpy HtoD (Pinned -> Device)", cat="gpu_memcpy", bytes=4096)
+    assert (k.family, k.dim("bytes")) == ("copy_h2d", 4096)
+
+
+def test_a_fused_triton_kernel_streams_what_it_lists():
+    k = _kernel("triton_poi_fused_add_0", "triton_poi_fused_add_0", [[1024], [1024]], ["c10::BFloat16"] * 2)
+    assert k.dim("read_bytes") + k.dim("write_bytes") == 2 * 2 * 1024
+
+
+def test_without_shapes_the_grid_tells_the_elements():
+    k = _kernel("aten::mul", "vectorized_elementwise_kernel<4, mul>", grid=[10, 1, 1], block=[128, 1, 1])
+    assert k.dim("elements") == 10 * 128 * 4
+
+
+def test_without_shapes_a_gradient_tells_a_gemms_reduced_size():
+    made = Made()
+    made.op("aten::addmm", 0, 50, **{"Sequence number": 5})
+    made.launch(10, 5, "volta_sgemm_128x64_tn", 20, 5, grid=[2, 4, 1], block=[128, 1, 1])
+    made.op("autograd::engine::evaluate_function: AddmmBackward0", 100, 50, **{"Sequence number": 5})
+    made.launch(110, 5, "volta_sgemm_128x64_nn", 130, 5, grid=[3, 4, 1], block=[128, 1, 1])
+    linked = made.linked()
+    launch = linked.launches[0]
+    k = kernel_of(linked, launch, launch.gpu[0], "compute")
+    assert (k.dim("m"), k.dim("n"), k.dim("k")) == (256, 256, 384)
+
+
+def test_a_lookup_takes_its_tables_from_the_call():
+    dims = [[0], [640000], [0], [0, 0], [3], [3], [4], [], [], [4], [], [1792], [385]]
+    types = ["float", "float", "float", "float", "int", "long int", "int", "Scalar", "Scalar", "long int", "Scalar",
+             "long int", "long int"]  # fmt: skip
+    k = _kernel("fbgemm::split_embedding_codegen_lookup_adagrad_function",
+                "void split_embedding_codegen_forward_unweighted_kernel<float>", dims, types)  # fmt: skip
+    assert k.family == "embedding"
+    assert len(k.lookup.tables) == 3
+    assert k.lookup.tables[0].batch == 128
+    assert k.lookup.tables[0].pooling == pytest.approx(1792 / 384)
+
+
+def test_names_lose_their_template_arguments():
+    assert short_name("void at::native::(anonymous namespace)::f<4, float>(int)") == "at::native::f"
+
+
+def test_calls_that_launch_what_the_builders_emit_agree():
+    made = Made()
+    made.op("aten::mm", 0, 50, [[8, 8], [8, 8]])
+    made.launch(10, 5, "volta_sgemm_128x64_tn", 20, 5)
+    made.op("aten::mul", 60, 50, [[8]])
+    made.launch(70, 5, "vectorized_elementwise_kernel<4, a>", 80, 5)
+    made.launch(76, 5, "vectorized_elementwise_kernel<4, b>", 90, 5)
+    agreement = check_operators(made.linked())
+    assert (agreement.agreed, agreement.checked) == (1, 2)
+    assert agreement.others[("aten::mul", ("elementwise", "elementwise"))] == 1

@@ -1,0 +1,72 @@
+"""Predicting and replaying a traced step."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.trace.platforms import guess_platform
+from stepsight.trace.prediction import INDIVIDUAL, TRACED, predict_trace, trace_job
+from stepsight.trace.run import load_trace
+from tests.trace.making import Made, made_run, two_step_training
+
+
+def test_replay_of_a_gpu_bound_run_gives_the_gpus_period():
+    prediction = predict_trace(made_run(two_step_training(host_us=50, kernel_us=200)), replay=True)
+    assert prediction.step_us == pytest.approx(600, rel=0.01)
+    assert prediction.measured_us == pytest.approx(600)
+
+
+def test_replay_of_a_host_bound_run_gives_the_hosts_pace():
+    prediction = predict_trace(made_run(two_step_training(host_us=300, kernel_us=20)), replay=True)
+    assert prediction.step_us == pytest.approx(900, rel=0.01)
+
+
+def test_a_prediction_never_looks_at_the_traces_kernel_times():
+    slow, fast = (made_run(two_step_training(host_us=300, kernel_us=k)) for k in (20, 200))
+    assert predict_trace(slow).step_us == pytest.approx(predict_trace(fast).step_us, rel=1e-9)
+
+
+def test_host_times_come_from_the_other_steps():
+    made = two_step_training(host_us=300, kernel_us=20)
+    shorter = [e for e in made.events if e["cat"] == "cpu_op" and e["name"] == "aten::relu"][1]
+    shorter["dur"] -= 100
+    run = made_run(made)
+    own, others = (trace_job(run, 1, whose).programs[0].ops[1].overhead_us for whose in (TRACED, INDIVIDUAL))
+    assert others.t3 == pytest.approx(own.t3 + 100)
+
+
+def test_the_platform_is_the_traces_own():
+    assert guess_platform(made_run(two_step_training())) == "1xV100-SXM2-16G"
+
+
+def test_missing_peers_are_stood_in_for_and_said_so():
+    made = two_step_training()
+    made.world = 4
+    prediction = predict_trace(made_run(made))
+    assert len(prediction.ranks) == 4
+    assert any("stand-ins" in note for note in prediction.notes)
+
+
+def test_a_named_platform_wins_over_the_traces_own():
+    prediction = predict_trace(made_run(two_step_training()), "1xA100-SXM4-40G")
+    assert prediction.platform == "1xA100-SXM4-40G"
+
+
+def test_a_trace_without_gpu_work_says_what_to_record(tmp_path):
+    made = Made()
+    made.op("aten::add", 0, 10)
+    with pytest.raises(InputError, match="CUDA"):
+        predict_trace(load_trace(made.save(tmp_path)), "1xV100-SXM2")
+
+
+def test_an_execution_trace_alone_has_no_times(tmp_path):
+    (tmp_path / "et.json").write_text('{"schema": "1.0.1", "nodes": []}')
+    with pytest.raises(InputError, match="no times"):
+        load_trace(tmp_path)
+
+
+@pytest.mark.data
+def test_dlrm_on_eight_gpus_replays_within_two_percent(measured_data):
+    prediction = predict_trace(measured_data / "traces" / "dlrm_8xV100" / "kineto", replay=True)
+    assert prediction.step_us == pytest.approx(prediction.measured_us, rel=0.02)
