@@ -102,6 +102,8 @@ class LearnedModel:
     def _outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
         total = np.zeros(len(next(iter(named.values()))))
         for key, low, high in zip(RANGE_KEYS[self.features], self.low, self.high, strict=True):
+            if low == high:  # never varied in the tables: the other columns carry its effect
+                continue
             total += np.maximum(0.0, np.maximum(named[key] - high, low - named[key]))
         return total
 
