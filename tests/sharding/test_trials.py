@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -33,10 +34,10 @@ def test_level_tasks_are_counted_apart():
     assert summary.search_wins == 0.5
 
 
-def test_blocks_that_differ_are_the_noise():
+def test_rounds_that_differ_are_the_noise():
     noisy = Trial("n", 3, 8, 512, {n: PlanTrial(1, [[100], [110], [100], [110]]) for n in ("a", "search")} | {
         "b": PlanTrial(2, [[150], [165], [150], [165]])})  # fmt: skip
-    assert summarise([noisy]).repeat_noise == pytest.approx(0.05)
+    assert summarise([noisy]).repeat_noise == pytest.approx(np.log(1.1) / 2 / np.sqrt(3))
 
 
 def test_trials_are_kept_between_runs(tmp_path):

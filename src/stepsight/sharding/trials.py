@@ -43,22 +43,34 @@ DRAWN_APART = 0.10
 """Tasks are drawn until the predicted steps of their sharders spread by this much."""
 
 
+Placement = frozenset[tuple[tuple[str, int], ...]]
+
+
 class PlanTrial(msgspec.Struct, frozen=True):
-    """One plan of a task: predicted before, then measured (every step of every block, slowest rank)."""
+    """One plan of a task: predicted before, then measured.
+
+    ``steps_us`` holds every step (its slowest rank) by round. Each round builds the model anew:
+    where its tables come to lie in memory changes a lookup by some percent, and stays as it is
+    for as long as the model lives.
+    """
 
     predicted_us: float
     steps_us: list[list[float]]
 
     @property
+    def round_us(self) -> list[float]:
+        """The median step of each round."""
+        return [float(np.median(steps)) for steps in self.steps_us]
+
+    @property
     def measured_us(self) -> float:
-        """The median over blocks of each block's median step."""
-        return float(np.median([np.median(block) for block in self.steps_us]))
+        """The median over rounds."""
+        return float(np.median(self.round_us))
 
     @property
     def repeat(self) -> float:
-        """How much the odd and the even blocks differ, as a fraction."""
-        odd, even = (float(np.median([np.median(b) for b in self.steps_us[i::2]])) for i in (1, 0))
-        return abs(odd / even - 1)
+        """The standard deviation of the measured step, from how much the rounds differ."""
+        return float(np.std(np.log(self.round_us), ddof=1) / np.sqrt(len(self.round_us)))
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -117,9 +129,10 @@ def drawn_tasks(
 
 
 def try_task(
-    group: Ranks, task: Task, seed: int, pricer: PlanPricer, *, blocks: int, steps: int, budget_s: float = 2.0
-) -> Trial:
-    """Predict all plans of a task, then measure them."""
+    group: Ranks, task: Task, seed: int, pricer: PlanPricer, *, rounds: int, blocks: int, steps: int,
+    budget_s: float = 2.0,
+) -> Trial:  # fmt: skip
+    """Predict all plans of a task, then measure them in rounds of interleaved blocks."""
     from stepsight.run.measure import measure_all
 
     plans = {name: sharder(task.tables, task.ranks) for name, sharder in SHARDERS.items()}
@@ -129,18 +142,21 @@ def try_task(
     # Sharders often agree; a placement is trained once, whatever the ranks are called.
     places = {name: _placement(plan) for name, plan in plans.items()}
     first = {place: name for name, place in reversed(places.items())}
-    workloads = [_named(pricer, name, plans[name]) for name in first.values()]
-    measured = dict(
-        zip(first, measure_all(group, workloads, steps=steps, blocks=blocks, warmup=2), strict=True)
-    )
+    measured: dict[Placement, list[list[float]]] = {place: [] for place in first}
+    for turn in range(rounds):
+        order = list(first)[turn:] + list(first)[:turn]
+        workloads = [_named(pricer, first[place], plans[first[place]]) for place in order]
+        for place, m in zip(
+            order, measure_all(group, workloads, steps=steps, blocks=blocks, warmup=2), strict=True
+        ):
+            measured[place].append(m.job_us.ravel().tolist())
     trials = {
-        name: PlanTrial(float(us), measured[places[name]].job_us.tolist())
-        for name, us in zip(plans, predicted, strict=True)
+        name: PlanTrial(float(us), measured[places[name]]) for name, us in zip(plans, predicted, strict=True)
     }
     return Trial(task.name, seed, len(task.tables), task.batch, trials)
 
 
-def _placement(plan: Plan) -> frozenset[tuple[tuple[str, int], ...]]:
+def _placement(plan: Plan) -> Placement:
     """Which tables (and how many of their columns) live together."""
     return frozenset(
         tuple(sorted((s.table, s.width) for s in plan.on_rank(rank))) for rank in range(plan.ranks)
@@ -193,8 +209,7 @@ def summarise(trials: Sequence[Trial]) -> Summary:
     regret = np.array([trial.regret for trial in differ])
     searched = np.array([trial.searched for trial in differ])
     repeats = [plan.repeat for trial in trials for plan in trial.plans.values()]
-    # Two halves of the blocks differ by √2 · √2 of what the median over all blocks would.
-    noise = float(np.mean(repeats)) / 2
+    noise = float(np.mean(repeats))
     blind = [
         np.mean([p.measured_us for p in t.sharders.values()]) / t.plans[t.best].measured_us - 1
         for t in differ

@@ -39,22 +39,21 @@ def scores(data: Path, rows: str) -> list[Score]:
 @click.option("--ranks", default=2, show_default=True)
 @click.option("--tasks", default=4, show_default=True, help="Tasks in this run.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first task.")
-@click.option("--blocks", default=6, show_default=True)
-@click.option("--steps", default=3, show_default=True, help="Timed steps a block.")
+@click.option("--rounds", default=4, show_default=True, help="Each builds the models anew.")
+@click.option("--blocks", default=3, show_default=True, help="Interleaved blocks a round.")
+@click.option("--steps", default=2, show_default=True, help="Timed steps a block.")
 @click.option("--results", type=click.Path(path_type=Path), help="Trials are kept here, run after run.")
 @click.option("--data", type=click.Path(path_type=Path), help="Unused: this topic has no measured tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    live: bool, platform: str | None, ranks: int, tasks: int, first: int, blocks: int, steps: int,
-    results: Path | None, data: Path | None, as_json: bool,
+    live: bool, platform: str | None, ranks: int, tasks: int, first: int, rounds: int, blocks: int,
+    steps: int, results: Path | None, data: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     trials = read_trials(results) if results else []
     if live:
         if not platform:
             raise click.UsageError("--live needs --platform: the folder that `stepsight calibrate` wrote")
-        trials += _run(
-            platform, ranks, tasks, first, blocks, steps, {t.seed for t in trials}, results, trials
-        )
+        trials += _run(platform, ranks, tasks, first, (rounds, blocks, steps), results, trials)
     if not trials:
         raise InputError(
             "sharding", "there are no trials yet", "use --live, or --results with a file of trials"
@@ -63,19 +62,20 @@ def command(
 
 
 def _run(
-    name: str, ranks: int, tasks: int, first: int, blocks: int, steps: int, done: set[int],
-    results: Path | None, before: Sequence[Trial],
+    name: str, ranks: int, tasks: int, first: int, effort: tuple[int, int, int], results: Path | None,
+    before: Sequence[Trial],
 ) -> list[Trial]:  # fmt: skip
     from stepsight.platform.load import load_platform
     from stepsight.run.ranks import Ranks
 
     platform = load_platform(name)
+    rounds, blocks, steps = effort
     made: list[Trial] = []
     with Ranks(ranks, "cpu" if platform.spec.host.synchronous else "cuda") as group:
         for seed, task, pricer in drawn_tasks(platform, ranks, first, tasks):
-            if seed in done:
+            if any(trial.seed == seed for trial in before):
                 continue
-            made.append(try_task(group, task, seed, pricer, blocks=blocks, steps=steps))
+            made.append(try_task(group, task, seed, pricer, rounds=rounds, blocks=blocks, steps=steps))
             click.echo(_line(made[-1]), err=True)
             if results:
                 write_trials(results, [*before, *made])
