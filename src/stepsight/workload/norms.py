@@ -56,7 +56,7 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
             inputs = (given(g[0]), x, mean, rstd, weight, bias)
             tape.call("aten::native_layer_norm_backward", inputs, *kernels)
             dx = Tensor.new(x.shape, x.dtype) if x.requires_grad else None
-            return dx, Tensor.new(weight.shape), Tensor.new(bias.shape)
+            return dx, Tensor.new(weight.shape, weight.dtype), Tensor.new(bias.shape, bias.dtype)
 
         tape.record("NativeLayerNormBackward0", (x, weight, bias), (out,), rule)
     return out

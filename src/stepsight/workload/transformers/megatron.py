@@ -120,15 +120,14 @@ def _attention(tape: Tape, c: TransformerConfig, qkv: Tensor) -> Tensor:
 
 
 def scaled_masked_softmax(tape: Tape, scores: Tensor) -> Tensor:
-    """Scale, causal mask and softmax in one kernel."""
-    rows = {"rows": float(prod(scores.shape[:-1])), "cols": float(scores.shape[-1])}
+    """Scale, causal mask and softmax in one kernel that reads only what the mask lets through."""
     with tape.op("ScaledUpperTriangMaskedSoftmax", (scores,)):
         out = Tensor.new(scores.shape, scores.dtype)
-        tape.call("megatron::scaled_masked_softmax", (scores,), _named("softmax", scores.dtype, rows))
+        tape.call("megatron::scaled_masked_softmax", (scores,), _triangle("scaled_masked_softmax", scores, 1))
         tape.save(out)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernel = _named("softmax_backward", scores.dtype, rows)
+            kernel = _triangle("scaled_masked_softmax_backward", scores, 2)
             tape.call("megatron::scaled_masked_softmax_backward", (given(g[0]), out), kernel)
             return (Tensor.new(scores.shape, scores.dtype),)
 
@@ -136,8 +135,16 @@ def scaled_masked_softmax(tape: Tape, scores: Tensor) -> Tensor:
     return out
 
 
-def _named(family: str, dtype: str, sizes: dict[str, float]) -> Kernel:
-    return Kernel(family, tuple(sizes.items()), dtype, name="scaled_masked_softmax")
+def _triangle(name: str, x: Tensor, reads: int) -> Kernel:
+    """One pass: half of each input is read, all of the output is written."""
+    return Kernel.of(
+        "elementwise",
+        x.dtype,
+        name=name,
+        elements=x.elements,
+        read_bytes=reads * x.bytes / 2,
+        write_bytes=x.bytes,
+    )
 
 
 def bias_gelu(tape: Tape, x: Tensor, bias: Tensor) -> Tensor:
