@@ -89,8 +89,8 @@ def test_without_shapes_a_gradient_tells_a_gemms_reduced_size():
 
 def test_a_lookup_takes_its_tables_from_the_call():
     dims = [[0], [640000], [0], [0, 0], [3], [3], [4], [], [], [4], [], [1792], [385]]
-    types = ["float", "float", "float", "float", "int", "long int", "int", "Scalar", "Scalar", "long int", "Scalar",
-             "long int", "long int"]  # fmt: skip
+    scalars = ["Scalar", "Scalar", "long int", "Scalar", "long int", "long int"]
+    types = ["float", "float", "float", "float", "int", "long int", "int", *scalars]
     k = _kernel("fbgemm::split_embedding_codegen_lookup_adagrad_function",
                 "void split_embedding_codegen_forward_unweighted_kernel<float>", dims, types)  # fmt: skip
     assert k.family == "embedding"

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepsight.trace.collective_sizes import with_sizes
 from stepsight.trace.program import StepProgram, TracedOp, step_program
 from stepsight.trace.run import RankTrace, TraceRun
 from stepsight.workload.program import Group, Job, Op, RankProgram
@@ -17,8 +18,8 @@ SHORTEST_COLLECTIVE_US = 1.0
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     """One rank's step, with the host times that the trace shows."""
     if step not in rank.programs:
-        rank.programs[step] = step_program(
-            rank.linked, rank.units, rank.steps[step], rank.resolver, run.world_size
+        rank.programs[step] = with_sizes(
+            step_program(rank.linked, rank.units, rank.steps[step], rank.resolver, run.world_size)
         )
     program: StepProgram = rank.programs[step]
     return program

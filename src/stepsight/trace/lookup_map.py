@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
