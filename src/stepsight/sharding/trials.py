@@ -235,6 +235,6 @@ def summarise(trials: Sequence[Trial]) -> Summary:
         len(differ), len(trials) - len(differ), float(np.mean([t.pick == t.best for t in differ])),
         float(np.mean(regret <= 0.05)), float(np.mean(regret <= 0.10)), float(regret.mean()),
         float(regret.max()), noise, float(np.mean(searched <= 0)), float(np.mean(searched <= noise)),
-        float(searched.mean()), float(np.mean(blind)), float(np.mean([t.against_best(t.pick) for t in differ])),
-        float(fair.mean()), float(np.mean(fair <= noise)),
+        float(searched.mean()), float(np.mean(blind)),
+        float(np.mean([t.against_best(t.pick) for t in differ])), float(fair.mean()), float(np.mean(fair <= noise)),
     )  # fmt: skip

@@ -129,7 +129,7 @@ def _figures(s: Summary) -> list[str]:
         f"(within the noise {s.search_level:.0%}; "
         f"bar {SEARCH_WINS:.0%}, {_met(s.search_level >= SEARCH_WINS)}), "
         f"on average {s.mean_search:+.1%}",
-        f"the best sharder chosen by half of the rounds and judged by the others: regret {s.fair_regret:.1%}, "
+        f"best sharder chosen by half of the rounds, judged by the others: regret {s.fair_regret:.1%}, "
         f"searched plan {s.fair_search:+.1%}, at least as fast (within the noise) {s.fair_search_wins:.0%}",
     ]
 
