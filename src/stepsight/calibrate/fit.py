@@ -118,7 +118,10 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
     message size and a kind of compute; the median over the pairs is kept.
     """
     pairs: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
+    largest = max((row.get("bytes", 0) for row in rows), default=0)
     for row in rows:
+        if row.get("bytes", 0) < largest / 4:  # over too soon to be seen beside compute
+            continue
         pairs.setdefault((row.get("bytes"), row.get("compute")), []).append(row)
     compute, comm = [], []
     for members in pairs.values():

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepsight.calibrate.fit import Fitted
 from stepsight.calibrate.journal import disk_error
-from stepsight.calibrate.rehearsal import InStep
+from stepsight.calibrate.rehearsal import InStep, scaled_contention
 from stepsight.collectives.platform_files import FOLDER as COLLECTIVES
 from stepsight.collectives.platform_files import write_timings_csv
 from stepsight.collectives.timings import Timing
@@ -42,8 +42,11 @@ def write_folder(
 ) -> None:
     """Write everything `load_platform` reads, with the in-step factors worked in."""
     factors = in_step.factors
+    side_by_side = scaled_contention(fitted.contention, factors["overlap"])
     try:
-        (folder / "platform.toml").write_text(spec_toml(name, device, ranks, fitted))
+        (folder / "platform.toml").write_text(
+            spec_toml(name, device, ranks, replace(fitted, contention=side_by_side))
+        )
         kernels = {f: factors["gemm"] if f == "gemm" else factors["vector"] for f in FAMILIES}
         replace(fitted.kernels, in_step=kernels).save(folder)
         if fitted.lookups is not None:

@@ -17,6 +17,7 @@ import numpy as np
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.overheads.operators import op_class
 from stepsight.platform.load import Platform
+from stepsight.platform.spec import ContentionSpec
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.price import PricedJob, price
 from stepsight.simulate.tape import launches_of
@@ -26,10 +27,11 @@ from stepsight.workload.program import Collective, Op
 
 KINDS = (
     "gemm", "vector", "lookup forward", "lookup backward", "communication", "host forward", "host backward",
-    "host optimizer", "host collective",
+    "host optimizer", "host collective", "overlap",
 )  # fmt: skip
-"""The kinds of work that have a factor of their own."""
-PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.6, 0.6, 0.6, 0.6])
+"""The kinds of work that have a factor of their own; "overlap" is what compute and communication
+cost each other while they run side by side (the slowdowns less one)."""
+PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.6, 0.6, 0.6, 0.6, 0.5])
 """How far ln(factor) is expected from zero: the first guess of the host's times is only a guess."""
 NOISE = 0.03
 """Repeat noise of a measured step (issue of shared machines: 3–5 % between interleaved blocks)."""
@@ -75,7 +77,18 @@ class Rehearsal:
                 else lane.times.device_us
             )
             lanes.append(replace(lane, times=Priced(host, device)))
-        return run(replace(self.priced, lanes=tuple(lanes)), platform).step_us
+        contention = scaled_contention(platform.spec.contention, float(factors[-1]))
+        crowded = replace(platform, spec=replace(platform.spec, contention=contention))
+        return run(replace(self.priced, lanes=tuple(lanes)), crowded).step_us
+
+
+def scaled_contention(contention: ContentionSpec, factor: float) -> ContentionSpec:
+    """Slowdowns whose excess over one is ``factor`` times as large."""
+    return replace(
+        contention,
+        compute_under_comm=round(1 + (contention.compute_under_comm - 1) * factor, 6),
+        comm_under_compute=round(1 + (contention.comm_under_compute - 1) * factor, 6),
+    )
 
 
 def _launch_kind(op: Op, position: int) -> int:
