@@ -236,5 +236,6 @@ def summarise(trials: Sequence[Trial]) -> Summary:
         float(np.mean(regret <= 0.05)), float(np.mean(regret <= 0.10)), float(regret.mean()),
         float(regret.max()), noise, float(np.mean(searched <= 0)), float(np.mean(searched <= noise)),
         float(searched.mean()), float(np.mean(blind)),
-        float(np.mean([t.against_best(t.pick) for t in differ])), float(fair.mean()), float(np.mean(fair <= noise)),
+        float(np.mean([t.against_best(t.pick) for t in differ])), float(fair.mean()),
+        float(np.mean(fair <= noise)),
     )  # fmt: skip
