@@ -16,6 +16,8 @@ from stepsight.run.worker import Rank
 WARM = 2
 CONTENDED_BYTES = (1 << 19, 1 << 21, 1 << 23)
 MOST_CALLS = 2000
+MOST_US = 1.5e6
+"""Time for all rounds of one size."""
 
 
 def starter(kind: str, size: int, rank: Rank) -> Callable[[], Any]:
@@ -43,15 +45,31 @@ def measure(rank: Rank, wanted: Sequence[tuple[str, int]], repeats: int) -> list
     """
     stopwatch = Stopwatch(rank.device)
     starts = [starter(kind, size, rank) for kind, size in wanted]
+    rounds = _affordable(rank, stopwatch, starts, wanted, repeats)
     times: list[list[float]] = [[] for _ in wanted]
     for repeat in range(repeats + WARM):
         for i, start in enumerate(starts):
+            if repeat >= rounds[i]:
+                continue
             dist.barrier()
-            calls = _calls(wanted[i][1])
-            taken = [stopwatch.time_us(partial(_finish, start)) for _ in range(calls)]
-            if repeat >= WARM:
+            taken = [stopwatch.time_us(partial(_finish, start)) for _ in range(_calls(wanted[i][1]))]
+            if repeat >= WARM or rounds[i] <= WARM:
                 times[i] += [round(t, 2) for t in taken[1:]]
     return times
+
+
+def _affordable(
+    rank: Rank, stopwatch: Stopwatch, starts: Sequence[Callable[[], Any]], wanted: Sequence[tuple[str, int]],
+    repeats: int,
+) -> list[int]:  # fmt: skip
+    """Rounds of each size, fewer where a slow link makes one take long; rank 0 decides for all."""
+    once = torch.tensor([stopwatch.time_us(partial(_finish, start)) for start in starts], device=rank.device)
+    dist.broadcast(once, 0)
+    calls = [_calls(size) for _, size in wanted]
+    return [
+        max(1, min(repeats + WARM, int(MOST_US / (float(t) * n))))
+        for t, n in zip(once.tolist(), calls, strict=True)
+    ]
 
 
 def _repeat(work: Callable[[], Any], calls: int) -> None:
