@@ -1,0 +1,150 @@
+"""Chakra files and execution traces, read and written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stepsight.errors import InputError
+from stepsight.trace import wire
+from stepsight.trace.chakra import COLL, COMP, ChakraNode, looks_like_chakra, read_chakra, write_chakra
+from stepsight.trace.chakra_export import export_chakra
+from stepsight.trace.et_link import link_et
+from stepsight.trace.execution_trace import looks_like_et, read_execution_trace
+from stepsight.trace.files import TraceFile, trace_files
+from stepsight.trace.kineto import read_kineto
+from stepsight.trace.link import link
+from stepsight.trace.prediction import predict_trace
+from tests.trace.making import Made, made_run, two_step_training
+
+DATA = Path(__file__).parent / "data"
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_a_varint_comes_back(value):
+    assert wire.varint(wire.to_varint(value), 0)[0] == value
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**40)))
+def test_packed_numbers_come_back(values):
+    fields = list(wire.fields(wire.packed_field(4, values)))
+    assert (wire.packed(fields[0][2]) if fields else []) == values
+
+
+ATTRIBUTES = st.dictionaries(
+    st.text(min_size=1, max_size=8), st.integers(-(2**62), 2**62) | st.text(max_size=8) | st.booleans()
+)
+NODES = st.builds(
+    ChakraNode, st.integers(0, 2**31), st.text(max_size=20), st.sampled_from([COMP, COLL]),
+    st.lists(st.integers(0, 1000), max_size=3).map(tuple), st.just(()), st.integers(0, 10**9),
+    st.integers(0, 10**9), ATTRIBUTES,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(NODES, min_size=1, max_size=5))
+def test_what_is_written_is_read(nodes):
+    trace = read_chakra(TraceFile("x.et", write_chakra({"schema": "test", "rank": 3}, nodes)))
+    assert list(trace.nodes) == nodes
+    assert trace.metadata == {"schema": "test", "rank": 3}
+
+
+def test_a_cut_et_file_gives_its_whole_nodes():
+    content = write_chakra({}, [ChakraNode(i, f"node {i}", COMP) for i in range(5)])
+    trace = read_chakra(TraceFile("cut.et", content[:-4]))
+    assert len(trace.nodes) == 4
+    assert trace.warnings
+
+
+def test_bytes_that_are_no_chakra_are_refused():
+    with pytest.raises(InputError, match="not a Chakra trace"):
+        read_chakra(TraceFile("x.et", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"))
+
+
+def test_chakras_json_print_reads_like_its_protobuf():
+    text = json.dumps({"attr": [{"name": "schema", "stringVal": "1.1.0"}]}) + json.dumps(
+        {"id": "1", "name": "a", "type": "COMP_NODE", "ctrlDeps": ["0"], "durationMicros": "7",
+         "attr": [{"name": "rf_id", "int64Val": "4"}]}
+    )  # fmt: skip
+    file = TraceFile("a.json", text.encode())
+    assert looks_like_chakra(file)
+    (node,) = read_chakra(file).nodes
+    assert (node.id, node.control_deps, node.duration_us, node.attributes["rf_id"]) == (1, (0,), 7, 4)
+
+
+_SHAPES, _TYPES = [[2, 3]], ["Tensor(float)"]
+FLAT = {
+    "id": 5, "name": "aten::mm", "parent": 2, "rf_id": 3, "seq_id": 1, "tid": 1, "inputs": [], "outputs": [],
+    "input_shapes": _SHAPES, "input_types": _TYPES,
+}  # fmt: skip
+NESTED = {
+    "id": 5, "name": "aten::mm", "ctrl_deps": 2,
+    "inputs": {"values": [], "shapes": _SHAPES, "types": _TYPES},
+    "outputs": {"values": [], "shapes": [], "types": []},
+    "attrs": [{"name": n, "value": v} for n, v in (("rf_id", 3), ("seq_id", 1), ("tid", 1))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "node"), [("1.0.1", FLAT), ("1.1.0-chakra.0.0.4", NESTED)])
+def test_both_layouts_of_execution_traces_read_alike(schema, node):
+    content = json.dumps({"schema": schema, "nodes": [node]}).encode()
+    assert looks_like_et(content)
+    (read,) = read_execution_trace(TraceFile("et.json", content)).nodes
+    assert (read.parent, read.record_id, read.sequence, read.shapes) == (2, 3, 1, ([2, 3],))
+
+
+def test_the_execution_trace_of_this_torch_opens():
+    et = read_execution_trace(next(iter(trace_files([DATA / "toy_cpu_et.json.gz"]))))
+    assert et.schema.startswith("1.1.1")
+    assert "aten::linear" in {n.name for n in et.operators}
+
+
+def test_an_execution_trace_meets_its_profile_by_record_id():
+    made = Made()
+    made.op("aten::mm", 0, 10, **{"Record function id": 3})
+    et = read_execution_trace(TraceFile("et.json", json.dumps({"schema": "1.0.1", "nodes": [FLAT]}).encode()))
+    joined = link_et(et, made.linked())
+    assert (joined.how, joined.rate, joined.op_of_node) == ("rf_id", 1.0, {5: 0})
+
+
+def test_an_execution_trace_meets_its_profile_by_order():
+    made = Made()
+    for i, name in enumerate(("aten::a", "aten::b", "aten::c")):
+        made.op(name, 10 * i, 5)
+    nodes = [{**FLAT, "id": 10 + i, "name": n, "rf_id": 0} for i, n in enumerate(("aten::a", "aten::c"))]
+    et = read_execution_trace(TraceFile("et.json", json.dumps({"schema": "1.0.1", "nodes": nodes}).encode()))
+    assert link_et(et, made.linked()).op_of_node == {10: 0, 11: 2}
+
+
+def test_a_predicted_step_exports_and_reads_back(tmp_path):
+    timeline = predict_trace(made_run(two_step_training())).timeline
+    (path,) = export_chakra(timeline, tmp_path)
+    trace = read_chakra(TraceFile(str(path), path.read_bytes()))
+    times = timeline.rank(0)
+    kernels = [n for n in trace.nodes if not n.is_host]
+    assert len(kernels) == len(times.end_us)
+    assert all(d < n.id for n in trace.nodes for d in (*n.control_deps, *n.data_deps))
+    assert kernels[0].duration_us == round(times.device_us[0])
+
+
+@pytest.mark.data
+def test_our_links_equal_chakras_own_merge(measured_data):
+    traces = measured_data / "traces"
+    linked = link(
+        read_kineto(next(iter(trace_files(sorted((traces / "dlrm_8xV100/kineto").glob("worker0*"))))))
+    )
+    et = read_execution_trace(next(iter(trace_files([traces / "dlrm_8xV100/et/dlrm_eg_0.json.gz"]))))
+    merged = read_execution_trace(
+        next(iter(trace_files([traces / "chakra_et_plus_dlrm/dlrm_eg_0_plus.json.gz"])))
+    )
+    joined, ours, theirs = link_et(et, linked), et.by_id(), merged.by_id()
+    launches = {x.gpu[0].args.correlation: x for x in linked.launches}
+    for kernel in (n for n in merged.nodes if n.category):
+        mine, parent = ours[joined.node_of_op[launches[kernel.correlation].op]], theirs[kernel.parent]
+        assert (mine.record_id, mine.name) == (parent.record_id, parent.name)

@@ -1,0 +1,77 @@
+"""What ``stepsight inspect`` shows."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from stepsight.commands.inspect import command
+from stepsight.trace.inspection import inspect_run
+from stepsight.trace.inspection_view import as_page, listings
+from tests.trace.making import Made, made_run, two_step_training
+
+
+def _two_ranks() -> list[Made]:
+    traces = []
+    for rank, arrives in ((0, 20.0), (1, 70.0)):
+        made = Made(rank, 2)
+        made.step(0, 0, 200)
+        made.op("aten::mul", 2, 3)
+        made.launch(3, 1, "mul", 8, 5)
+        made.annotation("nccl:all_reduce", arrives - 15, 12)
+        made.launch(arrives - 10, 5, "ncclKernel_AllReduce", arrives, 100 - arrives, stream=20)
+        traces.append(made)
+    return traces
+
+
+def test_the_rank_that_arrives_last_is_the_straggler():
+    seen = inspect_run(made_run(*_two_ranks()))
+    assert seen.straggler == 1
+    assert [r.waiting_us for r in seen.ranks] == [50, 0]
+
+
+def test_exposed_communication_is_what_no_compute_covers():
+    seen = inspect_run(made_run(*_two_ranks()))
+    assert seen.ranks[0].communication_us == 80
+    assert seen.ranks[0].exposed_communication_us == 80
+
+
+def test_busy_and_idle_make_up_the_span():
+    rank = inspect_run(made_run(two_step_training())).ranks[0]
+    assert rank.busy_us + rank.idle_us == pytest.approx(rank.span_us)
+
+
+def test_a_gpu_bound_step_has_its_kernels_on_the_critical_path():
+    seen = inspect_run(made_run(two_step_training(host_us=50, kernel_us=200)))
+    assert next(iter(seen.critical_path_us)) != "host"
+
+
+def test_a_host_bound_step_has_the_host_on_the_critical_path():
+    seen = inspect_run(made_run(two_step_training(host_us=300, kernel_us=20)))
+    assert next(iter(seen.critical_path_us)) == "host"
+
+
+def test_coverage_adds_up_to_one():
+    assert sum(inspect_run(made_run(two_step_training())).coverage.values()) == pytest.approx(1)
+
+
+def test_the_page_holds_every_table_and_needs_nothing_else():
+    seen = inspect_run(made_run(two_step_training()))
+    page = as_page(seen)
+    assert all(listing.title in page for listing in listings(seen))
+    assert "http" not in page
+
+
+def test_the_command_prints_json_and_writes_the_page(tmp_path):
+    path = two_step_training().save(tmp_path)
+    result = CliRunner().invoke(command, [str(path), "--json", "--html", str(tmp_path / "page.html")])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["measured_us"] == pytest.approx(600)
+    assert (tmp_path / "page.html").exists()
+
+
+def test_the_command_prints_tables(tmp_path):
+    result = CliRunner().invoke(command, [str(two_step_training().save(tmp_path))])
+    assert "top kernels" in result.output
