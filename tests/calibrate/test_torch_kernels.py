@@ -39,11 +39,9 @@ def test_an_element_wise_kernel_reads_as_many_tensors_as_its_bytes_say() -> None
     assert [reads(n) for n in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_what_a_producer_has_just_written_is_fresh_and_optimizer_state_is_not() -> None:
+def test_what_a_producer_has_just_written_is_fresh_and_a_first_pass_over_state_is_not() -> None:
     relu = prepare(Kernel.of("elementwise", name="relu", elements=8, read_bytes=32, write_bytes=32), "cpu")
-    update = prepare(
-        Kernel.of("elementwise", name="addcmul", elements=8, read_bytes=96, write_bytes=32), "cpu"
-    )
+    update = prepare(Kernel.of("elementwise", name="lerp", elements=8, read_bytes=64, write_bytes=32), "cpu")
     assert relu is not None and len(relu.fresh) == 1
     assert update is not None and update.fresh == ()
 

@@ -102,8 +102,9 @@ _TERNARY: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] =
     "binary_cross_entropy_backward": lambda g, x, y: _bce_backward(g, x, y, None, 0),
     "mse_loss_backward": lambda g, x, y: torch.ops.aten.mse_loss_backward(g, x, y, 0),
 }  # fmt: skip
-_OPTIMIZER_STEPS = frozenset({"lerp", "addcmul", "addcdiv", "sqrt"})
-"""Passes over parameters and their states, none of which a step has touched recently."""
+_COLD = frozenset({"lerp"})
+"""Adam's first pass over a parameter's gradient and state, which the step has not touched recently; the
+passes after it find them near."""
 
 
 def operand_count(kernel: Kernel) -> int:
@@ -126,11 +127,13 @@ def _elementwise(m: _Maker) -> PreparedCall:
         target = torch.float32 if source.dtype != torch.float32 else torch.bfloat16
         return PreparedCall(lambda: source.to(target), (source,))
     a = m.tensor(n)
-    fresh = () if name in _OPTIMIZER_STEPS else (a,)
+    fresh = () if name in _COLD else (a,)
     if reads >= 3 or name in _TERNARY:
         ternary = _TERNARY.get(name, lambda x, y, z: torch.addcmul(x, y, z))
-        b, c = m.tensor(n), m.tensor(n)
-        return PreparedCall(lambda: ternary(a, b, c), fresh)
+        b = m.tensor(n)
+        c = b if name == "addcmul" else m.tensor(n)  # the squared gradient: one tensor, read twice
+        near = (a, b, c) if name in ("addcmul", "addcdiv") else fresh
+        return PreparedCall(lambda: ternary(a, b, c), near)
     if reads == 2 or (name in _BINARY and name not in _UNARY):
         b, binary = m.tensor(n), _BINARY.get(name, torch.add)
         return PreparedCall(lambda: binary(a, b), fresh)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,26 +131,21 @@ def rows_of(journal: Journal) -> list[LiveRow]:
 
 
 def skew_correlations(rows: Sequence[LiveRow]) -> dict[str, float]:
-    """Per set of tables: correlation of ln(predicted) and ln(measured) over its index skews."""
+    """Correlation of ln(predicted) and ln(measured) over index skews: per set of tables, and over all
+    sets together with each set's mean taken out."""
     sets: dict[str, list[LiveRow]] = {}
     for row in rows:
         if row.kind == "skew":
             sets.setdefault(row.name.rpartition("-zipf-")[0], []).append(row)
-    return {
-        name: float(
-            np.corrcoef(np.log([r.predicted_us for r in members]), np.log([r.measured_us for r in members]))[
-                0, 1
-            ]
-        )
-        for name, members in sets.items()
-        if len(members) > 2
-    }
-
-
-def save_rows(path: Path, rows: Sequence[LiveRow], platform: str) -> None:
-    """The table as JSON."""
-    content = {"platform": platform, "rows": [as_dict(r) for r in rows]}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+    found, parts = {}, []
+    for name, members in sets.items():
+        if len(members) > 2:
+            logs = np.log([[r.predicted_us for r in members], [r.measured_us for r in members]])
+            parts.append(logs - logs.mean(axis=1, keepdims=True))
+            found[name] = float(np.corrcoef(logs)[0, 1])
+    if len(parts) > 1:
+        found["all sets"] = float(np.corrcoef(np.concatenate(parts, axis=1))[0, 1])
+    return found
 
 
 def as_dict(row: LiveRow) -> dict[str, Any]:
