@@ -62,7 +62,8 @@ def _moved(wait: Wait, base: int) -> Wait:
 def build(c: TransformerConfig, device: str, model: Model) -> Job:
     """All ranks' programs; the ranks of a stage share one."""
     micro = replace(c, batch_per_rank=c.batch_per_rank // c.micro_batches)
-    programs = [_program(micro, c, s, _stage(micro, s, device, model)) for s in range(c.pipeline)]
+    recorded = {part: _stage(micro, part, device, model) for part in set(_parts(c))}
+    programs = [_program(micro, c, s, recorded[part]) for s, part in enumerate(_parts(c))]
     per_stage = c.data * c.tensor
     order = tuple(rank // per_stage for rank in range(c.ranks))
     return Job(tuple(programs), order, groups(c))
@@ -92,9 +93,13 @@ def groups(c: TransformerConfig) -> dict[str, tuple[Group, ...]]:
     }
 
 
-def _stage(micro: TransformerConfig, stage: int, device: str, model: Model) -> Stage:
+def _parts(c: TransformerConfig) -> list[Part]:
+    """What each stage holds; all stages between the ends are alike."""
+    return [Part(c.layers // c.pipeline, s == 0, s == c.pipeline - 1) for s in range(c.pipeline)]
+
+
+def _stage(micro: TransformerConfig, part: Part, device: str, model: Model) -> Stage:
     """Records a stage twice: the first micro batch makes the gradients, later ones add to them."""
-    part = Part(micro.layers // micro.pipeline, stage == 0, stage == micro.pipeline - 1)
     recorded = []
     for kept in (False, True):
         tape = micro.training.tape(device)
@@ -168,8 +173,8 @@ def memory(c: TransformerConfig, model: Model) -> MemoryReport:
     """A stage keeps the activations of all micro batches between their forward and backward."""
     micro = replace(c, batch_per_rank=c.batch_per_rank // c.micro_batches)
     ranks: list[RankMemory] = []
-    for s in range(c.pipeline):
-        one = dense_memory(_stage(micro, s, "cuda", model).tape, c.training, c.data)
+    for s, part in enumerate(_parts(c)):
+        one = dense_memory(_stage(micro, part, "cuda", model).tape, c.training, c.data)
         in_flight = min(c.pipeline - s, c.micro_batches)
         ranks.extend([replace(one, activations=in_flight * one.activations)] * (c.data * c.tensor))
     return MemoryReport(tuple(ranks))

@@ -44,7 +44,7 @@ def lowered(tape: Tape, x: Tensor) -> Tensor:
         return x
     if not x.parameter:
         return cast(tape, x, tape.autocast)
-    known = tape.cast(x, tape.autocast)
+    known = tape.known_cast(x)
     if known is None:
         known = cast(tape, x, tape.autocast)
         tape.remember_cast(x, known)

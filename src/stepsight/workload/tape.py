@@ -197,7 +197,7 @@ class Tape:
         for i, tensor in enumerate(outputs):
             tensor.node, tensor.output = node, i
 
-    def cast(self, tensor: Tensor, dtype: str) -> Tensor | None:
+    def known_cast(self, tensor: Tensor) -> Tensor | None:
         """What autocast has cached for this parameter."""
         return self._casts.get(id(tensor))
 

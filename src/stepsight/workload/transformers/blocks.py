@@ -151,21 +151,3 @@ def causal_attention(
         context = transpose(tape, flash_attention(tape, q, k, v, causal=True), 1, 2)
         return reshape(tape, context, q.shape[0], q.shape[2], q.shape[1] * q.shape[3])
     return merge_heads(tape, attend(tape, mask(scaled_scores(tape, q, k)), v, c.training.dropout))
-
-
-def token_embeddings(
-    tape: Tape, c: TransformerConfig, tokens: Tensor | None, positions: Tensor | None
-) -> Tensor:
-    """Token plus position; a later pipeline stage (without ``positions``) receives its input instead."""
-    with tape.scope("embeddings"):
-        if tokens is None or positions is None:
-            return tape.received(c.batch_per_rank, c.sequence, c.hidden)
-        ids = buffer((c.batch_per_rank, c.sequence), "int64")
-        place = buffer((1, c.sequence), "int64")
-        x = add(tape, embedding(tape, tokens, ids), embedding(tape, positions, place))
-        return dropout(tape, x, c.training.dropout)
-
-
-def layer(tape: Tape, c: TransformerConfig, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """One layer, kept for the backward pass or run again there."""
-    return tape.checkpoint(function, x) if c.training.recompute else function(x)

@@ -15,15 +15,13 @@ from stepsight.workload.transformers.blocks import (
     buffer,
     causal_attention,
     dense,
-    layer,
     linear_pair,
     norm,
     norm_pair,
     residual,
     split_heads,
-    token_embeddings,
 )
-from stepsight.workload.transformers.gpt2 import lm_head
+from stepsight.workload.transformers.decoder import decoder
 from stepsight.workload.views import split
 
 
@@ -51,28 +49,14 @@ class Block:
         )  # fmt: skip
 
 
-def model(tape: Tape, c: TransformerConfig, part: Part | None = None) -> Callable[[], Tensor]:
+def model(tape: Tape, c: TransformerConfig, part: Part) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    part = part or c.whole
-    tokens = tape.parameter("tokens", c.vocab, c.hidden) if part.first or part.last else None
-    positions = tape.parameter("positions", c.sequence, c.hidden) if part.first else None
-    blocks = [Block.register(tape, f"block.{i}", c) for i in range(part.layers)]
-    last_norm = norm_pair(tape, "last_norm", c.hidden) if part.last else None
-
-    def forward() -> Tensor:
-        x = token_embeddings(tape, c, tokens, positions)
-        for i, block in enumerate(blocks):
-            with tape.scope(f"block {i}"):
-                x = layer(tape, c, lambda y, block=block: decoder_block(tape, c, block, y), x)  # type: ignore[misc]
-        if last_norm is None or tokens is None:
-            return x
-        with tape.scope("head"):
-            return lm_head(tape, c, norm(tape, x, last_norm), tokens)
-
-    return forward
+    return decoder(
+        tape, c, part, lambda name: Block.register(tape, name, c), lambda block, x: _block(tape, c, block, x)
+    )
 
 
-def decoder_block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
+def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
     p, t = c.training.dropout, c.tensor
     y = enter(tape, norm(tape, x, block.first_norm), t)
     parts = [dense(tape, y, pair) for pair in block.qkv]

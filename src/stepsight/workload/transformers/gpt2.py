@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepsight.workload.matmuls import addmm, linear
-from stepsight.workload.norms import cross_entropy
+from stepsight.workload.matmuls import addmm
 from stepsight.workload.pointwise import add, mul, scalar, tanh
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
@@ -16,15 +15,14 @@ from stepsight.workload.transformers.blocks import (
     Pair,
     buffer,
     causal_attention,
-    layer,
     masked_fill,
     norm,
     norm_pair,
     residual,
     split_heads,
-    token_embeddings,
 )
-from stepsight.workload.views import contiguous, narrow, reshape, split, view
+from stepsight.workload.transformers.decoder import decoder
+from stepsight.workload.views import split, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,38 +63,11 @@ def gelu_new(tape: Tape, x: Tensor) -> Tensor:
     return mul(tape, half, scalar(tape, "add", tanh(tape, inner)))
 
 
-def model(tape: Tape, c: TransformerConfig, part: Part | None = None) -> Callable[[], Tensor]:
+def model(tape: Tape, c: TransformerConfig, part: Part) -> Callable[[], Tensor]:
     """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
-    part = part or c.whole
-    tokens = tape.parameter("wte", c.vocab, c.hidden) if part.first or part.last else None
-    positions = tape.parameter("wpe", c.sequence, c.hidden) if part.first else None
-    blocks = [Block.register(tape, f"h.{i}", c) for i in range(part.layers)]
-    last_norm = norm_pair(tape, "ln_f", c.hidden) if part.last else None
-
-    def forward() -> Tensor:
-        x = token_embeddings(tape, c, tokens, positions)
-        for i, block in enumerate(blocks):
-            with tape.scope(f"block {i}"):
-                x = layer(tape, c, lambda y, block=block: _block(tape, c, block, y), x)  # type: ignore[misc]
-        if last_norm is None or tokens is None:
-            return x
-        with tape.scope("head"):
-            return lm_head(tape, c, norm(tape, x, last_norm), tokens)
-
-    return forward
-
-
-def lm_head(tape: Tape, c: TransformerConfig, x: Tensor, weight: Tensor) -> Tensor:
-    """Logits over the vocabulary, shifted by one token, and their cross entropy."""
-    if c.head == "none":
-        return x
-    logits = linear(tape, x, weight)
-    if c.training.loss == "none":
-        return logits
-    shifted = contiguous(tape, narrow(tape, logits, 1, c.sequence - 1))
-    flat = view(tape, shifted, -1, c.vocab)
-    target = narrow(tape, buffer((c.batch_per_rank, c.sequence), "int64"), 1, c.sequence - 1)
-    return cross_entropy(tape, flat, reshape(tape, target, -1))
+    return decoder(
+        tape, c, part, lambda name: Block.register(tape, name, c), lambda block, x: _block(tape, c, block, x)
+    )
 
 
 def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
 from stepsight.workload.transformer_config import TransformerConfig
 from stepsight.workload.transformers.blocks import buffer, embedding, flash_attention
-from stepsight.workload.transformers.gpt2 import lm_head
+from stepsight.workload.transformers.decoder import lm_head
 from stepsight.workload.views import cat, contiguous, expand, narrow, reshape, transpose, unsqueeze, view
 
 

@@ -23,11 +23,11 @@ from stepsight.workload.transformers.blocks import (
     dense,
     embedding,
     flash_attention,
-    layer,
     linear_pair,
     norm,
     norm_pair,
 )
+from stepsight.workload.transformers.decoder import stack
 from stepsight.workload.views import cast, contiguous, given, permute, reshape, split, transpose, view
 
 
@@ -58,21 +58,18 @@ def padded_vocab(c: TransformerConfig) -> int:
     return -(-c.vocab // step) * step
 
 
-def model(tape: Tape, c: TransformerConfig, part: Part | None = None) -> Callable[[], Tensor]:
+def model(tape: Tape, c: TransformerConfig, part: Part) -> Callable[[], Tensor]:
     """Registers one rank's parameters; the result runs the forward pass to the loss (or the output)."""
-    part = part or c.whole
     share = padded_vocab(c) // c.tensor
     words = tape.parameter("words", share, c.hidden) if part.first or part.last else None
     positions = tape.parameter("positions", c.sequence, c.hidden) if part.first else None
-    blocks = [Block.register(tape, f"layer.{i}", c) for i in range(part.layers)]
+    blocks = [Block.register(tape, f"block.{i}", c) for i in range(part.layers)]
     last_norm = norm_pair(tape, "last_norm", c.hidden) if part.last else None
 
     def forward() -> Tensor:
         with tape.scope("embeddings"):
             x = _embeddings(tape, c, words, positions)
-        for i, block in enumerate(blocks):
-            with tape.scope(f"layer {i}"):
-                x = layer(tape, c, lambda y, block=block: _block(tape, c, block, y), x)  # type: ignore[misc]
+        x = stack(tape, c, blocks, lambda block, y: _block(tape, c, block, y), x)
         if last_norm is None or words is None or c.head == "none":
             return x
         with tape.scope("head"):
