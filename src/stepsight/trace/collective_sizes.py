@@ -1,6 +1,7 @@
 """Sizes of collectives whose trace recorded none: told by the kernels around them.
 
-An all_reduce of the backward carries the weight gradients made since the one before it.
+An all_reduce of the backward carries what was copied just before it, else the weight
+gradients made since the last one.
 Any other collective carries what its readers read, else what its maker wrote.
 """
 
@@ -13,6 +14,8 @@ from stepsight.workload.program import COMPUTE, Kernel, Op, dtype_bytes
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """DDP's bucket_cap_mb, where not even a weight gradient shows."""
+_INTO_BUCKET = "reducer::mul_out"
+"""DDP's operator that scales a gradient into its bucket."""
 _LEAST_BYTES = 1024.0
 _NEIGHBOURS = 3
 """Kernels before and behind a collective that are asked for its size."""
@@ -23,13 +26,17 @@ def with_sizes(program: StepProgram) -> StepProgram:
     if all(t.collective is None or t.collective.bytes is not None for t in program.ops):
         return program
     ops = list(program.ops)
-    gradients = 0.0
+    gradients = bucketed = 0.0
     for i, traced in enumerate(ops):
+        if _INTO_BUCKET in traced.op.name:
+            bucketed += _written(traced.op)
         gradients += sum(_weight_gradient(k) for k in traced.op.kernels if traced.op.phase == "backward")
         if traced.collective is None or traced.op.collective is None or traced.collective.bytes is not None:
             continue
         if traced.collective.kind == "all_reduce" and traced.op.phase == "backward":
-            size, gradients = gradients or DEFAULT_BUCKET_BYTES, 0.0
+            copied = _copied_before(ops, i)
+            size = copied or bucketed or gradients or _written_before(ops, i) or DEFAULT_BUCKET_BYTES
+            gradients = bucketed = 0.0
         else:
             stream, read = _read_after(ops, i)
             # A copy stream's readers (input distribution) tell best; compute kernels on either side.
@@ -37,6 +44,13 @@ def with_sizes(program: StepProgram) -> StepProgram:
         sized = replace(traced.op.collective, bytes=max(size, _LEAST_BYTES))
         ops[i] = replace(traced, op=replace(traced.op, collective=sized))
     return replace(program, ops=ops)
+
+
+def _copied_before(ops: list[TracedOp], index: int) -> float:
+    """Bytes of the copy into the collective's buffer, where that is the last thing before it."""
+    last = next((t.op for t in reversed(ops[:index]) if t.op.kernels), None)
+    copies = [k.dim("bytes") for k in last.kernels if k.family == "copy_d2d"] if last else []
+    return sum(copies)
 
 
 def _weight_gradient(kernel: Kernel) -> float:
