@@ -35,7 +35,7 @@ def with_sizes(program: StepProgram) -> StepProgram:
             continue
         if traced.collective.kind == "all_reduce" and traced.op.phase == "backward":
             copied = _copied_before(ops, i)
-            size = copied or bucketed or gradients or _written_before(ops, i) or DEFAULT_BUCKET_BYTES
+            size = copied or max(bucketed, gradients) or _written_before(ops, i) or DEFAULT_BUCKET_BYTES
             gradients = bucketed = 0.0
         else:
             stream, read = _read_after(ops, i)
