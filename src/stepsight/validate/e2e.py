@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from stepsight.measured_data import data_folder
-from stepsight.validate import dlrm_steps, nlp_steps
+from stepsight.validate import dlrm_steps, gpt_steps, nlp_steps
 from stepsight.validate.score import Score
 from stepsight.validate.scoreboard import show
 from stepsight.validate.steps import show_rows
 
-TABLES = (dlrm_steps, nlp_steps)
+TABLES = (dlrm_steps, nlp_steps, gpt_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 
