@@ -9,10 +9,11 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.records import nearest
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.tables import Table
-from stepsight.workload.fields import Fields, suggestion
+from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
 
 INTERACTIONS = ("dot", "cat", "dcnv2")
@@ -101,7 +102,7 @@ def _sparse_optimizer(given: str, training: Training, source: str) -> str:
     if given:
         if given not in SPARSE_OPTIMIZERS:
             raise InputError(f"{source}: [training]: sparse_optimizer", f"unknown {given!r}",
-                             suggestion(given, SPARSE_OPTIMIZERS))  # fmt: skip
+                             nearest(given, SPARSE_OPTIMIZERS))  # fmt: skip
         return given
     return {"adamw": "adam", "none": "none"}.get(training.optimizer, training.optimizer)
 
@@ -138,7 +139,7 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) 
         return Plan(ranks, ())
     if isinstance(value, str):
         if value not in SHARDERS:
-            raise InputError(where, f"unknown sharder {value!r}", suggestion(value, list(SHARDERS)))
+            raise InputError(where, f"unknown sharder {value!r}", nearest(value, list(SHARDERS)))
         return SHARDERS[value](tables, ranks)
     if isinstance(value, list):
         if len(value) != len(tables) or not all(isinstance(r, int) for r in value):

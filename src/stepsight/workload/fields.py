@@ -2,81 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-Overrides = Mapping[str, str] | Sequence[str]
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "name a workload file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(str(path), f"is not TOML: {error}", "see docs/workloads.md for the format") from None
-
-
-def apply_overrides(document: dict[str, Any], overrides: Overrides, where: str) -> None:
-    """Set ``key.path=value`` in place; ``tables.0.rows`` names one entry, ``tables.rows`` all of them."""
-    pairs = (
-        list(overrides.items())
-        if isinstance(overrides, Mapping)
-        else [_pair(text, where) for text in overrides]
-    )
-    keys = [key for key, _ in pairs]
-    if (
-        "parallel.ranks" in keys
-        and "parallel.data" not in keys
-        and isinstance(document.get("parallel"), dict)
-    ):
-        document["parallel"].pop("data", None)  # so many ranks in all: data follows
-    for key, text in pairs:
-        _set(document, key.split("."), _value(text), f"{where}: --set {key}")
-
-
-def _pair(text: str, where: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise InputError(where, f"--set {text!r} is not key.path=value", "for example --set parallel.ranks=4")
-    return key.strip(), value.strip()
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def _set(node: Any, path: list[str], value: Any, where: str) -> None:
-    head, rest = path[0], path[1:]
-    if isinstance(node, list):
-        if head.isdigit():
-            if int(head) >= len(node):
-                raise InputError(where, f"there are only {len(node)} entries", "count from 0")
-            _set(node[int(head)], rest, value, where)
-        else:
-            for entry in node:
-                _set(entry, path, value, where)
-    elif not isinstance(node, dict):
-        raise InputError(where, "goes below a plain value", "name a field of the file")
-    elif rest:
-        _set(node.setdefault(head, {}), rest, value, where)
-    else:
-        node[head] = value
+from stepsight.records import nearest
 
 
 class Fields:
@@ -138,7 +68,7 @@ class Fields:
     def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
         value = self._get(key, default)
         if value not in choices:
-            raise self.fail(key, f"unknown {key} {value!r}", suggestion(str(value), choices))
+            raise self.fail(key, f"unknown {key} {value!r}", nearest(str(value), choices))
         return str(value)
 
     def text(self, key: str, default: str) -> str:
@@ -174,10 +104,4 @@ class Fields:
         """Everything in the table must have been asked for."""
         for key in self.values:
             if key not in self._known:
-                raise self.fail(key, "unknown field", suggestion(key, self._known))
-
-
-def suggestion(given: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(given, known, 1)
-    listed = "one of " + ", ".join(sorted(set(known)))
-    return f"did you mean {close[0]!r}? ({listed})" if close else listed
+                raise self.fail(key, "unknown field", nearest(key, self._known))

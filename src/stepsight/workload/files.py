@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepsight.errors import InputError
+from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
 from stepsight.workload.dlrm import DlrmWorkload
 from stepsight.workload.dlrm_config import read_dlrm
-from stepsight.workload.fields import Overrides, apply_overrides, read_toml, suggestion
 from stepsight.workload.transformer import TransformerWorkload
 from stepsight.workload.transformer_config import read_transformer
 
@@ -15,11 +15,19 @@ Workload = DlrmWorkload | TransformerWorkload
 KINDS = ("dlrm", "transformer")
 
 
-def load_workload(path: str | Path, overrides: Overrides = ()) -> Workload:
+def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     """Read a workload file; ``overrides`` are ``key.path=value`` pairs set before it is checked."""
     document = read_toml(path)
-    apply_overrides(document, overrides, str(path))
-    return parse_workload(document, str(path))
+    changes = dict(assigned(overrides))
+    if "parallel.ranks" in changes and "parallel.data" not in changes:
+        _forget_data(document)
+    return parse_workload(override(document, changes), str(path))
+
+
+def _forget_data(document: Table) -> None:
+    """So many ranks in all: what is left after tensor and pipeline parallelism is data-parallel."""
+    if isinstance(document.get("parallel"), dict):
+        document["parallel"].pop("data", None)
 
 
 def parse_workload(document: dict[str, object], where: str) -> Workload:
@@ -31,4 +39,4 @@ def parse_workload(document: dict[str, object], where: str) -> Workload:
         return TransformerWorkload(read_transformer(document, where))
     if kind is None:
         raise InputError(f"{where}: kind", "is missing", f'write kind = "{KINDS[0]}" or "{KINDS[1]}"')
-    raise InputError(f"{where}: kind", f"unknown kind {kind!r}", suggestion(str(kind), KINDS))
+    raise InputError(f"{where}: kind", f"unknown kind {kind!r}", nearest(str(kind), KINDS))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from stepsight.workload import optimizers
 from stepsight.workload.memory import MemoryReport, RankMemory, dense_memory
-from stepsight.workload.program import COMM, COMPUTE, Collective, Group, Job, Op, RankProgram, Wait
+from stepsight.workload.program import COMM, COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
 from stepsight.workload.step import start_backward
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
@@ -38,21 +38,28 @@ class _Writer:
 
     ops: list[Op] = field(default_factory=list)
 
-    def block(self, ops: list[Op], after: int | None) -> None:
+    def block(self, ops: Sequence[Op], after: int | None) -> None:
         base = len(self.ops)
-        moved = [
-            op if not op.waits else replace(op, waits=tuple(_moved(w, base) for w in op.waits)) for op in ops
-        ]
+        self.ops.extend(ops)
+        for i, op in enumerate(ops):
+            if op.waits:
+                self.ops[base + i] = replace(op, waits=tuple(_moved(w, base) for w in op.waits))
         if after is not None:
-            moved[0] = replace(moved[0], waits=(*moved[0].waits, Wait(COMPUTE, after)))
-        self.ops.extend(moved)
+            first = self.ops[base]
+            self.ops[base] = replace(first, waits=(*first.waits, Wait(COMPUTE, after)))
 
     def exchange(self, name: str, boundary: int, bytes_: float, dtype: str) -> int:
-        """A message across a stage boundary, or one each way at once; whoever receives waits for it."""
+        """A message across a stage boundary, or one each way at once.
+
+        The host then waits for the device (Megatron calls ``torch.cuda.synchronize()`` after
+        every exchange), so it never runs ahead of a pipeline.
+        """
         stream = f"p2p {boundary}"
         collective = Collective("send_recv", bytes_, f"boundary {boundary}", stream, dtype, name=name)
         self.ops.append(Op(f"c10d::{name}", (), collective, (Wait(stream, COMPUTE),), phase="forward"))
-        return len(self.ops) - 1
+        started = len(self.ops) - 1
+        self.ops.append(Op("cudaDeviceSynchronize", waits=(Wait(HOST, started), Wait(HOST, COMPUTE))))
+        return started
 
 
 def _moved(wait: Wait, base: int) -> Wait:
