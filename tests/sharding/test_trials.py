@@ -40,6 +40,11 @@ def test_rounds_that_differ_are_the_noise():
     assert summarise([noisy]).repeat_noise == pytest.approx(np.log(1.1) / 2 / np.sqrt(3))
 
 
+def test_a_low_quantile_forgives_disturbed_steps():
+    plans = {"a": PlanTrial(1, [[100, 100, 900]] * 4), "search": PlanTrial(1, [[100, 900, 900]] * 4)}
+    assert Trial("d", 4, 8, 512, plans).at(0.1).searched == 0
+
+
 def test_trials_are_kept_between_runs(tmp_path):
     path = tmp_path / "trials.json"
     assert read_trials(path) == []

@@ -112,6 +112,20 @@ class Trial(msgspec.Struct, frozen=True):
         """The searched plan's measured step against the best sharder's: below zero is faster."""
         return self.plans[SEARCHED].measured_us / self.plans[self.best].measured_us - 1
 
+    def at(self, quantile: float) -> Trial:
+        """The same trial with each half of the rounds read at a quantile of its steps.
+
+        Other processes only ever make a step longer: on a busy machine a low quantile repeats
+        better than the median.
+        """
+
+        def read(plan: PlanTrial) -> PlanTrial:
+            halves = [[us for steps in plan.steps_us[half::2] for us in steps] for half in (0, 1)]
+            return PlanTrial(plan.predicted_us, [[float(np.quantile(steps, quantile))] for steps in halves])
+
+        plans = {name: read(plan) for name, plan in self.plans.items()}
+        return Trial(self.task, self.seed, self.tables, self.batch, plans)
+
     def against_best(self, name: str) -> float:
         """A plan against the best sharder, which is chosen by some rounds and measured by the others.
 

@@ -26,6 +26,8 @@ from stepsight.validate.score import Score
 
 SUCCESS, REGRET, SEARCH_WINS = 0.85, 0.03, 0.90
 """The bars: METHOD §7 for success; mean regret and the searched plan as the project set them."""
+UNDISTURBED = 0.1
+"""The quantile of the steps that stands for a quiet machine."""
 
 
 def scores(data: Path, rows: str) -> list[Score]:
@@ -97,7 +99,8 @@ def show(trials: Sequence[Trial], *, as_json: bool) -> None:
             }
             for t in trials
         ]  # fmt: skip
-        click.echo(to_json({**summary.as_dict(), "trials": rows}))
+        undisturbed = summarise([trial.at(UNDISTURBED) for trial in trials])
+        click.echo(to_json({**summary.as_dict(), "undisturbed": undisturbed.as_dict(), "trials": rows}))
         return
     from rich.console import Console
     from rich.table import Table
@@ -112,7 +115,11 @@ def show(trials: Sequence[Trial], *, as_json: bool) -> None:
             f"{_error(t):.1%}",
         )  # fmt: skip
     console.print(table)
+    console.print("[bold]medians[/bold]")
     for line in _figures(summary):
+        console.print(line)
+    console.print("[bold]first deciles of the steps, which other processes disturb less[/bold]")
+    for line in _figures(summarise([trial.at(UNDISTURBED) for trial in trials])):
         console.print(line)
 
 
