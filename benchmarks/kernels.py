@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -18,23 +19,29 @@ from stepsight.platform.gpus import load_gpu
 from stepsight.workload.program import Kernel
 
 
+def timed(label: str, work: Callable[[], object]) -> None:
+    """Print the wall and the processor time that ``work`` takes."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    print(f"{label:36s} {wall:6.2f} s, {processor:6.2f} s of processor time")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kernels", type=int, default=1_000_000)
     n = parser.parse_args().kernels
     rng = np.random.default_rng(0)
     sizes = {key: np.floor(np.exp(rng.uniform(0.0, 9.0, n))) for key in ("m", "n", "k")}
-    start = time.perf_counter()
-    models = KernelModels.for_gpu(load_gpu("A100-SXM4-80G"))
-    print(f"load the models          {time.perf_counter() - start:6.2f} s")
+    spec = load_gpu("A100-SXM4-80G")
+    timed("load the models", lambda: KernelModels.for_gpu(spec))
+    models = KernelModels.for_gpu(spec)
     for dtype in ("fp32", "bf16"):
-        start = time.perf_counter()
-        models.estimate_batch(Batch.of("gemm", dtype, sizes, "linear"))
-        print(f"{n:,} {dtype} as columns {time.perf_counter() - start:6.2f} s")
-    kernels = [Kernel.of("gemm", "bf16", m=m, n=k, k=k) for m, k in zip(sizes["m"], sizes["k"], strict=True)]
-    start = time.perf_counter()
-    models.estimate(kernels)
-    print(f"{n:,} bf16 as kernels {time.perf_counter() - start:6.2f} s")
+        batch = Batch.of("gemm", dtype, sizes, "linear")
+        timed(f"{n:,} {dtype} GEMMs as columns", lambda batch=batch: models.estimate_batch(batch))
+    columns = [sizes[key].tolist() for key in ("m", "n", "k")]
+    kernels = [Kernel.of("gemm", "bf16", m=m, n=n, k=k) for m, n, k in zip(*columns, strict=True)]
+    timed(f"{n:,} bf16 GEMMs as kernels", lambda: models.estimate(kernels))
 
 
 if __name__ == "__main__":

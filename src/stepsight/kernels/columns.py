@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import numpy as np
 
@@ -118,13 +119,24 @@ def batches(kernels: Sequence[Kernel]) -> Iterator[Batch]:
 
 
 def _columns(members: Sequence[Kernel]) -> dict[str, FloatArray]:
-    keys = {tuple([key for key, _ in kernel.dims]) for kernel in members}
-    if len(keys) == 1:  # the usual case: all kernels of a family state the same sizes in the same order
-        (order,) = keys
-        values = chain.from_iterable([[value for _, value in kernel.dims] for kernel in members])
-        table = np.fromiter(values, dtype=np.float64, count=len(members) * len(order))
-        return dict(zip(order, table.reshape(len(members), len(order)).T, strict=True))
-    names = sorted({key for order in keys for key in order})
+    uniform = _uniform_columns(members)
+    return _mixed_columns(members) if uniform is None else uniform
+
+
+def _uniform_columns(members: Sequence[Kernel]) -> dict[str, FloatArray] | None:
+    """The usual case: all kernels of a family state the same sizes in the same order."""
+    order = [key for key, _ in members[0].dims]
+    flat: list[Any] = list(chain.from_iterable(chain.from_iterable([kernel.dims for kernel in members])))
+    step = 2 * len(order)  # key, value, key, value …
+    if len(flat) != step * len(members):
+        return None
+    if any(flat[2 * i :: step].count(key) != len(members) for i, key in enumerate(order)):
+        return None
+    return {key: np.array(flat[2 * i + 1 :: step], dtype=np.float64) for i, key in enumerate(order)}
+
+
+def _mixed_columns(members: Sequence[Kernel]) -> dict[str, FloatArray]:
+    names = sorted({key for kernel in members for key, _ in kernel.dims})
     columns = {name: np.full(len(members), np.nan) for name in names}
     for i, kernel in enumerate(members):
         for key, value in kernel.dims:

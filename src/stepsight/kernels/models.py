@@ -199,7 +199,7 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
         return [*groups, ("", everything[~np.isin(names, apart)])]
     batched: FloatArray = batch.dims["batch"]
     many = batched > 1
-    if batch.names:
+    if "bmm" in set(batch.names):
         many = many | np.fromiter((name == "bmm" for name in batch.names), dtype=bool, count=len(batch))
     return [("bmm", everything[many]), ("linear", everything[~many])]
 
