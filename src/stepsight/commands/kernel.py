@@ -61,6 +61,9 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
 def _single(
     family: str, gpu: str | None, dtype: str, dims: tuple[str, ...], name: str, as_json: bool
 ) -> None:
+    import numpy as np
+
+    from stepsight.kernels.columns import Batch
     from stepsight.kernels.families import FAMILIES
     from stepsight.kernels.models import KernelModels
     from stepsight.kernels.roofline import speed_of_light_us
@@ -76,7 +79,8 @@ def _single(
     if gpu is None:
         raise InputError("--gpu", "missing", "name a GPU; stepsight platforms lists them")
     sizes = _sizes(family, dims, FAMILIES[family].dims)
-    batch = _batch(family, dtype, sizes, name)
+    columns = {key: np.array([value]) for key, value in sizes.items()}
+    batch = Batch.of(family, dtype, columns, name or family)
     spec = load_gpu(gpu)
     estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
     light = float(speed_of_light_us(batch, spec)[0])
@@ -120,11 +124,3 @@ def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[s
     if not sizes:
         raise InputError("--dim", f"no sizes for {family}", "give " + ", ".join(f"{k}=…" for k in known))
     return sizes
-
-
-def _batch(family: str, dtype: str, sizes: dict[str, float], name: str):  # type: ignore[no-untyped-def]
-    import numpy as np
-
-    from stepsight.kernels.columns import Batch
-
-    return Batch.of(family, dtype, {key: np.array([value]) for key, value in sizes.items()}, name or family)
