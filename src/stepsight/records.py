@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import difflib
 import sys
@@ -20,23 +21,26 @@ else:
 
 Record = TypeVar("Record")
 Table = dict[str, Any]
+Assignments = Mapping[str, str] | Iterable[str]
+"""``key.path=value`` texts, or key paths with the text of their value."""
 
 
-def read_toml(path: Path) -> Table:
+def read_toml(path: str | Path) -> Table:
     """The tables of a TOML file; syntax errors name the file and the line."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(str(path), "no such file", "check the path") from None
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "check the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(str(path), f"not valid TOML: {error}", "fix the syntax there") from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean "x"?`` or the list of what there is."""
-    names = sorted(known)
+    """``did you mean 'x'?`` and the list of what there is."""
+    names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=1)
-    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(names)}"
+    listed = f"known: {', '.join(names)}"
+    return f"did you mean {close[0]!r}? ({listed})" if close else listed
 
 
 def record(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
@@ -53,35 +57,48 @@ def record(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
         raise InputError(f"{where}.{field}" if field else where, problem, "correct the value") from None
 
 
-def override(table: Table, assignments: Iterable[str]) -> Table:
-    """A copy of the table with each ``a.b=value`` put in (the value read as TOML, else as text)."""
-    result: Table = msgspec.convert(msgspec.to_builtins(table), type=dict)
-    for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        if not equals or not path.strip():
-            raise InputError(f"--set {assignment}", "not an assignment", "write key.path=value")
-        try:
-            value: Any = tomllib.loads(f"x = {text}")["x"]
-        except tomllib.TOMLDecodeError:
-            value = text.strip()
-        _put(result, path.strip().split("."), value, f"--set {assignment}")
+def override(table: Mapping[str, Any], assignments: Assignments, where: str) -> Table:
+    """A copy of the table with each ``a.b=value`` put in (the value read as TOML, else as text).
+
+    ``tables.0.rows`` names one entry of a list, ``tables.rows`` that field of all of them.
+    """
+    result: Table = copy.deepcopy(dict(table))
+    for path, text in assigned(assignments):
+        _put(result, path.split("."), _value(text), f"{where}: --set {path}={text}")
     return result
 
 
-def _put(node: Any, keys: list[str], value: Any, where: str) -> None:
-    for i, key in enumerate(keys):
-        last = i == len(keys) - 1
-        if isinstance(node, list):
-            if not key.isdigit() or int(key) >= len(node):
-                raise InputError(where, f"{key!r} is not one of the {len(node)} entries", "count from 0")
-            if last:
-                node[int(key)] = value
-            else:
-                node = node[int(key)]
-        elif isinstance(node, dict):
-            if last:
-                node[key] = value
-            else:
-                node = node.setdefault(key, {})
-        else:
-            raise InputError(where, f"{keys[i - 1]!r} is a value, not a table", "shorten the path")
+def assigned(assignments: Assignments) -> list[tuple[str, str]]:
+    """Key paths and the text to set them to."""
+    if isinstance(assignments, Mapping):
+        return list(assignments.items())
+    return [_pair(text) for text in assignments]
+
+
+def _pair(assignment: str) -> tuple[str, str]:
+    path, equals, text = assignment.partition("=")
+    if not equals or not path.strip():
+        raise InputError(f"--set {assignment}", "is not key.path=value", "for example --set parallel.ranks=4")
+    return path.strip(), text.strip()
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(node: Any, path: list[str], value: Any, where: str) -> None:
+    head, rest = path[0], path[1:]
+    if isinstance(node, list):
+        if head.isdigit() and int(head) >= len(node):
+            raise InputError(where, f"there are only {len(node)} entries", "count from 0")
+        for entry in [node[int(head)]] if head.isdigit() else node:
+            _put(entry, rest if head.isdigit() else path, value, where)
+    elif not isinstance(node, dict):
+        raise InputError(where, "goes below a plain value", "name a field of the file")
+    elif rest:
+        _put(node.setdefault(head, {}), rest, value, where)
+    else:
+        node[head] = value

@@ -70,7 +70,7 @@ def test_another_gpu_brings_its_own_link():
 
 
 def test_an_unknown_field_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"link\.gpbs.*did you mean \"gbps\""):
+    with pytest.raises(InputError, match=r"link\.gpbs.*did you mean 'gbps'"):
         load_platform("8xA100-SXM4-40G", ["link.gpbs=50"])
 
 

@@ -81,7 +81,7 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
         load_workload(tmp_path / "nothing.toml")
     broken = tmp_path / "broken.toml"
     broken.write_text("batch = = 3")
-    with pytest.raises(InputError, match=r"broken.toml: is not TOML"):
+    with pytest.raises(InputError, match=r"broken.toml: not valid TOML"):
         load_workload(broken)
     empty = tmp_path / "empty.toml"
     empty.write_text("")

@@ -123,7 +123,7 @@ def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | N
 
 def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     file = path / "platform.toml" if path.is_dir() else path
-    table = override(read_toml(file), overrides)
+    table = override(read_toml(file), overrides, str(file))
     return Platform(_spec_from(table, str(file)), path if path.is_dir() else None)
 
 
@@ -186,8 +186,8 @@ def _overridden(spec: PlatformSpec, overrides: Sequence[str]) -> PlatformSpec:
     }
     if spec.nic:
         table["nic"] = _fields(spec.nic)
-    changed = override(table, overrides)
     where = f"platform {spec.name}"
+    changed = override(table, overrides, where)
     if isinstance(changed["gpu"], str):  # --set platform.gpu=H100-SXM: another GPU, its own links
         changed.pop("link"), changed.pop("host")
     return _spec_from(changed, where)

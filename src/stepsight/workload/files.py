@@ -21,7 +21,7 @@ def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     changes = dict(assigned(overrides))
     if "parallel.ranks" in changes and "parallel.data" not in changes:
         _forget_data(document)
-    return parse_workload(override(document, changes), str(path))
+    return parse_workload(override(document, changes, str(path)), str(path))
 
 
 def _forget_data(document: Table) -> None:
