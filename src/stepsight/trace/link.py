@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
@@ -94,7 +95,12 @@ class LinkedTrace:
 
 def is_collective_kernel(event: Event) -> bool:
     """Whether a GPU event is a NCCL or RCCL kernel."""
-    return bool(_NCCL.match(event.name)) and "memcpy" not in event.name.lower()
+    return _names_collective(event.name)
+
+
+@lru_cache(maxsize=4096)
+def _names_collective(kernel: str) -> bool:
+    return bool(_NCCL.match(kernel)) and "memcpy" not in kernel.lower()
 
 
 def link(trace: KinetoTrace) -> LinkedTrace:

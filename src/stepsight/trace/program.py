@@ -78,6 +78,8 @@ def step_program(
     linked: LinkedTrace, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int
 ) -> StepProgram:
     """The ops that the host started within the step, in order, over all its threads."""
+    if not resolver.stream_names:
+        resolver.stream_names.update(stream_names(linked))
     builder = _Builder(linked, resolver, world, step)
     for unit in units:
         if step.start_us <= unit.start < step.end_us:
@@ -96,7 +98,7 @@ class _Segment:
 class _Builder:
     def __init__(self, linked: LinkedTrace, resolver: WaitResolver, world: int, step: Step) -> None:
         self.linked, self.resolver, self.world = linked, resolver, world
-        self.program = StepProgram([], step.start_us, step.end_us, stream_names(linked))
+        self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
         self.op_of_launch: dict[int, int] = {}
         self.host_at = step.start_us
         self.phase = "forward"

@@ -21,6 +21,8 @@ _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 STORM_SHARE = 0.25
 """Allocation calls that take more of a step than this make it untypical: they end once memory is cached."""
 _ALLOCATION = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
+_FEWEST_REPEATS = 3
+"""Twice the same may be two layers; three times evenly over the trace are steps."""
 _DIGITS = re.compile(r"\d+")
 
 
@@ -114,7 +116,7 @@ def _repeated_steps(linked: LinkedTrace) -> list[Step]:
 
 
 def _recurs_evenly(starts: list[float], linked: LinkedTrace) -> bool:
-    if len(starts) < 2:
+    if len(starts) < _FEWEST_REPEATS:
         return False
     gaps = np.diff(starts)
     first, last = _span(linked)

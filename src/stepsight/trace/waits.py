@@ -33,6 +33,7 @@ class StreamWait:
 class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
+    ``stream_names`` are ours for the trace's streams (`program.stream_names` fills it).
     ``free_at`` gives, by ``id`` of a GPU event, when its stream had done all before it.
     """
 
@@ -48,6 +49,7 @@ class WaitResolver:
             self.by_thread.setdefault(launch.call.tid, []).append(launch)
         self.thread_starts = {t: [x.call.ts for x in ls] for t, ls in self.by_thread.items()}
         self.stated = {e.args.correlation: e for e in linked.trace.syncs}
+        self.stream_names: dict[StreamId, str] = {}
         self.hidden = linked.hidden_waits
         self.free_at = _stream_free_times(linked)
         self.recorded = {e.args.correlation: e for e in linked.records}
