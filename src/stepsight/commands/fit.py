@@ -9,6 +9,7 @@ import click
 SUBCOMMANDS = {
     "kernels": ("stepsight.kernels.fit.command", "Kernel models, from the measured kernel tables."),
     "collectives": ("stepsight.collectives.fit", "Collective curves, from nccl-tests style tables."),
+    "overheads": ("stepsight.overheads.fit", "Host overheads by operator and era, from studies and traces."),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
 
