@@ -17,7 +17,7 @@ from stepsight.simulate.intervals import covered, union
 from stepsight.trace.critical_path import by_part, critical_path
 from stepsight.trace.events import Event
 from stepsight.trace.host_times import gathered
-from stepsight.trace.job import clean_steps, rank_program, typical_step
+from stepsight.trace.job import clean_steps, collective_waiting, rank_program, typical_step
 from stepsight.trace.kernel_map import short_name
 from stepsight.trace.link import is_collective_kernel
 from stepsight.trace.platforms import guess_platform
@@ -180,16 +180,7 @@ def _with_lateness(run: TraceRun, ranks: tuple[RankView, ...], step: int) -> tup
 
 
 def _waits(run: TraceRun, step: int) -> list[float]:
-    if len(run.ranks) < 2:
-        return [0.0] * len(run.ranks)
-    starts = []
-    for rank in run.ranks:
-        program = rank_program(run, rank, step)
-        kernels = [x.gpu[0] for t in program.ops for x in t.launches if is_collective_kernel(x.gpu[0])]
-        starts.append([rank.base_us + k.ts for k in kernels])
-    count = min(len(s) for s in starts)
-    table = np.array([s[:count] for s in starts])
-    return [float(w) for w in (table.max(axis=0) - table).sum(axis=1)] if count else [0.0] * len(starts)
+    return [sum(waits) for waits in collective_waiting(run, step)]
 
 
 def _straggler(run: TraceRun, ranks: tuple[RankView, ...]) -> int | None:

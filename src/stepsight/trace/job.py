@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepsight.trace.collective_sizes import with_sizes
+from stepsight.trace.link import is_collective_kernel
 from stepsight.trace.program import StepProgram, TracedOp, step_program
 from stepsight.trace.run import RankTrace, TraceRun
 from stepsight.workload.program import Group, Job, Op, RankProgram
@@ -113,3 +114,15 @@ def _sets_of(run: TraceRun, name: str) -> list[Group]:
             if group.pg_name == name and group.ranks:
                 sets[tuple(group.ranks)] = Group(name, tuple(group.ranks))
     return list(sets.values())
+
+
+def collective_waiting(run: TraceRun, step: int) -> list[list[float]]:
+    """Per rank and collective of the step, the wait for the last rank to arrive, in µs."""
+    starts = []
+    for rank in run.ranks:
+        program = rank_program(run, rank, step)
+        kernels = [x.gpu[0] for t in program.ops for x in t.launches if is_collective_kernel(x.gpu[0])]
+        starts.append([rank.base_us + k.ts for k in kernels])
+    count = min(len(s) for s in starts)
+    table = np.array([s[:count] for s in starts]).reshape(len(starts), count)
+    return [list(map(float, row)) for row in (table.max(axis=0) - table)] if count else [[] for _ in starts]

@@ -12,8 +12,7 @@ from stepsight.errors import InputError
 from stepsight.prediction.answer import Prediction
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.host_times import gathered
-from stepsight.trace.job import clean_steps, rank_program, typical_step
-from stepsight.trace.link import is_collective_kernel
+from stepsight.trace.job import clean_steps, collective_waiting, rank_program, typical_step
 from stepsight.trace.operator_kernels import Agreement, check_operators
 from stepsight.trace.platforms import guess_platform
 from stepsight.trace.prediction import INDIVIDUAL, SHARED, predict_trace
@@ -113,22 +112,10 @@ def _add_shared(rows: list[Row], runs: Sequence[ScoredRun]) -> None:
 def waiting_correlation(run: TraceRun, replay: Prediction) -> tuple[float, float]:
     """Correlation, over ranks and over calls, of the waiting inside collectives with the trace's."""
     step = typical_step(run)
-    seen, made = traced_waiting(run, step), simulated_waiting(replay.timeline, run)
+    seen, made = collective_waiting(run, step), simulated_waiting(replay.timeline, run)
     by_rank = _correlation([sum(w) for w in seen], [sum(w) for w in made])
     by_call = _correlation([x for w in seen for x in w], [x for w in made for x in w])
     return by_rank, by_call
-
-
-def traced_waiting(run: TraceRun, step: int) -> list[list[float]]:
-    """Per rank and collective: from its start to the last rank's."""
-    starts = []
-    for rank in run.ranks:
-        program = rank_program(run, rank, step)
-        kernels = [x.gpu[0] for t in program.ops for x in t.launches if is_collective_kernel(x.gpu[0])]
-        starts.append([rank.base_us + k.ts for k in kernels])
-    count = min(len(s) for s in starts)
-    table = np.array([s[:count] for s in starts])
-    return [list(row) for row in (table.max(axis=0) - table)]
 
 
 def simulated_waiting(timeline: Timeline, run: TraceRun) -> list[list[float]]:
