@@ -80,6 +80,10 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         alltoall_forward=tape.marks.get("alltoall_forward"),
         alltoall_backward=tape.marks.get("alltoall_backward"),
     )
+    exchanges = (
+        (marks.alltoall_forward, exchange.alltoall_calls(config, backward=False)),
+        (marks.alltoall_backward, exchange.alltoall_calls(config, backward=True)),
+    )
     programs: dict[tuple[Op, ...], RankProgram] = {}
     order = []
     for rank in range(config.ranks):
@@ -89,9 +93,9 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         for at, op in zip(places, own, strict=True):
             if at is not None:
                 ops[at] = op
-        for at, back in ((marks.alltoall_forward, False), (marks.alltoall_backward, True)):
+        for at, calls in exchanges:
             if at is not None:
-                ops[at] = replace(ops[at], calls=(exchange.alltoall_call(config, rank, backward=back),))
+                ops[at] = replace(ops[at], calls=(calls[rank],))
         order.append(programs.setdefault(own, RankProgram(tuple(ops), f"rank {rank}")))
     return Job.of(order), marks
 
@@ -114,7 +118,7 @@ def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
 
 def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]) -> Tensor:
     dense, target = _inputs(tape, config, own)
-    width = sum(embeddings.columns(config.plan, config.tables, 0))
+    width = embeddings.sent_widths(config.plan, config.tables)[0]
     if config.input_dist and config.ranks > 1 and tape.device == "cuda":
         exchange.distribute_inputs(tape, config)
     pooled, own_part = embeddings.lookup(tape, config, (own[2], own[3]), width)

@@ -35,13 +35,17 @@ class PlanOps:
     alltoall_backward: int | None
 
 
-def columns(plan: Plan, tables: Sequence[Table], rank: int) -> list[int]:
-    """Pooled columns that a rank sends: one number per shard, in the order of its lookup.
+def sent_widths(plan: Plan, tables: Sequence[Table]) -> list[int]:
+    """Pooled columns that each rank sends, all its shards together.
 
     Data-parallel tables are looked up by every rank for its own samples and sent nowhere.
     """
     features = {table.name: table.features for table in tables}
-    return [s.width * features[s.table] for s in plan.on_rank(rank) if s.kind != DATA_PARALLEL]
+    widths = [0] * plan.ranks
+    for shard in plan.shards:
+        if shard.kind != DATA_PARALLEL:
+            widths[shard.rank] += shard.width * features[shard.table]
+    return widths
 
 
 def replicated(plan: Plan) -> list[Shard]:

@@ -13,7 +13,7 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.sharding.plan import COLUMN_WISE, DATA_PARALLEL, Plan, Shard
 from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.embeddings import INDEX_BYTES, columns, replicated
+from stepsight.workload.embeddings import INDEX_BYTES, replicated, sent_widths
 from stepsight.workload.pointwise import add
 from stepsight.workload.program import COMM, COMPUTE, Call, Collective, Kernel, Wait
 from stepsight.workload.tape import Tape
@@ -23,8 +23,7 @@ from stepsight.workload.views import cat, clone, concatenated, given, split, vie
 
 def send_bytes(config: DlrmConfig, plan: Plan) -> FloatArray:
     """Bytes of pooled embeddings from each rank (row) to each (column): whole tables, own samples."""
-    width = [sum(columns(plan, config.tables, rank)) for rank in range(config.ranks)]
-    row = np.asarray(width, dtype=np.float64) * config.batch_per_rank * 4
+    row = np.asarray(sent_widths(plan, config.tables), dtype=np.float64) * config.batch_per_rank * 4
     return np.repeat(row[:, None], config.ranks, axis=1)
 
 
@@ -42,18 +41,21 @@ def _exchange(sent: FloatArray, name: str, dtype: str = "fp32") -> Collective:
     return Collective(kind, largest, dtype=dtype, send_bytes=sent, name=name)
 
 
-def alltoall_call(config: DlrmConfig, rank: int, *, backward: bool) -> Call:
-    """The exchange as one rank calls it: the values it receives and the values it sends."""
-    width = sum(columns(config.plan, config.tables, rank))
-    everywhere = sum(sum(columns(config.plan, config.tables, r)) for r in range(config.ranks))
-    own, others = (config.batch * width,), (config.batch_per_rank * everywhere,)
-    return Call("c10d::alltoall_base_", (own, others) if backward else (others, own))
+def alltoall_calls(config: DlrmConfig, *, backward: bool) -> list[Call]:
+    """The exchange as each rank calls it: the values it receives and the values it sends."""
+    widths = sent_widths(config.plan, config.tables)
+    others = (config.batch_per_rank * sum(widths),)
+    calls = []
+    for width in widths:
+        own = (config.batch * width,)
+        calls.append(Call("c10d::alltoall_base_", (own, others) if backward else (others, own)))
+    return calls
 
 
 def exchange_start(tape: Tape, config: DlrmConfig, plan: Plan, pooled: Tensor) -> tuple[Tensor, int]:
     """Starts the all_to_all; its gradient waits for the exchange of gradients."""
     with tape.op("All2All_Pooled_Req", (pooled,)):
-        received = Tensor.new((_received(config, plan),))
+        received = Tensor.new((config.batch_per_rank * sum(sent_widths(plan, config.tables)),))
         started = tape.communicate(alltoall(config, plan, backward=False), Wait(COMM, COMPUTE))
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -68,7 +70,7 @@ def exchange_start(tape: Tape, config: DlrmConfig, plan: Plan, pooled: Tensor) -
 def exchange_finish(tape: Tape, config: DlrmConfig, plan: Plan, received: Tensor, started: int) -> Tensor:
     """Waits for the all_to_all and lays the tables of all ranks side by side for the own samples."""
     local = config.batch_per_rank
-    widths = [sum(columns(plan, config.tables, rank)) for rank in range(config.ranks)]
+    widths = sent_widths(plan, config.tables)
     with tape.op("All2All_Pooled_Wait", (received,)):
         tape.wait(Wait(COMPUTE, started))
         parts = [Tensor.new((local, width)) for width in widths]
@@ -86,11 +88,6 @@ def exchange_finish(tape: Tape, config: DlrmConfig, plan: Plan, received: Tensor
 
         tape.record("All2All_Pooled_WaitBackward", (received,), (out,), rule)
     return out
-
-
-def _received(config: DlrmConfig, plan: Plan) -> int:
-    total = sum(sum(columns(plan, config.tables, rank)) for rank in range(config.ranks))
-    return total * config.batch_per_rank
 
 
 def whole_tables(tape: Tape, config: DlrmConfig, pooled: Tensor) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from stepsight.run.exchange import All2All_Pooled_Req, All2All_Pooled_Wait, Exch
 from stepsight.run.lookup import LocalTables, TableBatch
 from stepsight.sharding.plan import COLUMN_WISE, table_kinds
 from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.embeddings import columns
+from stepsight.workload.embeddings import sent_widths
 from stepsight.workload.interactions import interaction_width
 
 
@@ -50,7 +50,7 @@ class Dlrm(nn.Module):  # type: ignore[misc]
     def __init__(self, config: DlrmConfig, rank: int, tables: LocalTables) -> None:
         super().__init__()
         self.config, self.tables = config, tables
-        widths = [sum(columns(config.plan, config.tables, r)) for r in range(config.ranks)]
+        widths = sent_widths(config.plan, config.tables)
         self.exchange = Exchange(rank, config.batch_per_rank, widths)
         self.bottom = _mlp((config.features, *config.bottom))
         dim = config.bottom[-1]
