@@ -18,7 +18,8 @@ from stepsight.trace.execution_trace import looks_like_et, read_execution_trace
 from stepsight.trace.files import TraceFile, trace_files
 from stepsight.trace.kineto import read_kineto
 from stepsight.trace.link import link
-from stepsight.trace.prediction import predict_trace
+from stepsight.trace.prediction import predict_trace, trace_job
+from stepsight.trace.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
 DATA = Path(__file__).parent / "data"
@@ -120,6 +121,19 @@ def test_an_execution_trace_meets_its_profile_by_order():
     nodes = [{**FLAT, "id": 10 + i, "name": n, "rf_id": 0} for i, n in enumerate(("aten::a", "aten::c"))]
     et = read_execution_trace(TraceFile("et.json", json.dumps({"schema": "1.0.1", "nodes": nodes}).encode()))
     assert link_et(et, made.linked()).op_of_node == {10: 0, 11: 2}
+
+
+def test_a_profile_without_shapes_takes_them_from_its_execution_trace(tmp_path):
+    made = Made()
+    made.step(0, 0, 100)
+    made.op("aten::mm", 10, 50, **{"Record function id": 3})
+    made.launch(20, 5, "volta_sgemm_128x64_tn", 30, 5)
+    made.save(tmp_path)
+    node = {**FLAT, "input_shapes": [[8, 4], [4, 16]], "input_types": ["Tensor(float)", "Tensor(float)"]}
+    (tmp_path / "et.json").write_text(json.dumps({"schema": "1.0.1", "pid": 7, "nodes": [node]}))
+    job = trace_job(load_trace(tmp_path))
+    (kernel,) = (k for op in job.programs[0].ops for k in op.kernels)
+    assert (kernel.dim("m"), kernel.dim("n"), kernel.dim("k")) == (8, 16, 4)
 
 
 def test_a_predicted_step_exports_and_reads_back(tmp_path):

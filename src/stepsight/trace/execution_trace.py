@@ -50,6 +50,7 @@ class ExecutionTrace:
     schema: str
     nodes: tuple[EtNode, ...]
     warnings: tuple[str, ...] = ()
+    pid: int = -1
 
     def by_id(self) -> dict[int, EtNode]:
         return {node.id: node for node in self.nodes}
@@ -73,8 +74,9 @@ def read_execution_trace(file: TraceFile) -> ExecutionTrace:
     if not nodes:
         raise InputError(file.path, "holds no execution-trace nodes", "record it again")
     return ExecutionTrace(
-        file.path, str(document.get("schema", "")), tuple(nodes), (*file.warnings, *warnings)
-    )
+        file.path, str(document.get("schema", "")), tuple(nodes), (*file.warnings, *warnings),
+        _whole(document.get("pid")),
+    )  # fmt: skip
 
 
 def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:

@@ -12,7 +12,9 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.trace.files import trace_files
+from stepsight.trace.et_shapes import add_shapes, belongs, has_shapes
+from stepsight.trace.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
+from stepsight.trace.files import TraceFile, trace_files
 from stepsight.trace.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.link import LinkedTrace, link
 from stepsight.trace.steps import STORM_SHARE, Step, allocation_us, find_steps, gpu_periods
@@ -88,8 +90,10 @@ def load_trace(paths: Path | str | Sequence[Path | str]) -> TraceRun:
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     traces: list[KinetoTrace] = []
     warnings: list[str] = []
+    shaped: list[ExecutionTrace] = []
     for file in trace_files([Path(p) for p in listed]):
         if not looks_like_kineto(file.content):
+            shaped += _execution_trace(file, warnings)
             continue
         trace = read_kineto(file)
         warnings += trace.warnings
@@ -99,7 +103,18 @@ def load_trace(paths: Path | str | Sequence[Path | str]) -> TraceRun:
             ", ".join(str(p) for p in listed), "holds no profiler (Kineto) trace",
             "an execution trace alone has no times; add the profiler trace of the same run",
         )  # fmt: skip
-    return run_of(_one_run(traces, warnings), warnings)
+    return run_of(_one_run(traces, warnings), warnings, shaped)
+
+
+def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrace]:
+    """The file as an execution trace; one that cannot be read costs a warning, not the run."""
+    if not looks_like_et(file.content):
+        return []
+    try:
+        return [read_execution_trace(file)]
+    except InputError as error:
+        warnings.append(str(error))
+        return []
 
 
 def _one_run(traces: list[KinetoTrace], warnings: list[str]) -> list[KinetoTrace]:
@@ -123,12 +138,20 @@ def _first_time(trace: KinetoTrace) -> float:
     return trace.base_us + min(firsts)
 
 
-def run_of(traces: list[KinetoTrace], warnings: Sequence[str] = ()) -> TraceRun:
-    """Link the traces of one run, one a rank, and find their steps."""
+def run_of(
+    traces: list[KinetoTrace], warnings: Sequence[str] = (), shaped: Sequence[ExecutionTrace] = ()
+) -> TraceRun:
+    """Link the traces of one run, one a rank, and find their steps.
+
+    ``shaped`` are execution traces of the same run: they give sizes to profiles without any.
+    """
     warnings = list(warnings)
     ranks: list[RankTrace] = []
     for number, trace in enumerate(traces):
         linked = link(trace)
+        if shaped and not has_shapes(linked):
+            for et in (e for e in shaped if belongs(linked, e)):
+                add_shapes(linked, et)
         rank = trace.rank if trace.rank is not None else number
         ranks.append(RankTrace(rank, linked, tuple(find_steps(linked))))
     world = max([t.world_size for t in traces] + [max(r.rank for r in ranks) + 1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -71,5 +72,14 @@ def _tensors(shape: Any, kind: Any) -> list[Tensor]:
         if isinstance(kind, str) and kind.startswith(("Scalar", "GenericList", "Device")):
             return []
         return [Tensor(tuple(shape), dtype_of(kind if isinstance(kind, str) else ""))]
-    inner = kind if isinstance(kind, list) else [kind if kind != "TensorList" else ""] * len(shape)
+    inner = _inner_types(kind, len(shape))
     return [t for i, s in enumerate(shape) for t in _tensors(s, inner[i] if i < len(inner) else "")]
+
+
+def _inner_types(kind: Any, count: int) -> list[Any]:
+    """The types of a list's members: listed, or spelled out as "GenericList[Tensor(float),…]"."""
+    if isinstance(kind, list):
+        return kind
+    if isinstance(kind, str) and kind.startswith("GenericList["):
+        return re.findall(r"Tensor\([^)]*\)", kind) or ["GenericList"] * count
+    return ["" if kind == "TensorList" else kind] * count
