@@ -71,7 +71,6 @@ def predicted(row: dict[str, str]) -> StepRow:
 def forward_only(job: Job) -> Job:
     """The part of a job that inference runs; nothing in it waits for what is cut off."""
     kept = tuple(
-        RankProgram(tuple(op for op in p.ops if op.phase in ("input", "forward")), p.name)
-        for p in job.programs
+        RankProgram(tuple(op for op in p.ops if op.phase == "forward"), p.name) for p in job.programs
     )
     return replace(job, programs=kept)
