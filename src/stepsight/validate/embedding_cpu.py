@@ -10,6 +10,7 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
+from stepsight.kernels.embedding.cpu import kept_share
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import TableLookup
 from stepsight.kernels.embedding.measured import MeasuredLookups
@@ -69,10 +70,14 @@ def held_out(samples: Sequence[LookupSample], caches: Sequence[float], *, blind:
         {phase: times[i] for i, phase in enumerate(PHASES)},
         caches=caches,
         groups=[n for s, n in inside for _ in s.lookup.tables],
+        kept=np.concatenate([kept_share(seen(s.lookup.tables), caches) for s, _ in inside]),
     )
+
+    def lookup_us(phase: str, tables: list[TableLookup]) -> float:
+        return float(model.table_us(phase, tables, kept=kept_share(tables, caches)).sum())
+
     predicted = {
-        phase: np.array([model.table_us(phase, seen(s.lookup.tables)).sum() for s in outside])
-        for phase in PHASES
+        phase: np.array([lookup_us(phase, seen(s.lookup.tables)) for s in outside]) for phase in PHASES
     }
     totals = np.array([s.total_us() for s in outside])
     return HeldOut(predicted, {phase: totals[:, i] for i, phase in enumerate(PHASES)})

@@ -77,16 +77,36 @@ class PhaseModel:
 
 
 def work(
-    tables: Sequence[TableLookup], caches: Sequence[float], phase: str, optimizer: str = "sgd"
-) -> FloatArray:
-    """Tables × kinds of work: what a call does, in counts that have a cost each."""
-    return np.array([_table_work(table, caches, phase, optimizer) for table in tables])
+    tables: Sequence[TableLookup], caches: Sequence[float], phase: str, optimizer: str = "sgd",
+    kept: FloatArray | None = None,
+) -> FloatArray:  # fmt: skip
+    """Tables × kinds of work: what a call does, in counts that have a cost each.
+
+    ``kept`` is the share of a table's rows that the last cache still holds from the forward when
+    the backward comes: none in a training step, where the dense part lies between.
+    """
+    shares = np.zeros(len(tables)) if kept is None else kept
+    return np.array(
+        [_table_work(t, caches, phase, optimizer, k) for t, k in zip(tables, shares, strict=True)]
+    )
 
 
-def features(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArray:
-    """Tables × what the learned factor may depend on: sizes on a log scale, and hit rates."""
-    rows = []
+def kept_share(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArray:
+    """`work`'s ``kept`` for a backward right after the forward of the same tables."""
+    touched = 0.0
     for t in tables:
+        rows = t.indices.stats(t.rows, t.lookups).unique_rows * _row_bytes(t)
+        touched += rows + t.lookups * 8.0 + 2 * t.batch * t.dim * 4.0
+    return np.full(len(tables), float(np.clip(2 * (1 - touched / caches[-1]), 0.0, 1.0)))
+
+
+def features(
+    tables: Sequence[TableLookup], caches: Sequence[float], kept: FloatArray | None = None
+) -> FloatArray:
+    """Tables × what the learned factor may depend on: sizes on a log scale, hit rates, rows kept."""
+    shares = np.zeros(len(tables)) if kept is None else kept
+    rows = []
+    for t, share in zip(tables, shares, strict=True):
         stats = t.indices.stats(t.rows, t.lookups)
         row_bytes = _row_bytes(t)
         logs = (
@@ -94,7 +114,7 @@ def features(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArr
             stats.unique_rows * row_bytes, stats.mean_reuse, t.lookups * t.dim * 4.0,
         )  # fmt: skip
         hits = stats.hit_rate(np.asarray(caches) / row_bytes)
-        rows.append([*np.log(logs), *hits])
+        rows.append([*np.log(logs), *hits, share])
     return np.array(rows)
 
 
@@ -108,7 +128,9 @@ def _row_bytes(table: TableLookup) -> float:
     return float(np.ceil(table.dim * dtype_bytes(table.dtype) / LINE_BYTES) * LINE_BYTES)
 
 
-def _table_work(table: TableLookup, caches: Sequence[float], phase: str, optimizer: str) -> list[float]:
+def _table_work(
+    table: TableLookup, caches: Sequence[float], phase: str, optimizer: str, kept: float
+) -> list[float]:
     stats = table.indices.stats(table.rows, table.lookups)
     lookups, values = max(table.lookups, 1e-9), table.lookups * table.dim
     row_bytes = _row_bytes(table)
@@ -118,6 +140,7 @@ def _table_work(table: TableLookup, caches: Sequence[float], phase: str, optimiz
     out = [1.0, table.batch, lookups, values * (1.2 if table.weighted else 1.0), table.batch * table.dim]
     if phase == "forward":
         return [*out, *missed, *(missed * lines)]
+    missed[-1] *= 1 - kept
     per_element, per_row = optimizer_state(optimizer)
     touched = lines * (1 + per_element) + per_row
     expanded = values * 4.0  # one gradient row per lookup, written and read again

@@ -35,11 +35,11 @@ class LookupSample:
     lookup: Lookup
     times_us: FloatArray
 
-    def table_us(self, quantile: float = 0.25) -> FloatArray:
-        """Phases × tables: a low quantile over the repeats, the statistic that repeats best."""
+    def table_us(self, quantile: float = 0.0) -> FloatArray:
+        """Phases × tables: the least over the repeats, the statistic that repeats best."""
         return np.asarray(np.quantile(self.times_us, quantile, axis=0))
 
-    def total_us(self, quantile: float = 0.25) -> FloatArray:
+    def total_us(self, quantile: float = 0.0) -> FloatArray:
         """Per phase, over all tables."""
         return np.asarray(self.table_us(quantile).sum(axis=1))
 
