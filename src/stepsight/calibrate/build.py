@@ -27,7 +27,7 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
     samples: dict[str, Sequence[Mapping[str, Any]]] = {}
     for sample in journal.samples:
         samples.setdefault(sample["stage"], []).append(sample)  # type: ignore[attr-defined]
-    fitted = fit_samples(samples)
+    fitted = fit_samples(samples, device)
     notes = _notes(samples, fitted.repeat, device, ranks)
     plain = InStep(dict.fromkeys(KINDS, 1.0), {}, {})
     write_folder(folder, name, device, ranks, fitted, plain, notes)

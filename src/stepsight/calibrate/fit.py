@@ -47,7 +47,7 @@ class Fitted:
     repeat: Mapping[str, Mapping[str, float]]
 
 
-def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fitted:
+def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str = "cpu") -> Fitted:
     """All models from the samples of each stage."""
     rows = samples.get(KERNELS, ())
     if len(rows) < 20:
@@ -62,7 +62,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Fitted:
         fit_lookups(samples.get(LOOKUPS, ()), machine),
         tuple(fit_collectives(samples.get(COLLECTIVES, ()))),
         fit_contention(samples.get(CONTENTION, ())),
-        first_overheads(),
+        first_overheads(device),
         repeatability(samples),
     )
 
@@ -140,8 +140,10 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
     )
 
 
-def first_overheads() -> Overheads:
-    """Host overheads by class of operator, before the rehearsal steps have scaled them."""
+def first_overheads(device: str) -> Overheads:
+    """Host overheads before rehearsal steps have scaled them; a GPU's host starts from the shipped ones."""
+    if device != "cpu":
+        return Overheads.default()
     classes = {
         name: OpStats(*(Stat(us) for us in (t1, t2, t3, 0.0, t5, whole)))
         for name, (t1, t2, t3, t5, whole) in FIRST_GUESS.items()

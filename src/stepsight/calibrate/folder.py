@@ -17,6 +17,7 @@ from stepsight.collectives.platform_files import FOLDER as COLLECTIVES
 from stepsight.collectives.platform_files import write_timings_csv
 from stepsight.collectives.timings import Timing
 from stepsight.kernels.families import FAMILIES
+from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads
 
 NOTES = "calibration.json"
@@ -79,7 +80,8 @@ def scaled_overheads(overheads: Overheads, factors: Mapping[str, float]) -> Over
         return OpStats(*(p.scaled(factor) if p is not None else None for p in parts))
 
     classes = {name: scaled(stats, factors[_HOST_KINDS[name]]) for name, stats in overheads.classes.items()}
-    return replace(overheads, classes=classes, _stems={})
+    ops = {name: scaled(stats, factors[_HOST_KINDS[op_class(name)]]) for name, stats in overheads.ops.items()}
+    return replace(overheads, ops=ops, classes=classes, _stems={})
 
 
 def spec_toml(name: str, device: str, ranks: int, fitted: Fitted) -> str:
