@@ -6,6 +6,7 @@ Replay takes every duration from the trace instead, or only those of the categor
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from stepsight.errors import InputError
@@ -14,7 +15,7 @@ from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.simulate.price import REPLAYABLE
-from stepsight.simulate.timeline import STEADY_STEPS
+from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.host_times import gathered, with_individual, with_shared
 from stepsight.trace.job import clean_steps, job_of, rank_program, typical_step
 from stepsight.trace.platforms import guess_platform, replay_platform, traced_platform
@@ -65,16 +66,28 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
     }
 
 
-def predict_trace(
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """Everything a prediction of a traced step needs: the job, the platform, and what to say."""
+
+    run: TraceRun
+    job: Job
+    platform: Platform
+    taken: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """A run of several steps is predicted in its steady state, a single one from its start."""
+        return STEADY_STEPS if self.run.steps > 1 else 1
+
+
+def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
     overheads: str | None = None, shared: Overheads | Gathered | None = None,
-) -> Prediction:  # fmt: skip
-    """Predict (or with ``replay``, rebuild) a step of a trace.
-
-    ``platform`` defaults to the machine of the trace. ``replay`` may name categories
-    ("kernels", "collectives", "host") to take from the trace; True takes all.
-    """
+) -> TracedStep:  # fmt: skip
+    """Make ready a step of a trace for prediction; `predict_trace` explains the arguments."""
     run = paths if isinstance(paths, TraceRun) else load_trace(paths)
     taken = REPLAYABLE if replay is True else tuple(replay or ())
     chosen, notes = _platform(run, platform, overrides)
@@ -91,11 +104,35 @@ def predict_trace(
     if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
         notes.append("one step of one rank: host times are that step's own")
     notes += [w for w in run.warnings if "stand-ins" not in w]
-    steps = STEADY_STEPS if run.steps > 1 else 1
-    measured = measured_step_us(run)
-    return predict_job(
-        job, chosen, workload=_name(run), replay=taken, steps=steps, measured_us=measured, notes=notes
+    return TracedStep(run, job, chosen, taken, tuple(notes))
+
+
+def predict_trace(
+    paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
+    replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
+    overheads: str | None = None, shared: Overheads | Gathered | None = None,
+) -> Prediction:  # fmt: skip
+    """Predict (or with ``replay``, rebuild) a step of a trace.
+
+    ``platform`` defaults to the machine of the trace. ``replay`` may name categories
+    ("kernels", "collectives", "host") to take from the trace; True takes all.
+    """
+    made = traced_step(
+        paths, platform, replay=replay, overrides=overrides, step=step, overheads=overheads, shared=shared
     )
+    return predict_job(
+        made.job, made.platform, workload=_name(made.run), replay=made.taken, steps=made.steps,
+        measured_us=measured_step_us(made.run), notes=made.notes,
+    )  # fmt: skip
+
+
+def simulate_trace(
+    run: TraceRun, platform: str | Platform | None = None, *, replay: bool | Iterable[str] = False,
+    step: int | None = None, overheads: str | None = None, shared: Overheads | Gathered | None = None,
+) -> Timeline:  # fmt: skip
+    """The timeline alone, without intervals and sensitivities: several times as fast."""
+    made = traced_step(run, platform, replay=replay, step=step, overheads=overheads, shared=shared)
+    return simulate(made.job, made.platform, replay=made.taken, steps=made.steps)
 
 
 def _platform(

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.prediction.answer import Prediction
+from stepsight.prediction.summary import naive_us
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.host_times import gathered
 from stepsight.trace.job import clean_steps, collective_waiting, rank_program, typical_step
 from stepsight.trace.operator_kernels import Agreement, check_operators
 from stepsight.trace.platforms import guess_platform
-from stepsight.trace.prediction import INDIVIDUAL, SHARED, predict_trace
+from stepsight.trace.prediction import INDIVIDUAL, SHARED, simulate_trace
 from stepsight.trace.program import StepProgram
 from stepsight.trace.run import TraceRun
 from stepsight.validate.score import Score
@@ -67,10 +67,10 @@ def scores(folder: Path) -> list[Score]:
 def _row(scored: ScoredRun) -> Row:
     run = scored.run
     platform = _platform(run)
-    replay = predict_trace(run, platform, replay=True)
-    predicted = predict_trace(run, platform, overheads=INDIVIDUAL)
+    replay = simulate_trace(run, platform, replay=True)
+    predicted = simulate_trace(run, platform, overheads=INDIVIDUAL)
     row = Row(
-        scored.name, scored.kind, scored.measured_us, replay.step_us, predicted.step_us, predicted.naive_us,
+        scored.name, scored.kind, scored.measured_us, replay.step_us, predicted.step_us, naive_us(predicted),
         scored.left_out, link_rate=min(r.linked.link_rate for r in run.ranks),
     )  # fmt: skip
     for rank in run.ranks[:1]:
@@ -104,15 +104,15 @@ def _add_shared(rows: list[Row], runs: Sequence[ScoredRun]) -> None:
         others = [s for s in runs if s.host == scored.host and s.workload != scored.workload]
         if others:
             pool = gathered(p for s in others for p in _own_programs(s))
-            row.shared = predict_trace(
+            row.shared = simulate_trace(
                 scored.run, _platform(scored.run), overheads=SHARED, shared=pool
             ).step_us
 
 
-def waiting_correlation(run: TraceRun, replay: Prediction) -> tuple[float, float]:
+def waiting_correlation(run: TraceRun, replay: Timeline) -> tuple[float, float]:
     """Correlation, over ranks and over calls, of the waiting inside collectives with the trace's."""
     step = typical_step(run)
-    seen, made = collective_waiting(run, step), simulated_waiting(replay.timeline, run)
+    seen, made = collective_waiting(run, step), simulated_waiting(replay, run)
     by_rank = _correlation([sum(w) for w in seen], [sum(w) for w in made])
     by_call = _correlation([x for w in seen for x in w], [x for w in made for x in w])
     return by_rank, by_call
