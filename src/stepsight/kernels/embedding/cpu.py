@@ -40,7 +40,7 @@ class Residual:
     def record(self) -> dict[str, Any]:
         """As plain lists, for a JSON file."""
         return {
-            "mean": np.round(self.mean, 5).tolist(), "scale": np.round(self.scale, 5).tolist(),
+            "mean": self.mean.tolist(), "scale": self.scale.tolist(),
             "centres": np.round(self.centres, 4).tolist(), "weights": np.round(self.weights, 6).tolist(),
             "width": self.width,
         }  # fmt: skip

@@ -20,7 +20,8 @@ def fit_phase(done: FloatArray, seen: FloatArray, measured_us: FloatArray, folds
     log_error = np.log(measured_us / (done @ rates))
     if len(measured_us) < FEWEST_TABLES:
         return PhaseModel(rates, None, float(np.std(log_error)))
-    mean, scale = seen.mean(axis=0), np.maximum(seen.std(axis=0), 1e-9)
+    mean, scale = seen.mean(axis=0), seen.std(axis=0)
+    scale = np.where(scale > 1e-6, scale, 1.0)  # a feature that never changed says nothing
     x = (seen - mean) / scale
     width, ridge, left = _choose(x, log_error, folds)
     centres = _spread_out(x, _CENTRES)
