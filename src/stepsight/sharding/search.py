@@ -46,7 +46,7 @@ SHAKES = 40
 
 def usual_budget_s(tables: int, ranks: int) -> float:
     """Seconds after which more search seldom buys much (docs/sharding.md)."""
-    return 0.2 + 0.004 * tables + 0.01 * ranks
+    return 0.1 + 0.004 * tables + 0.01 * ranks
 
 
 @dataclass(frozen=True, slots=True)
