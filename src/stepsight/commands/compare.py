@@ -8,35 +8,75 @@ import click
 
 from stepsight.prediction.compare import Comparison, compare
 
-SIDES = """A and B are workload files, or the same file twice with different options:
+HELP = """Predict A and B and show where the difference went.
+
+A and B are workload files, the same file with different options, or a trace and a what-if:
 
 \b
-  stepsight compare dlrm.toml dlrm.toml -p 4xV100-SXM2 --platform-b 8xA100-SXM4-40G
+  stepsight compare dlrm.toml -p 4xV100-SXM2 --platform-b 8xA100-SXM4-40G
   stepsight compare gpt2.toml -p 8xH100-SXM --set-b batch_per_rank=16
+  stepsight compare --trace DIR --what-if no-host --what-if link=100
+
+What-if questions on a trace: link=GBPS, gpu=NAME, ranks=N, no-host, drop=PATTERN,
+fuse=PATTERN, bucket=MB, batch=FACTOR.
 """
 
 
-@click.command("compare", help=f"Predict A and B and show where the difference went.\n\n{SIDES}")
-@click.argument("a", type=click.Path(path_type=Path))
+@click.command("compare", help=HELP)
+@click.argument("a", required=False, type=click.Path(path_type=Path))
 @click.argument("b", required=False, type=click.Path(path_type=Path))
-@click.option("--platform", "-p", "platform", required=True, help="Platform of A, and of B unless given.")
+@click.option("--platform", "-p", "platform", help="Platform of A, and of B unless given.")
 @click.option("--platform-b", help="Platform of B.")
 @click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="Change a field on both sides.")
 @click.option("--set-b", "only_b", multiple=True, metavar="KEY=VALUE", help="Change a field of B only.")
+@click.option(
+    "--trace", multiple=True, type=click.Path(path_type=Path), help="A is the step in these traces."
+)
+@click.option("--what-if", "questions", multiple=True, metavar="QUESTION", help="B is A with this changed.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Write B's Perfetto timeline here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    a: Path, b: Path | None, platform: str, platform_b: str | None, both: tuple[str, ...],
-    only_b: tuple[str, ...], as_json: bool,
+    a: Path | None, b: Path | None, platform: str | None, platform_b: str | None, both: tuple[str, ...],
+    only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...], timeline: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.commands.predict import predict_file
+    if bool(a) == bool(trace):
+        raise click.UsageError("give either workload files or --trace")
+    if trace:
+        comparison = _of_trace(trace, platform, both, questions)
+    else:
+        comparison = _of_files(a or Path(), b, platform, platform_b, both, only_b)
+    if timeline:
+        from stepsight.report.document import write_whole
+        from stepsight.report.perfetto import chrome_trace
 
-    before = predict_file(a, platform, both)
-    after = predict_file(b or a, platform_b or platform, (*both, *only_b))
-    comparison = compare(before, after)
+        write_whole(timeline, chrome_trace(comparison.after))
     if as_json:
         click.echo(_json(comparison))
     else:
         show(comparison)
+
+
+def _of_files(
+    a: Path, b: Path | None, platform: str | None, platform_b: str | None, both: tuple[str, ...],
+    only_b: tuple[str, ...],
+) -> Comparison:  # fmt: skip
+    from stepsight.commands.predict import predict_file
+
+    before = predict_file(a, platform, both)
+    return compare(before, predict_file(b or a, platform_b or platform, (*both, *only_b)))
+
+
+def _of_trace(
+    trace: tuple[Path, ...], platform: str | None, both: tuple[str, ...], questions: tuple[str, ...]
+) -> Comparison:
+    from stepsight.trace.prediction import predict_step, traced_step
+    from stepsight.trace.questions import changed
+
+    if not questions:
+        raise click.UsageError("--trace needs at least one --what-if")
+    step = traced_step(trace, platform, overrides=both)
+    return compare(predict_step(step), predict_step(changed(step, questions)))
 
 
 def _json(comparison: Comparison) -> str:

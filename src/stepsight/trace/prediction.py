@@ -120,6 +120,11 @@ def predict_trace(
     made = traced_step(
         paths, platform, replay=replay, overrides=overrides, step=step, overheads=overheads, shared=shared
     )
+    return predict_step(made)
+
+
+def predict_step(made: TracedStep) -> Prediction:
+    """Predict a traced step that is ready, as recorded or changed by a what-if."""
     return predict_job(
         made.job, made.platform, workload=_name(made.run), replay=made.taken, steps=made.steps,
         measured_us=measured_step_us(made.run), notes=made.notes,
