@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-from hypothesis import HealthCheck, settings
+# Before numpy loads: two test processes with a thread pool each would only wait for each other.
+for pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(pool, "1")
+
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
 
 # Machines are shared and noisy: no test may fail because one was slow.
 settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
