@@ -91,3 +91,9 @@ def test_predicting_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_predicted_step_goes_out_to_chakra(tmp_path):
+    done = stepsight("predict", "examples/dlrm.toml", "-p", "4xV100-SXM2", "--chakra", str(tmp_path / "et"))
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "et").glob("*.et"))) == 4

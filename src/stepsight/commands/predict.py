@@ -22,15 +22,18 @@ TRACE_HELP = "Predict from traces instead: files or folders of one run."
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
+@click.option(
+    "--chakra", type=click.Path(path_type=Path), help="Write Chakra .et files, one a rank, to this folder."
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
     workload: Path | None, platform: str | None, assignments: tuple[str, ...], trace: tuple[Path, ...],
-    replay: bool, as_json: bool, timeline: Path | None, html: Path | None,
+    replay: bool, as_json: bool, timeline: Path | None, chakra: Path | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD (a TOML file) or of a --trace on a platform."""
     if bool(workload) == bool(trace):
         raise click.UsageError("give either a WORKLOAD file or --trace")
-    for output in (timeline, html):
+    for output in (timeline, chakra, html):
         if output and not output.absolute().parent.is_dir():
             raise InputError(str(output), "its folder does not exist", "make the folder first")
     if trace:
@@ -51,7 +54,11 @@ def command(
         from stepsight.report.html import page
 
         write_whole(html, page(prediction))
-    _print(prediction, as_json, [p for p in (timeline, html) if p])
+    if chakra:
+        from stepsight.trace.chakra_export import export_chakra
+
+        export_chakra(prediction.timeline, chakra)
+    _print(prediction, as_json, [p for p in (timeline, chakra, html) if p])
 
 
 def predict_file(workload: Path, platform: str | None, assignments: tuple[str, ...]) -> Prediction:
