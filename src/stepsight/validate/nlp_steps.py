@@ -38,7 +38,7 @@ def rows(data: Path) -> list[StepRow]:
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
     """Forward only, and forward with backward, with four other predictors beside."""
-    used = "eager, one GPU; no Switch (mixture of experts), no fused rows; no row was fitted but two shares on forward rows"
+    used = "eager, one GPU; no Switch (mixture of experts), no fused rows; two shares chosen on forward rows"
     training = [r for r in found if " train " in r.name]
     inference = [r for r in found if " inf " in r.name]
     return [
