@@ -49,6 +49,18 @@ def test_the_host_waits_for_the_kernel_a_synchronize_waited_for():
     assert ops[1].overhead_us.t5 == pytest.approx(5)
 
 
+def test_a_long_synchronize_may_return_before_its_kernel_ends_on_the_devices_clock():
+    made = Made()
+    made.step(0, 0, 3000)
+    made.op("aten::mul", 10, 20)
+    made.launch(15, 5, "early, on another stream", 100, 60, stream=9)
+    made.launch(22, 5, "long", 30, 2000)
+    made.call("cudaStreamSynchronize", 40, 1970)  # the device's clock is 20 µs ahead
+    ops = [t.op for t in _program(made).ops]
+    assert ops[1].waits == (Wait(HOST, 0),)
+    assert ops[1].overhead_us.t5 == 0
+
+
 def test_a_copy_call_that_returns_with_its_copy_blocks_the_host():
     made = Made()
     made.step(0, 0, 300)

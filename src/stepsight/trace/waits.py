@@ -17,7 +17,12 @@ from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace
 
 _CLOCK_SLACK_US = 4.0
-"""Kernel ends and starts on two streams, or kernel and host clocks, agree to about this."""
+"""Kernel ends and starts on two streams agree to about this, host and device clocks mostly."""
+_CLOCK_DRIFT_US = 30.0
+"""How far the two clocks drift apart within a trace: calls that waited for milliseconds return up to
+24 µs before the kernel they waited for has ended (TorchRec traces, V100)."""
+_SURENESS = 10.0
+"""A call must have waited this many times longer than the drift that is granted to it."""
 
 StreamId = int | str
 
@@ -96,7 +101,7 @@ class WaitResolver:
         if stated is not None and stated.args.stream in last and "Stream" in stated.args.cuda_sync_kind:
             named = last[stated.args.stream]
             return [named] if named is not None else []
-        ended = [x for x in candidates if x.gpu[-1].end <= call.end + _CLOCK_SLACK_US]
+        ended = [x for x in candidates if x.gpu[-1].end <= call.end + clock_slack_us(call)]
         held = [x for x in ended if x.gpu[-1].end >= call.ts]
         if held:
             return [max(held, key=lambda x: x.gpu[-1].end)]
@@ -131,6 +136,11 @@ class WaitResolver:
         while at >= 0 and launches[at].gpu[-1].end > began + _CLOCK_SLACK_US:
             at -= 1
         return launches[at] if at >= 0 else None
+
+
+def clock_slack_us(call: Event) -> float:
+    """How long after a call's return, by the device's clock, the kernel it waited for may end."""
+    return max(_CLOCK_SLACK_US, min(_CLOCK_DRIFT_US, call.dur / _SURENESS))
 
 
 def _stream_free_times(linked: LinkedTrace) -> dict[int, float]:
