@@ -6,16 +6,14 @@ trace itself) is decided later.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-
-import numpy as np
 
 from stepsight.overheads.operators import op_class, plain_name
 from stepsight.trace.collective_map import TracedCollective, collective_of
 from stepsight.trace.events import Event
 from stepsight.trace.hidden_waits import HIDDEN
+from stepsight.trace.host_parts import NOTHING, allocating_times, host_times, spread
 from stepsight.trace.kernel_map import kernel_of
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace, is_collective_kernel
@@ -34,12 +32,16 @@ QUEUE_GAP_US = 10.0
 
 @dataclass(frozen=True, slots=True)
 class TracedOp:
-    """An op of the program with what the trace knew beyond it."""
+    """An op of the program with what the trace knew beyond it.
+
+    ``allocating`` is the part of its host times that went into allocating device memory.
+    """
 
     op: Op
     unit: HostUnit
     launches: tuple[Launch, ...] = ()
     collective: TracedCollective | None = None
+    allocating: HostTimes = NOTHING
 
 
 @dataclass(slots=True)
@@ -154,19 +156,25 @@ class _Builder:
         *, last: bool = False,
     ) -> tuple[float, float]:  # fmt: skip
         """Make an op of the segment; returns where the next begins and its T1."""
+        stalls = self.resolver.stalls
         if last and not segment.launches and not segment.waits and unit.items:
             # The tail of a unit whose calls are all done: host time only.
             if end - start > 0.05:
-                self._emit(unit, (), None, (), HostTimes(t1, 0.0, 0.0, 0.0, share * (end - start)))
+                times = host_times([], start, end, t1, share, stalls)
+                allocating = allocating_times([], start, end, t1, share, stalls)
+                self._emit(unit, (), None, (), times, allocating=allocating)
             return end, 0.0
         calls = [x.call for x in segment.launches]
         blocking = bool(segment.launches) and blocks(segment.launches[-1])
-        times = _host_times(calls, start, end, t1, share)
+        times = host_times(calls, start, end, t1, share, stalls)
+        allocating = allocating_times(calls, start, end, t1, share, stalls)
         if blocking:
             # The call returned once its copy was done: what it waited is the simulation's to say.
             done = segment.launches[-1].gpu[-1].end
             times = replace(
-                _host_times(calls[:-1], start, calls[-1].ts, t1, share), t4=BLOCKING_CALL_US, t3=end - done
+                host_times(calls[:-1], start, calls[-1].ts, t1, share, stalls),
+                t4=BLOCKING_CALL_US,
+                t3=end - done,
             )
             times = replace(times, t2=max(0.0, calls[0].ts - start))
         kernels: list[Kernel] = []
@@ -179,10 +187,11 @@ class _Builder:
             else:
                 kernels += [self._kernel(launch, event) for event in launch.gpu]
         if len(kernels) > len(calls) > 0:
-            times = _spread(times, len(calls), len(kernels))
+            times = spread(times, len(calls), len(kernels))
         index = self._emit(
-            unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced, blocking
-        )
+            unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced, blocking,
+            allocating,
+        )  # fmt: skip
         for launch in segment.launches:
             self.op_of_launch[id(launch)] = index
             self.queued.add(self.program.streams.get(launch.gpu[-1].args.stream, COMPUTE))
@@ -191,7 +200,7 @@ class _Builder:
     def _emit(
         self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
         waits: tuple[Wait, ...], times: HostTimes, launches: list[Launch] | tuple[()] = (),
-        traced: TracedCollective | None = None, blocking: bool = False,
+        traced: TracedCollective | None = None, blocking: bool = False, allocating: HostTimes = NOTHING,
     ) -> int:  # fmt: skip
         name = plain_name(unit.name)
         shapes = _shapes(self.linked.ops[unit.op]) if unit.op >= 0 else ()
@@ -201,7 +210,7 @@ class _Builder:
         elif kind == "optimizer" or (self.phase == "backward" and "Optimizer" in name):
             self.phase = "optimizer"
         op = Op(name, kernels, collective, waits, blocking, self.phase, "", shapes, times)
-        self.program.ops.append(TracedOp(op, unit, tuple(launches), traced))
+        self.program.ops.append(TracedOp(op, unit, tuple(launches), traced, allocating))
         return len(self.program.ops) - 1
 
     def _kernel(self, launch: Launch, event: Event) -> Kernel:
@@ -274,23 +283,6 @@ def blocks(launch: Launch) -> bool:
     """Whether the call returned only when its work was done, as a copy to pageable memory does."""
     ended = launch.gpu[-1].end
     return launch.call.dur > 3 * BLOCKING_CALL_US and launch.call.ts < ended <= launch.call.end + 2.0
-
-
-def _host_times(calls: list[Event], start: float, end: float, t1: float, share: float) -> HostTimes:
-    if not calls:
-        return HostTimes(t1, 0.0, 0.0, 0.0, share * max(0.0, end - start))
-    gaps = [max(0.0, b.ts - a.end) for a, b in itertools.pairwise(calls)]
-    t2 = max(0.0, calls[0].ts - start)
-    t3 = max(0.0, end - calls[-1].end)
-    t4 = float(np.mean([c.dur for c in calls]))
-    t5 = float(np.mean(gaps)) if gaps else 0.0
-    return HostTimes(t1, share * t2, share * t3, share * t4, share * t5)
-
-
-def _spread(times: HostTimes, calls: int, kernels: int) -> HostTimes:
-    """A graph launch: one call's cost over the many kernels it starts."""
-    t5 = times.t5 * (calls - 1) / max(kernels - 1, 1)
-    return HostTimes(times.t1, times.t2, times.t3, times.t4 * calls / kernels, t5)
 
 
 def _shapes(event: Event) -> tuple[tuple[int, ...], ...]:

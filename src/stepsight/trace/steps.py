@@ -20,7 +20,7 @@ from stepsight.trace.link import LinkedTrace, is_collective_kernel
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 STORM_SHARE = 0.25
 """Allocation calls that take more of a step than this make it untypical: they end once memory is cached."""
-_ALLOCATION = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
+ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
 _FEWEST_REPEATS = 3
 """Twice the same may be two layers; three times evenly over the trace are steps."""
 _DIGITS = re.compile(r"\d+")
@@ -70,7 +70,7 @@ def gpu_periods(linked: LinkedTrace, steps: int) -> FloatArray:
 
 def allocation_us(linked: LinkedTrace, start: FloatArray, end: FloatArray) -> FloatArray:
     """Time of the calls that allocate or free device memory between two moments."""
-    calls = [c for c in linked.trace.runtime if c.name.startswith(_ALLOCATION)]
+    calls = [c for c in linked.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
     begun = np.array([c.ts for c in calls])
     total = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
     return np.asarray(total[np.searchsorted(begun, end)] - total[np.searchsorted(begun, start)])

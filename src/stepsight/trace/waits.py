@@ -15,12 +15,15 @@ from stepsight.trace.events import Event
 from stepsight.trace.hidden_waits import HIDDEN
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace
+from stepsight.trace.stalls import Stalls
 
 _CLOCK_SLACK_US = 4.0
 """Kernel ends and starts on two streams agree to about this, host and device clocks mostly."""
 _CLOCK_DRIFT_US = 30.0
 """How far the two clocks drift apart within a trace: calls that waited for milliseconds return up to
 24 µs before the kernel they waited for has ended (TorchRec traces, V100)."""
+_RETURN_US = 40.0
+"""A waiting host goes on within this of the kernel's end (up to 30 µs in the TorchRec traces)."""
 _SURENESS = 10.0
 """A call must have waited this many times longer than the drift that is granted to it."""
 
@@ -39,7 +42,8 @@ class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
     ``stream_names`` are ours for the trace's streams (`program.stream_names` fills it).
-    ``free_at`` gives, by ``id`` of a GPU event, when its stream had done all before it.
+    ``free_at`` gives, by ``id`` of a GPU event, when its stream had done all before it;
+    ``stalls`` what of the host's time was waiting for the queue or the allocator.
     """
 
     def __init__(self, linked: LinkedTrace) -> None:
@@ -58,6 +62,7 @@ class WaitResolver:
         self.hidden = linked.hidden_waits
         self.free_at = _stream_free_times(linked)
         self.recorded = {e.args.correlation: e for e in linked.records}
+        self.stalls = Stalls(linked)
 
     def stream_wait(self, call: Event, taken: set[int]) -> StreamWait | None:
         """What a stream-wait call waits for; ``taken`` holds the ids of launches already named
@@ -93,18 +98,25 @@ class WaitResolver:
             return [self.hidden[id(call)]]
         if call.name == HIDDEN:
             return []
-        last = {s: self._last_before(s, call.ts) for s in self.by_stream}
-        candidates = [x for x in last.values() if x is not None]
+        latest = {s: self._last_before(s, call.ts) for s in self.by_stream}
+        candidates = [x for x in latest.values() if x is not None]
         if "Device" in call.name or "Ctx" in call.name:
             return candidates
         stated = self.stated.get(call.args.correlation)
-        if stated is not None and stated.args.stream in last and "Stream" in stated.args.cuda_sync_kind:
-            named = last[stated.args.stream]
+        if stated is not None and stated.args.stream in latest and "Stream" in stated.args.cuda_sync_kind:
+            named = latest[stated.args.stream]
             return [named] if named is not None else []
-        ended = [x for x in candidates if x.gpu[-1].end <= call.end + clock_slack_us(call)]
-        held = [x for x in ended if x.gpu[-1].end >= call.ts]
-        if held:
-            return [max(held, key=lambda x: x.gpu[-1].end)]
+        ended = [x for x in candidates if x.gpu[-1].end <= call.end + _CLOCK_SLACK_US]
+        last = max(ended, key=lambda x: x.gpu[-1].end, default=None)
+        if last is None or last.gpu[-1].end < call.end - _RETURN_US:
+            # Nothing ended as the call returned: by the device's clock it may have ended just after.
+            drift = min(_CLOCK_DRIFT_US, call.dur / _SURENESS)
+            last = min(
+                (x for x in candidates if call.end < x.gpu[-1].end <= call.end + drift),
+                key=lambda x: x.gpu[-1].end, default=last,
+            )  # fmt: skip
+        if last is not None and last.gpu[-1].end >= call.ts:
+            return [last]
         # It returned at once: the work just launched on this thread had ended already.
         mine = self._before_on_thread(call)
         return [mine] if mine is not None and mine in ended else []
@@ -136,11 +148,6 @@ class WaitResolver:
         while at >= 0 and launches[at].gpu[-1].end > began + _CLOCK_SLACK_US:
             at -= 1
         return launches[at] if at >= 0 else None
-
-
-def clock_slack_us(call: Event) -> float:
-    """How long after a call's return, by the device's clock, the kernel it waited for may end."""
-    return max(_CLOCK_SLACK_US, min(_CLOCK_DRIFT_US, call.dur / _SURENESS))
 
 
 def _stream_free_times(linked: LinkedTrace) -> dict[int, float]:
