@@ -2,13 +2,15 @@
 
 An all_reduce of the backward carries what was copied just before it, else the weight
 gradients made since the last one.
-Any other collective carries what its readers read, else what its maker wrote.
+Any other collective carries what its readers read, else what its maker wrote. And where
+its readers are concatenations that hide their size, they read what it carries.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from stepsight.trace.concat_grids import UNSIZED
 from stepsight.trace.program import StepProgram, TracedOp
 from stepsight.workload.program import COMPUTE, Kernel, Op, dtype_bytes
 
@@ -27,7 +29,13 @@ def with_sizes(program: StepProgram) -> StepProgram:
         return program
     ops = list(program.ops)
     gradients = bucketed = 0.0
+    arrived: dict[str, float] = {}
     for i, traced in enumerate(ops):
+        for wait in traced.op.waits:
+            carried = ops[wait.on].op.collective if isinstance(wait.on, int) else None
+            if carried is not None:
+                arrived[wait.waiter] = carried.bytes
+        traced = ops[i] = _concatenating(traced, arrived)
         if _INTO_BUCKET in traced.op.name:
             bucketed += _written(traced.op)
         gradients += sum(_weight_gradient(k) for k in traced.op.kernels if traced.op.phase == "backward")
@@ -40,10 +48,26 @@ def with_sizes(program: StepProgram) -> StepProgram:
         else:
             stream, read = _read_after(ops, i)
             # A copy stream's readers (input distribution) tell best; compute kernels on either side.
-            size = read if stream not in (None, COMPUTE) else max(read, _written_before(ops, i))
+            size = read if read and stream not in (None, COMPUTE) else max(read, _written_before(ops, i))
         sized = replace(traced.op.collective, bytes=max(size, _LEAST_BYTES))
         ops[i] = replace(traced, op=replace(traced.op, collective=sized))
     return replace(program, ops=ops)
+
+
+def _concatenating(traced: TracedOp, arrived: dict[str, float]) -> TracedOp:
+    """The op with its concatenations of unknown size as large as what its stream last waited for."""
+    if not any(k.name == UNSIZED and arrived.get(k.stream) for k in traced.op.kernels):
+        return traced
+    kernels = tuple(
+        replace(k, dims=_resized(k, arrived[k.stream])) if k.name == UNSIZED and k.stream in arrived else k
+        for k in traced.op.kernels
+    )
+    return replace(traced, op=replace(traced.op, kernels=kernels))
+
+
+def _resized(kernel: Kernel, size: float) -> tuple[tuple[str, float], ...]:
+    moved = ("read_bytes", "write_bytes")
+    return tuple((name, max(value, size) if name in moved else value) for name, value in kernel.dims)
 
 
 def _copied_before(ops: list[TracedOp], index: int) -> float:
@@ -91,6 +115,8 @@ def _written(op: Op) -> float:
 
 
 def _read(kernel: Kernel) -> float:
+    if kernel.name == UNSIZED:
+        return 0.0
     if kernel.family == "gemm":
         return kernel.dim("batch") * kernel.dim("m") * kernel.dim("k") * dtype_bytes(kernel.dtype)
     return kernel.dim("read_bytes", kernel.dim("bytes", 0.0))

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
@@ -59,7 +60,10 @@ class LinkedTrace:
     by_external_id: int = 0
     clock_shift_us: float = 0.0
     """By how much the GPU's clock ran early; its events have been moved."""
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What other modules work out once for the whole trace, by their own keys."""
     _children: dict[int, list[int]] = field(default_factory=dict)
+    _places: dict[int, tuple[list[Launch], int]] = field(default_factory=dict)
 
     @property
     def link_rate(self) -> float:
@@ -74,6 +78,25 @@ class LinkedTrace:
             for i, p in enumerate(self.parent):
                 self._children.setdefault(p, []).append(i)
         return self._children.get(op, [])
+
+    def before(self, launch: Launch, count: int) -> list[Launch]:
+        """The launches just before one on its stream, nearest first."""
+        row, at = self._place(launch)
+        return row[max(0, at - count) : at][::-1]
+
+    def after(self, launch: Launch, count: int) -> list[Launch]:
+        """The launches just behind one on its stream, nearest first."""
+        row, at = self._place(launch)
+        return row[at + 1 : at + 1 + count]
+
+    def _place(self, launch: Launch) -> tuple[list[Launch], int]:
+        if not self._places:
+            rows: dict[int | str, list[Launch]] = defaultdict(list)
+            for one in self.launches:
+                row = rows[one.gpu[0].args.stream]
+                self._places[id(one)] = (row, len(row))
+                row.append(one)
+        return self._places[id(launch)]
 
     def enclosing(self, call: Event) -> int:
         """The innermost operator around a call on its thread."""

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import prod
 
 from stepsight.trace.events import Event
-from stepsight.trace.grid_sizes import elements_by_grid
+from stepsight.trace.launch_grid import elements_by_grid
 from stepsight.trace.tensors import Tensor, positional
 from stepsight.workload.program import Kernel
 

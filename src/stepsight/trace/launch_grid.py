@@ -1,0 +1,37 @@
+"""What a launch grid says by itself: how many elements its blocks cover."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+from stepsight.trace.events import Event
+
+GEMM = re.compile(r"gemm|nvjet|cutlass|xmma", re.IGNORECASE)
+TILE = re.compile(r"(?<![a-zA-Z\d])(\d{2,3})x(\d{2,3})(?!\d)")
+_WORK_PER_BLOCK = re.compile(r"elementwise_kernel<(\d+),\s*(\d+)")
+
+
+def elements_by_grid(event: Event) -> float:
+    """Elements that a kernel's grid covers."""
+    return float(prod(event.grid() or (1,))) * elements_per_block(event)
+
+
+def elements_per_block(event: Event) -> float:
+    """Elements that one block handles: the grid tells the size no finer than this."""
+    threads = prod(event.block() or (1,))
+    stated = _WORK_PER_BLOCK.search(event.name)
+    if "vectorized_elementwise" in event.name or "unrolled_elementwise" in event.name:
+        # Four elements a thread, whatever the vector width (thread_work_size in PyTorch).
+        return float(threads * 4)
+    if event.name.startswith("triton"):
+        # Inductor's blocks hold 1024 elements of 128 threads (its 1-D pointwise configuration).
+        return float(threads * 8)
+    if stated:
+        return float(int(stated[1]) * int(stated[2]))
+    return float(threads)
+
+
+def is_elementwise(event: Event) -> bool:
+    """Whether it is one of PyTorch's element-wise kernels, whose grid counts elements."""
+    return "elementwise_kernel" in event.name
