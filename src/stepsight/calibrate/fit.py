@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.journal import kernel_from_record
+from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
 from stepsight.calibrate.lookup_bench import table_lookup
-from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, KERNELS, LOOKUPS
+from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
 from stepsight.collectives.timings import Timing
 from stepsight.errors import StepsightError
@@ -22,7 +22,7 @@ from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat
 from stepsight.platform.spec import ContentionSpec
 from stepsight.workload.program import Kernel
 
-# Host µs around an operator of eager torch on a CPU, a first guess that the rehearsal steps scale:
+# Host µs around an operator of eager torch on a CPU, a guess where profiled steps do not tell:
 # the gap before it, its start to its first kernel, its last kernel to its end, the gap between two
 # kernels inside it, and its whole time where it launches none.
 FIRST_GUESS: Mapping[str, tuple[float, float, float, float, float]] = {
@@ -62,7 +62,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str 
         fit_lookups(samples.get(LOOKUPS, ()), machine),
         tuple(fit_collectives(samples.get(COLLECTIVES, ()))),
         fit_contention(samples.get(CONTENTION, ())),
-        first_overheads(device),
+        fit_overheads(samples.get(HOST, ()), device),
         repeatability(samples),
     )
 
@@ -140,8 +140,14 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
     )
 
 
+def fit_overheads(rows: Sequence[Mapping[str, Any]], device: str) -> Overheads:
+    """Host overheads of the profiled steps; what they never showed is a guess."""
+    guess = first_overheads(device)
+    return overheads_from_records(rows).over(guess) if rows else guess
+
+
 def first_overheads(device: str) -> Overheads:
-    """Host overheads before rehearsal steps have scaled them; a GPU's host starts from the shipped ones."""
+    """Host overheads that nobody has measured; those of a GPU's host are the shipped ones."""
     if device != "cpu":
         return Overheads.default()
     classes = {

@@ -8,7 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stepsight.errors import InputError, StepsightError
+from stepsight.overheads.operators import op_class
+from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
 from stepsight.workload.program import Kernel
 
 FILE = "samples.jsonl"
@@ -24,6 +28,22 @@ def kernel_from_record(record: Mapping[str, Any]) -> Kernel:
         record["family"], tuple((k, float(v)) for k, v in record["dims"].items()), record["dtype"],
         name=record["name"],
     )  # fmt: skip
+
+
+def overhead_records(overheads: Overheads) -> list[dict[str, Any]]:
+    """Gathered host overheads as JSON holds them: a record for each operator and each launch call."""
+    ops = [{"op": name, "stats": msgspec.to_builtins(stats)} for name, stats in overheads.ops.items()]
+    calls = [{"call": n, "stats": msgspec.to_builtins(stat)} for n, stat in overheads.launches.items()]
+    return [*ops, *calls]
+
+
+def overheads_from_records(records: Sequence[Mapping[str, Any]]) -> Overheads:
+    """Only classes of operators that were seen have a stand-in for operators that were not."""
+    ops = {r["op"]: msgspec.convert(r["stats"], OpStats) for r in records if "op" in r}
+    calls = {r["call"]: msgspec.convert(r["stats"], Stat) for r in records if "call" in r}
+    seen = {op_class(name) for name in ops}
+    classes = {name: stats for name, stats in class_defaults(ops).items() if name in seen}
+    return Overheads(ops, classes, calls, "profiled by stepsight calibrate", "calibrated")
 
 
 def key_of(stage: str, record: Mapping[str, Any]) -> str:

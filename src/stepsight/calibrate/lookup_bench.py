@@ -63,7 +63,8 @@ def _round(
     import torch
 
     from stepsight.calibrate.stopwatch import Stopwatch
-    from stepsight.run.lookup import TableBatch, update_rows
+    from stepsight.run.lookup import TableBatch, pooled, update_rows
+    from stepsight.run.memory import map_memory
 
     stopwatch = Stopwatch(rank.device, own_time=len(rank.cores) == 1)
     rng, device = np.random.default_rng(seed), rank.device
@@ -73,6 +74,7 @@ def _round(
     times: list[tuple[list[float], list[float]]] = [([], []) for _ in records]
     order = list(range(len(records)))
     sweep = torch.zeros(SWEEP_BYTES // 4, device=device)
+    map_memory(4 * MOST_LOOKUP_BYTES, device)
     with torch.no_grad():
         for repeat in range(repeats + WARM):
             rng.shuffle(
@@ -81,7 +83,7 @@ def _round(
             sweep.add_(1.0)
             for i in order:
                 batch = batches[i][repeat % 2]
-                taken = stopwatch.time_us(partial(_pooled, weights[i], batch))
+                taken = stopwatch.time_us(partial(pooled, weights[i], batch))
                 if repeat >= WARM:
                     times[i][0].append(taken)
             sweep.add_(1.0)
@@ -93,11 +95,3 @@ def _round(
                 if repeat >= WARM:
                     times[i][1].append(taken)
     return times
-
-
-def _pooled(weight: Any, batch: Any) -> Any:
-    """The call that `stepsight.run.lookup.pooled_forward` makes for each table."""
-    import torch
-
-    forward = torch.ops.aten._embedding_bag_forward_only
-    return forward(weight, batch.indices, batch.offsets, False, 0, False, None, True)

@@ -31,8 +31,8 @@ KINDS = (
 )  # fmt: skip
 """The kinds of work that have a factor of their own; "overlap" is what compute and communication
 cost each other while they run side by side (the slowdowns less one)."""
-PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.6, 0.6, 0.6, 0.6, 0.5])
-"""How far ln(factor) is expected from zero: the first guess of the host's times is only a guess."""
+PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.3, 0.3, 0.3, 0.6, 0.5])
+"""How far ln(factor) is expected from zero: a collective's host times are only a guess."""
 NOISE = 0.03
 """Repeat noise of a measured step (issue of shared machines: 3–5 % between interleaved blocks)."""
 TURNS = 6

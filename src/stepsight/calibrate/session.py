@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.calibrate import lookup_bench
-from stepsight.calibrate.journal import Journal, kernel_record
+from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.kernel_bench import rounds_of
 from stepsight.calibrate.plan import (
@@ -18,6 +18,7 @@ from stepsight.calibrate.plan import (
     COLLECTIVE_KINDS,
     COLLECTIVES,
     CONTENTION,
+    HOST,
     KERNELS,
     LOOKUPS,
     NOISE,
@@ -26,12 +27,15 @@ from stepsight.calibrate.plan import (
     Amounts,
 )  # fmt: skip
 from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
+from stepsight.overheads.gather import HostSample
 from stepsight.run.measure import measure_all
 from stepsight.run.ranks import Ranks
 from stepsight.workload.files import parse_workload
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and how much there is."""
+PROFILED = (2, 3)
+"""DLRMs and transformers that are profiled: one of each kind."""
 TOGETHER = 6
 """Rehearsal workloads whose blocks are interleaved."""
 
@@ -63,6 +67,7 @@ class Session:
     def _stages(self) -> Iterator[tuple[str, Callable[[float], None]]]:
         yield KERNELS, self._kernels
         yield LOOKUPS, self._lookups
+        yield HOST, self._host
         if self.ranks.ranks > 1:
             yield COLLECTIVES, self._collectives
             yield CONTENTION, self._contention
@@ -105,6 +110,18 @@ class Session:
                     for p, phase in enumerate(("forward", "backward"))
                 ],
             )
+
+    def _host(self, deadline: float) -> None:
+        """What the host spends around kernels, from profiled steps of every kind of workload."""
+        from stepsight.calibrate.host_profile import gathered_overheads, profiled_samples
+
+        if self.journal.of(HOST):
+            return
+        documents = rehearsal_documents(self.ranks.ranks, *PROFILED)
+        samples: list[HostSample] = []
+        for document in self._until(deadline, HOST, documents):
+            samples += profiled_samples(self.ranks, parse_workload(document, document["name"]))
+        self.journal.add(HOST, overhead_records(gathered_overheads(samples)))
 
     def _collectives(self, deadline: float) -> None:
         from stepsight.calibrate import collective_bench

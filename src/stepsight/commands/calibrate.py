@@ -21,7 +21,9 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--budget", default="5m", show_default=True, help="How long to measure: 90s, 5m, 1h.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of that folder.")
 @click.option(
-    "--kernels-from", type=click.Path(path_type=Path), help="Take kernels and lookups from this folder."
+    "--kernels-from",
+    type=click.Path(path_type=Path),
+    help="Take kernels, lookups and host overheads from this folder.",
 )
 @click.option("--name", default="", help="The platform's name; the folder's if left out.")
 @click.option("--seed", default=0, help="Another seed measures other shapes.")
@@ -44,7 +46,7 @@ def command(
 
     from stepsight.calibrate.build import build
     from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import KERNELS, LOOKUPS, budget_seconds
+    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, budget_seconds
     from stepsight.calibrate.session import Session
     from stepsight.run.ranks import Ranks, check_device, writable_folder
 
@@ -52,7 +54,7 @@ def command(
     check_device(device, ranks)
     journal = Journal(writable_folder(folder), resume=resume)
     if kernels_from:
-        journal.take_from(kernels_from, (KERNELS, LOOKUPS))
+        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST))
     console = Console(stderr=True, highlight=False)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)

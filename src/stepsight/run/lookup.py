@@ -42,12 +42,16 @@ class TableBatch:
         return cls(*(torch.from_numpy(a).to(device) for a in (indices, offsets, bags)))
 
 
+def pooled(weight: torch.Tensor, batch: TableBatch) -> torch.Tensor:
+    """Sum-pooled rows of one table: bags × dim."""
+    forward = torch.ops.aten._embedding_bag_forward_only
+    result: torch.Tensor = forward(weight, batch.indices, batch.offsets, False, 0, False, None, True)[0]
+    return result
+
+
 def pooled_forward(weights: Sequence[torch.Tensor], batch: Sequence[TableBatch], rows: int) -> torch.Tensor:
     """Sum-pooled rows of every table side by side: bags × sum of dims."""
-    parts = [
-        torch.ops.aten._embedding_bag_forward_only(w, b.indices, b.offsets, False, 0, False, None, True)[0]
-        for w, b in zip(weights, batch, strict=True)
-    ]
+    parts = [pooled(w, b) for w, b in zip(weights, batch, strict=True)]
     return torch.cat(parts, 1) if parts else torch.empty(rows, 0)
 
 

@@ -20,3 +20,13 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in _KEEP:
             mallopt(parameter, value)
+
+
+def map_memory(size_bytes: int, device: str) -> None:
+    """Use so much memory once and give it back: what is allocated next finds its pages in place.
+
+    A training loop reuses the buffers of its last step; a first touch costs about a µs a page.
+    """
+    import torch
+
+    torch.ones(size_bytes, dtype=torch.int8, device=device)

@@ -21,11 +21,8 @@ def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tup
         trainer.step()
     kineto = Path(folder) / f"rank{rank.rank}.pt.trace.json"
     et = Path(folder) / f"rank{rank.rank}_et.json"
-    activities = [ProfilerActivity.CPU]
-    if rank.device.startswith("cuda"):
-        activities.append(ProfilerActivity.CUDA)
     with torch.profiler.profile(
-        activities=activities,
+        activities=_activities(rank.device),
         record_shapes=True,
         schedule=schedule(wait=0, warmup=1, active=steps),
         execution_trace_observer=ExecutionTraceObserver().register_callback(str(et)),
@@ -36,6 +33,24 @@ def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tup
                 profiler.step()
     profiler.export_chrome_trace(str(kineto))
     return str(kineto), str(et)
+
+
+def profile_host(rank: Rank, workload: Workload, folder: str, steps: int) -> str:
+    """Profiles ``steps`` steps with as little as possible recorded: the host's times are what is wanted."""
+    trainer = Trainer(workload, rank.rank, rank.device)
+    for _ in range(3):
+        trainer.step()
+    with torch.profiler.profile(activities=_activities(rank.device)) as profiler:
+        for _ in range(steps):
+            trainer.step()
+    path = Path(folder) / f"{workload.name}_rank{rank.rank}.pt.trace.json"
+    profiler.export_chrome_trace(str(path))
+    return str(path)
+
+
+def _activities(device: str) -> list[ProfilerActivity]:
+    on_gpu = [ProfilerActivity.CUDA] if device.startswith("cuda") else []
+    return [ProfilerActivity.CPU, *on_gpu]
 
 
 def record_step(rank: Rank, workload: Workload) -> list[Call]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.fit_gpu import MeasuredKernel, predict, predict_left_out
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lru import lru_hit_rate
@@ -26,8 +27,8 @@ STREAMS = (
     IndexDistribution.hot(0.01, 0.9),
     IndexDistribution.hot(0.001, 0.5),
 )
-LOOKUPS_TOGETHER = 8
-"""Lookups whose repeats are interleaved."""
+LOOKUPS_TOGETHER, PASSES = 8, 2
+"""Lookups whose repeats are interleaved, and how often each is built anew and measured again."""
 
 
 def scores(data: Path, rows: str) -> list[Score]:
@@ -78,24 +79,35 @@ def hit_rate_score() -> Score:
     )  # fmt: skip
 
 
-def measure_here(seconds: float, path: Path, seed: int = 1) -> None:
-    """Measure random lookups on this CPU for so long, and write them to ``path``."""
+def measure_here(seconds: float, path: Path, seed: int) -> None:
+    """Measure random lookups on this CPU for so long, in `PASSES` passes, and write them to ``path``."""
+    import torch
+
     from stepsight.kernels.embedding.caches import detect_caches
     from stepsight.kernels.embedding.measured import ASSUMED_CACHES
     from stepsight.kernels.embedding.microbench import LookupSample, measure_lookups
-    from stepsight.kernels.embedding.random_lookups import random_lookups
+    from stepsight.kernels.embedding.random_lookups import MOST_VALUES, random_lookups
     from stepsight.kernels.embedding.samples import write_samples
 
-    lookups = random_lookups(140, 4, seed)
-    order = np.random.default_rng(seed).permutation(len(lookups))
-    started, samples = time.monotonic(), list[LookupSample]()
-    for first in range(0, len(order), LOOKUPS_TOGETHER):
-        if time.monotonic() - started > seconds:
-            break
-        chosen = [lookups[i] for i in order[first : first + LOOKUPS_TOGETHER]]
-        samples += measure_lookups(chosen, repeats=8, seed=seed * 1000 + first)
+    lookups, rng = random_lookups(140, 4, seed), np.random.default_rng(seed)
+    chosen = rng.permutation(len(lookups))
+    started, times = time.monotonic(), dict[int, list[FloatArray]]()
+    for number in range(PASSES):
+        memory, done = torch.zeros(MOST_VALUES), list[int]()
+        for first in range(0, len(chosen), LOOKUPS_TOGETHER):
+            if time.monotonic() > started + seconds * (number + 1) / PASSES:
+                break
+            members = chosen[first : first + LOOKUPS_TOGETHER].tolist()
+            measured = measure_lookups(
+                [lookups[i] for i in members], repeats=5, seed=seed * 1000 + first, memory=memory
+            )
+            for i, sample in zip(members, measured, strict=True):
+                times.setdefault(i, []).append(sample.times_us[0])
+            done += members
+            click.echo(f"pass {number + 1} of {PASSES}: {len(done)} lookups measured", err=True)
+        chosen = rng.permutation(done)
+        samples = [LookupSample(lookups[i], np.array(times[i])) for i in sorted(done)]
         write_samples(path, samples, detect_caches() or ASSUMED_CACHES)
-        click.echo(f"{len(samples)} lookups measured", err=True)
 
 
 @click.command(TOPIC, help="Lookups and hit rates.")
@@ -104,6 +116,7 @@ def measure_here(seconds: float, path: Path, seed: int = 1) -> None:
               help="Sources left out of the fit, or every row (of a folder that it never saw).")  # fmt: skip
 @click.option("--samples", type=click.Path(path_type=Path), help="Lookups measured on a CPU, to score too.")
 @click.option("--measure", type=float, metavar="SECONDS", help="Measure this CPU first, into --samples.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the lookups that are measured.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Picture of the CPU's held-out lookups (.png).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -111,6 +124,7 @@ def command(
     rows: str,
     samples: Path | None,
     measure: float | None,
+    seed: int,
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -120,7 +134,7 @@ def command(
     if (measure or plot) and samples is None:
         raise click.UsageError("--measure and --plot need --samples FILE")
     if measure and samples is not None:
-        measure_here(measure, samples)
+        measure_here(measure, samples, seed)
     lines: list[Score] = []
     if samples is not None:
         from stepsight.kernels.embedding.samples import read_samples

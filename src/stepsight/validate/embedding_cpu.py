@@ -10,7 +10,6 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.kernels.embedding.cpu import kept_share
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import TableLookup
 from stepsight.kernels.embedding.measured import MeasuredLookups
@@ -70,11 +69,10 @@ def held_out(samples: Sequence[LookupSample], caches: Sequence[float], *, blind:
         {phase: times[i] for i, phase in enumerate(PHASES)},
         caches=caches,
         groups=[n for s, n in inside for _ in s.lookup.tables],
-        kept=np.concatenate([kept_share(seen(s.lookup.tables), caches) for s, _ in inside]),
     )
 
     def lookup_us(phase: str, tables: list[TableLookup]) -> float:
-        return float(model.table_us(phase, tables, kept=kept_share(tables, caches)).sum())
+        return float(model.table_us(phase, tables).sum())
 
     predicted = {
         phase: np.array([lookup_us(phase, seen(s.lookup.tables)) for s in outside]) for phase in PHASES
@@ -84,11 +82,9 @@ def held_out(samples: Sequence[LookupSample], caches: Sequence[float], *, blind:
 
 
 def repeat_error(samples: Sequence[LookupSample]) -> dict[str, float]:
-    """How well the statistic repeats: GMAE between the odd and the even repeats of each lookup."""
-    halves = [
-        np.array([LookupSample(s.lookup, s.times_us[i::2]).total_us() for s in samples]) for i in (0, 1)
-    ]
-    return {phase: gmae(halves[0][:, i], halves[1][:, i]) for i, phase in enumerate(PHASES)}
+    """How well a measurement repeats: GMAE between two passes over the same lookups, in other memory."""
+    passes = [np.array([s.of_pass(number).total_us() for s in samples]) for number in (0, 1)]
+    return {phase: gmae(passes[0][:, i], passes[1][:, i]) for i, phase in enumerate(PHASES)}
 
 
 def cpu_scores(samples: Sequence[LookupSample], caches: Sequence[float]) -> list[Score]:

@@ -26,13 +26,22 @@ SMALL = Lookup(
 def test_every_phase_and_table_is_timed_in_every_repeat() -> None:
     pytest.importorskip("torch")
     (sample,) = measure_lookups([SMALL], repeats=2)
-    assert sample.times_us.shape == (2, 2, 2)
+    assert sample.times_us.shape == (1, 2, 2, 2)
     assert np.all(sample.times_us > 0)
     np.testing.assert_allclose(sample.total_us(), sample.table_us().sum(axis=1))
 
 
+def test_a_lookup_takes_its_least_repeat_and_the_mean_of_its_passes() -> None:
+    forward, backward = [[[5.0, 1.0]], [[3.0, 2.0]]], [[[9.0, 9.0]], [[8.0, 8.0]]]
+    passes = [[f + b for f, b in zip(forward, backward, strict=True)]] * 2
+    passes[1] = [[[7.0, 1.0], [8.0, 8.0]]] * 2
+    sample = LookupSample(SMALL, np.array(passes))
+    np.testing.assert_allclose(sample.table_us(), [[5.0, 1.0], [8.0, 8.0]])
+    np.testing.assert_allclose(sample.of_pass(1).total_us(), [8.0, 16.0])
+
+
 def test_a_file_keeps_samples_and_caches(tmp_path: Path) -> None:
-    sample = LookupSample(SMALL, np.arange(8.0).reshape(2, 2, 2))
+    sample = LookupSample(SMALL, np.arange(16.0).reshape(2, 2, 2, 2))
     write_samples(tmp_path / "x.json", [sample], (1e4, 1e6))
     (again,), caches = read_samples(tmp_path / "x.json")
     assert again.lookup == SMALL

@@ -20,6 +20,8 @@ from stepsight.workload.program import dtype_bytes
 
 LINE_BYTES = 64
 """A cache line of every x86 and most Arm processors."""
+SORT_BYTES = 32
+"""A lookup in the sort: its row and its position, each in two buffers that take turns."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,44 +79,25 @@ class PhaseModel:
 
 
 def work(
-    tables: Sequence[TableLookup], caches: Sequence[float], phase: str, optimizer: str = "sgd",
-    kept: FloatArray | None = None,
-) -> FloatArray:  # fmt: skip
-    """Tables × kinds of work: what a call does, in counts that have a cost each.
-
-    ``kept`` is the share of a table's rows that the last cache still holds from the forward when
-    the backward comes: none in a training step, where the dense part lies between.
-    """
-    shares = np.zeros(len(tables)) if kept is None else kept
-    return np.array(
-        [_table_work(t, caches, phase, optimizer, k) for t, k in zip(tables, shares, strict=True)]
-    )
-
-
-def kept_share(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArray:
-    """`work`'s ``kept`` for a backward right after the forward of the same tables."""
-    touched = 0.0
-    for t in tables:
-        rows = t.indices.stats(t.rows, t.lookups).unique_rows * _row_bytes(t)
-        touched += rows + t.lookups * 8.0 + 2 * t.batch * t.dim * 4.0
-    return np.full(len(tables), float(np.clip(2 * (1 - touched / caches[-1]), 0.0, 1.0)))
-
-
-def features(
-    tables: Sequence[TableLookup], caches: Sequence[float], kept: FloatArray | None = None
+    tables: Sequence[TableLookup], caches: Sequence[float], phase: str, optimizer: str = "sgd"
 ) -> FloatArray:
-    """Tables × what the learned factor may depend on: sizes on a log scale, hit rates, rows kept."""
-    shares = np.zeros(len(tables)) if kept is None else kept
+    """Tables × kinds of work: what a call does, in counts that have a cost each."""
+    return np.array([_table_work(t, caches, phase, optimizer) for t in tables])
+
+
+def features(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArray:
+    """Tables × what the learned factor may depend on: sizes on a log scale, and hit rates."""
     rows = []
-    for t, share in zip(tables, shares, strict=True):
+    for t in tables:
         stats = t.indices.stats(t.rows, t.lookups)
         row_bytes = _row_bytes(t)
         logs = (
             t.batch, t.lookups, t.dim, max(t.pooling, 0.05), t.rows * row_bytes,
-            stats.unique_rows * row_bytes, stats.mean_reuse, t.lookups * t.dim * 4.0,
+            stats.unique_rows * row_bytes, stats.mean_reuse, t.lookups * t.dim * 4.0, t.rows,
+            max(stats.unique_rows / t.rows, 1e-6), _sort_passes(t.rows),
         )  # fmt: skip
         hits = stats.hit_rate(np.asarray(caches) / row_bytes)
-        rows.append([*np.log(logs), *hits, share])
+        rows.append([*np.log(logs), *hits])
     return np.array(rows)
 
 
@@ -128,9 +111,7 @@ def _row_bytes(table: TableLookup) -> float:
     return float(np.ceil(table.dim * dtype_bytes(table.dtype) / LINE_BYTES) * LINE_BYTES)
 
 
-def _table_work(
-    table: TableLookup, caches: Sequence[float], phase: str, optimizer: str, kept: float
-) -> list[float]:
+def _table_work(table: TableLookup, caches: Sequence[float], phase: str, optimizer: str) -> list[float]:
     stats = table.indices.stats(table.rows, table.lookups)
     lookups, values = max(table.lookups, 1e-9), table.lookups * table.dim
     row_bytes = _row_bytes(table)
@@ -140,9 +121,22 @@ def _table_work(
     out = [1.0, table.batch, lookups, values * (1.2 if table.weighted else 1.0), table.batch * table.dim]
     if phase == "forward":
         return [*out, *missed, *(missed * lines)]
-    missed[-1] *= 1 - kept
+    # torch sorts the lookups by row, then adds up each row's gradients, which lie where the batch has them.
     per_element, per_row = optimizer_state(optimizer)
-    touched = lines * (1 + per_element) + per_row
-    expanded = values * 4.0  # one gradient row per lookup, written and read again
-    spilled = [expanded * max(0.0, 1 - level / max(expanded, 1.0)) for level in caches[1:]]
-    return [*out, *missed, *(missed * touched), *spilled]
+    touched = stats.unique_rows * (lines * (1 + per_element) + per_row)
+    gathered = [lookups * _beyond(values * 4.0, level) for level in caches]
+    sorted_far = [lookups * _beyond(lookups * SORT_BYTES, level) for level in caches[1:]]
+    return [
+        *out, lookups * _sort_passes(table.rows), stats.unique_rows, touched,
+        *gathered, *(lines * far for far in gathered), *sorted_far,
+    ]  # fmt: skip
+
+
+def _beyond(bytes_: float, cache: float) -> float:
+    """Share of a buffer that does not fit the cache."""
+    return max(0.0, 1 - cache / max(bytes_, 1.0))
+
+
+def _sort_passes(rows: int) -> int:
+    """A radix sort looks at a byte of the row's number in each pass."""
+    return max(1, -(-max(rows - 1, 1).bit_length() // 8))

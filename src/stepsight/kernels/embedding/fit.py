@@ -32,13 +32,14 @@ def fit_phase(done: FloatArray, seen: FloatArray, measured_us: FloatArray, folds
 def non_negative_rates(done: FloatArray, measured: FloatArray) -> FloatArray:
     """Rates ≥ 0 that make the relative errors small, by coordinate descent."""
     a = done / measured[:, None]
-    size = np.maximum(np.sqrt((a**2).mean(axis=0)), 1e-300)
+    done_at_all = a.max(axis=0) > 0
+    size = np.where(done_at_all, np.sqrt((a**2).mean(axis=0)), 1.0)
     a = a / size
     gram, right = a.T @ a, a.sum(axis=0)
-    rates = np.full(a.shape[1], 1.0 / a.shape[1])
+    rates = np.where(done_at_all, 1.0 / a.shape[1], 0.0)
     for _ in range(_SWEEPS):
         for j in range(len(rates)):
-            if gram[j, j] > 0:
+            if done_at_all[j]:
                 rates[j] = max(0.0, rates[j] + (right[j] - gram[j] @ rates) / gram[j, j])
     return np.asarray(rates / size)
 

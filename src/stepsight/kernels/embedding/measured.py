@@ -44,34 +44,23 @@ class MeasuredLookups:
     def fit(
         cls, tables: Sequence[TableLookup], times_us: Mapping[str, FloatArray], *,
         caches: Sequence[float] | None = None, groups: Sequence[int] | None = None,
-        kept: FloatArray | None = None,
     ) -> MeasuredLookups:  # fmt: skip
-        """From the times of single tables, by phase.
-
-        ``groups`` names which of them are alike; ``kept`` is the share of rows that the last cache
-        held from the forward when the backward was measured.
-        """
+        """From the times of single tables, by phase; ``groups`` names which of them are alike."""
         if not tables:
             raise StepsightError("no measured lookups to fit an embedding model from")
         levels = tuple(caches or detect_caches() or ASSUMED_CACHES)
         folds = np.asarray(groups if groups is not None else range(len(tables)), dtype=np.int64) % FOLDS
         phases = {
-            phase: fit_phase(*_seen(tables, levels, phase, "sgd", kept), np.asarray(times), folds)
+            phase: fit_phase(*_seen(tables, levels, phase, "sgd"), np.asarray(times), folds)
             for phase, times in times_us.items()
         }
         return cls(levels, phases, {})
 
-    def table_us(
-        self,
-        phase: str,
-        tables: Sequence[TableLookup],
-        optimizer: str = "sgd",
-        kept: FloatArray | None = None,
-    ) -> FloatArray:
+    def table_us(self, phase: str, tables: Sequence[TableLookup], optimizer: str = "sgd") -> FloatArray:
         """Time of each table on its own."""
         if not tables:
             return np.zeros(0)
-        taken = self.phases[phase].table_us(*_seen(tables, self.caches, phase, optimizer, kept))
+        taken = self.phases[phase].table_us(*_seen(tables, self.caches, phase, optimizer))
         return np.asarray(taken * self.in_step.get(phase, 1.0))
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
@@ -125,12 +114,7 @@ class MeasuredLookups:
 
 
 def _seen(
-    tables: Sequence[TableLookup],
-    caches: Sequence[float],
-    phase: str,
-    optimizer: str,
-    kept: FloatArray | None,
+    tables: Sequence[TableLookup], caches: Sequence[float], phase: str, optimizer: str
 ) -> tuple[FloatArray, FloatArray]:
-    """Work and features of a phase; only the backward finds rows that were kept."""
-    share = kept if phase == "backward" else None
-    return work(tables, caches, phase, optimizer, share), features(tables, caches, share)
+    """Work and features of a phase."""
+    return work(tables, caches, phase, optimizer), features(tables, caches)

@@ -3,12 +3,12 @@
 The operators are those that ``stepsight run`` trains with: a pooled forward per table, then a
 backward per table that scatters the scaled row gradients into the weights. Every table's own
 time is kept: their sum is the lookup's. Batches are fresh in every repeat, and the caches
-are swept in between, so what is measured is a training step and not a replay.
+are swept before each phase, as the dense part of a training step does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
@@ -30,26 +30,25 @@ _SWEEP_BYTES = 96 << 20
 
 @dataclass(frozen=True, slots=True)
 class LookupSample:
-    """Repeated times of one lookup: ``times_us`` is repeats × phases × tables."""
+    """Repeated times of one lookup: ``times_us`` is passes × repeats × phases × tables.
+
+    Every pass builds the tables anew: where memory comes to lie is part of the noise.
+    """
 
     lookup: Lookup
     times_us: FloatArray
 
     def table_us(self, quantile: float = 0.0) -> FloatArray:
-        """Phases × tables: the least over the repeats, the statistic that repeats best."""
-        return np.asarray(np.quantile(self.times_us, quantile, axis=0))
+        """Phases × tables: the least over the repeats, the statistic that repeats best; mean over passes."""
+        return np.asarray(np.quantile(self.times_us, quantile, axis=1).mean(axis=0))
 
     def total_us(self, quantile: float = 0.0) -> FloatArray:
         """Per phase, over all tables."""
         return np.asarray(self.table_us(quantile).sum(axis=1))
 
-
-def _pooled(weight: Any, batch: Any) -> Any:
-    """The call that ``stepsight.run.lookup`` makes for each table."""
-    import torch
-
-    pool = torch.ops.aten._embedding_bag_forward_only
-    return pool(weight, batch.indices, batch.offsets, False, 0, False, None, True)[0]
+    def of_pass(self, number: int) -> LookupSample:
+        """One pass alone."""
+        return LookupSample(self.lookup, self.times_us[number : number + 1])
 
 
 class LookupBench:
@@ -68,26 +67,35 @@ class LookupBench:
         self._batches = [self._make_batch(rng, lookup) for _ in range(batches)]
         self._warm = (torch.zeros(8, 16, device=self._device), self._make_batch(rng, _WARM)[0])
 
-    def run(self, repeat: int) -> FloatArray:
+    def run(self, repeat: int, sweep: Callable[[], object]) -> FloatArray:
         """One forward and one backward with its update: µs of each phase and table."""
-        from stepsight.run.lookup import update_rows
+        from stepsight.run.lookup import pooled, update_rows
 
         inputs = self._batches[repeat % len(self._batches)]
         warm_weight, warm_batch = self._warm
-        _pooled(warm_weight, warm_batch)  # the code is warm in a training loop, only the data is not
+        sweep()
+        pooled(warm_weight, warm_batch)  # the code is warm in a training loop, only the data is not
         times = np.zeros((len(PHASES), len(self._weights)))
         outputs = []
         for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
             start = self._now()
-            outputs.append(_pooled(weight, table))
+            outputs.append(pooled(weight, table))
             times[0, i] = self._since(start)
+        sweep()
         gradients = self._torch.cat(outputs, 1).split([w.shape[1] for w in self._weights], 1)
-        update_rows(warm_weight, warm_batch, _pooled(warm_weight, warm_batch), LEARNING_RATE)
+        update_rows(warm_weight, warm_batch, pooled(warm_weight, warm_batch), LEARNING_RATE)
         for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
             start = self._now()
             update_rows(weight, table, gradients[i], LEARNING_RATE)
             times[1, i] = self._since(start)
         return times
+
+    @property
+    def workspace_bytes(self) -> int:
+        """More than a run allocates: outputs, gradients, a table's expanded gradient and its sort."""
+        outputs = sum(t.batch * t.dim for t in self.lookup.tables) * 4
+        widest = max((t.lookups * (t.dim * 4 + 64) for t in self.lookup.tables), default=0.0)
+        return int(4 * outputs + 2 * widest)
 
     def _make_weights(self, memory: Any | None) -> Iterator[Any]:
         used = 0
@@ -146,18 +154,18 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
     """The rounds themselves, after one that is thrown away; nothing is allocated for tables here."""
     import torch
 
-    from stepsight.run.memory import keep_memory
+    from stepsight.run.memory import keep_memory, map_memory
 
-    sweep = torch.zeros(_SWEEP_BYTES // 4, device=device)
     keep_memory()
+    memory = torch.zeros(_SWEEP_BYTES // 4, device=device)
+    map_memory(max((bench.workspace_bytes for bench in benches), default=0), device)
     times: list[list[FloatArray]] = [[] for _ in benches]
     for repeat in range(repeats + 1):
         for kept, bench in zip(times, benches, strict=True):
-            sweep.add_(1.0)
-            measured = bench.run(repeat)
+            measured = bench.run(repeat, lambda: memory.add_(1.0))
             if repeat:
                 kept.append(measured)
-    return [LookupSample(bench.lookup, np.array(kept)) for bench, kept in zip(benches, times, strict=True)]
+    return [LookupSample(bench.lookup, np.array([kept])) for bench, kept in zip(benches, times, strict=True)]
 
 
 def _torch_dtype(name: str) -> Any:

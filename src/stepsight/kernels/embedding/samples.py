@@ -26,7 +26,7 @@ class _Table(msgspec.Struct):
 
 class _Sample(msgspec.Struct):
     tables: list[_Table]
-    times_us: list[list[list[float]]]
+    times_us: list[list[list[list[float]]]]
 
 
 class _File(msgspec.Struct):
