@@ -12,7 +12,7 @@ from stepsight.estimate import Source
 from stepsight.kernels.embedding.cpu import work
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
-from stepsight.kernels.embedding.measured import MeasuredLookups
+from stepsight.kernels.embedding.measured import FORMAT, MeasuredLookups
 from stepsight.workload.program import Kernel
 
 CACHES = (32e3, 1e6, 32e6)
@@ -98,6 +98,12 @@ def test_nothing_measured_and_a_damaged_file_are_said(tmp_path: Path) -> None:
         MeasuredLookups.fit([], {})
     with pytest.raises(InputError, match="missing"):
         MeasuredLookups.load(tmp_path)
-    (tmp_path / "embedding.json").write_text("{}")
+    (tmp_path / "embedding.json").write_text(f'{{"format": {FORMAT}}}')
     with pytest.raises(InputError, match="damaged"):
+        MeasuredLookups.load(tmp_path)
+
+
+def test_a_model_of_another_version_asks_to_be_fitted_anew(tmp_path: Path) -> None:
+    (tmp_path / "embedding.json").write_text('{"phases": {}}')
+    with pytest.raises(InputError, match="--resume"):
         MeasuredLookups.load(tmp_path)

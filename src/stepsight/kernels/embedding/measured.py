@@ -26,6 +26,8 @@ PHASES = {"embedding": "forward", "embedding_backward": "backward"}
 ASSUMED_CACHES = (float(32 << 10), float(1 << 20), float(32 << 20))
 """Where the system does not tell: the first levels of common server processors."""
 FOLDS = 4
+FORMAT = 2
+"""Counts up when the kinds of work or the features change: fitted rates then mean something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class MeasuredLookups:
     def save(self, folder: Path) -> None:
         """Write the platform folder's ``embedding.json``."""
         content = {
+            "format": FORMAT,
             "caches": list(self.caches),
             "in_step": dict(self.in_step),
             "phases": {phase: model.record() for phase, model in self.phases.items()},
@@ -105,6 +108,12 @@ class MeasuredLookups:
         path = folder / FILE
         try:
             content = json.loads(path.read_text())
+            if content.get("format") != FORMAT:
+                raise InputError(
+                    str(path),
+                    "was fitted by another version of stepsight",
+                    "run calibrate on this folder with --resume: its samples are kept and fitted anew",
+                )
             phases = {phase: PhaseModel.from_record(r) for phase, r in content["phases"].items()}
             return cls(tuple(content["caches"]), phases, content["in_step"])
         except FileNotFoundError:
