@@ -65,6 +65,28 @@ def test_copies_are_known_by_their_bytes():
     assert (k.family, k.dim("bytes")) == ("copy_h2d", 4096)
 
 
+def test_a_concatenation_takes_its_size_from_the_operator_around_it():
+    made = Made()
+    made.op("SplitWithSizesBackward0", 0, 100, [[64, 100], [64, 28]])
+    made.op("aten::cat", 5, 80, [[], []])
+    made.launch(10, 5, "CatArrayBatchedCopy<float>", 20, 5, grid=[216, 2, 1], block=[512, 1, 1])
+    linked = made.linked()
+    k = kernel_of(linked, linked.launches[0], linked.launches[0].gpu[0], "compute")
+    assert (k.family, k.dim("read_bytes"), k.dim("inputs")) == ("concat", 4 * 64 * 128, 2)
+
+
+def test_pooled_embeddings_are_put_in_order_once():
+    k = _kernel("fbgemm::permute_pooled_embs", "permute_pooled_embs_kernel<float>", [[64, 1000], [9]])
+    assert (k.dim("read_bytes"), k.dim("write_bytes")) == (256000, 256000)
+
+
+def test_a_gemm_whose_kernel_loads_single_elements_is_unaligned():
+    name = "cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align{}"
+    dims = [[1024, 1705], [1705, 512]]
+    assert _kernel("aten::mm", name.format(1), dims).name.endswith("unaligned")
+    assert _kernel("aten::mm", name.format(4), dims).name == "mm"
+
+
 def test_a_fused_triton_kernel_streams_what_it_lists():
     k = _kernel("triton_poi_fused_add_0", "triton_poi_fused_add_0", [[1024], [1024]], ["c10::BFloat16"] * 2)
     assert k.dim("read_bytes") + k.dim("write_bytes") == 2 * 2 * 1024

@@ -19,6 +19,7 @@ from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.roofline import SPREAD_ROOFLINE, roofline
 from stepsight.kernels.streams import STREAMS, VARIANTS, Streamed, cached_streams, stream_estimates
+from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
 from stepsight.kernels.transfer import Choice, choose
 from stepsight.platform.spec import GpuSpec
 from stepsight.workload.program import Kernel
@@ -97,6 +98,9 @@ class KernelModels:
             if chosen is not None:
                 stack = None if stacks is None else [stacks[i] for i in rows]
                 answer = self._distinct(part, chosen) if stack is None else self._learned(part, chosen, stack)
+                if batch.family == "gemm" and is_tensor_core(batch.dtype):
+                    own = chosen.models[0].dtype == batch.dtype
+                    answer = with_narrow_loads(part, self.spec, answer, own_dtype=own)
             elif batch.family in STREAMS:
                 fitted, exact = self._stream()
                 answer = stream_estimates(part, self.spec, fitted, exact)

@@ -86,14 +86,23 @@ def _by_operator(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -
 
 
 def _concat_by_reader(linked: LinkedTrace, launch: Launch, event: Event) -> Mapped:
-    """A concatenation whose inputs were not recorded: the next operator reads what it wrote."""
+    """A concatenation whose inputs were not recorded: an operator around it lists them, or the next
+    one reads what it wrote."""
     if "CatArray" not in event.name:
         return None
+    inputs = float((*event.grid(), 1, 1)[1])
+    size = next((total for e in linked.chain(launch.op) if (total := _listed(e))), 0)
     for op in linked.ops[launch.op + 1 : launch.op + 12]:
-        if op.tid != linked.ops[launch.op].tid:
-            continue
-        read = max((t.bytes for t in tensors_of(op)), default=0)
-        if read:
-            inputs = float((*event.grid(), 1, 1)[1])
-            return Kernel.of("concat", name="aten::cat", read_bytes=read, write_bytes=read, inputs=inputs)
-    return None
+        if size:
+            break
+        if op.tid == linked.ops[launch.op].tid:
+            size = max((t.bytes for t in tensors_of(op) if t.elements > 1), default=0)
+    return (
+        Kernel.of("concat", name="aten::cat", read_bytes=size, write_bytes=size, inputs=inputs)
+        if size
+        else None
+    )
+
+
+def _listed(op: Event) -> int:
+    return sum(t.bytes for t in tensors_of(op))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from math import prod
 
+from stepsight.kernels.tensor_cores import ROW_BYTES, UNALIGNED
 from stepsight.trace.events import Event
 from stepsight.trace.tensors import Tensor, positional
-from stepsight.workload.program import Kernel
+from stepsight.workload.program import Kernel, dtype_bytes
 
 GEMM_KERNEL = re.compile(
     r"gemm|gemv|Cijk|nvjet|cutlass(?!.*flash)(?!.*Flash)|xmma|s884|s1688|s16816|cublas|dot_kernel|wgrad|dgrad"
@@ -18,6 +19,7 @@ _HELPERS = re.compile(
     r"splitKreduce|splitk_reduce|epilogue::impl|reduce_1Block|winograd_nonfused|computeOffsets|kern_precompute|nchwToNhwc|nhwcToNchw|transpose",
     re.I,
 )
+_ALIGNED_TO = re.compile(r"_align(\d)")
 _TENSOR_CORE_FP32 = re.compile(r"tf32|s1688|s16816|tensorop_s|xf32", re.IGNORECASE)
 
 
@@ -53,7 +55,15 @@ def gemm_kernel(op: Event, event: Event) -> Kernel | None:
         size = float(batch * m * n * 4)
         return Kernel.of("elementwise", dtype, name="split_k_reduce", elements=batch * m * n,
                          read_bytes=2 * size, write_bytes=size)  # fmt: skip
+    if _is_unaligned(event.name, dtype):
+        name = f"{name}, {UNALIGNED}"
     return Kernel.of("gemm", dtype, name=name, batch=batch, m=m, n=n, k=k)
+
+
+def _is_unaligned(kernel: str, dtype: str) -> bool:
+    """Whether the kernel was made for rows off 16-byte boundaries: CUTLASS names the elements it loads."""
+    loads = _ALIGNED_TO.search(kernel)
+    return loads is not None and int(loads[1]) * dtype_bytes(dtype) < ROW_BYTES
 
 
 def _sizes(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:

@@ -94,6 +94,15 @@ def _concat(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     )
 
 
+def _moved(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
+    """Pooled embeddings put into another order: all are read and written once."""
+    whole = max(tensors, key=lambda t: t.bytes)
+    return Kernel.of(
+        "elementwise", whole.dtype, name=op.name, elements=max(whole.elements, 1), read_bytes=whole.bytes,
+        write_bytes=whole.bytes,
+    )  # fmt: skip
+
+
 def _sort(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     keys = max(
         (t for t in tensors if t.dtype.startswith("int")), key=lambda t: t.elements, default=tensors[0]
@@ -232,6 +241,7 @@ _RULES: tuple[tuple[re.Pattern[str], Rule], ...] = (
     (re.compile(r"flash_attn|scaled_dot_product|efficient_attention|fmha|flash_attention|flash_fwd"),
      _attention("attention")),
     (re.compile(r"CatArray|^_?cat$|^stack$"), _concat),
+    (re.compile(r"permute_pooled_embs|recat_embedding"), _moved),
     (re.compile(r"RadixSort|^sort$|DeviceMergeSort|^unique"), _sort),
     (re.compile(r"softmax.*backward|SoftmaxBackward|softmax_warp_backward"), _matrix("softmax_backward")),
     (re.compile(r"[sS]oftmax"), _matrix("softmax")),

@@ -1,0 +1,61 @@
+"""What slows tensor-core GEMMs that no table shows: tf32 operands, and rows off 16-byte boundaries.
+
+The tables hold bf16 GEMMs whose rows are multiples of 16 bytes. A row length that is not forces
+the library onto kernels that load a few bytes at a time instead of 16; their names say so
+("align1"). On Hopper they also miss the asynchronous tensor cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from stepsight.estimate import Estimates, FloatArray
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.roofline import peak_flops, speed_of_light_us
+from stepsight.platform.spec import GpuSpec
+
+UNALIGNED = "unaligned"
+"""How the name of a GEMM ends whose kernel was made for rows off 16-byte boundaries."""
+ROW_BYTES = 16
+
+SMALL_TF32 = 0.2
+"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the
+median of 136 aligned ones in two A100 traces (HTA's samples in trace_kernels.parquet, 2022)."""
+SHORT_US = 100.0
+"""Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
+
+NARROW_LOADS: Mapping[str, float] = {"ampere": 0.7, "hopper": 1.6}
+"""How much longer unaligned GEMMs take than aligned ones where arithmetic bounds them: ampere from
+the same two traces (135 beside 136: 1.2 where memory takes three times the arithmetic, 1.5 where a
+little more, 1.7 to 1.9 where less), hopper from three bf16 ones of TraceLens (2.3 to 3.1)."""
+USUAL_NARROW_LOADS = 0.7
+SPREAD = 0.2
+
+
+def is_tensor_core(dtype: str) -> bool:
+    return dtype in ("tf32", "fp16", "bf16")
+
+
+def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dtype: bool) -> Estimates:
+    """The answers for GEMMs on tensor cores, longer where the tables do not speak for them.
+
+    ``own_dtype``: the models were fitted on this very dtype.
+    """
+    factor = np.ones(len(batch))
+    if batch.dtype == "tf32" and not own_dtype:
+        factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
+    unaligned = np.array([name.endswith(UNALIGNED) for name in batch.names], dtype=bool)
+    if unaligned.any():
+        more = NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
+        # Narrow loads hide behind memory that is slower still.
+        factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
+    spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
+    return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def _intensity(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """Time of the arithmetic at peak over time of the traffic at full bandwidth."""
+    arithmetic = batch.flops / peak_flops(batch, spec) * 1e6
+    return np.asarray(arithmetic / (batch.bytes / (spec.memory_gbps * 1e3)))

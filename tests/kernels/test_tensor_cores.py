@@ -1,0 +1,47 @@
+"""Tensor-core GEMMs beyond the tables: tf32, and rows off 16-byte boundaries."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepsight.kernels.models import KernelModels
+from stepsight.kernels.tensor_cores import UNALIGNED
+from stepsight.platform.gpus import load_gpu
+from stepsight.workload.program import Kernel
+
+
+def _times(gpu: str, *kernels: Kernel) -> list[float]:
+    return KernelModels.for_gpu(load_gpu(gpu)).estimate(kernels).time_us.tolist()
+
+
+def _gemm(dtype: str, m: int, n: int, k: int, name: str = "mm") -> Kernel:
+    return Kernel.of("gemm", dtype, name=name, m=m, n=n, k=k)
+
+
+@pytest.mark.parametrize(("gpu", "dtype"), [("A100-SXM4-40G", "tf32"), ("H100-SXM-80G", "bf16")])
+def test_narrow_loads_take_longer_where_arithmetic_bounds_a_gemm(gpu, dtype):
+    sizes = (4096, 4096, 4096)
+    aligned, narrow = _times(gpu, _gemm(dtype, *sizes), _gemm(dtype, *sizes, name=f"mm, {UNALIGNED}"))
+    assert narrow > 1.6 * aligned
+
+
+def test_narrow_loads_hide_behind_slow_memory():
+    tall = (300_000, 16, 600)
+    aligned, narrow = _times(
+        "A100-SXM4-40G", _gemm("tf32", *tall), _gemm("tf32", *tall, name=f"mm, {UNALIGNED}")
+    )
+    assert aligned < narrow < 1.15 * aligned
+
+
+def test_a_wider_spread_stands_for_what_no_table_shows():
+    models = KernelModels.for_gpu(load_gpu("A100-SXM4-40G"))
+    plain = models.estimate([_gemm("bf16", 1024, 1024, 1024)])
+    narrow = models.estimate([_gemm("bf16", 1024, 1024, 1024, name=f"mm, {UNALIGNED}")])
+    assert narrow.spread[0] > plain.spread[0]
+
+
+def test_fp32_without_tensor_cores_knows_no_alignment():
+    plain, named = _times(
+        "A100-SXM4-40G", _gemm("fp32", 512, 512, 512), _gemm("fp32", 512, 512, 512, name=f"mm, {UNALIGNED}")
+    )
+    assert plain == named
