@@ -57,6 +57,14 @@ def test_each_rank_looks_up_its_tables_for_the_whole_batch() -> None:
     assert [(t.batch, t.dim, t.pooling) for t in lookup.tables] == [(4096, 128, 20.0)] * 5
 
 
+def test_rows_are_updated_one_by_one_where_the_file_says_so() -> None:
+    for given, is_sorted in (("sorted", True), ("scattered", False)):
+        workload = dlrm(f"training.sparse_update={given}")
+        ops = workload.job().programs[0].ops
+        lookups = [kernel.lookup for op in ops for kernel in op.kernels if kernel.lookup is not None]
+        assert [lookup.sorted_update for lookup in lookups] == [is_sorted, is_sorted]
+
+
 def test_the_all_to_all_carries_each_ranks_columns_to_every_rank() -> None:
     workload = dlrm("parallel.sharding=[0, 0, 0, 0, 0, 1, 1, 2]")
     marks, ops = workload.plan_ops(), workload.job().programs[0].ops

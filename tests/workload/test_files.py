@@ -47,6 +47,7 @@ def test_a_file_becomes_its_kind_of_workload() -> None:
         ("parallel.sharding=[0, 1, 2, 3, 0, 1, 2, 9]", "rank 9 of 4"),
         ("tables.indices=zipfian", "not an index distribution: 'zipfian'"),
         ("training.sparse_optimizer=adamax", "sparse_optimizer: unknown 'adamax'"),
+        ("training.sparse_update=atomic", "unknown sparse_update 'atomic'"),
         ("dense.bottom=1024", "must be a list of sizes"),
         ("kind=dlmr", "unknown kind 'dlmr'; did you mean 'dlrm'"),
         ("tables.5.rows=3", "there are only 1 entries"),

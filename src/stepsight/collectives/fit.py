@@ -190,9 +190,19 @@ def _short(curve: Curve) -> dict[str, Any]:
 @click.command("collectives")
 @click.option("--data", "folder", type=click.Path(), help="Folder of measured tables.")
 @click.option("--out", type=click.Path(path_type=Path), default=CATALOGUE, help="Where to write the curves.")
-def command(folder: str | None, out: Path) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(folder: str | None, out: Path, as_json: bool) -> None:
     """Refit the shipped collective curves from measured tables."""
+    from stepsight.report.document import to_json
+
     record = fit_catalogue(data_folder(folder))
     out.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
-    curves = sum(len(system["curves"]) for system in record["systems"])
-    click.echo(f"{curves} curves of {len(record['systems'])} machines written to {out}")
+    written = [
+        {"machine": system["name"], "curves": len(system["curves"]), "provenance": system["provenance"]}
+        for system in record["systems"]
+    ]
+    if as_json:
+        click.echo(to_json(written))
+        return
+    curves = sum(machine["curves"] for machine in written)
+    click.echo(f"{curves} curves of {len(written)} machines written to {out}")

@@ -22,8 +22,9 @@ class RowPart(IndexDistribution):
     @classmethod
     def of(cls, whole: IndexDistribution, rows: int) -> RowPart:
         return cls(
-            whole.kind, whole.exponent, whole.fraction, whole.probability, whole.path, whole.table, rows
-        )
+            whole.kind, whole.exponent, whole.fraction, whole.probability, whole.path, whole.table,
+            whole.ordered, rows,
+        )  # fmt: skip
 
     def stats(self, rows: int, lookups: float) -> IndexStats:
         """Statistics of the part, taken from the whole table's."""

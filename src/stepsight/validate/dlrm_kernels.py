@@ -8,16 +8,17 @@ backward updates a row per lookup.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.kernels.models import KernelModels
 from stepsight.platform.gpus import load_gpu
-from stepsight.validate.dlrm_steps import CRITEO_TB_ROWS
+from stepsight.validate.dlrm_steps import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.validate.score import Score
 from stepsight.workload.program import Kernel
 
@@ -36,6 +37,7 @@ class Model:
     rows: tuple[int, ...]
     dim: int
     pooling: int
+    indices: Mapping[str, Any]
 
     @property
     def vectors(self) -> int:
@@ -47,9 +49,10 @@ class Model:
 
 
 MODELS = (
-    Model("v100_DLRM_default_2048_kernels.csv", (512, 512, 64), (1024, 1024, 1024, 1), (10**6,) * 8, 64, 100),
+    Model("v100_DLRM_default_2048_kernels.csv", (512, 512, 64), (1024, 1024, 1024, 1), (10**6,) * 8, 64, 100,
+          ORDERED),
     Model("v100_DLRM_MLPerf_2048_kernels.csv", (13, 512, 256, 128), (1024, 1024, 512, 256, 1),
-          tuple(CRITEO_TB_ROWS), 128, 1),
+          tuple(CRITEO_TB_ROWS), 128, 1, CRITEO),
 )  # fmt: skip
 
 
@@ -151,7 +154,8 @@ def _loss() -> Iterator[Kernel]:
 
 def _lookup(model: Model, family: str) -> Kernel:
     tables: Sequence[TableLookup] = [
-        TableLookup(rows, model.dim, BATCH, model.pooling, IndexDistribution.uniform()) for rows in model.rows
+        TableLookup(rows, model.dim, BATCH, model.pooling, IndexDistribution.parse(model.indices, model.file))
+        for rows in model.rows
     ]
     lookup = Lookup(tuple(tables), optimizer="sgd", sorted_update=False)
     return Kernel(family, (), "fp32", name=family, lookup=lookup)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +15,24 @@ from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.platform.gpus import load_gpu
 from stepsight.platform.spec import GpuSpec
+from stepsight.validate.dlrm_steps import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.workload.program import Kernel
 
 V100, A100, H100 = "V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"
-POINTS, DEFAULT, MLPERF, REPORTS = "V100 points", "DLRM_default list", "DLRM_MLPerf list", "H100 report"
+POINTS, REPORTS = "V100 points", "H100 report"
 FORWARD, BACKWARD = "embedding", "embedding_backward"
 UNKNOWN_INDICES = IndexDistribution.zipf(1.05)
 """What stands in where a trace does not tell which rows were asked for."""
 LITTLE_KNOWN = 0.3
 """Weight of a kernel whose indices matter and are not known."""
 
-# Rows of the 26 tables of Criteo's terabyte click logs at 40 million at most (MLPerf training, DLRM).
-CRITEO_ROWS = (
-    39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208, 11938, 155,
-    4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
-)  # fmt: skip
+DEFAULT, MLPERF, DDP = "DLRM_default list", "DLRM_MLPerf list", "DLRM_DDP list"
+LISTED = {
+    "default": (DEFAULT, (1_000_000,) * 8, 64, 100, ORDERED),
+    "MLPerf": (MLPERF, CRITEO_TB_ROWS, 128, 1, CRITEO),
+    "DDP": (DDP, (80_000,) * 8, 128, 10, ORDERED),
+}
+"""DLRM programs by the name in their list's file: source, rows of each table, dim, pooling, indices."""
 
 
 def gpu(name: str) -> GpuSpec:
@@ -38,19 +42,20 @@ def gpu(name: str) -> GpuSpec:
 def measured_kernels(data: Path) -> list[MeasuredKernel]:
     """Everything the folder of measured tables holds on lookup kernels of known sizes."""
     folder = data / "kernels"
-    return [
-        *_points(folder / "v100_embedding_kernels.csv"),
-        *_list(folder / "v100_DLRM_default_2048_kernels.csv", DEFAULT, _default_tables()),
-        *_list(folder / "v100_DLRM_MLPerf_2048_kernels.csv", MLPERF, _mlperf_tables()),
-        *_reports(folder / "embedding_points.csv"),
-        *_traced(folder / "trace_kernels.parquet"),
-    ]
+    readers = {
+        "v100_embedding_kernels.csv": _points,
+        "v100_DLRM_*_kernels.csv": _list,
+        "embedding_points.csv": _reports,
+        "trace_kernels.parquet": _traced,
+    }
+    files = [(read, path) for name, read in readers.items() for path in sorted(folder.glob(name))]
+    if not files:
+        raise InputError(str(folder), f"has none of {', '.join(readers)}", "check --data")
+    return [point for read, path in files for point in read(path)]
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    if not path.is_file():
-        raise InputError(str(path), "no such table", "check --data")
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         yield from csv.DictReader(file)
 
 
@@ -64,25 +69,21 @@ def _points(path: Path) -> Iterator[MeasuredKernel]:
         yield MeasuredKernel(POINTS, gpu(V100), Kernel(family, lookup=lookup), float(row["kernel_us"]))
 
 
-def _default_tables() -> tuple[TableLookup, ...]:
-    return (TableLookup(1_000_000, 64, 2048, 100, IndexDistribution.uniform()),) * 8
-
-
-def _mlperf_tables() -> tuple[TableLookup, ...]:
-    return tuple(TableLookup(rows, 128, 2048, 1, UNKNOWN_INDICES) for rows in CRITEO_ROWS)
-
-
-def _list(path: Path, source: str, tables: tuple[TableLookup, ...]) -> Iterator[MeasuredKernel]:
-    """The lookup kernels in the list of all kernels of a DLRM step (batch 2048)."""
-    lookup = Lookup(tables, sorted_update=False)
-    with path.open(newline="") as file:
-        for row in csv.reader(file):
-            for name, family in (("forward", FORWARD), ("backward_sgd", BACKWARD)):
-                column = next((i for i, c in enumerate(row) if f"batched_embedding_{name}_kernel" in c), None)
-                if column is not None:
-                    yield MeasuredKernel(
-                        source, gpu(V100), Kernel(family, lookup=lookup), float(row[column + 2])
-                    )
+def _list(path: Path) -> Iterator[MeasuredKernel]:
+    """The lookup kernels in the list of all kernels of a DLRM step."""
+    model, batch = path.stem.removeprefix("v100_DLRM_").removesuffix("_kernels").rsplit("_", 1)
+    if model not in LISTED:
+        return
+    source, rows, dim, pooling, value = LISTED[model]
+    indices = IndexDistribution.parse(value, str(path))
+    lookup = Lookup(
+        tuple(TableLookup(r, dim, int(batch), pooling, indices) for r in rows), sorted_update=False
+    )
+    for row in _rows(path):
+        for name, family in (("forward", FORWARD), ("backward_sgd", BACKWARD)):
+            if f"batched_embedding_{name}_kernel" in row["kernel"]:
+                kernel = Kernel(family, lookup=lookup)
+                yield MeasuredKernel(source, gpu(V100), kernel, float(row["mean_us"]))
 
 
 def _reports(path: Path) -> Iterator[MeasuredKernel]:
@@ -101,20 +102,49 @@ def _reports(path: Path) -> Iterator[MeasuredKernel]:
 
 
 def _traced(path: Path) -> Iterator[MeasuredKernel]:
-    """FBGEMM forward kernels in profiler traces, with the sizes their operators show."""
+    """FBGEMM kernels in profiler traces, with the sizes their operators show."""
     import pyarrow.parquet as pq
 
     rows = pq.read_table(path).to_pylist()
     gradients: dict[str, list[tuple[int, int]]] = {}
+    backwards: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for row in rows:
         dims = json.loads(row["input_dims"] or "[]")
         if "SplitLookupFunction" in (row["op"] or "") and dims and len(dims[0]) == 2:
             gradients.setdefault(row["file"], []).append((dims[0][0], dims[0][1]))
+            backwards.setdefault((row["file"], dims[0][0] * dims[0][1]), []).append(row)
+    seen: dict[tuple[str, int], list[MeasuredKernel]] = {}
     for row in rows:
         if "split_embedding_codegen_forward" in (row["kernel"] or ""):
             found = _traced_kernel(row, gradients.get(row["file"], []))
-            if found is not None:
+            if found is not None and found.kernel.lookup is not None:
                 yield found
+                width = sum(table.batch * table.dim for table in found.kernel.lookup.tables)
+                nearest = min(
+                    (values for file, values in backwards if file == row["file"]),
+                    key=lambda v: abs(v - width),
+                )
+                seen.setdefault((row["file"], nearest), []).append(found)
+    for key, forwards in seen.items():
+        yield _traced_backward(forwards, backwards[key])
+
+
+def _traced_backward(
+    forwards: Sequence[MeasuredKernel], kernels: Sequence[Mapping[str, Any]]
+) -> MeasuredKernel:
+    """All kernels of one backward together, on average over the trace's calls."""
+    calls = sum(row["n"] for row in kernels if "linearize_index" in row["kernel"])
+    ours = [row for row in kernels if "grad_indice_weights" not in row["kernel"]]
+    time_us = sum(row["n"] * row["dur_us_mean"] for row in ours) / calls
+    middle = forwards[len(forwards) // 2]
+    assert middle.kernel.lookup is not None
+    lookup = replace(middle.kernel.lookup, optimizer=_optimizer(kernels[0]["op"]))
+    kernel = Kernel(BACKWARD, lookup=lookup)
+    return MeasuredKernel(f"{middle.source}, backward", middle.gpu, kernel, time_us, middle.weight)
+
+
+def _optimizer(op: str) -> str:
+    return "rowwise_adagrad" if "rowwise_adagrad" in op else "adagrad" if "adagrad" in op else "sgd"
 
 
 def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]]) -> MeasuredKernel | None:
@@ -136,6 +166,6 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     known = row["gpu"] or ""
     spec = gpu(V100 if "V100" in known else A100)
     kernel = Kernel(FORWARD, lookup=Lookup((table,) * tables, "rowwise_adagrad"))
-    fits_cache = values * 4 < spec.l2_mb * 2**20
+    fits_cache = min(values, lookups * dim) * 4 < spec.l2_mb * 2**20
     source = f"trace {row['source']}" + ("" if known else ", GPU unnamed")
     return MeasuredKernel(source, spec, kernel, row["dur_us_mean"], 1.0 if fits_cache else LITTLE_KNOWN)

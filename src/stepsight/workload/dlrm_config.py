@@ -18,6 +18,7 @@ from stepsight.workload.training import Training
 
 INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
+SPARSE_UPDATES = ("sorted", "scattered")
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -29,7 +30,9 @@ class DlrmConfig:
     ``plan`` says which table lives on which rank. ``input_dist``: the step begins with an
     all_to_all of indices (each rank reads its own samples); otherwise each rank reads the
     indices of its own tables for the whole batch. ``fused_lookup``: all local tables in
-    one kernel (FBGEMM) instead of one ``embedding_bag`` per table.
+    one kernel (FBGEMM) instead of one ``embedding_bag`` per table. ``sparse_update``: the
+    lookup's backward sorts the indices and updates each distinct row once (FBGEMM), or every
+    lookup updates its row as it comes (scattered: the table-batched kernels of 2020).
     """
 
     name: str
@@ -46,6 +49,7 @@ class DlrmConfig:
     cross_layers: int = 3
     cross_rank: int = 512
     sparse_optimizer: str = "sgd"
+    sparse_update: str = "sorted"
     input_dist: bool = False
     fused_lookup: bool = True
     source: str = field(default="", compare=False)
@@ -63,6 +67,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     parallel = fields.section("parallel")
     training_fields = fields.section("training")
     sparse = str(training_fields.anything("sparse_optimizer", ""))
+    sparse_update = training_fields.choice("sparse_update", SPARSE_UPDATES, "sorted")
     training = Training.read(training_fields, LOSSES, "sgd", 0.0)
     tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
     _name_apart(tables, source)
@@ -87,6 +92,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         cross_layers=dense.integer("cross_layers", 3),
         cross_rank=dense.integer("cross_rank", 512),
         sparse_optimizer=_sparse_optimizer(sparse, training, source),
+        sparse_update=sparse_update,
         input_dist=parallel.flag("input_dist", False),
         fused_lookup=parallel.flag("fused_lookup", True),
         source=source,

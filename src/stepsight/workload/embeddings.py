@@ -57,7 +57,7 @@ def rank_lookup(config: DlrmConfig, plan: Plan, rank: int, *, fused: bool) -> Lo
     """What one rank looks up in a step."""
     tables = {table.name: table for table in config.tables}
     parts = [_part(config, tables[shard.table], shard) for shard in plan.on_rank(rank)]
-    return Lookup(tuple(parts), config.sparse_optimizer, fused)
+    return Lookup(tuple(parts), config.sparse_optimizer, fused, config.sparse_update == "sorted")
 
 
 def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:

@@ -17,11 +17,13 @@ from stepsight.kernels.embedding.indices import IndexDistribution
         ({"zipf": 1.05}, IndexDistribution.zipf(1.05)),
         ({"hot": {"fraction": 0.01, "probability": 0.9}}, IndexDistribution.hot(0.01, 0.9)),
         ({"hot": [0.01, 0.9]}, IndexDistribution.hot(0.01, 0.9)),
+        ({"uniform": "ordered"}, IndexDistribution.uniform(ordered=True)),
         ({"file": "x.npz", "table": 3}, IndexDistribution.file("x.npz", 3)),
     ],
 )
 def test_the_values_of_a_workload_file_are_understood(value: object, expected: IndexDistribution) -> None:
     assert IndexDistribution.parse(value, "w.toml: tables[0].indices") == expected
+    assert IndexDistribution.parse(expected.value, "again") == expected
 
 
 @pytest.mark.parametrize(

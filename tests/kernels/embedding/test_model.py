@@ -71,9 +71,10 @@ def test_more_lookups_a_bag_are_never_faster(family: str, table: TableLookup, fa
 @given(table=tables)
 @settings(max_examples=40, deadline=None)
 def test_splitting_a_table_by_columns_preserves_the_bytes_of_rows_and_outputs(table: TableLookup) -> None:
-    model = EmbeddingModel.for_gpu(V100)
-    whole = model.table_costs([table]).forward[0, traffic.L2]
-    halves = model.table_costs([replace(table, dim=table.dim // 2)] * 2).forward[:, traffic.L2].sum()
+    cache = traffic.CacheView(1e6, 32, 5120)  # what an SM's own cache serves is no traffic
+    whole = traffic.forward_columns([table], cache, together=1)[0, traffic.L2]
+    half = replace(table, dim=table.dim // 2)
+    halves = traffic.forward_columns([half] * 2, cache, together=2)[:, traffic.L2].sum()
     again = table.lookups * 8 + table.batch * 8  # the second half reads indices and offsets again
     assert halves - again == pytest.approx(whole)
 
@@ -136,6 +137,42 @@ def test_a_cpu_nobody_measured_gets_a_stated_default() -> None:
 def test_a_kernel_without_tables_is_refused() -> None:
     with pytest.raises(StepsightError, match="not an embedding kernel"):
         EmbeddingModel.for_gpu(V100).estimate([Kernel("embedding")])
+
+
+def scattered_us(**table: object) -> float:
+    part = TableLookup(**{"rows": 1_000_000, "dim": 64, "batch": 2048, "pooling": 50.0, **table})
+    return time_us("embedding_backward", part, sorted_update=False)
+
+
+def test_updates_one_by_one_are_slower_where_rows_lie_far_apart() -> None:
+    apart = scattered_us(indices=IndexDistribution.uniform())
+    ordered = scattered_us(indices=IndexDistribution.uniform(ordered=True))
+    assert ordered < 0.8 * apart
+    near = {"rows": 20_000, "indices": IndexDistribution.uniform()}  # 5 MB
+    assert scattered_us(**near) < 0.6 * apart
+
+
+def test_ordered_bags_of_one_lookup_are_like_any_others() -> None:
+    one = TableLookup(1_000_000, 64, 2048, 1, IndexDistribution.uniform())
+    assert traffic.window(replace(one, indices=IndexDistribution.uniform(ordered=True))) == 1.0
+    assert traffic.window(one) == 1.0
+
+
+def test_updates_of_one_popular_row_wait_for_each_other() -> None:
+    hot, even = (
+        {"rows": 100, "indices": i} for i in (IndexDistribution.zipf(3), IndexDistribution.uniform())
+    )
+    assert scattered_us(**hot) > scattered_us(**even) + 100
+
+
+def test_rows_that_an_sm_holds_itself_do_not_cross_the_l2() -> None:
+    few, many = (
+        EmbeddingModel.for_gpu(V100).table_costs(
+            [TableLookup(rows, 32, 8192, 20, IndexDistribution.uniform())]
+        ).forward[0, traffic.L2]
+        for rows in (100, 10_000)
+    )  # fmt: skip
+    assert few < 0.5 * many
 
 
 @pytest.mark.data

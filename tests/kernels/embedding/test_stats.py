@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lru import lru_hit_rate
 from stepsight.kernels.embedding.sampling import draw_indices
-from stepsight.kernels.embedding.stats import REUSE_BINS, reuse_bins
+from stepsight.kernels.embedding.stats import REUSE_BINS, REUSE_EDGES, poisson_below, reuse_bins
 
 TWO_POINTS = 0.02
 ROWS, LOOKUPS = 20_000, 40_000
@@ -78,3 +78,20 @@ def test_a_cache_for_the_whole_batch_misses_each_row_once_and_a_replay_never() -
     stats = IndexDistribution.zipf(1.05).stats(1_000_000, 30_000)
     assert float(stats.hit_rate(1e9)) == pytest.approx(1 - stats.unique_rows / 30_000)
     assert float(stats.hit_rate(1e9, replay=True)) == 1.0
+
+
+def test_occurrences_below_a_count_are_those_of_a_poisson_row() -> None:
+    special = pytest.importorskip("scipy.special")
+    mean, counts = np.geomspace(1e-6, 1e5, 200), (0, *REUSE_EDGES)
+    exact = special.pdtr(np.array(counts)[:, None], mean)
+    np.testing.assert_allclose(poisson_below(counts, mean), exact, atol=2e-4)
+    few = [i for i, k in enumerate(counts) if k <= 16]
+    np.testing.assert_allclose(poisson_below(counts, mean)[few], exact[few], atol=1e-12)
+
+
+def test_the_hottest_row_occurs_as_often_as_in_a_drawn_batch() -> None:
+    distribution = IndexDistribution.zipf(1.1)
+    stream = draw_indices(distribution, ROWS, LOOKUPS, np.random.default_rng(5))
+    hottest = np.unique(stream, return_counts=True)[1].max()
+    assert distribution.stats(ROWS, LOOKUPS).hottest == pytest.approx(hottest, rel=0.05)
+    assert IndexDistribution.uniform().stats(10**6, 100).hottest == 1

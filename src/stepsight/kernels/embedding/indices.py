@@ -13,7 +13,8 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.stats import IndexStats, stats_of_popularity
 
 _HOW = (
-    'write "uniform", { zipf = 1.05 }, { hot = { fraction = 0.01, probability = 0.9 } } or { file = "x.npz" }'
+    'write "uniform", { uniform = "ordered" }, { zipf = 1.05 }, '
+    '{ hot = { fraction = 0.01, probability = 0.9 } } or { file = "x.npz" }'
 )
 _SINGLE_RANKS = 64
 """A Zipf law's most popular rows are kept one by one, the rest in groups of similar popularity."""
@@ -26,7 +27,9 @@ class IndexDistribution:
 
     ``kind``: uniform, zipf (share of the r-th row ∝ r^-exponent), hot (a ``fraction`` of the
     rows receives a lookup with ``probability``, both parts uniform), file (table ``table``
-    of the index file at ``path``). Row labels mean nothing: only how often rows recur does.
+    of the index file at ``path``). Row labels mean nothing: only how often rows recur does,
+    unless the lookups of each bag are ``ordered`` by row (uniform only), as those of DLRM's
+    generator of random batches: bags then walk through the table side by side.
     """
 
     kind: str
@@ -35,10 +38,11 @@ class IndexDistribution:
     probability: float = 1.0
     path: str = ""
     table: int = 0
+    ordered: bool = False
 
     @classmethod
-    def uniform(cls) -> IndexDistribution:
-        return cls("uniform")
+    def uniform(cls, *, ordered: bool = False) -> IndexDistribution:
+        return cls("uniform", ordered=ordered)
 
     @classmethod
     def zipf(cls, exponent: float) -> IndexDistribution:
@@ -66,6 +70,8 @@ class IndexDistribution:
                 return cls.uniform()
             if isinstance(value, Mapping):
                 keys = set(value) - {"table"}
+                if dict(value) == {"uniform": "ordered"}:
+                    return cls.uniform(ordered=True)
                 if keys == {"zipf"}:
                     return cls.zipf(float(value["zipf"]))
                 if keys == {"hot"}:
@@ -87,6 +93,8 @@ class IndexDistribution:
             return {"zipf": self.exponent}
         if self.kind == "hot":
             return {"hot": {"fraction": self.fraction, "probability": self.probability}}
+        if self.ordered:
+            return {"uniform": "ordered"}
         return {"file": self.path, "table": self.table} if self.kind == "file" else self.kind
 
     @property
@@ -96,6 +104,8 @@ class IndexDistribution:
             return f"zipf {self.exponent:g}"
         if self.kind == "hot":
             return f"hot {self.fraction:g} of rows, {self.probability:g} of lookups"
+        if self.ordered:
+            return "uniform, ordered"
         return f"{self.path}#{self.table}" if self.kind == "file" else self.kind
 
     def stats(self, rows: int, lookups: float) -> IndexStats:

@@ -36,9 +36,9 @@ class Lookup:
     ``optimizer``: none, sgd, adagrad, rowwise_adagrad, adam. ``fused`` is False for one
     ``nn.EmbeddingBag`` call per table. The order of the tables means nothing.
     ``sorted_update``: the backward sorts the indices and touches each distinct row once
-    (FBGEMM, nn.EmbeddingBag); without it every lookup updates its row (the table-batched
-    kernels of 2020). ``replayed``: the same batch has just gone through the caches, as in a
-    micro-benchmark; in a training step they start cold.
+    (FBGEMM, nn.EmbeddingBag); without it every lookup reads and writes its row as it comes
+    (the table-batched kernels of 2020). ``replayed``: the same batch has just gone through
+    the caches, as in a micro-benchmark; in a training step they start cold.
     """
 
     tables: tuple[TableLookup, ...]

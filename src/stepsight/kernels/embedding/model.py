@@ -10,7 +10,7 @@ import numpy as np
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.embedding import traffic
-from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes
+from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes, shipped_coefficients
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.platform.spec import GpuSpec
 from stepsight.workload.program import Kernel
@@ -37,12 +37,12 @@ class EmbeddingModel:
     """Times embedding kernels of one processor (`Kernel.lookup` names the tables)."""
 
     spec: GpuSpec
-    coefficients: GpuCoefficients = field(default_factory=GpuCoefficients)
+    coefficients: GpuCoefficients = field(default_factory=shipped_coefficients)
 
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> EmbeddingModel:
         """The shipped coefficients, carried to this GPU by its memory system."""
-        return cls(spec, UNCALIBRATED_CPU if spec.architecture == CPU else GpuCoefficients())
+        return cls(spec, UNCALIBRATED_CPU if spec.architecture == CPU else shipped_coefficients())
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""

@@ -161,6 +161,7 @@ def exact_stats(stream: Stream, lookups: int, rows: int | None = None) -> IndexS
         rows=rows if rows is not None else unique,
         lookups=float(lookups),
         unique_rows=float(unique),
+        hottest=float(t.occurrences.max(initial=1)),
         reuse=reuse_bins(t.occurrences, t.rows_with),
         **hit_curves(footprint, cold, replay),
     )
@@ -175,6 +176,7 @@ def mean_stats(samples: Sequence[IndexStats]) -> IndexStats:
         rows=first.rows,
         lookups=first.lookups,
         unique_rows=float(np.mean([s.unique_rows for s in samples])),
+        hottest=float(np.mean([s.hottest for s in samples])),
         reuse=np.mean([s.reuse for s in samples], axis=0),
         capacity_rows=np.mean([s.capacity_rows for s in samples], axis=0),
         cold_hits=np.mean([s.cold_hits for s in samples], axis=0),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import erf
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,8 @@ _EXACT_POISSON = 16
 class IndexStats:
     """One table's lookups in one batch.
 
-    ``reuse`` is the share of the distinct rows in each of the 17 bins. The curve says, for
+    ``hottest`` is how often the most popular row is looked up, ``reuse`` the share of the
+    distinct rows in each of the 17 bins. The curve says, for
     an LRU cache of ``capacity_rows`` rows, which share of the lookups it serves: ``cold_hits``
     when it starts empty, ``replay_hits`` when the same batch has just gone through it.
     """
@@ -32,6 +33,7 @@ class IndexStats:
     rows: int
     lookups: float
     unique_rows: float
+    hottest: float
     reuse: FloatArray
     capacity_rows: FloatArray
     cold_hits: FloatArray
@@ -72,6 +74,7 @@ def stats_of_popularity(rows: int, lookups: float, counts: FloatArray, shares: F
         rows=rows,
         lookups=lookups,
         unique_rows=float(filled[-1]),
+        hottest=max(float(shares.max()) * lookups, 1.0),
         reuse=_poisson_reuse(counts, shares * lookups),
         **hit_curves(filled, cold, replay),
     )
@@ -96,20 +99,28 @@ def reuse_bins(occurrences: npt.ArrayLike, weights: npt.ArrayLike | None = None)
 
 def _poisson_reuse(counts: FloatArray, mean: FloatArray) -> FloatArray:
     """Expected reuse bins when a row's occurrences are Poisson of the given means."""
-    below = np.array([_poisson_cdf(k, mean) for k in (0, *REUSE_EDGES)])
+    below = poisson_below((0, *REUSE_EDGES), mean)
     bins = np.diff(np.vstack([below, np.ones_like(mean)]), axis=0) @ counts
     bins = np.maximum(bins, 0.0)
     return np.asarray(bins / max(bins.sum(), 1e-300), dtype=np.float64)
 
 
-def _poisson_cdf(k: int, mean: FloatArray) -> FloatArray:
-    if k <= _EXACT_POISSON:
-        term = np.exp(-mean)
-        total = term.copy()
-        for j in range(1, k + 1):
-            term = term * mean / j
-            total += term
-        return np.asarray(np.minimum(total, 1.0))
-    shape = k + 1.0  # P(Poisson(m) ≤ k) = P(Gamma(k+1) > m), and the cube root of a Gamma is near normal
+def poisson_below(counts: Sequence[int], mean: FloatArray) -> FloatArray:
+    """P(Poisson(mean) ≤ k) for ascending counts k: (counts, means)."""
+    few = np.array([k for k in counts if k <= _EXACT_POISSON])
+    steps = np.arange(1, few[-1] + 1)[:, None]
+    terms = np.exp(-mean) * np.vstack([np.ones_like(mean), np.cumprod(mean / steps, axis=0)])
+    exact = np.minimum(np.cumsum(terms, axis=0)[few], 1.0)
+    # P(Poisson(m) ≤ k) = P(Gamma(k+1) > m), and the cube root of a Gamma is near normal.
+    shape = np.array([k + 1.0 for k in counts if k > _EXACT_POISSON])[:, None]
     z = ((mean / shape) ** (1 / 3) - (1 - 1 / (9 * shape))) * 3 * np.sqrt(shape)
-    return np.array([0.5 - 0.5 * erf(v / 2**0.5) for v in z])
+    return np.vstack([exact, _normal_above(z)])
+
+
+def _normal_above(z: FloatArray) -> FloatArray:
+    """P(normal > z) to 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26)."""
+    x = np.abs(z) / np.sqrt(2)
+    t = 1 / (1 + 0.3275911 * x)
+    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
+    tail = 0.5 * series * np.exp(-x * x)
+    return np.asarray(np.where(z > 0, tail, 1 - tail))

@@ -22,21 +22,24 @@ INDEX_BYTES = 8
 ACCUMULATE_BYTES = 4
 """Per-sample weights and optimizer state are fp32, whatever the rows are."""
 
-DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, CHAIN, ATOMICS = range(7)
+DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, CHAIN, SCATTERED, HOTTEST = range(8)
 """Columns: bytes from memory, bytes through the cache, lookups, bags and lookups in units of a
-full warp's occupancy, the longest bag (as a power sum, see `CHAIN_POWER`), and scattered
-atomic additions in units of those to a 128-wide row in memory."""
-COLUMNS = 7
+full warp's occupancy, the longest bag (as a power sum, see `CHAIN_POWER`), updates of rows
+in memory that lie outside the reach of the address translation (see `TRANSLATED_BYTES`), and those of
+every table's most popular row."""
+COLUMNS = 8
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
 WARP_LANES, LANE_VALUES, FEWEST_LANES = 32, 4, 8
 """FBGEMM gives a bag one lane per four values, at least eight lanes and at most a warp."""
+BLOCK_THREADS = 1024
+"""Threads of a block in the points of 2020; FBGEMM's have 512 or 1,024."""
 REGISTER_DIM = 256
 """Wider rows hold so much in registers that fewer bags fit on an SM."""
-ATOMIC_DIM, ATOMIC_EXPONENT, ATOMIC_IN_CACHE = 128, 0.75, 0.7
-"""Scattered additions per element slow down with the width of the row, and are faster on rows that are
-in the cache: from batched_embedding_backward_sgd on a V100 (dims 64 and 128)."""
+TRANSLATED_BYTES = 32 * 2**20
+"""What an SM's first translation buffer covers on Volta: 16 pages of 2 MB (Jia et al., Dissecting the NVIDIA
+Volta GPU Architecture via Microbenchmarking, 2018)."""
 
 OPTIMIZER_STATE = {
     "none": (0.0, 0.0),
@@ -54,16 +57,27 @@ class CacheView:
 
     ``cache_bytes`` is what rows can use of it. A fused kernel walks table by table, with
     ``resident_bags`` bags at work at any time: tables whose whole batch is smaller share it.
+    Before it, each of the ``processors`` has ``near_bytes`` of its own for the rows of its bags.
     """
 
     cache_bytes: float
     sector_bytes: int
     resident_bags: float
+    near_bytes: float = 0.0
+    processors: int = 1
 
     def share(self, batch: int, tables: int) -> float:
         """Bytes of cache for one table's rows when ``tables`` tables run in one kernel."""
         together = np.clip(self.resident_bags / max(batch, 1), 1.0, max(tables, 1))
         return float(self.cache_bytes / together)
+
+    def near_hits(self, table: TableLookup, row: float) -> float:
+        """Share of a forward's lookups that an SM's own cache serves."""
+        if not self.near_bytes:
+            return 0.0
+        blocks = np.ceil(table.batch * _lanes(table) / BLOCK_THREADS)
+        mine = table.lookups / min(self.processors, blocks)
+        return float(table.indices.stats(table.rows, mine).hit_rate(self.near_bytes / row))
 
     def sectors(self, bytes_: float) -> float:
         """Whole sectors, in bytes."""
@@ -78,10 +92,10 @@ def forward_columns(
     for i, table in enumerate(tables):
         stats = table.indices.stats(table.rows, table.lookups)
         row = cache.sectors(table.dim * dtype_bytes(table.dtype))
-        hit = _hit_rate(stats, cache.share(table.batch, together) / row, replayed)
+        hit = _hit_rate(stats, cache.share(table.batch, together) / row / window(table), replayed)
         streamed = _streamed_bytes(table)
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed
-        out[i, L2] = table.lookups * row + streamed
+        out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, row)) + streamed
         _count(out[i], table)
     return out
 
@@ -109,14 +123,24 @@ def backward_columns(
             out[i, DRAM] = updated + grads + streamed
             out[i, L2] = updated + table.lookups * grad + streamed
         else:
-            hit = _hit_rate(stats, share / (row + state), replayed)
+            hit = _hit_rate(stats, share / (row + state) / window(table), replayed)
             touched = table.lookups * 2 * (row + state)
             out[i, DRAM] = touched * (1 - hit) + streamed
             out[i, L2] = touched + streamed
-            width = (table.dim / ATOMIC_DIM) ** ATOMIC_EXPONENT
-            out[i, ATOMICS] = table.lookups * table.dim * width * (1 - hit + ATOMIC_IN_CACHE * hit)
+            spread_over = window(table) * table.rows * row
+            out[i, SCATTERED] = table.lookups * (1 - hit) * max(1 - TRANSLATED_BYTES / spread_over, 0.0)
+            out[i, HOTTEST] = stats.hottest
         _count(out[i], table)
     return out
+
+
+def window(table: TableLookup) -> float:
+    """Share of the table that is looked up at a time: all of it, unless bags list their rows in order.
+
+    Bags then walk the table side by side: the l-th of L ordered uniform draws has a variance of
+    p(1 − p)/(L + 2) at p = l/(L + 1), on average over l as a window of this width has.
+    """
+    return float(np.sqrt(2 / (table.pooling + 1))) if table.indices.ordered and table.pooling > 1 else 1.0
 
 
 def optimizer_state(optimizer: str) -> tuple[float, float]:
@@ -137,9 +161,12 @@ def _streamed_bytes(table: TableLookup) -> float:
 
 
 def _count(out: FloatArray, table: TableLookup) -> None:
-    lanes = min(max(2.0 ** np.ceil(np.log2(table.dim / LANE_VALUES)), FEWEST_LANES), WARP_LANES)
-    warps = lanes / WARP_LANES * max(1.0, table.dim / REGISTER_DIM) ** 0.5
+    warps = _lanes(table) / WARP_LANES * max(1.0, table.dim / REGISTER_DIM) ** 0.5
     out[LOOKUPS] = table.lookups
     out[WARP_BAGS] = table.batch * warps
     out[WARP_LOOKUPS] = table.lookups * warps
     out[CHAIN] = table.pooling**CHAIN_POWER
+
+
+def _lanes(table: TableLookup) -> float:
+    return float(min(max(2.0 ** np.ceil(np.log2(table.dim / LANE_VALUES)), FEWEST_LANES), WARP_LANES))

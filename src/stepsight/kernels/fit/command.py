@@ -18,11 +18,14 @@ from stepsight.measured_data import data_folder
     type=click.Choice(["fp32", "gemm_bf16", "gemm_fp8", "attention_bf16"]),
     help="Fit only these.",
 )
-def command(data: Path | None, out: Path, only: tuple[str, ...]) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(data: Path | None, out: Path, only: tuple[str, ...], as_json: bool) -> None:
     """Fit the kernel models and print their error on shapes left out of the fit."""
     from stepsight.kernels.fit.recipes import fit_kernels
     from stepsight.kernels.streams import Streamed
+    from stepsight.report.document import to_json
 
+    written = []
     for fitted in fit_kernels(data_folder(data), out, only):
         model = fitted.model
         if isinstance(model, Streamed):
@@ -31,7 +34,14 @@ def command(data: Path | None, out: Path, only: tuple[str, ...]) -> None:
             name = f"{model.family} {model.dtype} {model.variant}"
             made = model.provenance
             rows, gmae, mape = made.rows, made.gmae, made.mape
-        click.echo(
-            f"{fitted.artefact:32s} {model.machine.name:16s} {name:24s} "
-            f"{rows:6d} rows   GMAE {gmae:6.2%}   MAPE {mape:6.2%}"
+        gpu = model.machine.name
+        written.append(
+            {"artefact": fitted.artefact, "gpu": gpu, "model": name, "rows": rows, "gmae": gmae, "mape": mape}
         )
+        click.echo(
+            f"{fitted.artefact:32s} {gpu:16s} {name:24s} "
+            f"{rows:6d} rows   GMAE {gmae:6.2%}   MAPE {mape:6.2%}",
+            err=as_json,
+        )
+    if as_json:
+        click.echo(to_json(written))
