@@ -38,7 +38,8 @@ class Lookup:
     ``sorted_update``: the backward sorts the indices and touches each distinct row once
     (FBGEMM, nn.EmbeddingBag); without it every lookup reads and writes its row as it comes
     (the table-batched kernels of 2020). ``replayed``: the same batch has just gone through
-    the caches, as in a micro-benchmark; in a training step they start cold.
+    the caches, as in a micro-benchmark; in a training step they start cold. ``part``: the
+    share of the whole that one kernel does, where a trace shows a backward as many.
     """
 
     tables: tuple[TableLookup, ...]
@@ -46,3 +47,4 @@ class Lookup:
     fused: bool = True
     sorted_update: bool = True
     replayed: bool = False
+    part: float = 1.0

@@ -87,7 +87,7 @@ class EmbeddingModel:
         """Time of a kernel whose `launches` are known."""
         assert kernel.lookup is not None  # launches() has looked
         times = self._times.forward_us if kernel.family == FAMILIES[0] else self._times.backward_us
-        return float(times(launches, sorted_update=kernel.lookup.sorted_update).sum())
+        return float(times(launches, sorted_update=kernel.lookup.sorted_update).sum()) * kernel.lookup.part
 
     def _columns(self, family: str, lookup: Lookup, together: int) -> FloatArray:
         cache, replayed = self._times.cache, lookup.replayed

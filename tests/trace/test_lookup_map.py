@@ -1,0 +1,75 @@
+"""The many kernels of a fused lookup's backward make up one predicted backward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepsight.kernels.embedding.model import EmbeddingModel
+from stepsight.platform.gpus import load_gpu
+from stepsight.trace.kernel_map import kernel_of
+from stepsight.trace.link import LinkedTrace
+from stepsight.workload.program import Kernel
+from tests.trace.making import Made
+
+BACKWARD = "void split_embedding_backward_codegen_adagrad_unweighted_kernel_{}_per_row_1<float>"
+KERNELS = (
+    "void linearize_index_kernel<long>",
+    "void cub::DeviceRadixSortHistogramKernel<long>",
+    "void cub::DeviceRadixSortOnesweepKernel<long>",
+    "void cub::DeviceRadixSortOnesweepKernel<long>",
+    "void cub::DeviceReduceByKeyKernel<long>",
+    "split_embedding_backward_codegen_adagrad_unweighted_find_long_segments(int)",
+    BACKWARD.format("cta"),
+    BACKWARD.format("warp"),
+)
+
+
+def _trace(*kernels: str, gradient: list[int]) -> LinkedTrace:
+    made = Made()
+    dims = [[0], [640000], [0], [0, 0], [3], [3], [4], [], [], [4], [], [1792], [385]]
+    scalars = ["Scalar", "Scalar", "long int", "Scalar", "long int", "long int"]
+    types = ["float", "float", "float", "float", "int", "long int", "int", *scalars]
+    made.op("fbgemm::split_embedding_codegen_lookup_adagrad_function", 0, 50, dims, types)
+    made.launch(10, 5, "void split_embedding_codegen_forward_unweighted_kernel<float>", 20, 5)
+    made.op("torch::autograd::CppNode<SplitLookupFunction_adagrad_Op>", 100, 500, [gradient], ["float"])
+    for i, kernel in enumerate(kernels):
+        made.launch(110 + 10 * i, 5, kernel, 800 + 10 * i, 5)
+    return made.linked()
+
+
+def _backward(linked: LinkedTrace) -> list[Kernel]:
+    return [kernel_of(linked, x, x.gpu[0], "compute") for x in linked.launches[1:]]
+
+
+def test_all_kernels_of_a_backward_take_as_long_as_one_backward() -> None:
+    kernels = _backward(_trace(*KERNELS, gradient=[128, 48]))
+    assert {kernel.family for kernel in kernels} == {"embedding_backward"}
+    model = EmbeddingModel.for_gpu(load_gpu("V100"))
+    lookup = kernels[0].lookup
+    assert lookup is not None and lookup.optimizer == "adagrad" and len(lookup.tables) == 3
+    whole = replace(kernels[0], lookup=replace(lookup, part=1.0))
+    assert model.estimate(kernels).time_us.sum() == pytest.approx(model.estimate([whole]).time_us[0])
+
+
+def test_updates_of_rows_take_most_of_it_and_every_kernel_some() -> None:
+    parts = [
+        kernel.lookup.part for kernel in _backward(_trace(*KERNELS, gradient=[128, 48])) if kernel.lookup
+    ]
+    assert len(parts) == len(KERNELS) and min(parts) > 0
+    assert sum(parts[-2:]) > 0.6
+
+
+def test_gradients_of_sample_weights_read_the_rows_once_more() -> None:
+    extra = "void split_embedding_codegen_grad_indice_weights_kernel<float>"
+    kernels = _backward(_trace(extra, *KERNELS, gradient=[128, 48]))
+    assert kernels[0].family == "embedding" and kernels[0].lookup is not None
+    assert kernels[0].lookup.part == 1.0
+    assert sum(k.lookup.part for k in kernels[1:] if k.lookup) == pytest.approx(1.0)
+
+
+def test_a_backward_of_unknown_tables_is_sized_by_its_kernels() -> None:
+    kernels = _backward(_trace(*KERNELS, gradient=[64, 999]))
+    assert all(kernel.lookup is None for kernel in kernels)
+    assert [kernel.name for kernel in kernels[:7]] == ["embedding_bookkeeping"] * 7
