@@ -101,7 +101,7 @@ def _from_wire(file: TraceFile) -> ChakraTrace:
     except wire.WireError as error:
         if not nodes:
             raise InputError(file.path, f"is not a Chakra trace ({error})") from None
-        warnings.append(f"{file.path}: {error}; {len(nodes)} nodes read")
+        warnings.append(f"{file.name}: {error}; {len(nodes)} nodes read")
     return ChakraTrace(file.path, metadata, tuple(nodes), tuple(warnings))
 
 
@@ -182,7 +182,7 @@ def _from_json(file: TraceFile) -> ChakraTrace:
         try:
             item, at = decode(text, at)
         except json.JSONDecodeError as error:
-            warnings.append(f"{file.path}: broken after {len(objects)} objects ({error.msg})")
+            warnings.append(f"{file.name}: broken after {len(objects)} objects ({error.msg})")
             break
         objects.append(item)
     if len(objects) < 2:

@@ -89,7 +89,7 @@ def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:
             return whole, []
     partial, lost = salvaged(mended(file.content))
     return partial, [
-        f"{file.path}: cut or broken JSON; {len(partial.get('nodes', []))} nodes read, {lost} bytes lost"
+        f"{file.name}: cut or broken JSON; {len(partial.get('nodes', []))} nodes read, {lost} bytes lost"
     ]
 
 

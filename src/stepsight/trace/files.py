@@ -23,6 +23,15 @@ class TraceFile:
     content: bytes
     warnings: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        return file_name(self.path)
+
+
+def file_name(path: str) -> str:
+    """What to call a trace in a sentence: its file's name; a member of an archive goes by its own."""
+    return Path(path.rsplit("::", 1)[-1]).name
+
 
 def trace_files(paths: Sequence[Path]) -> Iterator[TraceFile]:
     """Every file under ``paths`` that may be a trace, sorted by name; archives are opened."""
@@ -57,7 +66,7 @@ def _read(path: str, content: bytes) -> TraceFile:
         return TraceFile(path, gzip.decompress(content))
     except (EOFError, zlib.error, OSError) as error:
         partial = _inflated_as_far_as_possible(content)
-        return TraceFile(path, partial, (f"{path}: cut or damaged gzip ({error}); read in part",))
+        return TraceFile(path, partial, (f"{file_name(path)}: cut or damaged gzip ({error}); read in part",))
 
 
 def _inflated_as_far_as_possible(content: bytes) -> bytes:

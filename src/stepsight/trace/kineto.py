@@ -121,10 +121,10 @@ def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
     warnings = []
     if lost_bytes:
         warnings.append(
-            f"{file.path}: cut or broken JSON; {len(events)} events read, the last {lost_bytes} bytes lost"
+            f"{file.name}: cut or broken JSON; {len(events)} events read, the last {lost_bytes} bytes lost"
         )
     if odd:
-        warnings.append(f"{file.path}: {odd} events with unexpected fields were left out")
+        warnings.append(f"{file.name}: {odd} events with unexpected fields were left out")
     try:
         document = msgspec.convert({**loose, "traceEvents": []}, _Document, strict=False)
     except msgspec.ValidationError:
@@ -149,7 +149,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     for events in kinds.values():
         events.sort(key=lambda e: (e.ts, -e.dur))
     if not kinds[HOST_OP]:
-        warnings = (*warnings, f"{file.path}: no host operators were recorded; kernels stand alone")
+        warnings = (*warnings, f"{file.name}: no host operators were recorded; kernels stand alone")
     names = tuple(str(d.get("name", "")) for d in document.deviceProperties)
     return KinetoTrace(
         file.path, kinds[HOST_OP], kinds[ANNOTATION], kinds[RUNTIME], kinds[GPU], kinds[SYNC],

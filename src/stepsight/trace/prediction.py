@@ -16,6 +16,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
+from stepsight.trace.caveats import caveats
 from stepsight.trace.host_times import gathered, with_individual, with_shared
 from stepsight.trace.job import clean_steps, job_of, rank_program, typical_step
 from stepsight.trace.platforms import guess_platform, replay_platform, traced_platform
@@ -103,6 +104,8 @@ def traced_step(
         )
     if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
         notes.append("one step of one rank: host times are that step's own")
+    if "kernels" not in taken:
+        notes += caveats(run, typical_step(run) if step is None else step)
     notes += [w for w in run.warnings if "stand-ins" not in w]
     return TracedStep(run, job, chosen, taken, tuple(notes))
 

@@ -14,7 +14,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.trace.et_shapes import add_shapes, belongs, has_shapes
 from stepsight.trace.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
-from stepsight.trace.files import TraceFile, trace_files
+from stepsight.trace.files import TraceFile, file_name, trace_files
 from stepsight.trace.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.link import LinkedTrace, link
 from stepsight.trace.steps import STORM_SHARE, Step, allocation_us, find_steps, gpu_periods
@@ -113,7 +113,7 @@ def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrac
     try:
         return [read_execution_trace(file)]
     except InputError as error:
-        warnings.append(str(error))
+        warnings.append(str(error).replace(file.path, file.name))
         return []
 
 
@@ -126,7 +126,8 @@ def _one_run(traces: list[KinetoTrace], warnings: list[str]) -> list[KinetoTrace
         rank = trace.rank if trace.rank is not None else number
         if rank in kept:
             warnings.append(
-                f"{trace.path}: a second trace of rank {rank}; left out (give the files of one run)"
+                f"{file_name(trace.path)}: a second trace of rank {rank}; left out"
+                " (give the files of one run)"
             )
         else:
             kept[rank] = trace

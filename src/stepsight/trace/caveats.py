@@ -1,0 +1,51 @@
+"""What a prediction from a trace must say of the trace itself: sizes it hides, delays it cannot explain."""
+
+from __future__ import annotations
+
+from stepsight.trace.job import rank_program
+from stepsight.trace.kernel_map import launching_op
+from stepsight.trace.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.program import StepProgram
+from stepsight.trace.run import TraceRun, measured_step_us
+
+_MANY_GUESSED = 0.05
+"""Share of the kernels' time without recorded sizes from which a prediction says so."""
+_MUCH_DELAY = 0.1
+"""Share of the step that unexplained delays must take to be worth a word."""
+
+
+def caveats(run: TraceRun, step: int) -> list[str]:
+    """Notes on one step of a run, for whoever reads its prediction."""
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    linked = {r.rank: r.linked for r in run.ranks}
+    guessed = max(_guessed_share(linked[rank], program) for rank, program in programs.items())
+    notes = []
+    if guessed > _MANY_GUESSED:
+        notes.append(
+            f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: theirs are read off launch"
+            " grids and the kernels beside them; persistent and convolution kernels hide theirs, so that a"
+            " GPU-bound step may come out far too short (record with record_shapes=True)"
+        )
+    worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
+    late_us = programs[worst].unexplained_us
+    if late_us > _MUCH_DELAY * measured_step_us(run):
+        notes.append(
+            f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with their stream idle and"
+            " nothing to wait for, as on a GPU shared with other work: no model knows of it, --replay keeps it"
+        )
+    return notes
+
+
+def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:
+    """Share of the kernels' time whose operator has no recorded sizes; copies state theirs."""
+    total = guessed = 0.0
+    for traced in program.ops:
+        for launch in traced.launches:
+            if is_collective_kernel(launch.gpu[0]):
+                continue
+            op = launching_op(linked, launch)
+            known = op is not None and bool(op.shapes())
+            for event in launch.gpu:
+                total += event.dur
+                guessed += 0.0 if known or event.name.startswith(("Memcpy", "Memset")) else event.dur
+    return guessed / total if total else 0.0
