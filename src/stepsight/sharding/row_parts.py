@@ -38,4 +38,5 @@ class RowPart(IndexDistribution):
             lookups=whole.lookups * share,
             unique_rows=whole.unique_rows * share,
             capacity_rows=whole.capacity_rows * share,
+            window=whole.window * share,
         )

@@ -95,3 +95,13 @@ def test_the_hottest_row_occurs_as_often_as_in_a_drawn_batch() -> None:
     hottest = np.unique(stream, return_counts=True)[1].max()
     assert distribution.stats(ROWS, LOOKUPS).hottest == pytest.approx(hottest, rel=0.05)
     assert IndexDistribution.uniform().stats(10**6, 100).hottest == 1
+
+
+@pytest.mark.parametrize("distribution", STREAMS, ids=lambda d: d.label)
+def test_a_cache_that_sees_a_share_of_the_lookups_hits_as_one_with_so_few(
+    distribution: IndexDistribution,
+) -> None:
+    whole, part = distribution.stats(ROWS, LOOKUPS), distribution.stats(ROWS, LOOKUPS / 40)
+    for capacity in CAPACITIES:
+        alone = float(part.hit_rate(capacity))
+        assert whole.share_hit_rate(capacity, LOOKUPS / 40) == pytest.approx(alone, abs=TWO_POINTS)

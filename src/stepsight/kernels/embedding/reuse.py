@@ -163,7 +163,7 @@ def exact_stats(stream: Stream, lookups: int, rows: int | None = None) -> IndexS
         unique_rows=float(unique),
         hottest=float(t.occurrences.max(initial=1)),
         reuse=reuse_bins(t.occurrences, t.rows_with),
-        **hit_curves(footprint, cold, replay),
+        **hit_curves(t.edges.astype(np.float64), footprint, cold, replay),
     )
 
 
@@ -181,6 +181,7 @@ def mean_stats(samples: Sequence[IndexStats]) -> IndexStats:
         capacity_rows=np.mean([s.capacity_rows for s in samples], axis=0),
         cold_hits=np.mean([s.cold_hits for s in samples], axis=0),
         replay_hits=np.mean([s.replay_hits for s in samples], axis=0),
+        window=np.mean([s.window for s in samples], axis=0),
     )
 
 

@@ -28,6 +28,7 @@ class IndexStats:
     distinct rows in each of the 17 bins. The curve says, for
     an LRU cache of ``capacity_rows`` rows, which share of the lookups it serves: ``cold_hits``
     when it starts empty, ``replay_hits`` when the same batch has just gone through it.
+    ``window`` lookups in a row fill it.
     """
 
     rows: int
@@ -38,12 +39,22 @@ class IndexStats:
     capacity_rows: FloatArray
     cold_hits: FloatArray
     replay_hits: FloatArray
+    window: FloatArray
 
     def hit_rate(self, capacity_rows: npt.ArrayLike, *, replay: bool = False) -> FloatArray:
         """Share of lookups that an LRU cache of so many rows serves (any shape of capacities)."""
         capacity = np.asarray(capacity_rows, dtype=np.float64)
         curve = self.replay_hits if replay else self.cold_hits
         return np.interp(capacity, self.capacity_rows, curve, left=0.0, right=float(curve[-1]))
+
+    def share_hit_rate(self, capacity_rows: float, lookups: float) -> float:
+        """The same of a cache that starts empty and sees only so many of the lookups, drawn alike."""
+        window, hits = self.window[:-1], self.replay_hits[:-1]
+        longest = min(float(np.interp(capacity_rows, self.capacity_rows[:-1], window)), lookups)
+        at = np.append(window[window < longest], longest)
+        found = np.interp(at, window, hits)
+        filling = float(np.sum(np.diff(at) * (found[1:] + found[:-1])) / 2)
+        return (filling + (lookups - longest) * float(found[-1])) / lookups
 
     @property
     def mean_reuse(self) -> float:
@@ -76,16 +87,19 @@ def stats_of_popularity(rows: int, lookups: float, counts: FloatArray, shares: F
         unique_rows=float(filled[-1]),
         hottest=max(float(shares.max()) * lookups, 1.0),
         reuse=_poisson_reuse(counts, shares * lookups),
-        **hit_curves(filled, cold, replay),
+        **hit_curves(window, filled, cold, replay),
     )
 
 
-def hit_curves(filled: FloatArray, cold: FloatArray, replay: FloatArray) -> dict[str, FloatArray]:
+def hit_curves(
+    window: FloatArray, filled: FloatArray, cold: FloatArray, replay: FloatArray
+) -> dict[str, FloatArray]:
     """The curves of `IndexStats`; a cache for all distinct rows of a batch serves all of its replay."""
     return {
         "capacity_rows": np.append(filled, filled[-1] * (1 + 1e-9)),
         "cold_hits": np.maximum.accumulate(np.clip(np.append(cold, cold[-1]), 0.0, 1.0)),
         "replay_hits": np.maximum.accumulate(np.clip(np.append(replay, 1.0), 0.0, 1.0)),
+        "window": np.append(window, window[-1]),
     }
 
 

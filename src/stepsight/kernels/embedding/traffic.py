@@ -71,13 +71,12 @@ class CacheView:
         together = np.clip(self.resident_bags / max(batch, 1), 1.0, max(tables, 1))
         return float(self.cache_bytes / together)
 
-    def near_hits(self, table: TableLookup, row: float) -> float:
+    def near_hits(self, table: TableLookup, stats: IndexStats, row: float) -> float:
         """Share of a forward's lookups that an SM's own cache serves."""
         if not self.near_bytes:
             return 0.0
         blocks = np.ceil(table.batch * _lanes(table) / BLOCK_THREADS)
-        mine = table.lookups / min(self.processors, blocks)
-        return float(table.indices.stats(table.rows, mine).hit_rate(self.near_bytes / row))
+        return stats.share_hit_rate(self.near_bytes / row, stats.lookups / min(self.processors, blocks))
 
     def sectors(self, bytes_: float) -> float:
         """Whole sectors, in bytes."""
@@ -95,7 +94,7 @@ def forward_columns(
         hit = _hit_rate(stats, cache.share(table.batch, together) / row / window(table), replayed)
         streamed = _streamed_bytes(table)
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed
-        out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, row)) + streamed
+        out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, stats, row)) + streamed
         _count(out[i], table)
     return out
 
