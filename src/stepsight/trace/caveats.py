@@ -31,7 +31,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     if late_us > _MUCH_DELAY * measured_step_us(run):
         notes.append(
             f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with their stream idle and"
-            " nothing to wait for, as on a GPU shared with other work: no model knows of it, --replay keeps it"
+            " nothing to wait for, as on a GPU shared with other work: no model knows it, --replay keeps it"
         )
     return notes
 

@@ -21,6 +21,7 @@ from stepsight.trace.launch_grid import (
 )
 from stepsight.trace.launches import NO_OP, Launch
 from stepsight.trace.link import LinkedTrace
+from stepsight.trace.persistent_gemms import is_compiled, persistent_sizes
 from stepsight.workload.program import Kernel
 
 _UNKNOWN_K = 1024
@@ -64,6 +65,10 @@ def grid_of(event: Event) -> GemmGrid | None:
 
 def gemm_by_grid(linked: LinkedTrace, launch: Launch, grid: GemmGrid, dtype: str) -> Kernel:
     """The GEMM behind a grid, with the sizes that its neighbours and gradients tell."""
+    persistent = persistent_sizes(linked, launch)
+    if persistent:
+        m, n, k = persistent
+        return Kernel.of("gemm", dtype, name="by neighbours", batch=1, m=m, n=n, k=k)
     known = linked.memo.get(_MEMO)
     if known is None:
         known = linked.memo[_MEMO] = _collect(linked)
@@ -160,6 +165,8 @@ def _is_batched(linked: LinkedTrace, launch: Launch) -> bool:
 def _sequence(linked: LinkedTrace, op: int) -> int:
     if op == NO_OP:
         return -1
+    if is_compiled(linked, op):
+        return -1  # one number for a whole compiled graph joins nothing
     numbers = [e.args.sequence for e in linked.chain(op) if e.args.sequence >= 0]
     return numbers[-1] if numbers and _is_backward(linked, op) else (numbers[0] if numbers else -1)
 

@@ -11,11 +11,13 @@ from collections import Counter
 from math import prod
 
 from stepsight.trace.concat_grids import concat_by_grid
+from stepsight.trace.conv_grids import conv_by_neighbours, image_elements, is_norm
 from stepsight.trace.events import Event
 from stepsight.trace.gemm_grids import gemm_by_grid, grid_of
 from stepsight.trace.launch_grid import GEMM, elements_by_grid
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace
+from stepsight.trace.persistent_gemms import row_width
 from stepsight.workload.program import Kernel
 
 _CHUNK = 65536
@@ -40,6 +42,9 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     """A kernel by its grid: an estimate of its sizes, never of its time."""
     name = op.name if op else ""
     dtype = _dtype(event.name) if not event.name.startswith("triton") else _common_dtype(linked)
+    convolution = conv_by_neighbours(linked, launch, dtype)
+    if convolution:
+        return convolution
     gemm = grid_of(event)
     if gemm:
         return gemm_by_grid(linked, launch, gemm, dtype)
@@ -52,7 +57,12 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
         # A warp takes an index, the grid's depth counts what each index stands for.
         picks = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
         return Kernel.of("scatter", dtype, name="index_put", rows=picks, cols=1, table_rows=picks)
-    elements = elements_by_grid(event)
+    if is_norm(event) and event.grid():
+        image, channels = image_elements(linked, launch), event.grid()[0]
+        if image:
+            family = "batch_norm_backward" if "bw" in event.name else "batch_norm"
+            return Kernel.of(family, dtype, name=name, rows=max(image / channels, 1.0), cols=channels)
+    elements = max(elements_by_grid(event), prod(event.grid()[:1]) * row_width(linked, launch))
     width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
     if "reduce_kernel" in event.name:
         return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
@@ -128,6 +138,8 @@ def _binary(name: str) -> bool:
 
 
 def _dtype(name: str) -> str:
+    if name.startswith(("nvjet_q", "nvjet_r")):
+        return "fp8"
     if "bf16" in name or "BFloat16" in name or "bfloat16" in name:
         return "bf16"
     if "Half" in name or "fp16" in name or "f16" in name or "h884" in name or name.startswith("nvjet_h"):
