@@ -72,14 +72,14 @@ class Trainer:
             loss = self._loss(batch)
         if self.training.read_loss:
             loss.item()
-        if self.training.read_loss:
-            loss.item()
         if loss.dim():
             loss.backward(torch.ones_like(loss))
         else:
             loss.backward()
         if self.optimizer is not None:
             self.optimizer.step()
+        if self.training.synchronize and self.device.startswith("cuda"):
+            torch.cuda.synchronize()
 
     def _loss(self, batch: Any) -> torch.Tensor:
         if isinstance(self.workload, DlrmWorkload):

@@ -51,9 +51,9 @@ def _document(model: str, batch: int) -> dict[str, Any]:
     return {
         "kind": "dlrm", "batch": batch, "dense": {**dense, "interaction": "dot"}, "tables": tables,
         # As the kernel lists of the same programs show: gradients filled with zeros, the loss read, the
-        # table-batched lookups of 2020.
+        # table-batched lookups of 2020. DLRM's loop synchronises before it looks at the clock.
         "training": {"optimizer": "sgd", "loss": loss, "zero_grad": "zero", "read_loss": True,
-                     "sparse_update": "scattered"},
+                     "sparse_update": "scattered", "synchronize": True},
         "parallel": {"ranks": 1},
     }  # fmt: skip
 

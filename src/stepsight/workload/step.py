@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stepsight.workload import optimizers
 from stepsight.workload.buckets import Reducer
-from stepsight.workload.program import Kernel
+from stepsight.workload.program import COMPUTE, HOST, Kernel, Wait
 from stepsight.workload.tape import Tape
 from stepsight.workload.tensor import Tensor
 from stepsight.workload.training import Training
@@ -48,6 +48,9 @@ def train_step(
         reducer.finish()
     tape.phase = "optimizer"
     optimizers.step(tape, training.optimizer, tape.parameters, training.fused_optimizer)
+    if training.synchronize and device == "cuda":
+        with tape.op("cudaDeviceSynchronize"):
+            tape.wait(Wait(HOST, COMPUTE))
     return tape
 
 

@@ -18,7 +18,8 @@ class Training:
     ``precision``: fp32; tf32 (fp32 tensors, tensor-core products); fp16, bf16 (autocast:
     fp32 parameters, products in the lower precision). ``zero_grad`` is what happens to
     gradients before a step: none drops them (torch's default), zero fills them. ``read_loss``:
-    the loop reads the loss in every step (``loss.item()``), and so waits for the device.
+    the loop reads the loss in every step (``loss.item()``), and so waits for the device;
+    ``synchronize``: it waits for the device at the end of every step, as one that times them.
     ``master_weights``: parameters, activations and gradients in fp16 or bf16 throughout, with
     fp32 copies in the optimizer, instead of autocast. ``recompute``: each layer keeps only its
     input and is run again in the backward pass.
@@ -33,6 +34,7 @@ class Training:
     attention: str = "eager"
     recompute: bool = False
     read_loss: bool = False
+    synchronize: bool = False
     master_weights: bool = False
 
     @classmethod
@@ -47,6 +49,7 @@ class Training:
             attention=fields.choice("attention", ("eager", "flash"), "eager"),
             recompute=fields.flag("recompute", False),
             read_loss=fields.flag("read_loss", False),
+            synchronize=fields.flag("synchronize", False),
             master_weights=fields.flag("master_weights", False),
         )
         fields.finish()
