@@ -26,6 +26,7 @@ _LAUNCH_SHARE = 0.45
 hosts record as much faster as they launch."""
 _KEPT_SHARE = 0.3
 """A short call is never taken to be the profiler's cost alone: this much of it stays."""
+NOTHING = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 FENCE = 1.5
 """Interquartile ranges beyond which a sample is an outlier."""
 
@@ -36,7 +37,8 @@ class HostSample:
 
     ``before`` is the operator before it on the host, ``place`` says which of the like
     operators after the like it is ("2/3"), ``recorded_ops`` the operators recorded
-    inside it (itself included), ``call`` the runtime call of its first launch.
+    inside it (itself included), ``call`` the runtime call of its first launch,
+    ``allocating`` the part of its times that went into allocating device memory.
     """
 
     name: str
@@ -46,6 +48,7 @@ class HostSample:
     recorded_ops: int = 1
     call: str = ""
     place: str = ""
+    allocating: HostTimes = NOTHING
 
 
 @dataclass(slots=True)
@@ -83,7 +86,8 @@ class Gathered:
             # In its place untrimmed: a workload's own long calls are part of its steps. Out of
             # place trimmed: the data loader's gap belongs to one place alone.
             in_place = len(key) > 2
-            self._means[key] = HostTimes(*(float((c if in_place else trimmed(c)).mean()) for c in table.T))
+            means = table.mean(axis=0) if in_place else trimmed_means(table)
+            self._means[key] = HostTimes(*map(float, means))
 
     def overheads(self, host: str, provenance: str) -> Overheads:
         """The shared table: by operator and by runtime call, without the profiler's cost."""
@@ -113,6 +117,17 @@ def trimmed(values: FloatArray) -> FloatArray:
     reach = FENCE * (high - low)
     kept: FloatArray = values[(scale >= low - reach) & (scale <= high + reach)]
     return kept
+
+
+def trimmed_means(rows: FloatArray) -> FloatArray:
+    """The mean of each column without its outliers: `trimmed` for all columns at once."""
+    if len(rows) < 4:
+        return np.asarray(rows.mean(axis=0))
+    scale = np.log(np.maximum(rows, 0.0) + 1.0)
+    low, high = np.percentile(scale, [25, 75], axis=0)
+    reach = FENCE * (high - low)
+    kept = (scale >= low - reach) & (scale <= high + reach)
+    return np.asarray(np.where(kept, rows, 0.0).sum(axis=0) / kept.sum(axis=0))
 
 
 def _profiler_cost(samples: list[HostSample]) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 AUTOGRAD_PREFIX = "autograd::engine::evaluate_function: "
 OP_CLASSES = ("forward", "view", "backward", "optimizer", "collective", "copy")
@@ -28,11 +29,13 @@ def plain_name(name: str) -> str:
     return name[len(AUTOGRAD_PREFIX) :] if name.startswith(AUTOGRAD_PREFIX) else name
 
 
+@cache
 def stem(name: str) -> str:
     """The name without the overload number that differs between torch versions (AddmmBackward0)."""
     return re.sub(r"(?<=Backward)\d+$", "", plain_name(name))
 
 
+@cache
 def op_class(name: str) -> str:
     """Which of `OP_CLASSES` an operator belongs to."""
     name = plain_name(name)

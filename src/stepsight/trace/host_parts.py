@@ -6,11 +6,10 @@ import itertools
 
 import numpy as np
 
+from stepsight.overheads.gather import NOTHING
 from stepsight.trace.events import Event
 from stepsight.trace.stalls import Stalls
 from stepsight.workload.program import HostTimes
-
-NOTHING = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def host_times(

@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from stepsight.overheads.gather import Gathered, HostSample
+from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.trace.program import StepProgram, TracedOp
 from stepsight.workload.program import HostTimes, Op
 
 
-def samples_of(program: StepProgram) -> list[HostSample]:
-    """Every op of a traced step as a host sample."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a step an op stands: behind which op, and which of the like pairs it is, as "2/3"."""
+
+    name: str
+    launches: int
+    before: str
+    of: str
+
+
+def samples_of(program: StepProgram, sleeping_us: Mapping[Place, float] | None = None) -> list[HostSample]:
+    """Every op of a traced step as a host sample, without the pauses that the program makes on purpose."""
     samples: list[HostSample] = []
-    for traced, (before, place) in zip(program.ops, _places(program), strict=True):
-        op = traced.op
-        if op.overhead_us is None:
+    for traced, place in zip(program.ops, places_of(program), strict=True):
+        times = traced.op.overhead_us
+        if times is None:
             continue
+        if sleeping_us and place in sleeping_us:
+            times = replace(times, t1=max(0.0, times.t1 - sleeping_us[place]))
         call = traced.launches[0].call.name if traced.launches else ""
         recorded = max(traced.unit.inner_ops, 1)
-        samples.append(HostSample(op.name, before, _launches(op), op.overhead_us, recorded, call, place))
+        samples.append(
+            HostSample(
+                place.name, place.before, place.launches, times, recorded, call, place.of, traced.allocating
+            )
+        )
     return samples
 
 
-def _places(program: StepProgram) -> list[tuple[str, str]]:
-    """For every op, the op before it and which of the like pairs in the step it is, as "2/3"."""
+def places_of(program: StepProgram) -> list[Place]:
+    """The place of every op."""
     befores = ["", *(t.op.name for t in program.ops[:-1])] if program.ops else []
     pairs = [(b, t.op.name, _launches(t.op)) for b, t in zip(befores, program.ops, strict=True)]
     total = Counter(pairs)
@@ -34,7 +51,8 @@ def _places(program: StepProgram) -> list[tuple[str, str]]:
     places = []
     for pair in pairs:
         seen[pair] += 1
-        places.append((pair[0], f"{seen[pair]}/{total[pair]}"))
+        before, name, launches = pair
+        places.append(Place(name, launches, before, f"{seen[pair]}/{total[pair]}"))
     return places
 
 
@@ -52,10 +70,23 @@ def with_individual(program: StepProgram, others: Gathered, fallback: Overheads 
     An op that the others never saw is answered by ``fallback``, else by the platform.
     """
     ops: list[TracedOp] = []
-    for traced, (before, place) in zip(program.ops, _places(program), strict=True):
+    for traced, at in zip(program.ops, places_of(program), strict=True):
         op = traced.op
-        times = others.individual(op.name, before, _launches(op), place) or _shared(op, fallback)
+        times = others.individual(at.name, at.before, at.launches, at.of) or _shared(op, fallback)
         ops.append(replace(traced, op=replace(op, overhead_us=times)))
+    return replace(program, ops=ops)
+
+
+def with_other_workloads(
+    program: StepProgram, shared: SharedTimes, sleeping_us: Mapping[Place, float] | None = None
+) -> StepProgram:
+    """The same ops with host times from other workloads; the program's own pauses stay."""
+    ops: list[TracedOp] = []
+    for traced, at in zip(program.ops, places_of(program), strict=True):
+        times = shared.of(at.name, at.before, at.launches, max(traced.unit.inner_ops, 1), at.of)
+        if times is not None and sleeping_us and at in sleeping_us:
+            times = replace(times, t1=times.t1 + sleeping_us[at])
+        ops.append(replace(traced, op=replace(traced.op, overhead_us=times)))
     return replace(program, ops=ops)
 
 

@@ -10,32 +10,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepsight.errors import InputError
-from stepsight.overheads.gather import Gathered
+from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.caveats import caveats
-from stepsight.trace.host_times import gathered, with_individual, with_shared
+from stepsight.trace.host_times import (
+    gathered,
+    samples_of,
+    with_individual,
+    with_other_workloads,
+    with_shared,
+)
 from stepsight.trace.job import clean_steps, job_of, rank_program, typical_step
 from stepsight.trace.platforms import guess_platform, replay_platform, traced_platform
 from stepsight.trace.program import StepProgram
 from stepsight.trace.run import TraceRun, load_trace, measured_step_us
+from stepsight.trace.sleeps import sleeps
 from stepsight.workload.program import Job
 
-INDIVIDUAL, SHARED, TRACED = "individual", "shared", "traced"
-"""Whose host times: other steps' or ranks' of the run, a shared table's, the step's own."""
+INDIVIDUAL, SHARED, PACED, TRACED = "individual", "shared", "paced", "traced"
+"""Whose host times: other steps' or ranks' of the run; other workloads'; other workloads' at the pace
+of the run's other steps or ranks; the step's own."""
 PREFIX = "platform."
 
 
 def trace_job(
     run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
-    shared: Overheads | Gathered | None = None,
+    shared: Overheads | SharedTimes | None = None,
 ) -> Job:  # fmt: skip
     """One step of a run as a job, with host times from ``overheads``.
 
-    ``shared`` holds other workloads' host times: a table, or their gathered samples.
+    ``shared`` holds other workloads' host times: a table, or what they and other hosts show.
     """
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
@@ -44,8 +52,8 @@ def trace_job(
             run.ranks[0].path, "shows no work launched on a GPU in that step",
             "record with ProfilerActivity.CUDA as well as CPU",
         )  # fmt: skip
-    if overheads == SHARED and isinstance(shared, Gathered):
-        programs = {rank: with_individual(p, shared) for rank, p in programs.items()}
+    if isinstance(shared, SharedTimes) and overheads in (SHARED, PACED):
+        programs = _with_other_workloads(run, step, programs, shared, paced=overheads == PACED)
     elif overheads == SHARED and isinstance(shared, Overheads):
         programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
     elif overheads == INDIVIDUAL:
@@ -67,6 +75,24 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
     }
 
 
+def _with_other_workloads(
+    run: TraceRun, step: int, programs: dict[int, StepProgram], shared: SharedTimes, *, paced: bool
+) -> dict[int, StepProgram]:
+    """Host times from other workloads; what the run pauses on purpose, and if wanted its pace, from its
+    other steps, or with one step only, from the other ranks."""
+    others = [s for s in range(run.steps) if s != step]
+    clean = [s for s in clean_steps(run) if s != step]
+    made = {}
+    for rank in run.ranks:
+        pauses = sleeps([rank_program(run, rank, s) for s in others])
+        seen = [rank_program(run, rank, s) for s in clean] or [
+            p for r, p in programs.items() if r != rank.rank
+        ]
+        here = shared.at(shared.pace_of(x for p in seen for x in samples_of(p, pauses))) if paced else shared
+        made[rank.rank] = with_other_workloads(programs[rank.rank], here, pauses)
+    return made
+
+
 @dataclass(frozen=True, slots=True)
 class TracedStep:
     """Everything a prediction of a traced step needs: the job, the platform, and what to say."""
@@ -86,7 +112,7 @@ class TracedStep:
 def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
-    overheads: str | None = None, shared: Overheads | Gathered | None = None,
+    overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
 ) -> TracedStep:  # fmt: skip
     """Make ready a step of a trace for prediction; `predict_trace` explains the arguments."""
     run = paths if isinstance(paths, TraceRun) else load_trace(paths)
@@ -113,7 +139,7 @@ def traced_step(
 def predict_trace(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
-    overheads: str | None = None, shared: Overheads | Gathered | None = None,
+    overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict (or with ``replay``, rebuild) a step of a trace.
 
@@ -136,7 +162,7 @@ def predict_step(made: TracedStep) -> Prediction:
 
 def simulate_trace(
     run: TraceRun, platform: str | Platform | None = None, *, replay: bool | Iterable[str] = False,
-    step: int | None = None, overheads: str | None = None, shared: Overheads | Gathered | None = None,
+    step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
 ) -> Timeline:  # fmt: skip
     """The timeline alone, without intervals and sensitivities: several times as fast."""
     made = traced_step(run, platform, replay=replay, step=step, overheads=overheads, shared=shared)

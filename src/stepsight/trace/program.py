@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from stepsight.overheads.gather import NOTHING
 from stepsight.overheads.operators import op_class, plain_name
 from stepsight.trace.collective_map import TracedCollective, collective_of
 from stepsight.trace.events import Event
 from stepsight.trace.hidden_waits import HIDDEN
-from stepsight.trace.host_parts import NOTHING, allocating_times, host_times, spread
+from stepsight.trace.host_parts import allocating_times, host_times, spread
 from stepsight.trace.kernel_map import kernel_of
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace, is_collective_kernel

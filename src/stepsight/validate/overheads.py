@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from stepsight.overheads.tables import Stat
-from stepsight.trace.host_times import gathered, with_individual
-from stepsight.trace.job import clean_steps, rank_program
-from stepsight.trace.program import StepProgram
-from stepsight.trace.run import TraceRun
+from stepsight.trace.job import typical_step
+from stepsight.trace.prediction import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.validate.score import Score
-from stepsight.validate.trace_runs import scored_runs
+from stepsight.validate.shared_hosts import SharedHosts
+from stepsight.validate.trace_runs import ScoredRun, scored_runs
+from stepsight.workload.program import Job
 
 TOPIC = "overheads"
-_FEWEST_OPS = 50
+_BLIND = "other hosts"
+_WHOSE = {
+    INDIVIDUAL: "from the other steps, or the other ranks",
+    SHARED: "from other workloads of the host",
+    PACED: "from other hosts, at the pace of the run's other steps or ranks (three numbers)",
+    _BLIND: "from other hosts alone",
+}
 
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
@@ -43,45 +49,46 @@ def _published(folder: Path) -> Score:
 
 
 def _traces(folder: Path) -> list[Score]:
-    told, seen, names = [], [], []
-    for scored in scored_runs(folder):
-        if scored.left_out:
-            continue
-        pair = _one_from_others(scored.run)
-        if pair is not None:
-            told.append(pair[0])
-            seen.append(pair[1])
-            names.append(f"{scored.name} {pair[0] / pair[1] - 1:+.1%}")
-    if not told:
-        return []
-    where = "host time of a step from the other steps, or of a rank from the other ranks"
-    return [Score.of(TOPIC, "whole step's host time (individual)", told, seen, where, note="; ".join(names))]
+    runs = [r for r in scored_runs(folder) if not r.left_out]
+    hosts = SharedHosts(runs)
+    told: dict[str, list[float]] = defaultdict(list)
+    seen: dict[str, list[float]] = defaultdict(list)
+    names: dict[str, list[str]] = defaultdict(list)
+    for scored in runs:
+        step = typical_step(scored.run)
+        measured = host_time_us(trace_job(scored.run, step, TRACED))
+        for whose, job in _told_by_others(scored, step, hosts).items():
+            told[whose].append(host_time_us(job))
+            seen[whose].append(measured)
+            names[whose].append(f"{scored.name} {told[whose][-1] / measured - 1:+.1%}")
+    return [
+        Score.of(
+            TOPIC, f"whole step's host time ({w})", told[w], seen[w], _WHOSE[w], note="; ".join(names[w])
+        )
+        for w in _WHOSE
+        if told[w]
+    ]
 
 
-def _one_from_others(run: TraceRun) -> tuple[float, float] | None:
-    """Host time of one rank's step, gathered from others and as it was."""
-    steps, ranks = clean_steps(run), run.ranks
-    if len(steps) > 1:
-        program = rank_program(run, ranks[0], steps[0])
-        others = [rank_program(run, ranks[0], s) for s in steps[1:]]
-    elif len(ranks) > 1:
-        program = rank_program(run, ranks[0], steps[0])
-        others = [rank_program(run, r, steps[0]) for r in ranks[1:]]
-    else:
-        return None
-    if len(program.ops) < _FEWEST_OPS:
-        return None
-    return host_time_us(with_individual(program, gathered(others))), host_time_us(program)
+def _told_by_others(scored: ScoredRun, step: int, hosts: SharedHosts) -> dict[str, Job]:
+    """The step's job with host times from every source that the run has."""
+    run, others, siblings = scored.run, hosts.other_hosts(scored), hosts.same_host(scored)
+    found = {PACED: trace_job(run, step, PACED, others), _BLIND: trace_job(run, step, SHARED, others)}
+    if siblings is not None:
+        found[SHARED] = trace_job(run, step, SHARED, siblings)
+    if run.steps > 1 or len(run.ranks) > 1:
+        found[INDIVIDUAL] = trace_job(run, step, INDIVIDUAL)
+    return found
 
 
-def host_time_us(program: StepProgram) -> float:
-    """Host time of a step's ops, waits for the device not counted."""
+def host_time_us(job: Job) -> float:
+    """Host time of the first rank's ops, waits for the device not counted."""
     total = 0.0
-    for traced in program.ops:
-        op, times = traced.op, traced.op.overhead_us
+    for op in job.programs[0].ops:
+        times = op.overhead_us
         if times is None:
             continue
         launches = len(op.kernels) + (op.collective is not None)
         inside = times.t2 + times.t3 + launches * times.t4 + max(launches - 1, 0) * times.t5
         total += times.t1 + (inside if launches else times.t5)
-    return float(np.float64(total))
+    return total

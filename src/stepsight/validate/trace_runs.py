@@ -19,6 +19,7 @@ _TOGETHER_US = 5e6
 """The ranks of one run write their first events within a few seconds of each other."""
 _SLEEP_SHARE = 0.5
 """A single host gap longer than this share of the step is an artificial sleep."""
+_RUN_NUMBER = re.compile(r"run_\d+")
 DLRM, TRANSFORMER, CNN, OTHER = "dlrm", "transformer", "cnn", "other"
 
 
@@ -94,7 +95,8 @@ def _start(trace: KinetoTrace) -> float:
 def _collection(folder: Path, path: str) -> tuple[str, str]:
     file = Path(path.split("::")[0])
     inside = file.relative_to(folder).parts if file.is_relative_to(folder) else file.parts
-    return inside[0], "/".join(inside[:-1])
+    # Runs of one program that differ by a number only are one workload.
+    return inside[0], _RUN_NUMBER.sub("", "/".join(inside[:-1]))
 
 
 def _name(folder: Path, path: str) -> str:
