@@ -18,7 +18,14 @@ from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.roofline import SPREAD_ROOFLINE, roofline
-from stepsight.kernels.streams import STREAMS, VARIANTS, Streamed, cached_streams, stream_estimates
+from stepsight.kernels.streams import (
+    STREAMS,
+    VARIANTS,
+    Streamed,
+    cached_streams,
+    measured_stream,
+    stream_estimates,
+)
 from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
 from stepsight.kernels.transfer import Choice, choose
 from stepsight.platform.spec import GpuSpec
@@ -160,11 +167,7 @@ class KernelModels:
         return self._choices[key]
 
     def _stream(self) -> tuple[Streamed | None, bool]:
-        mine = Machine.of(self.spec, "fp32")
-        for stream in self.streams:
-            if stream.machine.same_chip(mine):
-                return stream, True
-        return next((s for s in self.streams if s.machine.gddr and mine.gddr), None), False
+        return measured_stream(self.streams, self.spec)
 
     def _embedding_model(self) -> Estimator:
         if self._embedding is None:

@@ -105,6 +105,18 @@ class Streamed:
         return EventPath(added_us=float(np.median([path.added_us for path in self.path.values()])))
 
 
+def measured_stream(streams: Sequence[Streamed], spec: GpuSpec) -> tuple[Streamed | None, bool]:
+    """The measured streams to scale a chip's by, and whether they are its own.
+
+    A board with GDDR memory that nobody measured goes by another one; one with HBM by none.
+    """
+    mine = Machine.of(spec, "fp32")
+    for stream in streams:
+        if stream.machine.same_chip(mine):
+            return stream, True
+    return next((s for s in streams if s.machine.gddr and mine.gddr), None), False
+
+
 def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[FloatArray, float]:
     """Times and spread of a streaming family; ``fitted`` scales the share where measured."""
     stream = STREAMS[batch.family]

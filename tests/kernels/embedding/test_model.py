@@ -17,6 +17,7 @@ from stepsight.kernels.embedding.fit_gpu import predict
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.kernels.embedding.model import EmbeddingModel
+from stepsight.platform.gpus import load_gpu
 from stepsight.platform.spec import GpuSpec
 from stepsight.validate.embedding_points import DEFAULT, MLPERF, POINTS, measured_kernels
 from stepsight.validate.score import gmae
@@ -137,6 +138,13 @@ def test_a_cpu_nobody_measured_gets_a_stated_default() -> None:
 def test_a_kernel_without_tables_is_refused() -> None:
     with pytest.raises(StepsightError, match="not an embedding kernel"):
         EmbeddingModel.for_gpu(V100).estimate([Kernel("embedding")])
+
+
+def test_a_chip_whose_streams_fall_short_of_its_data_sheet_looks_up_slower() -> None:
+    table = TableLookup(10_000_000, 128, 16384, 50, IndexDistribution.uniform())
+    p100, v100 = load_gpu("P100-PCIE-16G"), load_gpu("V100-SXM2-16G")
+    slower = time_us("embedding", table, gpu=p100) / time_us("embedding", table, gpu=v100)
+    assert slower > 1.1 * v100.memory_gbps / p100.memory_gbps
 
 
 def scattered_us(**table: object) -> float:

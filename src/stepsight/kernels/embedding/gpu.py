@@ -12,6 +12,7 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
+from stepsight.kernels.streams import USUAL_SHARE, cached_streams, measured_stream
 from stepsight.platform.spec import GpuSpec
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
@@ -21,8 +22,9 @@ SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 class GpuCoefficients:
     """What the specification does not say.
 
-    Those without a default are fitted (`stepsight fit embedding`). Efficiencies are shares of the
-    data sheet's bandwidths. Cycles are those of a warp: to set up a bag, to fetch one more row of
+    Those without a default are fitted (`stepsight fit embedding`). Efficiencies are shares of a
+    V100's bandwidths, by the data sheet; other chips reach so much less of theirs as plain streams
+    do. Cycles are those of a warp: to set up a bag, to fetch one more row of
     it, to fold one lookup into its row's update. ``legacy_*``: the same of the table-batched
     kernels of 2020, whose backward updates rows one by one: ``scattered_bytes`` is the traffic
     that an update far from the last ones is worth besides its own, ``contended_cycles`` passes
@@ -98,7 +100,7 @@ class GpuTimes:
         c = self.coefficients
         memory = self._memory_us(sums, c.write_efficiency)
         if not sorted_update:
-            memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self.spec.memory_gbps * 1e3)
+            memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self._memory_gbps * 1e3)
             latency = self._latency_us(sums, c.legacy_bag_cycles, c.legacy_row_cycles)
             contended = sums[..., traffic.HOTTEST] * c.contended_cycles / self.spec.clock_mhz
             return self._joined(sums, c.start_us + contended, memory, self._cache_us(sums), latency)
@@ -107,7 +109,17 @@ class GpuTimes:
         return self._joined(sums, c.backward_start_us + sort, memory, self._cache_us(sums), fold)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
-        return np.asarray(sums[..., traffic.DRAM] / (self.spec.memory_gbps * 1e3 * efficiency))
+        return np.asarray(sums[..., traffic.DRAM] / (self._memory_gbps * 1e3 * efficiency))
+
+    @property
+    def _memory_gbps(self) -> float:
+        """The data sheet's, less what plain streams fall short of the V100's share of theirs."""
+        if self.spec.architecture == "cpu":
+            return self.spec.memory_gbps
+        streams = cached_streams(SHIPPED.with_name("streams.json"))
+        own, _ = measured_stream(streams, self.spec)
+        fitted_on = next((s.usual_share for s in streams if s.machine.architecture == "volta"), USUAL_SHARE)
+        return self.spec.memory_gbps * (own.usual_share if own else USUAL_SHARE) / fitted_on
 
     def _cache_us(self, sums: FloatArray) -> FloatArray:
         bandwidth = self.spec.l2_gbps * 1e3 * self.coefficients.l2_efficiency
