@@ -75,6 +75,26 @@ def test_a_concatenation_takes_its_size_from_the_operator_around_it():
     assert (k.family, k.dim("read_bytes"), k.dim("inputs")) == ("concat", 4 * 64 * 128, 2)
 
 
+def test_kernels_of_an_operator_that_was_split_share_its_size():
+    made = Made()
+    made.op("aten::relu", 0, 100, [[1024, 1024]])
+    for i in range(4):
+        made.launch(10 + 20 * i, 5, "vectorized_elementwise_kernel<4, relu>", 20 + 20 * i, 15)
+    linked = made.linked()
+    sizes = [kernel_of(linked, x, x.gpu[0], "compute").dim("elements") for x in linked.launches]
+    assert sizes == [1024 * 1024 / 4] * 4
+
+
+def test_the_kernels_around_a_convolution_are_not_convolutions():
+    dims = [[64, 64, 56, 56], [64, 64, 3, 3]]
+    conv = "aten::cudnn_convolution"
+    grids = {"grid": [10, 1, 1], "block": [128, 1, 1]}
+    assert _kernel(conv, "xmma_cudnn::init_device_workspace_kernel", dims, **grids).family == "fill"
+    weights = _kernel(conv, "cudnn::nchwToNhwcKernel<float>", dims, **grids)
+    image = _kernel(conv, "cudnn::nchwToNhwcKernel<float>", dims, grid=[100_000, 1, 1], block=[128, 1, 1])
+    assert (weights.dim("elements"), image.dim("elements")) == (64 * 64 * 9, 64 * 64 * 56 * 56)
+
+
 def test_pooled_embeddings_are_put_in_order_once():
     k = _kernel("fbgemm::permute_pooled_embs", "permute_pooled_embs_kernel<float>", [[64, 1000], [9]])
     assert (k.dim("read_bytes"), k.dim("write_bytes")) == (256000, 256000)

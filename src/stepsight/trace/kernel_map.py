@@ -7,6 +7,8 @@ the launch grid (`grid_sizes`). The kernel's duration is kept beside, for replay
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 from stepsight.overheads.operators import op_class
 from stepsight.trace.events import Event
@@ -14,21 +16,52 @@ from stepsight.trace.grid_sizes import sized_by_grid
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace
 from stepsight.trace.lookup_map import lookup_kernel
-from stepsight.trace.matmul_map import GEMM_KERNEL, GEMM_OPS, conv_kernel, gemm_by_scalars, gemm_kernel
+from stepsight.trace.matmul_map import (
+    GEMM_KERNEL,
+    GEMM_OPS,
+    LAYOUT,
+    conv_kernel,
+    gemm_by_scalars,
+    gemm_kernel,
+)
 from stepsight.trace.tensors import tensors_of
 from stepsight.trace.vector_map import vector_kernel
 from stepsight.workload.program import Kernel
 
 Mapped = Kernel | None
+_SPLIT: Mapping[str, tuple[str, ...]] = {
+    "elementwise": ("elements", "read_bytes", "write_bytes"),
+    "transpose": ("elements",),
+    "fill": ("bytes",),
+    "reduce": ("cols",),
+}
+"""Families that come in parts when large, and which of their sizes a part shares."""
+_MOST_PARTS = 16
 
 
 def kernel_of(linked: LinkedTrace, launch: Launch, event: Event, stream: str) -> Kernel:
     """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
     op = launching_op(linked, launch)
-    mapped = _copy(event) or (_by_operator(linked, launch, op, event) if op else None)
+    mapped = _copy(event)
+    if mapped is None and op is not None:
+        mapped = _share_of(linked, launch, _by_operator(linked, launch, op, event))
     mapped = mapped or sized_by_grid(linked, launch, op, event)
     name = mapped.name or short_name(event.name)
     return Kernel(mapped.family, mapped.dims, mapped.dtype, stream, name, mapped.lookup, event.dur)
+
+
+def _share_of(linked: LinkedTrace, launch: Launch, mapped: Mapped) -> Mapped:
+    """One of the like kernels that an operator launched in a row does its share of the work: PyTorch
+    splits what cannot be indexed with 32 bits."""
+    if mapped is None or mapped.family not in _SPLIT or mapped.name == LAYOUT:
+        return mapped
+    near = (*linked.before(launch, _MOST_PARTS), *linked.after(launch, _MOST_PARTS))
+    name = launch.gpu[0].name
+    parts = 1 + sum(x.op == launch.op and x.gpu[0].name == name for x in near)
+    if parts == 1:
+        return mapped
+    sizes = {key: value / parts if key in _SPLIT[mapped.family] else value for key, value in mapped.dims}
+    return replace(mapped, dims=tuple(sizes.items()))
 
 
 def launching_op(linked: LinkedTrace, launch: Launch) -> Event | None:

@@ -7,6 +7,7 @@ from math import prod
 
 from stepsight.kernels.tensor_cores import ROW_BYTES, UNALIGNED
 from stepsight.trace.events import Event
+from stepsight.trace.launch_grid import elements_by_grid
 from stepsight.trace.tensors import Tensor, positional
 from stepsight.workload.program import Kernel, dtype_bytes
 
@@ -19,6 +20,11 @@ _HELPERS = re.compile(
     r"splitKreduce|splitk_reduce|epilogue::impl|reduce_1Block|winograd_nonfused|computeOffsets|kern_precompute|nchwToNhwc|nhwcToNchw|transpose",
     re.I,
 )
+_WORKSPACE = re.compile(r"init_device_workspace")
+LAYOUT = "layout"
+"""Kernels that put a convolution's image or weights into the order its main kernel wants."""
+_LAYOUT_SLACK = 4
+"""A layout kernel with no more threads than this many per weight moves the weights, not the image."""
 _ALIGNED_TO = re.compile(r"_align(\d)")
 _TENSOR_CORE_FP32 = re.compile(r"tf32|s1688|s16816|tensorop_s|xf32", re.IGNORECASE)
 
@@ -98,8 +104,11 @@ def conv_kernel(op: Event, event: Event) -> Kernel | None:
         first, second, weight = inputs[0], inputs[1], inputs[2]
         old = "cudnn" in op.name or "miopen" in op.name
         image, gradient = (first, second) if old else (second, first)
+    if _WORKSPACE.search(event.name):
+        return Kernel.of("fill", image.dtype, name="workspace", bytes=elements_by_grid(event))
     if _HELPERS.search(event.name):
-        return Kernel.of("transpose", image.dtype, name="layout", elements=image.elements)
+        moved = weight if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements else image
+        return Kernel.of("transpose", image.dtype, name=LAYOUT, elements=moved.elements)
     b, c_in, h, w = image.shape
     c_out, per_group, kh, kw = weight.shape
     stride, padding = _stride_padding(op, gradient, h, kh)
