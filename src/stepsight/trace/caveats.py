@@ -23,8 +23,8 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     if guessed > _MANY_GUESSED:
         notes.append(
             f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: theirs are read off launch"
-            " grids and the kernels beside them; persistent and convolution kernels hide theirs, so that a"
-            " GPU-bound step may come out far too short (record with record_shapes=True)"
+            " grids and the kernels beside them; attention, fused and some convolution kernels hide theirs,"
+            " so that a GPU-bound step may come out too short (record with record_shapes=True)"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
