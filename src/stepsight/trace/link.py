@@ -96,7 +96,7 @@ class LinkedTrace:
                 row = rows[one.gpu[0].args.stream]
                 self._places[id(one)] = (row, len(row))
                 row.append(one)
-        return self._places[id(launch)]
+        return self._places.get(id(launch), ([launch], 0))
 
     def enclosing(self, call: Event) -> int:
         """The innermost operator around a call on its thread."""
