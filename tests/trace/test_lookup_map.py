@@ -26,7 +26,7 @@ KERNELS = (
 )
 
 
-def _trace(*kernels: str, gradient: list[int]) -> LinkedTrace:
+def _trace(*kernels: str, gradient: list[int], fill: bool = False) -> LinkedTrace:
     made = Made()
     dims = [[0], [640000], [0], [0, 0], [3], [3], [4], [], [], [4], [], [1792], [385]]
     scalars = ["Scalar", "Scalar", "long int", "Scalar", "long int", "long int"]
@@ -36,6 +36,9 @@ def _trace(*kernels: str, gradient: list[int]) -> LinkedTrace:
     made.op("torch::autograd::CppNode<SplitLookupFunction_adagrad_Op>", 100, 500, [gradient], ["float"])
     for i, kernel in enumerate(kernels):
         made.launch(110 + 10 * i, 5, kernel, 800 + 10 * i, 5)
+    if fill:
+        made.op("aten::fill_", 300, 20, [[384], []], ["float", "Scalar"])
+        made.launch(305, 5, "void vectorized_elementwise_kernel<4, FillFunctor<float>>", 990, 5)
     return made.linked()
 
 
@@ -67,6 +70,13 @@ def test_gradients_of_sample_weights_read_the_rows_once_more() -> None:
     assert kernels[0].family == "embedding" and kernels[0].lookup is not None
     assert kernels[0].lookup.part == 1.0
     assert sum(k.lookup.part for k in kernels[1:] if k.lookup) == pytest.approx(1.0)
+
+
+def test_operators_inside_a_backward_are_timed_by_themselves() -> None:
+    linked = _trace(*KERNELS, gradient=[128, 48], fill=True)
+    filled = [kernel_of(linked, x, x.gpu[0], "compute") for x in linked.launches][-1]
+    assert (filled.family, filled.lookup) == ("fill", None)
+    assert sum(k.lookup.part for k in _backward(linked) if k.lookup) == pytest.approx(1.0)
 
 
 def test_a_backward_of_unknown_tables_is_sized_by_its_kernels() -> None:

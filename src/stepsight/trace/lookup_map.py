@@ -9,7 +9,7 @@ from itertools import pairwise
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.trace.events import Event
-from stepsight.trace.launches import Launch
+from stepsight.trace.launches import NO_OP, Launch
 from stepsight.trace.link import LinkedTrace
 from stepsight.trace.tensors import Tensor, tensors_of
 from stepsight.workload.program import Kernel
@@ -58,7 +58,7 @@ def lookup_kernel(linked: LinkedTrace, launch: Launch, op: Event, event: Event) 
         lookup = _from_forward(linked, call)
         return _kernel("embedding", call, lookup) if lookup else None
     backward = _backwards(linked).get(id(call))
-    if backward is None:
+    if backward is None or _by_itself(linked, launch):
         return None
     if backward.lookup is None:
         main = _BACKWARD.search(event.name) and not _SIDE.search(event.name)
@@ -80,12 +80,17 @@ def _backwards(linked: LinkedTrace) -> dict[int, _Backward]:
         found = linked.memo["lookup_backwards"] = {}
         for launch in linked.launches:
             call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), None)
-            if call is None or not _BACKWARD_OP.search(call.name):
+            if call is None or not _BACKWARD_OP.search(call.name) or _by_itself(linked, launch):
                 continue
             if id(call) not in found:
                 found[id(call)] = _Backward(_from_backward(linked, call))
             found[id(call)].weight += sum(_weight(event) for event in launch.gpu)
     return found
+
+
+def _by_itself(linked: LinkedTrace, launch: Launch) -> bool:
+    """An operator inside the backward (a fill, a copy) that has a rule of its own."""
+    return linked.ops[launch.op].name.startswith("aten::") if launch.op != NO_OP else False
 
 
 def _weight(event: Event) -> float:
