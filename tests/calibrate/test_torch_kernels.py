@@ -9,6 +9,8 @@ pytest.importorskip("torch")
 from stepsight.calibrate.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels
 from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.torch_kernels import operand_count, prepare
+from stepsight.calibrate.traced_shapes import traced_kernels
+from stepsight.kernels.families import FAMILIES
 from stepsight.run.worker import Rank
 from stepsight.workload.files import parse_workload
 from stepsight.workload.program import Kernel
@@ -44,6 +46,31 @@ def test_what_a_producer_has_just_written_is_fresh_and_a_first_pass_over_state_i
     update = prepare(Kernel.of("elementwise", name="lerp", elements=8, read_bytes=64, write_bytes=32), "cpu")
     assert relu is not None and len(relu.fresh) == 1
     assert update is not None and update.fresh == ()
+
+
+def test_every_family_but_lookups_has_a_benchmark() -> None:
+    drawn = {k.family for k in [*KERNELS, *traced_kernels()]}
+    assert set(FAMILIES) - drawn == {"embedding", "embedding_backward", "other"}
+
+
+@pytest.mark.parametrize("family", sorted({k.family for k in traced_kernels()}))
+def test_kernels_of_other_models_can_be_run(family: str) -> None:
+    smallest = min((k for k in traced_kernels() if k.family == family), key=operand_bytes)
+    call = prepare(smallest, "cpu")
+    assert call is not None
+    call.call()
+
+
+def test_a_convolutions_gradients_have_the_shapes_of_what_they_are_gradients_of() -> None:
+    sizes = {"batch": 2, "c_in": 3, "c_out": 4, "h": 8, "w": 8, "kh": 3, "kw": 3, "stride": 2, "padding": 1}
+    sizes["groups"] = 1
+    forward, dgrad, wgrad = (
+        prepare(Kernel.of(f, **sizes), "cpu") for f in ("conv", "conv_dgrad", "conv_wgrad")
+    )
+    assert forward is not None and dgrad is not None and wgrad is not None
+    assert tuple(forward.call().shape) == (2, 4, 4, 4)
+    assert tuple(dgrad.call()[0].shape) == (2, 3, 8, 8)
+    assert tuple(wgrad.call()[1].shape) == (4, 3, 3, 3)
 
 
 def test_a_family_without_a_call_is_left_to_other_benchmarks() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
-from stepsight.calibrate.lookup_bench import table_lookup
+from stepsight.calibrate.lookup_bench import ALONE, PHASES, table_lookup
 from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
 from stepsight.collectives.timings import Timing
@@ -61,7 +61,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str 
         fit_kernels(kernels, times, machine),
         fit_lookups(samples.get(LOOKUPS, ()), machine),
         tuple(fit_collectives(samples.get(COLLECTIVES, ()))),
-        fit_contention(samples.get(CONTENTION, ())),
+        replace(fit_contention(samples.get(CONTENTION, ())), **beside_others(samples.get(LOOKUPS, ()))),
         fit_overheads(samples.get(HOST, ()), device),
         repeatability(samples),
     )
@@ -136,7 +136,7 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
     return ContentionSpec(
         round(float(np.median(compute or [1.0])), 3),
         round(float(np.median(comm or [1.0])), 3),
-        "measured by calibrate",
+        source="measured by calibrate",
     )
 
 
@@ -144,6 +144,21 @@ def fit_overheads(rows: Sequence[Mapping[str, Any]], device: str) -> Overheads:
     """Host overheads of the profiled steps; what they never showed is a guess."""
     guess = first_overheads(device)
     return overheads_from_records(rows).over(guess) if rows else guess
+
+
+def beside_others(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How many times longer lookups take while all ranks look up, by the field of `ContentionSpec`.
+
+    All tables together that were measured both ways: large ones, which memory limits, count most.
+    """
+    found = {}
+    for phase in PHASES:
+        beside = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase}
+        alone = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase + ALONE}
+        total = sum(alone.values())
+        ratio = sum(beside[t] for t in alone if t in beside) / total if total > 0 else 1.0
+        found[f"lookups_{phase}"] = round(max(ratio, 1.0), 3)
+    return found
 
 
 def first_overheads(device: str) -> Overheads:

@@ -19,6 +19,7 @@ from stepsight.collectives.timings import Timing
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads
+from stepsight.run.memory import machine_memory_bytes
 
 NOTES = "calibration.json"
 _HOST_KINDS = {
@@ -131,6 +132,8 @@ source = "{about}"
 [contention]
 compute_under_comm = {contention.compute_under_comm}
 comm_under_compute = {contention.comm_under_compute}
+lookups_forward = {contention.lookups_forward}
+lookups_backward = {contention.lookups_backward}
 source = "{about}"
 """
 
@@ -154,7 +157,7 @@ def memory_gb(device: str) -> float:
         import torch
 
         return float(torch.cuda.get_device_properties(0).total_memory / 1e9)
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9)
+    return machine_memory_bytes() / 1e9
 
 
 def last_level_cache_mb() -> float:

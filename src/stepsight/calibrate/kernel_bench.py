@@ -55,8 +55,9 @@ def time_kernels(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int)
     """Repeated times of each kernel, the kernels in a new order in every repeat."""
     import torch
 
+    from stepsight.calibrate.operands import touch
     from stepsight.calibrate.stopwatch import Stopwatch
-    from stepsight.calibrate.torch_kernels import prepare, touch
+    from stepsight.calibrate.torch_kernels import prepare
 
     stopwatch, shuffle = Stopwatch(rank.device, own_time=len(rank.cores) == 1), random.Random(seed)
     times: list[list[float]] = [[] for _ in kernels]

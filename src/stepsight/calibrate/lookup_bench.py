@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ ROWS, DIMS, BAGS, POOLING = (500.0, 1e6), (16, 32, 64, 128, 256), (256.0, 4096.0
 MOST_TABLE_BYTES = 128 << 20
 MOST_LOOKUP_BYTES = 48 << 20
 WARM = 1
+PHASES, ALONE = ("forward", "backward"), " alone"
 SWEEP_BYTES = 64 << 20
 """Between the lookups of a step and its updates, and from step to step, the dense part empties the caches."""
 
@@ -52,9 +54,17 @@ def table_lookup(record: Mapping[str, Any]) -> TableLookup:
 def measure(
     rank: Rank, records: Sequence[Mapping[str, Any]], repeats: int, seed: int
 ) -> list[tuple[list[float], list[float]]]:
-    """Forward and update times in µs of a round of tables, all ranks at once."""
+    """Forward and update times in µs of a round of tables, all ranks at once and in the same order."""
+    return _round(rank, records, repeats, seed)
+
+
+def measure_alone(
+    rank: Rank, records: Sequence[Mapping[str, Any]], repeats: int, seed: int
+) -> list[tuple[list[float], list[float]]]:
+    """The same on the first rank while the others wait; they have nothing to say."""
+    times = _round(replace(rank, ranks=1), records, repeats, seed) if rank.rank == 0 else []
     meet(rank)
-    return _round(rank, records, repeats, seed * 31 + rank.rank)
+    return times
 
 
 def _round(
@@ -77,21 +87,21 @@ def _round(
     map_memory(4 * MOST_LOOKUP_BYTES, device)
     with torch.no_grad():
         for repeat in range(repeats + WARM):
-            rng.shuffle(
-                order
-            )  # what runs before a table is part of its time: let it be something else each time
+            # What runs before a table is part of its time: let it be something else each time.
+            rng.shuffle(order)
             sweep.add_(1.0)
+            meet(rank)
             for i in order:
                 batch = batches[i][repeat % 2]
                 taken = stopwatch.time_us(partial(pooled, weights[i], batch))
                 if repeat >= WARM:
                     times[i][0].append(taken)
             sweep.add_(1.0)
+            grads = [torch.rand(x.tables[0].batch, x.tables[0].dim, device=device) for x in lookups]
+            meet(rank)
             for i in reversed(order):
-                grad = torch.rand(lookups[i].tables[0].batch, weights[i].shape[1], device=device)
-                taken = stopwatch.time_us(
-                    partial(update_rows, weights[i], batches[i][repeat % 2], grad, 0.01)
-                )
+                batch = batches[i][repeat % 2]
+                taken = stopwatch.time_us(partial(update_rows, weights[i], batch, grads[i], 0.01))
                 if repeat >= WARM:
                     times[i][1].append(taken)
     return times

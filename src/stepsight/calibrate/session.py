@@ -27,6 +27,7 @@ from stepsight.calibrate.plan import (
     Amounts,
 )  # fmt: skip
 from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
+from stepsight.calibrate.traced_shapes import traced_kernels
 from stepsight.overheads.gather import HostSample
 from stepsight.run.measure import measure_all
 from stepsight.run.ranks import Ranks
@@ -36,6 +37,8 @@ Progress = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and how much there is."""
 PROFILED = (2, 3)
 """DLRMs and transformers that are profiled: one of each kind."""
+ALONE_ROUNDS = 40
+"""Rounds of lookups that one rank also measures alone, to see what sharing the memory costs."""
 TOGETHER = 6
 """Rehearsal workloads whose blocks are interleaved."""
 
@@ -80,7 +83,7 @@ class Session:
             for d in rehearsal_documents(self.ranks.ranks, 2 * amounts.dlrms, 2 * amounts.transformers)
         ]
         kernels = chosen_kernels(workloads, self.ranks.device, amounts.kernels, self.seed)
-        rounds = list(rounds_of(kernels, self.seed))
+        rounds = list(rounds_of([*kernels, *traced_kernels(self.seed)], self.seed))
         for i, members in enumerate(self._until(deadline, KERNELS, rounds)):
             missing = [k for k in members if not self.journal.known(KERNELS, kernel_record(k))]
             if not missing:
@@ -101,15 +104,22 @@ class Session:
         for i, members in enumerate(self._until(deadline, LOOKUPS, rounds)):
             if all(self.journal.known(LOOKUPS, {**r, "phase": "forward"}) for r in members):
                 continue
-            answers = self.ranks.call(lookup_bench.measure, members, amounts.table_repeats, i)
-            self.journal.add(
-                LOOKUPS,
-                [
-                    {**record, "phase": phase, "times_us": [_rounded(a[j][p]) for a in answers]}
-                    for j, record in enumerate(members)
-                    for p, phase in enumerate(("forward", "backward"))
-                ],
-            )
+            self._lookup_round(lookup_bench.measure, members, i)
+            if i < ALONE_ROUNDS and self.ranks.ranks > 1:
+                self._lookup_round(lookup_bench.measure_alone, members, i, lookup_bench.ALONE)
+
+    def _lookup_round(
+        self, bench: Callable[..., Any], tables: Sequence[dict[str, Any]], number: int, how: str = ""
+    ) -> None:
+        answers = [a for a in self.ranks.call(bench, tables, self.amounts.table_repeats, number) if a]
+        self.journal.add(
+            LOOKUPS,
+            [
+                {**record, "phase": phase + how, "times_us": [_rounded(a[j][p]) for a in answers]}
+                for j, record in enumerate(tables)
+                for p, phase in enumerate(lookup_bench.PHASES)
+            ],
+        )
 
     def _host(self, deadline: float) -> None:
         """What the host spends around kernels, from profiled steps of every kind of workload."""

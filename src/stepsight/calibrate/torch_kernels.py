@@ -9,55 +9,23 @@ the others go cold while the other kernels of the round run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from stepsight.calibrate.image_kernels import IMAGE_BUILDERS
+from stepsight.calibrate.operands import Operands, PreparedCall
 from stepsight.workload.program import Kernel
-
-_DTYPES = {
-    "fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16,
-    "fp64": torch.float64, "int64": torch.int64, "int32": torch.int32, "bool": torch.bool,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedCall:
-    """A kernel ready to run: ``call`` runs it, ``fresh`` are the operands its producer just wrote."""
-
-    call: Callable[[], Any]
-    fresh: tuple[torch.Tensor, ...] = ()
-
-
-class _Maker:
-    """Makes operands of one dtype on one device."""
-
-    def __init__(self, kernel: Kernel, device: str) -> None:
-        self.kernel, self.device = kernel, device
-        self.dtype = _DTYPES.get(kernel.dtype, torch.float32)
-
-    def tensor(self, *shape: float) -> torch.Tensor:
-        sizes = [max(int(s), 1) for s in shape]
-        if self.dtype.is_floating_point:
-            return torch.rand(sizes, dtype=torch.float32, device=self.device).to(self.dtype)
-        return torch.ones(sizes, dtype=self.dtype, device=self.device)
-
-    def indices(self, count: float, below: float) -> torch.Tensor:
-        return torch.randint(0, max(int(below), 1), (max(int(count), 1),), device=self.device)
-
-    def dim(self, name: str, default: float = 1.0) -> int:
-        return max(int(self.kernel.dim(name, default)), 1)
 
 
 def prepare(kernel: Kernel, device: str) -> PreparedCall | None:
     """The call for a kernel, or None for families that other benchmarks cover (lookups)."""
     build = _BUILDERS.get(kernel.family)
-    return build(_Maker(kernel, device)) if build else None
+    return build(Operands(kernel, device)) if build else None
 
 
-def _gemm(m: _Maker) -> PreparedCall:
+def _gemm(m: Operands) -> PreparedCall:
     b, rows, cols, k = m.dim("batch"), m.dim("m"), m.dim("n"), m.dim("k")
     name = m.kernel.name
     if b > 1 or name == "bmm":
@@ -98,7 +66,6 @@ _BINARY: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 _TERNARY: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Any]] = {
     "addcmul": lambda a, b, c: a.addcmul_(b, c, value=1e-3),
     "addcdiv": lambda a, b, c: a.addcdiv_(b, c, value=-1e-3),
-    "where": lambda a, b, c: torch.where(a > 0.5, b, c),
     "binary_cross_entropy_backward": lambda g, x, y: _bce_backward(g, x, y, None, 0),
     "mse_loss_backward": lambda g, x, y: torch.ops.aten.mse_loss_backward(g, x, y, 0),
 }  # fmt: skip
@@ -114,7 +81,7 @@ def operand_count(kernel: Kernel) -> int:
     return max(1, round(kernel.dim("read_bytes", width * elements) / (width * elements)))
 
 
-def _elementwise(m: _Maker) -> PreparedCall:
+def _elementwise(m: Operands) -> PreparedCall:
     name, n, reads = m.kernel.name.rstrip("_"), m.dim("elements"), operand_count(m.kernel)
     if m.kernel.name in ("bernoulli_", "div_"):
         name = m.kernel.name
@@ -128,6 +95,9 @@ def _elementwise(m: _Maker) -> PreparedCall:
         return PreparedCall(lambda: source.to(target), (source,))
     a = m.tensor(n)
     fresh = () if name in _COLD else (a,)
+    if name == "where":  # a mask that the model holds, and a number in its place
+        mask, other = m.tensor(n) > 0.5, torch.zeros((), dtype=m.dtype, device=m.device)
+        return PreparedCall(lambda: torch.where(mask, a, other), fresh)
     if reads >= 3 or name in _TERNARY:
         ternary = _TERNARY.get(name, lambda x, y, z: torch.addcmul(x, y, z))
         b = m.tensor(n)
@@ -141,7 +111,7 @@ def _elementwise(m: _Maker) -> PreparedCall:
     return PreparedCall(lambda: unary(a), fresh)
 
 
-def _last_dimension_index(m: _Maker, name: str, elements: int) -> PreparedCall:
+def _last_dimension_index(m: Operands, name: str, elements: int) -> PreparedCall:
     """Picks or adds the leading half of every row, as XLNet's relative shift does."""
     length = 64
     rows = max(elements // length, 1)
@@ -152,7 +122,7 @@ def _last_dimension_index(m: _Maker, name: str, elements: int) -> PreparedCall:
     return PreparedCall(lambda: whole.index_add_(1, picked, part), (part,))
 
 
-def _pair_index(m: _Maker, elements: int) -> PreparedCall:
+def _pair_index(m: Operands, elements: int) -> PreparedCall:
     """Picks the pairs below the diagonal out of a stack of products, as a DLRM's interaction does."""
     pairs = max(m.dim("pairs", 0), 1) if m.kernel.dim("pairs", 0) else _pairs_of(m)
     batch = max(elements // pairs, 1)
@@ -162,14 +132,14 @@ def _pair_index(m: _Maker, elements: int) -> PreparedCall:
     return PreparedCall(lambda: products[:, rows, cols], (products,))
 
 
-def _pairs_of(m: _Maker) -> int:
+def _pairs_of(m: Operands) -> int:
     """The index tensors are read beside the data: what is read beyond what is written is 16 bytes a pair."""
     surplus = m.kernel.dim("read_bytes") - m.kernel.dim("write_bytes")
     return max(int(surplus / 16), 1)
 
 
-def _rowwise(call: Callable[..., Any], operands: int) -> Callable[[_Maker], PreparedCall]:
-    def build(m: _Maker) -> PreparedCall:
+def _rowwise(call: Callable[..., Any], operands: int) -> Callable[[Operands], PreparedCall]:
+    def build(m: Operands) -> PreparedCall:
         shape = (m.dim("rows"), m.dim("cols"))
         tensors = [m.tensor(*shape) for _ in range(operands)]
         return PreparedCall(lambda: call(*tensors), (tensors[0],))
@@ -177,12 +147,12 @@ def _rowwise(call: Callable[..., Any], operands: int) -> Callable[[_Maker], Prep
     return build
 
 
-def _layer_norm(m: _Maker) -> PreparedCall:
+def _layer_norm(m: Operands) -> PreparedCall:
     x, weight, bias = m.tensor(m.dim("rows"), m.dim("cols")), m.tensor(m.dim("cols")), m.tensor(m.dim("cols"))
     return PreparedCall(lambda: torch.nn.functional.layer_norm(x, weight.shape, weight, bias), (x,))
 
 
-def _layer_norm_backward(m: _Maker) -> PreparedCall:
+def _layer_norm_backward(m: Operands) -> PreparedCall:
     rows, cols = m.dim("rows"), m.dim("cols")
     grad, x, weight, bias = m.tensor(rows, cols), m.tensor(rows, cols), m.tensor(cols), m.tensor(cols)
     mean, rstd = m.tensor(rows, 1), m.tensor(rows, 1)
@@ -192,7 +162,7 @@ def _layer_norm_backward(m: _Maker) -> PreparedCall:
     )
 
 
-def _reduce(m: _Maker) -> PreparedCall:
+def _reduce(m: Operands) -> PreparedCall:
     rows, cols = m.dim("rows"), m.dim("cols")
     if m.kernel.name == "mean":
         x = m.tensor(rows, cols)
@@ -201,12 +171,12 @@ def _reduce(m: _Maker) -> PreparedCall:
     return PreparedCall(lambda: x.sum(0), (x,))
 
 
-def _dropout(m: _Maker) -> PreparedCall:
+def _dropout(m: Operands) -> PreparedCall:
     x = m.tensor(m.dim("elements"))
     return PreparedCall(lambda: torch.nn.functional.dropout(x, 0.1, True), (x,))
 
 
-def _gather(m: _Maker) -> PreparedCall:
+def _gather(m: Operands) -> PreparedCall:
     table, picked = (
         m.tensor(m.dim("table_rows"), m.dim("cols")),
         m.indices(m.dim("rows"), m.dim("table_rows")),
@@ -214,7 +184,7 @@ def _gather(m: _Maker) -> PreparedCall:
     return PreparedCall(lambda: torch.nn.functional.embedding(picked, table))
 
 
-def _scatter(m: _Maker) -> PreparedCall:
+def _scatter(m: Operands) -> PreparedCall:
     rows, cols, table_rows = m.dim("rows"), m.dim("cols"), m.dim("table_rows")
     if m.kernel.name == "index_put":  # pairs × samples into products of table_rows entries a sample
         size = max(round(table_rows**0.5), 2)
@@ -227,26 +197,26 @@ def _scatter(m: _Maker) -> PreparedCall:
     return PreparedCall(lambda: backward(grad, picked, table_rows, -1, False), (grad,))
 
 
-def _concat(m: _Maker) -> PreparedCall:
+def _concat(m: Operands) -> PreparedCall:
     inputs, elements = m.dim("inputs"), m.dim("write_bytes") // 4
     rows = m.dim("samples", 0) if m.kernel.dim("samples", 0) else max(1, min(1024, elements // inputs))
     parts = [m.tensor(rows, max(elements // inputs // rows, 1)) for _ in range(inputs)]
     return PreparedCall(lambda: torch.cat(parts, 1), tuple(parts[:1]))
 
 
-def _transpose(m: _Maker) -> PreparedCall:
+def _transpose(m: Operands) -> PreparedCall:
     rows = max(2 ** int(torch.log2(torch.tensor(float(m.dim("elements")))).item() / 2), 1)
     x = m.tensor(rows, 4, max(m.dim("elements") // rows // 4, 1))
     return PreparedCall(lambda: x.transpose(0, 1).contiguous(), (x,))
 
 
-def _copy(m: _Maker) -> PreparedCall:
+def _copy(m: Operands) -> PreparedCall:
     source, target = m.tensor(m.dim("bytes") // 4), m.tensor(m.dim("bytes") // 4)
     return PreparedCall(lambda: target.copy_(source))
 
 
-def _copy_across(to_device: bool) -> Callable[[_Maker], PreparedCall]:
-    def build(m: _Maker) -> PreparedCall:
+def _copy_across(to_device: bool) -> Callable[[Operands], PreparedCall]:
+    def build(m: Operands) -> PreparedCall:
         near = m.tensor(m.dim("bytes") // 4)
         far = near.cpu()
         return PreparedCall((lambda: near.copy_(far)) if to_device else (lambda: far.copy_(near)))
@@ -254,24 +224,24 @@ def _copy_across(to_device: bool) -> Callable[[_Maker], PreparedCall]:
     return build
 
 
-def _fill(m: _Maker) -> PreparedCall:
+def _fill(m: Operands) -> PreparedCall:
     elements = m.dim("bytes") // 4
     return PreparedCall(lambda: torch.zeros(elements, device=m.device))
 
 
-def _nll_loss(m: _Maker) -> PreparedCall:
+def _nll_loss(m: Operands) -> PreparedCall:
     scores, target = m.tensor(m.dim("rows"), m.dim("cols")), m.indices(m.dim("rows"), m.dim("cols"))
     return PreparedCall(lambda: torch.nn.functional.nll_loss(scores, target), (scores,))
 
 
-def _nll_loss_backward(m: _Maker) -> PreparedCall:
+def _nll_loss_backward(m: Operands) -> PreparedCall:
     scores, target = m.tensor(m.dim("rows"), m.dim("cols")), m.indices(m.dim("rows"), m.dim("cols"))
     one, total = torch.ones((), device=m.device), torch.tensor(float(m.dim("rows")), device=m.device)
     backward = torch.ops.aten.nll_loss_backward
     return PreparedCall(lambda: backward(one, scores, target, None, 1, -100, total))
 
 
-def _attention(m: _Maker) -> PreparedCall:
+def _attention(m: Operands) -> PreparedCall:
     shape = (m.dim("batch"), m.dim("heads"), m.dim("q"), m.dim("head_dim"))
     q, k, v = m.tensor(*shape), m.tensor(*shape), m.tensor(*shape)
     causal = bool(m.kernel.dim("causal", 0.0))
@@ -279,19 +249,31 @@ def _attention(m: _Maker) -> PreparedCall:
     return PreparedCall(lambda: attend(q, k, v, is_causal=causal), (q, k, v))
 
 
-def _optimizer(m: _Maker) -> PreparedCall:
+def _attention_backward(m: Operands) -> PreparedCall:
+    """Through autograd, since every device has another fused backward; the forward is not timed."""
+    shape = (m.dim("batch"), m.dim("heads"), m.dim("q"), m.dim("head_dim"))
+    inputs = [m.tensor(*shape).requires_grad_() for _ in range(3)]
+    with torch.enable_grad():
+        out = torch.nn.functional.scaled_dot_product_attention(
+            *inputs, is_causal=bool(m.kernel.dim("causal", 0.0))
+        )
+    grad = m.tensor(*shape)
+    return PreparedCall(lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True), (grad,))
+
+
+def _optimizer(m: Operands) -> PreparedCall:
     each = max(m.dim("elements") // m.dim("tensors"), 1)
     parameters = [m.tensor(each) for _ in range(m.dim("tensors"))]
     gradients = [m.tensor(each) for _ in range(m.dim("tensors"))]
     return PreparedCall(lambda: torch._foreach_add_(parameters, gradients, alpha=-1e-3))
 
 
-def _sort(m: _Maker) -> PreparedCall:
+def _sort(m: Operands) -> PreparedCall:
     x = m.indices(m.dim("elements"), 1 << 30)
     return PreparedCall(lambda: torch.sort(x), (x,))
 
 
-_BUILDERS: dict[str, Callable[[_Maker], PreparedCall]] = {
+_BUILDERS: dict[str, Callable[[Operands], PreparedCall]] = {
     "gemm": _gemm,
     "elementwise": _elementwise,
     "softmax": _rowwise(lambda x: torch.softmax(x, -1), 1),
@@ -314,12 +296,7 @@ _BUILDERS: dict[str, Callable[[_Maker], PreparedCall]] = {
     "nll_loss": _nll_loss,
     "nll_loss_backward": _nll_loss_backward,
     "attention": _attention,
+    "attention_backward": _attention_backward,
     "optimizer": _optimizer,
+    **IMAGE_BUILDERS,
 }
-
-
-def touch(tensors: Sequence[torch.Tensor]) -> None:
-    """Write the operands that a producer would have just written."""
-    for tensor in tensors:
-        if tensor.is_floating_point():
-            tensor.mul_(1.0)

@@ -29,8 +29,8 @@ def contention_of(platform: PlatformSpec) -> ContentionSpec:
         return ContentionSpec(source="nothing runs beside anything here")
     measured = "profiler traces of DLRM and CNN training on V100, A100 and H100 with NVLink"
     if platform.link.kind in MEASURED_LINKS:
-        return ContentionSpec(COMPUTE_UNDER_COMM, COMM_UNDER_COMPUTE, measured)
-    return ContentionSpec(COMPUTE_UNDER_COMM, COMM_UNDER_COMPUTE, f"assumed as on NVLink: {measured}")
+        return ContentionSpec(COMPUTE_UNDER_COMM, COMM_UNDER_COMPUTE, source=measured)
+    return ContentionSpec(COMPUTE_UNDER_COMM, COMM_UNDER_COMPUTE, source=f"assumed as on NVLink: {measured}")
 
 
 def sharing_a_link(alone_us: npt.ArrayLike, floor_us: npt.ArrayLike) -> FloatArray:

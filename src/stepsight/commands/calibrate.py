@@ -88,7 +88,8 @@ def _show(console: Console, folder: Path, found: dict[str, Any]) -> None:
     table.add_row(
         "side by side",
         f"compute ×{contention.compute_under_comm:.2f} under communication, "
-        f"communication ×{contention.comm_under_compute:.2f} under compute",
+        f"communication ×{contention.comm_under_compute:.2f} under compute, lookups of all ranks "
+        f"×{contention.lookups_forward:.2f} forward and ×{contention.lookups_backward:.2f} backward",
     )
     table.add_row(
         "in a step", ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items())

@@ -74,10 +74,16 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True)
 class ContentionSpec:
-    """How much slower work gets while the other kind runs beside it (1.0 = not at all)."""
+    """How much slower work gets while something runs beside it (1.0 = not at all).
+
+    ``lookups_*`` is for ranks whose tables lie in one memory: what a lookup takes while all ranks
+    of its node look up, against alone. Its model then states the time beside the others.
+    """
 
     compute_under_comm: float = 1.0
     comm_under_compute: float = 1.0
+    lookups_forward: float = 1.0
+    lookups_backward: float = 1.0
     source: str = ""
 
 

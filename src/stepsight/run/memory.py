@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 
-_KEEP = ((-1, -1), (-2, 64 << 20), (-4, 0))
-"""mallopt(3): never trim the heap, grow it by 64 MB at a time, never map a tensor on its own."""
+_KEEP = ((-1, -1), (-2, 64 << 20), (-4, 0), (-8, 1))
+"""mallopt(3): never trim the heap, grow it by 64 MB at a time, never map a tensor on its own, and one heap
+for all threads (the others' heaps are unmapped whenever they are empty)."""
+MAPPED_BYTES = 512 << 20
+"""What a rank maps before it starts: more than the buffers of the steps that one core can train."""
 
 
 def keep_memory() -> None:
@@ -20,6 +24,11 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in _KEEP:
             mallopt(parameter, value)
+
+
+def machine_memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def map_memory(size_bytes: int, device: str) -> None:

@@ -13,11 +13,14 @@ from stepsight.run.worker import Rank
 from stepsight.workload.files import Workload
 from stepsight.workload.program import Call
 
+WARM_STEPS = 6
+"""Until buckets, buffers and code have found their places."""
+
 
 def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tuple[str, str]:
     """Profiles ``steps`` steps after warm-up; returns the two files written."""
     trainer = Trainer(workload, rank.rank, rank.device)
-    for _ in range(3):
+    for _ in range(WARM_STEPS):
         trainer.step()
     kineto = Path(folder) / f"rank{rank.rank}.pt.trace.json"
     et = Path(folder) / f"rank{rank.rank}_et.json"
@@ -38,7 +41,7 @@ def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tup
 def profile_host(rank: Rank, workload: Workload, folder: str, steps: int) -> str:
     """Profiles ``steps`` steps with as little as possible recorded: the host's times are what is wanted."""
     trainer = Trainer(workload, rank.rank, rank.device)
-    for _ in range(3):
+    for _ in range(WARM_STEPS):
         trainer.step()
     with torch.profiler.profile(activities=_activities(rank.device)) as profiler:
         for _ in range(steps):
@@ -56,7 +59,7 @@ def _activities(device: str) -> list[ProfilerActivity]:
 def record_step(rank: Rank, workload: Workload) -> list[Call]:
     """Every library call of one step after warm-up, in order."""
     trainer = Trainer(workload, rank.rank, rank.device)
-    for _ in range(3):
+    for _ in range(WARM_STEPS):
         trainer.step()
     recorder = Recorder()
     with recorder:

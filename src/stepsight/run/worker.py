@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import IO, Any
 
 from stepsight.errors import StepsightError
-from stepsight.run.memory import keep_memory
+from stepsight.run.memory import MAPPED_BYTES, keep_memory, machine_memory_bytes, map_memory
 
 _LENGTH = struct.Struct("<Q")
 
@@ -77,6 +77,8 @@ def _join(rank: Rank) -> None:
         torch.set_num_threads(len(rank.cores))
     if rank.device.startswith("cuda"):
         torch.cuda.set_device(rank.device)
+    else:
+        map_memory(min(MAPPED_BYTES, machine_memory_bytes() // (8 * rank.ranks)), rank.device)
     if rank.ranks > 1:
         dist.init_process_group(
             "nccl" if rank.device.startswith("cuda") else "gloo",

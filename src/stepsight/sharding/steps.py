@@ -25,6 +25,7 @@ from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.tables import Table
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.price import PricedJob, PricedLane, price
+from stepsight.simulate.shared_memory import side_by_side
 from stepsight.simulate.tape import Meeting
 from stepsight.simulate.timeline import run, simulate, step_times
 from stepsight.workload.dlrm import DlrmWorkload, build
@@ -197,6 +198,9 @@ class PlanPricer:
 
     def _walk(self, loads: Loads) -> FloatArray:
         count = len(loads)
+        contention, per_node = self.platform.spec.contention, self.platform.spec.gpus_per_node
+        forward = side_by_side(loads.forward_us, contention.lookups_forward, per_node)
+        backward = side_by_side(loads.backward_us, contention.lookups_backward, per_node)
         exchange, exchange_back = self._exchange.times(loads)
         reduce_us = update_us = np.zeros(count)
         if loads.gradient_bytes.any():
@@ -209,11 +213,11 @@ class PlanPricer:
             if lane.copies:
                 device[lane.copies[0]] = self._copy.time_us(INDEX_BYTES * loads.lookups[:, ranks])
                 device[lane.copies[1]] = self._copy.time_us(INDEX_BYTES * loads.bags[:, ranks])
-            device[lane.forward] = lane.slowed(lane.forward, loads.forward_us[:, ranks])
+            device[lane.forward] = lane.slowed(lane.forward, forward[:, ranks])
             if lane.join is not None:
                 device[lane.join] = self._concat.time_us(POOLED_BYTES * self.batch * loads.columns[:, ranks])
             for launch, times in (
-                (lane.backward, loads.backward_us),
+                (lane.backward, backward),
                 (lane.exchange, exchange),
                 (lane.exchange_back, exchange_back),
             ):

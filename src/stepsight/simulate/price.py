@@ -16,6 +16,7 @@ from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.platform.load import Platform
 from stepsight.simulate.engine import Priced
+from stepsight.simulate.shared_memory import side_by_side, slowdown_of
 from stepsight.simulate.tape import Lane, Tape, lanes, launches_of
 from stepsight.workload.program import Collective, Group, HostTimes, Job, Kernel, Op
 
@@ -65,6 +66,7 @@ class _Book:
         self.collectives: dict[tuple[str, float, tuple[int, ...]], Estimate] = {}
         kernels = {id(k): k for p in job.programs for op in p.ops for k in op.kernels}
         self.number = {key: i for i, key in enumerate(kernels)}
+        self.families = [kernel.family for kernel in kernels.values()]
         self.kernels = self._estimate(list(kernels.values()))
 
     def lane(self, lane: Lane) -> PricedLane:
@@ -85,6 +87,7 @@ class _Book:
                     names[k] = category(item.family)
         each = [a[numbers] for a in (self.kernels.time_us, self.kernels.source, self.kernels.spread)]
         time, source, spread = (np.broadcast_to(a[:, column], shape).copy() for a in each)
+        self._share_memory(time, numbers[:, 0], lane.ranks)
         for k, p, item in meetings:
             members = np.flatnonzero(column == p)
             time[k, members], source[k, members], spread[k, members] = self._collective(
@@ -92,6 +95,16 @@ class _Book:
             )
         times = Priced(self._host(lane, programs, column), _squeezed(time)[:, None, :])
         return PricedLane(lane, programs, times, source, spread, tuple(names))
+
+    def _share_memory(self, time: FloatArray, numbers: IntArray, ranks: IntArray) -> None:
+        """Lookups of ranks that share a memory, in place; only where all ranks of the nodes run this lane."""
+        spec = self.platform.spec
+        if "kernels" in self.replayed or len(ranks) != self.job.ranks:
+            return
+        for launch in np.flatnonzero(numbers >= 0):
+            slowdown = slowdown_of(spec.contention, self.families[numbers[launch]])
+            if slowdown > 1.0:
+                time[launch] = side_by_side(time[launch], slowdown, spec.gpus_per_node)
 
     def _estimate(self, kernels: list[Kernel]) -> Estimates:
         estimates = self.platform.kernels.estimate(kernels)
