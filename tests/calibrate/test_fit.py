@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.fit import fit_contention, fit_samples
+from stepsight.calibrate.fit import beside_others, fit_contention, fit_samples
 from stepsight.calibrate.lookup_bench import random_tables, table_lookup
 from stepsight.calibrate.shapes import kernels_of, rehearsal_documents
 from stepsight.errors import StepsightError
@@ -46,6 +46,19 @@ def test_contention_is_what_overlap_costs() -> None:
     found = fit_contention(samples(40, 8)["contention"])
     assert found.comm_under_compute > 1
     assert found.compute_under_comm > 1
+
+
+def test_what_sharing_the_memory_costs_is_seen_on_tables_measured_both_ways() -> None:
+    records = random_tables(3, 1)
+
+    def row(record: dict[str, object], phase: str, time_us: float) -> dict[str, object]:
+        return {**record, "phase": phase, "times_us": [[time_us] * 3]}
+
+    rows = [row(r, "backward", 130.0) for r in records] + [row(r, "forward", 90.0) for r in records]
+    rows += [row(r, "backward alone", 100.0) for r in records[:2]]
+    rows += [row(r, "forward alone", 100.0) for r in records[:2]]
+    assert beside_others(rows) == {"lookups_forward": 1.0, "lookups_backward": 1.3}
+    assert beside_others(rows[:6]) == {"lookups_forward": 1.0, "lookups_backward": 1.0}
 
 
 def test_without_contention_nothing_slows_down() -> None:

@@ -78,6 +78,8 @@ def _join(rank: Rank) -> None:
     if rank.device.startswith("cuda"):
         torch.cuda.set_device(rank.device)
     else:
+        # Denormal numbers are up to a hundred times slower: a step's time should not hang on its values.
+        torch.set_flush_denormal(True)
         map_memory(min(MAPPED_BYTES, machine_memory_bytes() // (8 * rank.ranks)), rank.device)
     if rank.ranks > 1:
         dist.init_process_group(

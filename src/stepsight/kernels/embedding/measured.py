@@ -72,7 +72,8 @@ class MeasuredLookups:
             phase = PHASES.get(kernel.family)
             if phase is None or kernel.lookup is None:
                 raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
-            times[i] = self.table_us(phase, kernel.lookup.tables, kernel.lookup.optimizer).sum()
+            whole = self.table_us(phase, kernel.lookup.tables, kernel.lookup.optimizer).sum()
+            times[i] = whole * kernel.lookup.part
             spread[i] = self.phases[phase].spread
         source = np.full(len(kernels), int(Source.MEASURED))
         return Estimates(times, source, spread)
