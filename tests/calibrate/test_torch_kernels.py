@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels
+from stepsight.calibrate.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels, tiny
 from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.torch_kernels import operand_count, prepare
 from stepsight.calibrate.traced_shapes import traced_kernels
@@ -59,6 +59,18 @@ def test_kernels_of_other_models_can_be_run(family: str) -> None:
     call = prepare(smallest, "cpu")
     assert call is not None
     call.call()
+
+
+def test_a_tiny_twin_runs_the_same_code_on_next_to_nothing() -> None:
+    for kernel in [*KERNELS, *traced_kernels()]:
+        twin = tiny(kernel)
+        assert (twin.family, twin.name, twin.dtype) == (kernel.family, kernel.name, kernel.dtype)
+        assert operand_bytes(twin) <= max(operand_bytes(kernel), 1e4) and operand_bytes(twin) < 1e5
+        call = prepare(twin, "cpu")
+        assert call is not None
+        call.call()
+        if kernel.family == "elementwise":
+            assert operand_count(twin) == operand_count(kernel)
 
 
 def test_a_convolutions_gradients_have_the_shapes_of_what_they_are_gradients_of() -> None:
