@@ -73,6 +73,18 @@ def test_workloads_are_measured_in_interleaved_blocks(pair: Ranks) -> None:
     assert dlrm.as_dict()["ranks"] == 2
 
 
+def test_restarted_ranks_are_new_processes_that_answer() -> None:
+    with Ranks(2) as ranks:
+        before = set(ranks.pids)
+        ranks.restart()
+        assert before.isdisjoint(ranks.pids)
+        assert ranks.call(_number) == [0, 1]
+
+
+def _number(rank: Rank) -> int:
+    return rank.rank
+
+
 def test_a_workload_of_another_size_is_refused(pair: Ranks) -> None:
     workload = load_workload(EXAMPLES / "dlrm.toml", [*DLRM, "parallel.ranks=4"])
     with pytest.raises(InputError, match="4 ranks, the group has 2"):

@@ -59,10 +59,15 @@ class Session:
         return Amounts.within(self.budget_s)
 
     def run(self) -> None:
-        """All stages; each may use its share of the budget, and what earlier ones left over."""
+        """All stages; each may use its share of the budget, and what earlier ones left over.
+
+        Each starts in new processes: in memory that others have used everything takes longer.
+        """
         self.journal.add(NOISE, [{"pass": "start", **machine_state()}])
         spent = 0.0
         for stage, work in self._stages():
+            if spent:
+                self.ranks.restart()
             spent += SHARES[stage] * self.budget_s
             work(self._started + spent)
         self.journal.add(NOISE, [{"pass": "end", **machine_state()}])
@@ -178,6 +183,7 @@ class Session:
             if not missing:
                 continue
             workloads = [parse_workload(d, d["name"]) for d in missing]
+            self.ranks.restart()  # as `validate live` measures: every group in new processes
             measured = measure_all(self.ranks, workloads, steps=a.steps, blocks=a.blocks)
             self.journal.add(
                 REHEARSAL,

@@ -38,6 +38,7 @@ class Ranks:
         if port:
             _check_port(port)
         self.ranks, self.device = ranks, device
+        self._wanted_port = port
         self._port = port or _free_port()
         self._pin, self._address, self._interface, self._prefixes = pin, address, interface, prefixes
         self._timeout_s = timeout_s
@@ -57,6 +58,12 @@ class Ranks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    def restart(self) -> None:
+        """New processes: what earlier calls left in memory, and where, is forgotten."""
+        self._end()
+        self._port = self._wanted_port or _free_port()
+        self.__enter__()
 
     def call(self, function: Callable[..., Any], *arguments: object, timeout_s: float = 3600.0) -> list[Any]:
         """``function(rank, *arguments)`` on every rank at once; the results by rank."""

@@ -170,6 +170,7 @@ def try_task(
     places = {name: _placement(plan) for name, plan in plans.items()}
     first = {place: name for name, place in reversed(places.items())}
     measured: dict[Placement, list[list[float]]] = {place: [] for place in first}
+    group.restart()
     for turn in range(rounds):
         order = list(first)[turn:] + list(first)[:turn]
         workloads = [_named(pricer, first[place], plans[first[place]]) for place in order]
