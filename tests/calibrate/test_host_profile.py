@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stepsight.calibrate.fit import fit_overheads
-from stepsight.calibrate.host_profile import gathered_overheads, host_samples, library_calls, unrecorded
+from stepsight.calibrate.host_profile import gathered_overheads, host_samples, library_calls
 from stepsight.calibrate.journal import overhead_records
 from stepsight.calibrate.shapes import rehearsal_documents
 from stepsight.overheads.gather import HostSample
@@ -75,22 +75,12 @@ def test_a_stall_between_operators_is_dropped(tmp_path: Path, workload: Workload
     assert [s.name for s in host_samples([file], workload, "cpu")] == ["aten::relu"]
 
 
-def test_what_recording_took_is_taken_out_evenly() -> None:
-    samples = [HostSample("a", "", 3, HostTimes(10.0, 4.0, 6.0, 0.0, 5.0)), HostSample("b", "a", 0, HostTimes(
-        5.0, 0.0, 0.0, 0.0, 5.0))]  # fmt: skip
-    first, second = unrecorded(samples, longer_us=20.0)  # of 40 µs
-    assert first.times == HostTimes(5.0, 2.0, 3.0, 0.0, 2.5)
-    assert second.times == HostTimes(2.5, 0.0, 0.0, 0.0, 2.5)
-    assert unrecorded(samples, longer_us=1e6)[1].times.t1 == pytest.approx(1.0)
-    assert unrecorded([], longer_us=1.0) == []
-
-
 def test_the_journal_keeps_what_was_gathered(workload: Workload) -> None:
     times = HostTimes(4.0, 6.0, 5.0, 0.0, 0.0)
     gathered = gathered_overheads([HostSample("aten::linear", "", 1, times)] * 5)
     again = fit_overheads(json.loads(json.dumps(overhead_records(gathered))), "cpu")
     assert again.ops == gathered.ops
-    assert again.of("aten::linear", 1).t2 == 6.0  # nothing is taken out twice
+    assert again.of("aten::linear", 1).t2 < 6.0  # what recording cost is taken out
     assert again.of("c10d::allreduce_", 1) == fit_overheads((), "cpu").of("c10d::allreduce_", 1)
 
 

@@ -8,7 +8,7 @@ last, T5 what lies between two. Their own time is the kernels', which has been m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,9 +32,7 @@ from stepsight.workload.program import HostTimes
 
 STALL_US = 2000.0
 """A gap above this is another process's or a page fault's, not an operator's."""
-PROFILED_STEPS = 6
-LEAST_SHARE = 0.2
-"""A profile never consists of its own cost alone."""
+PROFILED_STEPS = 4
 _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 
 
@@ -43,26 +41,8 @@ def profiled_samples(ranks: Ranks, workload: Workload) -> list[HostSample]:
     from stepsight.run.profiling import profile_host
 
     with TemporaryDirectory(prefix="stepsight-profile-") as folder:
-        samples: list[HostSample] = []
-        for file, longer_us in ranks.call(profile_host, workload, folder, PROFILED_STEPS):
-            seen = host_samples([Path(file)], workload, ranks.device)
-            samples += seen if ranks.device != "cpu" else unrecorded(seen, longer_us * PROFILED_STEPS)
-        return samples
-
-
-def unrecorded(samples: Sequence[HostSample], longer_us: float) -> list[HostSample]:
-    """The samples of a profile without what recording them took, ``longer_us`` in all.
-
-    Every recorded operator costs about the same, before it, in it and after it; so does its host time.
-    """
-    host_us = sum(_host_us(s) for s in samples)
-    share = max(1 - longer_us / host_us, LEAST_SHARE) if host_us > 0 else 1.0
-    return [replace(s, times=HostTimes(*(share * t for t in astuple(s.times)))) for s in samples]
-
-
-def _host_us(sample: HostSample) -> float:
-    t, gaps = sample.times, max(sample.launches - 1, 0) if sample.launches else 1
-    return t.t1 + t.t2 + t.t3 + t.t5 * gaps
+        files = [Path(f) for f in ranks.call(profile_host, workload, folder, PROFILED_STEPS)]
+        return host_samples(files, workload, ranks.device)
 
 
 def host_samples(files: Sequence[Path], workload: Workload, device: str) -> list[HostSample]:
@@ -93,11 +73,10 @@ def library_calls(workload: Workload) -> frozenset[str]:
 
 
 def gathered_overheads(samples: Sequence[HostSample]) -> Overheads:
-    """The table of a calibrated host; a CPU's samples hold no cost of the profiler any more."""
+    """The table of a calibrated host, the profiler's cost taken out."""
     gathered = Gathered()
     gathered.add(samples)
-    cost = None if any(s.call for s in samples) else (0.0, 0.0)
-    return gathered.overheads("calibrated", "profiled steps of stepsight calibrate", cost)
+    return gathered.overheads("calibrated", "profiled steps of stepsight calibrate")
 
 
 def _operators(linked: LinkedTrace, calls: frozenset[str]) -> Iterator[HostSample]:

@@ -59,15 +59,10 @@ class Session:
         return Amounts.within(self.budget_s)
 
     def run(self) -> None:
-        """All stages; each may use its share of the budget, and what earlier ones left over.
-
-        Each starts in new processes: in memory that others have used everything takes longer.
-        """
+        """All stages; each may use its share of the budget, and what earlier ones left over."""
         self.journal.add(NOISE, [{"pass": "start", **machine_state()}])
         spent = 0.0
         for stage, work in self._stages():
-            if spent:
-                self.ranks.restart()
             spent += SHARES[stage] * self.budget_s
             work(self._started + spent)
         self.journal.add(NOISE, [{"pass": "end", **machine_state()}])
@@ -183,7 +178,7 @@ class Session:
             if not missing:
                 continue
             workloads = [parse_workload(d, d["name"]) for d in missing]
-            self.ranks.restart()  # as `validate live` measures: every group in new processes
+            self.ranks.restart()  # in memory that benchmarks have used steps take some percent longer
             measured = measure_all(self.ranks, workloads, steps=a.steps, blocks=a.blocks)
             self.journal.add(
                 REHEARSAL,

@@ -89,17 +89,12 @@ class Gathered:
             means = table.mean(axis=0) if in_place else trimmed_means(table)
             self._means[key] = HostTimes(*map(float, means))
 
-    def overheads(
-        self, host: str, provenance: str, profiler_us: tuple[float, float] | None = None
-    ) -> Overheads:
-        """The shared table: by operator and by runtime call, without the profiler's cost.
-
-        ``profiler_us`` is that cost for an operator and for a launch; left out, it is read off the views.
-        """
+    def overheads(self, host: str, provenance: str) -> Overheads:
+        """The shared table: by operator and by runtime call, without the profiler's cost."""
         by_name: dict[str, list[HostSample]] = defaultdict(list)
         for sample in self.samples:
             by_name[sample.name].append(sample)
-        cost = profiler_us or _profiler_cost(self.samples)
+        cost = _profiler_cost(self.samples)
         ops = {name: _stats(samples, cost) for name, samples in sorted(by_name.items())}
         calls: dict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
