@@ -35,7 +35,9 @@ def made_up_samples(count: int = 60) -> list[LookupSample]:
             for phase in ("forward", "backward"):
                 done = work(lookup.tables, CACHES, phase)
                 times.append(20 + done[:, 2] * 1e-3 + done[:, 7] * 8e-3)
-            samples.append(LookupSample(lookup, np.array(times) * rng.normal(1, 0.01, (2, 3, 2, len(tables)))))
+            samples.append(
+                LookupSample(lookup, np.array(times) * rng.normal(1, 0.01, (2, 3, 2, len(tables))))
+            )
     return samples
 
 

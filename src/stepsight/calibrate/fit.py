@@ -61,7 +61,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str 
         fit_kernels(kernels, times, machine),
         fit_lookups(samples.get(LOOKUPS, ()), machine),
         tuple(fit_collectives(samples.get(COLLECTIVES, ()))),
-        replace(fit_contention(samples.get(CONTENTION, ())), **beside_others(samples.get(LOOKUPS, ()))),
+        _contention(samples),
         fit_overheads(samples.get(HOST, ()), device),
         repeatability(samples),
     )
@@ -146,8 +146,17 @@ def fit_overheads(rows: Sequence[Mapping[str, Any]], device: str) -> Overheads:
     return overheads_from_records(rows).over(guess) if rows else guess
 
 
+def _contention(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> ContentionSpec:
+    beside = beside_others(samples.get(LOOKUPS, ()))
+    return replace(
+        fit_contention(samples.get(CONTENTION, ())),
+        lookups_forward=beside["forward"],
+        lookups_backward=beside["backward"],
+    )
+
+
 def beside_others(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How many times longer lookups take while all ranks look up, by the field of `ContentionSpec`.
+    """How many times longer lookups of each phase take while all ranks look up.
 
     All tables together that were measured both ways: large ones, which memory limits, count most.
     """
@@ -157,7 +166,7 @@ def beside_others(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         alone = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase + ALONE}
         total = sum(alone.values())
         ratio = sum(beside[t] for t in alone if t in beside) / total if total > 0 else 1.0
-        found[f"lookups_{phase}"] = round(max(ratio, 1.0), 3)
+        found[phase] = round(max(ratio, 1.0), 3)
     return found
 
 
