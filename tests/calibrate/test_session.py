@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from click.testing import CliRunner
 pytest.importorskip("torch")
 
 from stepsight.calibrate.journal import FILE, Journal
-from stepsight.calibrate.plan import KERNELS, LOOKUPS
+from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS
 from stepsight.calibrate.session import Session
 from stepsight.commands.calibrate import command
 from stepsight.errors import InputError, StepsightError
+from stepsight.overheads.gather import HostSample
 from stepsight.run.ranks import Ranks
 from stepsight.run.worker import Rank
+from stepsight.workload.files import Workload
+from stepsight.workload.program import HostTimes
 
 
 class _StopHereError(Exception):
@@ -43,6 +47,27 @@ def test_an_interrupted_calibration_resumes_without_measuring_again(tmp_path: Pa
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == len(set(lines))
     assert len(Journal(tmp_path, resume=True).of(KERNELS)) > len(first)
+
+
+def test_a_profiler_that_brings_a_rank_down_costs_one_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def profiled(ranks: Ranks, workload: Workload) -> list[HostSample]:
+        calls.append(workload.name)
+        if len(calls) == 1:
+            raise StepsightError("rank 0 was killed by SIGSEGV")
+        return [HostSample("aten::linear", "", 1, HostTimes(4.0, 6.0, 5.0, 0.0, 0.0))]
+
+    monkeypatch.setattr("stepsight.calibrate.host_profile.profiled_samples", profiled)
+    with Ranks(1) as ranks:
+        before = ranks.pids
+        session = Session(ranks, Journal(tmp_path, resume=False), 30.0, lambda *_: None)
+        session._host(deadline=time.monotonic() + 60)
+        assert ranks.pids != before
+    assert len(calls) > 2
+    assert [r["op"] for r in session.journal.of(HOST) if "op" in r] == ["aten::linear"]
 
 
 def test_no_such_device_is_refused_before_anything_starts(tmp_path: Path) -> None:

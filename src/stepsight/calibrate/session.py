@@ -28,6 +28,7 @@ from stepsight.calibrate.plan import (
 )  # fmt: skip
 from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.traced_shapes import traced_kernels
+from stepsight.errors import StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.run.measure import measure_all
 from stepsight.run.ranks import Ranks
@@ -130,8 +131,13 @@ class Session:
         documents = rehearsal_documents(self.ranks.ranks, *PROFILED)
         samples: list[HostSample] = []
         for document in self._until(deadline, HOST, documents):
-            samples += profiled_samples(self.ranks, parse_workload(document, document["name"]))
-        self.journal.add(HOST, overhead_records(gathered_overheads(samples)))
+            workload = parse_workload(document, document["name"])
+            try:
+                samples += profiled_samples(self.ranks, workload)
+            except StepsightError:  # torch's profiler has been seen to bring a rank down when it stops
+                self.ranks.restart()
+        if samples:
+            self.journal.add(HOST, overhead_records(gathered_overheads(samples)))
 
     def _collectives(self, deadline: float) -> None:
         from stepsight.calibrate import collective_bench
