@@ -180,7 +180,7 @@ def first_overheads(device: str) -> Overheads:
     }
     missing = set(OP_CLASSES) - set(classes)
     classes |= dict.fromkeys(missing, classes["forward"])
-    return Overheads({}, classes, {LAUNCH: Stat(0.0)}, "measured by stepsight calibrate", "calibrated")
+    return Overheads({}, classes, {LAUNCH: Stat(0.0)}, "a guess: no profiled step shows it", "calibrated")
 
 
 def repeatability(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, float]]:
