@@ -19,14 +19,10 @@ from stepsight.overheads.tables import Overheads
 from stepsight.run.ranks import Ranks
 from stepsight.trace.events import Event
 from stepsight.trace.files import trace_files
-from stepsight.trace.host_times import samples_of
+from stepsight.trace.host_times import trace_samples
 from stepsight.trace.kineto import KinetoTrace, read_kineto
 from stepsight.trace.launches import NO_OP
 from stepsight.trace.link import LinkedTrace, link
-from stepsight.trace.program import step_program
-from stepsight.trace.steps import find_steps
-from stepsight.trace.units import host_units
-from stepsight.trace.waits import WaitResolver
 from stepsight.workload.files import Workload
 from stepsight.workload.program import HostTimes
 
@@ -52,11 +48,8 @@ def host_samples(files: Sequence[Path], workload: Workload, device: str) -> list
         trace = read_kineto(file)
         if device == "cpu":
             samples += _operators(link(_with_optimizer(trace)), library_calls(workload))
-            continue
-        linked = link(trace)
-        units, resolver = host_units(linked), WaitResolver(linked)
-        for step in find_steps(linked):
-            samples += samples_of(step_program(linked, units, step, resolver, trace.world_size))
+        else:
+            samples += trace_samples(trace)
     return [s for s in samples if s.times.t1 < STALL_US]
 
 

@@ -18,13 +18,8 @@ from stepsight.overheads.published import read_published
 from stepsight.overheads.tables import OpStats, Overheads, class_defaults, pooled
 from stepsight.platform.gpus import find_gpu, gpu_catalogue
 from stepsight.trace.files import trace_files
-from stepsight.trace.host_times import samples_of
+from stepsight.trace.host_times import trace_samples
 from stepsight.trace.kineto import looks_like_kineto, read_kineto
-from stepsight.trace.link import link
-from stepsight.trace.program import step_program
-from stepsight.trace.steps import find_steps
-from stepsight.trace.units import host_units
-from stepsight.trace.waits import WaitResolver
 from stepsight.workload.program import HostTimes
 
 BASE_ERA = "v100"
@@ -53,11 +48,7 @@ def shipped_sets(data: Path) -> dict[str, Overheads]:
         # ROCm's tracer slows the host far more than CUPTI does: its traces say little of a host.
         if era is None or not trace.host_ops or "AMD" in trace.device:
             continue
-        linked = link(trace)
-        units, resolver = host_units(linked), WaitResolver(linked)
-        for step in find_steps(linked):
-            program = step_program(linked, units, step, resolver, trace.world_size)
-            by_era[era].add(s for s in samples_of(program) if _is_typical(s.times))
+        by_era[era].add(s for s in trace_samples(trace) if _is_typical(s.times))
         files[era] += 1
     base = pooled([published, _listed(by_era[BASE_ERA], BASE_ERA, files[BASE_ERA])])
     base = Overheads(base.ops, class_defaults(base.ops), base.launches, base.provenance, BASE_ERA)

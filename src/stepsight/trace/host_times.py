@@ -9,7 +9,12 @@ from dataclasses import dataclass, replace
 from stepsight.overheads.gather import Gathered, HostSample
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
-from stepsight.trace.program import StepProgram, TracedOp
+from stepsight.trace.kineto import KinetoTrace
+from stepsight.trace.link import link
+from stepsight.trace.program import StepProgram, TracedOp, step_program
+from stepsight.trace.steps import find_steps
+from stepsight.trace.units import host_units
+from stepsight.trace.waits import WaitResolver
 from stepsight.workload.program import HostTimes, Op
 
 
@@ -21,6 +26,14 @@ class Place:
     launches: int
     before: str
     of: str
+
+
+def trace_samples(trace: KinetoTrace) -> list[HostSample]:
+    """Every op of every step of one rank's trace."""
+    linked = link(trace)
+    units, resolver = host_units(linked), WaitResolver(linked)
+    programs = (step_program(linked, units, step, resolver, trace.world_size) for step in find_steps(linked))
+    return [sample for program in programs for sample in samples_of(program)]
 
 
 def samples_of(program: StepProgram, sleeping_us: Mapping[Place, float] | None = None) -> list[HostSample]:
