@@ -12,6 +12,8 @@ from stepsight.sharding.loads import Loads
 
 POOLED_BYTES = 4
 """Pooled embeddings and their gradients travel as fp32."""
+_NO_COLUMNS = 1e-6
+"""Fewer columns than this are what subtracting leaves of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,27 +27,50 @@ class Exchange:
 
     def times(self, loads: Loads) -> tuple[FloatArray, FloatArray]:
         """When each rank is done with the exchange of pooled embeddings, and of gradients."""
-        n = self.ranks
-        if n == 1:
+        if self.ranks == 1:
             return np.zeros_like(loads.columns), np.zeros_like(loads.columns)
+        summing = loads.node_columns.any()
+        columns = loads.columns
+        if summing:  # what is summed inside the nodes does not take part in the exchange among all
+            columns = np.maximum(columns - loads.node_columns / self.ranks_per_node, 0.0)
+        forward, backward = self._among_all(columns)
+        if summing:
+            some = (columns > _NO_COLUMNS).any(axis=-1, keepdims=True)
+            summed = self._summed(loads.node_columns)
+            forward, backward = forward * some + summed[0], backward * some + summed[1]
+        return forward, backward
+
+    def _among_all(self, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The exchange of every rank's columns with every other rank, both ways."""
+        n = self.ranks
         models = self.platform.collectives
         per_column = POOLED_BYTES * self.batch / n
-        sent, received = _leaving(loads.columns, per_column, self.ranks_per_node)
+        sent, received = _leaving(columns, per_column, self.ranks_per_node)
         forward = models.alltoallv_times(sent, received, range(n))
         backward = models.alltoallv_times(received, sent, range(n))
         if self.ranks_per_node < n:
-            inside = self._inside(loads.columns, per_column)
+            inside = self._inside(columns, per_column)
             forward, backward = np.maximum(forward, inside[0]), np.maximum(backward, inside[1])
-        if loads.node_columns.any():
-            node = range(self.ranks_per_node)
-            summed = POOLED_BYTES * self.batch * loads.node_columns
-            shape = summed.shape
-            summing = [
-                models.estimate(kind, summed.ravel(), node).time_us.reshape(shape) * (summed > 0)
-                for kind in ("reduce_scatter", "all_gather")
-            ]
-            forward, backward = forward + summing[0], backward + summing[1]
         return forward, backward
+
+    def _summed(self, node_columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Row parts summed inside their node, then exchanged among the ranks with the same place in
+        their nodes; and the way back (`stepsight.workload.node_sums`)."""
+        models, per_node = self.platform.collectives, self.ranks_per_node
+        held = node_columns.reshape(*node_columns.shape[:-1], -1, per_node).max(axis=-1)
+        some = held.any(axis=-1, keepdims=True)
+        buffers = (POOLED_BYTES * self.batch * held).ravel()
+        sums, gathers = (
+            models.estimate(kind, buffers, range(per_node)).time_us.reshape(held.shape)
+            for kind in ("reduce_scatter", "all_gather")
+        )
+        per_column, nodes = POOLED_BYTES * self.batch / self.ranks, held.shape[-1]
+        sent = per_column * (nodes - 1) * held
+        received = per_column * (held.sum(axis=-1, keepdims=True) - held)
+        peers = range(0, self.ranks, per_node)
+        there = sums + models.alltoallv_times(sent, received, peers)
+        back = gathers + models.alltoallv_times(received, sent, peers)
+        return np.repeat(there * some, per_node, axis=-1), np.repeat(back * some, per_node, axis=-1)
 
     def _inside(self, columns: FloatArray, per_column: float) -> tuple[FloatArray, FloatArray]:
         """The part of both exchanges that stays inside the nodes, on the nodes' own links."""

@@ -19,6 +19,7 @@ from stepsight.workload.embeddings import PlanOps
 from stepsight.workload.interactions import interact, interaction_width
 from stepsight.workload.matmuls import linear
 from stepsight.workload.memory import MemoryReport, dlrm_memory
+from stepsight.workload.node_sums import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.norms import pointwise_loss
 from stepsight.workload.pointwise import relu, sigmoid
 from stepsight.workload.program import Job, Op, RankProgram
@@ -80,11 +81,14 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         alltoall_forward=tape.marks.get("alltoall_forward"),
         alltoall_backward=tape.marks.get("alltoall_backward"),
     )
+    nodes = NodeTables.of(config, device)
+    plan = without_node_tables(config.plan) if nodes else config.plan
+    among_all = exchange.PooledExchange.among_all(config, plan)
     exchanges = (
-        (marks.alltoall_forward, exchange.alltoall_calls(config, backward=False)),
-        (marks.alltoall_backward, exchange.alltoall_calls(config, backward=True)),
+        (marks.alltoall_forward, among_all.calls(backward=False)),
+        (marks.alltoall_backward, among_all.calls(backward=True)),
     )
-    programs: dict[tuple[Op, ...], RankProgram] = {}
+    programs: dict[tuple[tuple[Op, ...], int], RankProgram] = {}
     order = []
     for rank in range(config.ranks):
         ops = list(tape.ops)
@@ -96,8 +100,13 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         for at, calls in exchanges:
             if at is not None:
                 ops[at] = replace(ops[at], calls=(calls[rank],))
-        order.append(programs.setdefault(own, RankProgram(tuple(ops), f"rank {rank}")))
-    return Job.of(order), marks
+        if nodes:
+            for at in (tape.marks[SUM], tape.marks[GATHER]):
+                ops[at] = nodes.own_op(ops[at], rank)
+        key = own, nodes.width(rank) if nodes else 0
+        order.append(programs.setdefault(key, RankProgram(tuple(ops), f"rank {rank}")))
+    job = Job.of(order)
+    return replace(job, groups={**job.groups, **nodes.groups()}) if nodes else job, marks
 
 
 def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:
@@ -118,16 +127,17 @@ def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
 
 def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]) -> Tensor:
     dense, target = _inputs(tape, config, own)
-    width = embeddings.sent_widths(config.plan, config.tables)[0]
+    nodes = NodeTables.of(config, tape.device)
+    plan = without_node_tables(config.plan) if nodes else config.plan
+    widths = embeddings.sent_widths(plan, config.tables)[0], nodes.width(0) if nodes else 0
     if config.input_dist and config.ranks > 1 and tape.device == "cuda":
         exchange.distribute_inputs(tape, config)
-    pooled, own_part = embeddings.lookup(tape, config, (own[2], own[3]), width)
-    under_way = exchange.exchange_start(tape, config, config.plan, pooled) if config.ranks > 1 else None
+    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
+    under_way = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
     x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
-    if under_way is not None:
-        pooled = exchange.exchange_finish(tape, config, config.plan, *under_way)
-    if own_part.elements:
-        pooled = cat(tape, (pooled, own_part), 1)
+    parts = [each.finish(tape) for each in under_way] or [pooled]
+    parts += [own_part] if own_part.elements else []
+    pooled = cat(tape, parts, 1) if len(parts) > 1 else parts[0]
     with tape.scope("interaction"):
         joined = interact(tape, config, x, pooled, parameters.interaction)
     logits = mlp(tape, "top", joined, parameters.top, last_relu=False)

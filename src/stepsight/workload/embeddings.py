@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.sharding.plan import DATA_PARALLEL, Plan, Shard
+from stepsight.sharding.row_parts import RowPart
 from stepsight.sharding.tables import Table
 from stepsight.workload.dlrm_config import DlrmConfig
 from stepsight.workload.program import COMM, COMPUTE, Call, Collective, Kernel, Op, Wait
@@ -67,7 +67,7 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
         dim=shard.width,
         batch=batch * table.features,
         pooling=table.pooling * shard.height / table.rows,
-        indices=table.indices or IndexDistribution.uniform(),
+        indices=table.indices if shard.height == table.rows else RowPart.of(table.indices, table.rows),
         dtype=table.dtype,
     )
 
@@ -140,10 +140,13 @@ def _scatter_shapes(part: TableLookup) -> tuple[tuple[int, ...], ...]:
     return (part.rows, part.dim), moved, moved
 
 
-def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> tuple[Tensor, Tensor]:
-    """Pooled embeddings: of the sharded tables for the whole batch, of replicated ones for the own part."""
+def lookup(
+    tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], widths: tuple[int, int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pooled embeddings: of the sharded tables for the whole batch (and apart from them partial sums for
+    the node), of replicated ones for the own part."""
     own = replicated(config.plan)
-    out = Tensor.new((config.batch, width))
+    out, partial = (Tensor.new((config.batch, width)) for width in widths)
     local = Tensor.new((config.batch_per_rank, sum(shard.width for shard in own)))
     tape.marks["lookup_forward"] = len(tape.ops)
     with tape.op(LOOKUP):
@@ -156,8 +159,8 @@ def lookup(tape: Tape, config: DlrmConfig, ops: tuple[Op, Op], width: int) -> tu
                 _reduce_replicas(tape, own)
             return (None,)
 
-        tape.record(f"{LOOKUP}Backward", (tape.leaf("tables"),), (out, local), rule)
-    return out, local
+        tape.record(f"{LOOKUP}Backward", (tape.leaf("tables"),), (out, partial, local), rule)
+    return out, partial, local
 
 
 def _reduce_replicas(tape: Tape, own: Sequence[Shard]) -> None:
