@@ -7,8 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from stepsight.overheads.recording import recording_gaps
 from stepsight.overheads.tables import Stat
-from stepsight.trace.job import typical_step
+from stepsight.trace.job import rank_program, typical_step
 from stepsight.trace.prediction import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.validate.score import Score
 from stepsight.validate.shared_hosts import SharedHosts
@@ -58,9 +59,11 @@ def _traces(folder: Path) -> list[Score]:
         step = typical_step(scored.run)
         measured = host_time_us(trace_job(scored.run, step, TRACED))
         for whose, job in _told_by_others(scored, step, hosts).items():
+            # What the profiler did for itself is the run's alone: others cannot tell it.
+            truth = measured - (0.0 if whose == INDIVIDUAL else _recording_us(scored, step))
             told[whose].append(host_time_us(job))
-            seen[whose].append(measured)
-            names[whose].append(f"{scored.name} {told[whose][-1] / measured - 1:+.1%}")
+            seen[whose].append(truth)
+            names[whose].append(f"{scored.name} {told[whose][-1] / truth - 1:+.1%}")
     return [
         Score.of(
             TOPIC, f"whole step's host time ({w})", told[w], seen[w], _WHOSE[w], note="; ".join(names[w])
@@ -79,6 +82,12 @@ def _told_by_others(scored: ScoredRun, step: int, hosts: SharedHosts) -> dict[st
     if run.steps > 1 or len(run.ranks) > 1:
         found[INDIVIDUAL] = trace_job(run, step, INDIVIDUAL)
     return found
+
+
+def _recording_us(scored: ScoredRun, step: int) -> float:
+    """Of the first rank, whose host time is scored."""
+    rank = scored.run.ranks[0]
+    return sum(recording_gaps(rank.linked, rank_program(scored.run, rank, step)).values())
 
 
 def host_time_us(job: Job) -> float:

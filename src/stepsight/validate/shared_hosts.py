@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from stepsight.overheads.gather import HostSample
+from stepsight.overheads.recording import recording_gaps
 from stepsight.overheads.sharing import HostPool, SharedTimes
 from stepsight.trace.host_times import samples_of
 from stepsight.trace.job import clean_steps, rank_program
@@ -58,5 +59,6 @@ def _samples(scored: ScoredRun) -> list[HostSample]:
     for rank in run.ranks:
         pauses = sleeps([rank_program(run, rank, s) for s in range(run.steps)])
         for step in clean_steps(run)[:_STEPS]:
-            samples += samples_of(rank_program(run, rank, step), pauses)
+            program = rank_program(run, rank, step)
+            samples += samples_of(program, {**pauses, **recording_gaps(rank.linked, program)})
     return samples

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import InputError
+from stepsight.overheads.recording import recording_gaps
 from stepsight.prediction.summary import naive_us
 from stepsight.simulate.timeline import Timeline
-from stepsight.trace.job import collective_waiting, typical_step
+from stepsight.trace.job import collective_waiting, rank_program, typical_step
 from stepsight.trace.operator_kernels import Agreement, check_operators
 from stepsight.trace.platforms import guess_platform
 from stepsight.trace.prediction import INDIVIDUAL, PACED, SHARED, simulate_trace
@@ -26,6 +27,8 @@ _UNNAMED_GPU = "V100-SXM2-16G"
 """Traces from before deviceProperties: the ones here say V100 in their folder's name."""
 DLRM_TARGET, TRANSFORMER_TARGET, REPLAY_TARGET, SHARED_POINTS = 0.0521, 0.03, 0.02, 0.022
 CORRELATION_TARGET, LINK_TARGET, MAP_TARGET = 0.95, 0.99, 0.95
+_MUCH_RECORDING = 0.1
+"""Share of the step from which the profiler's own gaps make it another step than the program's."""
 
 
 @dataclass(slots=True)
@@ -42,9 +45,16 @@ class Row:
     shared: float = float("nan")
     paced: float = float("nan")
     blind: float = float("nan")
+    recording: float = 0.0
+    """What the profiler spent on arguments it cannot record, in µs a step."""
     link_rate: float = 1.0
     waiting: tuple[float, float] | None = None
     agreement: Agreement = field(default_factory=Agreement)
+
+    @property
+    def is_recorders(self) -> bool:
+        """Whether its measured step is in good part the profiler's, which no other workload can tell."""
+        return self.recording > _MUCH_RECORDING * self.measured
 
     def line(self) -> str:
         """The row in words."""
@@ -76,13 +86,19 @@ def _row(scored: ScoredRun) -> Row:
     predicted = simulate_trace(run, platform, overheads=INDIVIDUAL)
     row = Row(
         scored.name, scored.kind, scored.measured_us, replay.step_us, predicted.step_us, naive_us(predicted),
-        scored.left_out, link_rate=min(r.linked.link_rate for r in run.ranks),
+        scored.left_out, recording=_recording_us(run), link_rate=min(r.linked.link_rate for r in run.ranks),
     )  # fmt: skip
     for rank in run.ranks[:1]:
         row.agreement.add(check_operators(rank.linked))
     if len(run.ranks) == run.world_size > 1:
         row.waiting = waiting_correlation(run, replay)
     return row
+
+
+def _recording_us(run: TraceRun) -> float:
+    """Of the rank that has most of it: gaps of a step in which the profiler worked for itself."""
+    step = typical_step(run)
+    return max(sum(recording_gaps(r.linked, rank_program(run, r, step)).values()) for r in run.ranks)
 
 
 def _platform(run: TraceRun) -> str | None:
@@ -155,17 +171,27 @@ def _of_kind(kind: str, rows: list[Row], target: float | None) -> list[Score]:
 def _shared(kind: str, rows: list[Row]) -> list[Score]:
     """Host times from others, each line beside individual ones on the same rows."""
     siblings = [r for r in rows if np.isfinite(r.shared)]
+    slowed = [r for r in siblings if r.is_recorders]
     board = []
-    if siblings:
-        score = _errors(f"{kind}, shared overheads", siblings, "shared", None, "")
-        alone = _errors("", siblings, "individual", None, "").gmae
-        where = f"host times from other workloads of the host; individual on these rows {alone:.1%}"
-        target = f"GMAE ≤ individual + {SHARED_POINTS:.1%}"
-        board.append(replace(score, rows_used=where, target=target, met=score.gmae <= alone + SHARED_POINTS))
+    if len(siblings) > len(slowed):
+        board.append(_beside_individual(kind, [r for r in siblings if not r.is_recorders]))
+    if slowed:
+        named = "; ".join(f"{r.name}: {r.recording / 1e3:.0f} ms a step" for r in slowed)
+        whole = _beside_individual(kind, siblings)
+        said = f"{whole.rows_used}, those included that the profiler slowed ({named})"
+        board.append(replace(whole, name=f"{whole.name}, slowed too", rows_used=said, target="", met=None))
     pace = "host times from other hosts, at the pace of the run's other steps or ranks (three numbers)"
     board.append(_errors(f"{kind}, other hosts at its pace", rows, "paced", None, pace))
     board.append(_errors(f"{kind}, other hosts", rows, "blind", None, "host times from other hosts alone"))
     return board
+
+
+def _beside_individual(kind: str, rows: list[Row]) -> Score:
+    score = _errors(f"{kind}, shared overheads", rows, "shared", None, "")
+    alone = _errors("", rows, "individual", None, "").gmae
+    where = f"host times from other workloads of the host; individual on these rows {alone:.1%}"
+    target = f"GMAE ≤ individual + {SHARED_POINTS:.1%}"
+    return replace(score, rows_used=where, target=target, met=score.gmae <= alone + SHARED_POINTS)
 
 
 def _errors(name: str, rows: list[Row], part: str, target: float | None, where: str) -> Score:
