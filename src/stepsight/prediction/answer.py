@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepsight.platform.load import Platform
-from stepsight.prediction.sensitivity import Sensitivity, sensitivities
+from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivities
 from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
@@ -81,14 +81,14 @@ class Prediction:
 def predict_job(
     job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
     steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
-    notes: Iterable[str] = (),
+    notes: Iterable[str] = (), host_spread: float = HOST_SPREAD,
 ) -> Prediction:  # fmt: skip
-    """Predict one step of a job on a platform."""
+    """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off."""
     platform = platform.with_ranks(job.ranks)
     priced = price(job, platform, replay)
     timeline = run(priced, platform, steps=steps)
     ranks, breakdown = summarise(timeline)
-    sensitive = sensitivities(timeline, platform, steps=steps)
+    sensitive = sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
     sigma = np.sqrt(METHOD_SPREAD**2 + sum(s.step_spread**2 for s in sensitive))
     factor = float(np.exp(INTERVAL_SIGMAS * sigma))
     said = [f"{name}: {note}" for name, note in priced.notes.items()]

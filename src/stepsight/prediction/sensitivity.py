@@ -36,7 +36,9 @@ class Sensitivity:
     step_spread: float
 
 
-def sensitivities(timeline: Timeline, platform: Platform, *, steps: int) -> tuple[Sensitivity, ...]:
+def sensitivities(
+    timeline: Timeline, platform: Platform, *, steps: int, host_spread: float = HOST_SPREAD
+) -> tuple[Sensitivity, ...]:
     """One entry per category and one for the host, those that matter most first."""
     lanes = timeline.priced.lanes
     names = [*sorted({name for lane in lanes for name in lane.category}), HOST]
@@ -46,7 +48,7 @@ def sensitivities(timeline: Timeline, platform: Platform, *, steps: int) -> tupl
     answers: list[float] = []
     asked = [("", ""), *questions]
     for lo in range(0, len(asked), at_once):
-        times = [_scaled(timeline, i, asked[lo : lo + at_once]) for i in range(len(lanes))]
+        times = [_scaled(timeline, i, asked[lo : lo + at_once], host_spread) for i in range(len(lanes))]
         answers += step_times(timeline.priced, platform, times, steps=steps).tolist()
     base = answers[0]
     found = [
@@ -56,7 +58,7 @@ def sensitivities(timeline: Timeline, platform: Platform, *, steps: int) -> tupl
     return tuple(sorted(found, key=lambda s: s.if_free_us))
 
 
-def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]]) -> Priced:
+def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], host_spread: float) -> Priced:
     """The lane's times with one configuration a question."""
     priced, stretched = timeline.priced.lanes[lane], timeline.stretched[lane]
     names = np.array(priced.category)
@@ -65,7 +67,7 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]]) -> 
     host: FloatArray = np.repeat(stretched.host_us, len(questions), axis=1)
     for c, (name, kind) in enumerate(questions):
         if name == HOST:
-            host[:, c] *= 0.0 if kind == "free" else np.exp(HOST_SPREAD)
+            host[:, c] *= 0.0 if kind == "free" else np.exp(host_spread)
         elif name:
             chosen = names == name
             factor = np.zeros_like(slow) if kind == "free" else slow

@@ -12,6 +12,7 @@ from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.tape import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
+from stepsight.workload.program import Kernel
 
 EXPOSED = "exposed_communication"
 WAITING = "waiting_for_ranks"
@@ -52,10 +53,14 @@ class Unmodelled:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Share of all device time by source, and what has no fitted model, longest first."""
+    """Share of all device time by source, and what has no fitted model, longest first.
+
+    ``guessed_sizes`` is the share of kernels whose sizes a trace did not record.
+    """
 
     share_by_source: Mapping[str, float]
     without_model: tuple[Unmodelled, ...]
+    guessed_sizes: float = 0.0
 
 
 def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, float]]:
@@ -144,6 +149,7 @@ def coverage(timeline: Timeline) -> Coverage:
     """What the prediction rests on, weighted by device time."""
     by_source: dict[str, float] = {}
     unmodelled: dict[tuple[str, str, str], float] = {}
+    guessed = 0.0
     for lane in timeline.priced.lanes:
         time = np.broadcast_to(lane.times.device_us[:, 0, :], lane.source.shape)
         for source in Source:
@@ -151,12 +157,21 @@ def coverage(timeline: Timeline) -> Coverage:
             if us:
                 by_source[source.label] = by_source.get(source.label, 0.0) + us
         _collect(timeline, lane.lane.program_of_rank[0], lane.source, time, unmodelled)
+        guessed += _guessed_us(timeline, lane.lane.program_of_rank[0], lane.source, time)
     total = sum(by_source.values()) or 1.0
     listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
     return Coverage(
         {name: us / total for name, us in sorted(by_source.items(), key=lambda item: -item[1])},
         tuple(Unmodelled(*names, us) for names, us in listed),
+        guessed / total,
     )
+
+
+def _guessed_us(timeline: Timeline, program: int, source: np.ndarray, time: FloatArray) -> float:
+    """Device time of kernels whose sizes were guessed, unless the trace itself gave their times."""
+    items = (i for op in timeline.priced.job.programs[program].ops for i in launches_of(op))
+    guessed = np.array([isinstance(i, Kernel) and i.size_spread > 0 for i in items], dtype=bool)
+    return float(time[guessed][source[guessed] != Source.TRACE].sum())
 
 
 def _collect(

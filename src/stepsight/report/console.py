@@ -106,7 +106,9 @@ def _memory(p: Prediction, console: Console) -> None:
 
 def _trust(p: Prediction, console: Console) -> None:
     shares = ", ".join(f"{name} {share(s)}" for name, s in p.coverage.share_by_source.items())
-    console.print(f"rests on: {shares} of device time")
+    guessed = p.coverage.guessed_sizes
+    sizes = f"; sizes guessed for {share(guessed)}" if guessed > 0 else ""
+    console.print(f"rests on: {shares} of device time{sizes}")
     if p.coverage.without_model:
         names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])
         more = len(p.coverage.without_model) - 4

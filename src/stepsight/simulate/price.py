@@ -8,7 +8,7 @@ it rests on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,6 +110,8 @@ class _Book:
         estimates = self.platform.kernels.estimate(kernels)
         for position, note in estimates.notes.items():
             self.notes.setdefault(kernels[position].name or kernels[position].family, note)
+        unsure = np.array([k.size_spread for k in kernels])
+        estimates = replace(estimates, spread=np.hypot(estimates.spread, unsure))
         if "kernels" not in self.replayed:
             return estimates
         seen = np.array([np.nan if k.measured_us is None else k.measured_us for k in kernels])

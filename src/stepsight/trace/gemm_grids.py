@@ -17,6 +17,7 @@ from stepsight.trace.launch_grid import (
     TILE,
     elements_by_grid,
     elements_per_block,
+    grid_blocks,
     is_elementwise,
 )
 from stepsight.trace.launches import NO_OP, Launch
@@ -24,6 +25,8 @@ from stepsight.trace.link import LinkedTrace
 from stepsight.trace.persistent_gemms import is_compiled, persistent_sizes
 from stepsight.workload.program import Kernel
 
+BY_GRID = "by grid"
+"""The name of a product whose sides are its grid's."""
 _UNKNOWN_K = 1024
 """Where not even a gradient shows the reduced size: a common hidden size."""
 _NEIGHBOURS = 3
@@ -58,7 +61,7 @@ def grid_of(event: Event) -> GemmGrid | None:
     tile = TILE.search(event.name)
     if not (tile and GEMM.search(event.name) and event.grid()):
         return None
-    x, y, z = (*event.grid(), 1, 1, 1)[:3]
+    x, y, z = grid_blocks(event)
     tile_m, tile_n = int(tile[1]), int(tile[2])
     return GemmGrid(Side(x * tile_m, tile_m), Side(y * tile_n, tile_n), z)
 
@@ -75,7 +78,7 @@ def gemm_by_grid(linked: LinkedTrace, launch: Launch, grid: GemmGrid, dtype: str
     batch = grid.depth if _is_batched(linked, launch) else 1
     k = known.reduced_size(linked, launch, grid)
     across, down = known.tightest(linked, launch, grid.across), known.tightest(linked, launch, grid.down)
-    return Kernel.of("gemm", dtype, name="by grid", batch=batch, m=down, n=across, k=k)
+    return Kernel.of("gemm", dtype, name=BY_GRID, batch=batch, m=down, n=across, k=k)
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from stepsight.trace.gemm_grids import gemm_by_grid, grid_of
 from stepsight.trace.launch_grid import GEMM, elements_by_grid
 from stepsight.trace.launches import Launch
 from stepsight.trace.link import LinkedTrace
+from stepsight.trace.named_sizes import attention_by_name, row_length, softmax_by_name
 from stepsight.trace.persistent_gemms import row_width
 from stepsight.workload.program import Kernel
 
@@ -66,8 +67,14 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
     if "reduce_kernel" in event.name:
         return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
+    named = softmax_by_name(event, dtype, name) or attention_by_name(event, dtype, name)
+    if named:
+        return named
     for word, family in _ROW_KERNELS:
         if word in event.name and not event.name.startswith("triton"):
+            length = row_length(linked, launch)
+            if length:
+                return Kernel.of(family, dtype, name=name, rows=prod(event.grid() or (1,)), cols=length)
             return Kernel.of(family, dtype, name=name, rows=max(elements / 128, 1), cols=128)
     if "dropout_kernel" in event.name:
         return Kernel.of("dropout", dtype, name=name, elements=4 * elements)

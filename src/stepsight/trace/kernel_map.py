@@ -24,6 +24,7 @@ from stepsight.trace.matmul_map import (
     gemm_by_scalars,
     gemm_kernel,
 )
+from stepsight.trace.size_spread import size_spread
 from stepsight.trace.tensors import tensors_of
 from stepsight.trace.vector_map import vector_kernel
 from stepsight.workload.program import Kernel
@@ -45,9 +46,12 @@ def kernel_of(linked: LinkedTrace, launch: Launch, event: Event, stream: str) ->
     mapped = _copy(event)
     if mapped is None and op is not None:
         mapped = _share_of(linked, launch, _by_operator(linked, launch, op, event))
-    mapped = mapped or sized_by_grid(linked, launch, op, event)
+    unsure = 0.0
+    if mapped is None:
+        mapped = sized_by_grid(linked, launch, op, event)
+        unsure = size_spread(mapped, event)
     name = mapped.name or short_name(event.name)
-    return Kernel(mapped.family, mapped.dims, mapped.dtype, stream, name, mapped.lookup, event.dur)
+    return Kernel(mapped.family, mapped.dims, mapped.dtype, stream, name, mapped.lookup, event.dur, unsure)
 
 
 def _share_of(linked: LinkedTrace, launch: Launch, mapped: Mapped) -> Mapped:

@@ -8,13 +8,24 @@ from math import prod
 from stepsight.trace.events import Event
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|xmma", re.IGNORECASE)
-TILE = re.compile(r"(?<![a-zA-Z\d])(\d{2,3})x(\d{2,3})(?!\d)")
+TILE = re.compile(r"(?:tilesize|(?<![a-zA-Z\d]))(\d{2,3})x(\d{2,3})(?!\d)")
+_WORK_ITEMS = re.compile(r"^(Cijk|igemm|batched_transpose|SubTensorOp|MIOpen|miopen)")
+"""Kernels of AMD's libraries: their traces give the grid in work items, not in blocks."""
 _WORK_PER_BLOCK = re.compile(r"elementwise_kernel<(\d+),\s*(\d+)")
 
 
 def elements_by_grid(event: Event) -> float:
     """Elements that a kernel's grid covers."""
-    return float(prod(event.grid() or (1,))) * elements_per_block(event)
+    return float(prod(grid_blocks(event))) * elements_per_block(event)
+
+
+def grid_blocks(event: Event) -> tuple[int, int, int]:
+    """Blocks in each direction."""
+    blocks = (*event.grid(), 1, 1, 1)[:3]
+    if _WORK_ITEMS.match(event.name):
+        threads = (*event.block(), 1, 1, 1)[:3]
+        blocks = tuple(max(b // max(t, 1), 1) for b, t in zip(blocks, threads, strict=True))
+    return blocks[0], blocks[1], blocks[2]
 
 
 def elements_per_block(event: Event) -> float:

@@ -14,6 +14,7 @@ from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
+from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.caveats import caveats
@@ -34,6 +35,11 @@ from stepsight.workload.program import Job
 INDIVIDUAL, SHARED, PACED, TRACED = "individual", "shared", "paced", "traced"
 """Whose host times: other steps' or ranks' of the run; other workloads'; other workloads' at the pace
 of the run's other steps or ranks; the step's own."""
+INDIVIDUAL_SPREAD = 0.05
+"""Host time of a step by the run's other steps or ranks against what it took: 0.048, the root mean square
+over the 19 training runs of docs/accuracy.md (0.01 to 0.11 a run)."""
+HOST_SPREADS = {TRACED: 0.0, INDIVIDUAL: INDIVIDUAL_SPREAD}
+"""How far host times may be off by whose they are; other workloads' as far as any table's."""
 PREFIX = "platform."
 
 
@@ -102,6 +108,7 @@ class TracedStep:
     platform: Platform
     taken: tuple[str, ...]
     notes: tuple[str, ...]
+    host_spread: float = HOST_SPREAD
 
     @property
     def steps(self) -> int:
@@ -133,7 +140,7 @@ def traced_step(
     if "kernels" not in taken:
         notes += caveats(run, typical_step(run) if step is None else step)
     notes += [w for w in run.warnings if "stand-ins" not in w]
-    return TracedStep(run, job, chosen, taken, tuple(notes))
+    return TracedStep(run, job, chosen, taken, tuple(notes), HOST_SPREADS.get(whose, HOST_SPREAD))
 
 
 def predict_trace(
@@ -156,7 +163,7 @@ def predict_step(made: TracedStep) -> Prediction:
     """Predict a traced step that is ready, as recorded or changed by a what-if."""
     return predict_job(
         made.job, made.platform, workload=_name(made.run), replay=made.taken, steps=made.steps,
-        measured_us=measured_step_us(made.run), notes=made.notes,
+        measured_us=measured_step_us(made.run), notes=made.notes, host_spread=made.host_spread,
     )  # fmt: skip
 
 

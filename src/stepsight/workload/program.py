@@ -44,7 +44,8 @@ class Kernel:
 
     ``dtype`` is the type the kernel computes in (``tf32`` for tensor cores on fp32 data).
     ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
-    ``measured_us`` is the duration a trace showed; only replay looks at it.
+    ``measured_us`` is the duration a trace showed; only replay looks at it. ``size_spread`` is how far,
+    as a standard deviation of ln(time), sizes that had to be guessed put the time in doubt.
     """
 
     family: str
@@ -54,6 +55,7 @@ class Kernel:
     name: str = ""
     lookup: Lookup | None = None
     measured_us: float | None = None
+    size_spread: float = 0.0
 
     @classmethod
     def of(

@@ -1,0 +1,56 @@
+"""Guessed sizes put a time in doubt: kernel by kernel, in the interval, and in what is said."""
+
+from __future__ import annotations
+
+from stepsight.trace.kernel_map import kernel_of
+from stepsight.trace.prediction import INDIVIDUAL, SHARED, predict_trace, traced_step
+from stepsight.trace.size_spread import COUNTED, PRODUCT, UNKNOWN
+from tests.trace.making import Made, made_run, two_step_training
+
+
+def spread(kernel: str, dims: list[list[int]] | None = None) -> float:
+    made = Made()
+    made.op("aten::relu", 0, 40, dims)
+    made.launch(5, 5, kernel, 12, 20, grid=[640, 4, 1], block=[128, 1, 1])
+    linked = made.linked()
+    return kernel_of(linked, linked.launches[0], linked.launches[0].gpu[0], "compute").size_spread
+
+
+def shaped_training(*, shapes: bool) -> Made:
+    """Three steps that the GPU bounds: one product of 4096 × 4096 × 1024 each."""
+    made = Made()
+    for number in range(3):
+        at = 2000.0 * number
+        made.step(number, at, 1900)
+        made.op("aten::mm", at + 1, 20, [[4096, 1024], [1024, 4096]] if shapes else None)
+        made.launch(at + 5, 8, "volta_sgemm_128x64_tn", at + 20, 1900, grid=[32, 64, 1], block=[128, 1, 1])
+    return made
+
+
+def test_recorded_sizes_are_sure():
+    assert spread("vectorized_elementwise_kernel<4, relu>", [[640 * 512]]) == 0.0
+
+
+def test_the_less_a_kernel_shows_the_wider_its_time():
+    assert spread("vectorized_elementwise_kernel<4, relu>") == COUNTED
+    assert spread("volta_sgemm_128x64_tn") == PRODUCT
+    assert spread("some_fused_thing") == UNKNOWN
+    assert COUNTED < PRODUCT < UNKNOWN
+
+
+def test_guessed_sizes_widen_the_interval_and_show_in_the_coverage():
+    sure, guessed = (predict_trace(made_run(shaped_training(shapes=s))) for s in (True, False))
+    assert sure.coverage.guessed_sizes == 0.0
+    assert guessed.coverage.guessed_sizes == 1.0
+    assert guessed.high_us / guessed.low_us > 2 * sure.high_us / sure.low_us
+
+
+def test_a_replay_is_sure_of_its_times():
+    replayed = predict_trace(made_run(shaped_training(shapes=False)), replay=True)
+    assert replayed.coverage.guessed_sizes == 0.0
+
+
+def test_a_runs_own_host_times_are_surer_than_other_workloads():
+    run = made_run(two_step_training())
+    own, others = (traced_step(run, overheads=whose).host_spread for whose in (INDIVIDUAL, SHARED))
+    assert own < others
