@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from stepsight.kernels.embedding.cpu import work
+from stepsight.kernels.embedding.cpu_work import work
 from stepsight.kernels.embedding.fit_gpu import fit_coefficients, predict
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup

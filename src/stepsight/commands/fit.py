@@ -8,7 +8,7 @@ import click
 
 SUBCOMMANDS = {
     "kernels": ("stepsight.kernels.fit.command", "Kernel models, from the measured kernel tables."),
-    "embedding": ("stepsight.kernels.embedding.fit_command", "Lookups on GPUs, from measured kernels."),
+    "embedding": ("stepsight.kernels.embedding.fit_command", "Lookups on GPUs, or a CPU's from --samples."),
     "collectives": ("stepsight.collectives.fit", "Collective curves, from nccl-tests style tables."),
     "overheads": ("stepsight.overheads.fit", "Host overheads by operator and era, from studies and traces."),
 }

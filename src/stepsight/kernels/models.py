@@ -33,7 +33,6 @@ from stepsight.workload.program import Kernel
 
 EMBEDDING_FAMILIES = frozenset({"embedding", "embedding_backward"})
 STREAMS_FILE = "streams.json"
-LOOKUPS_FILE = "embedding.json"
 FAR_OUTSIDE = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
 
@@ -73,8 +72,7 @@ class KernelModels:
         models = cls.for_gpu(spec)
         if (folder / "kernels" / MEASURED_FILE).is_file():
             models.measured = MeasuredKernels.load(folder)
-        if (folder / LOOKUPS_FILE).is_file():
-            models._embedding = _lookups(folder)
+        models._embedding = _lookups(folder)
         return models
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
@@ -211,7 +209,9 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
     return [("bmm", everything[many]), ("linear", everything[~many])]
 
 
-def _lookups(folder: Path) -> Estimator:
-    from stepsight.kernels.embedding.measured import MeasuredLookups
+def _lookups(folder: Path) -> Estimator | None:
+    """The lookups that were measured for a platform, by operator."""
+    from stepsight.kernels.embedding.calibrated import CalibratedLookups
 
-    return MeasuredLookups.load(folder)
+    lookups = CalibratedLookups.load(folder)
+    return lookups if lookups.models else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -12,7 +13,9 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.fit_gpu import MeasuredKernel, predict, predict_left_out
 from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM
 from stepsight.kernels.embedding.lru import lru_hit_rate
+from stepsight.kernels.embedding.operators import FBGEMM_OPTIMIZERS
 from stepsight.kernels.embedding.sampling import draw_indices
 from stepsight.validate.embedding_points import DDP, DEFAULT, MLPERF, POINTS, measured_kernels
 from stepsight.validate.score import Score
@@ -81,7 +84,7 @@ def hit_rate_score() -> Score:
     )  # fmt: skip
 
 
-def measure_here(seconds: float, path: Path, seed: int) -> None:
+def measure_here(seconds: float, path: Path, seed: int, operator: str, optimizer: str) -> None:
     """Measure random lookups on this CPU for so long, in `PASSES` passes, and write them to ``path``."""
     import torch
 
@@ -90,12 +93,15 @@ def measure_here(seconds: float, path: Path, seed: int) -> None:
     from stepsight.kernels.embedding.microbench import LookupSample, measure_lookups
     from stepsight.kernels.embedding.random_lookups import MOST_VALUES, random_lookups
     from stepsight.kernels.embedding.samples import write_samples
+    from stepsight.kernels.embedding.traffic import optimizer_state
 
-    lookups, rng = random_lookups(140, 4, seed), np.random.default_rng(seed)
+    drawn, rng = random_lookups(140, 4, seed), np.random.default_rng(seed)
+    lookups = [replace(lookup, operator=operator, optimizer=optimizer) for lookup in drawn]
+    values = round(MOST_VALUES * (1 + max(optimizer_state(optimizer))))
     chosen = rng.permutation(len(lookups))
     started, times = time.monotonic(), dict[int, list[FloatArray]]()
     for number in range(PASSES):
-        memory, done = torch.zeros(MOST_VALUES), list[int]()
+        memory, done = torch.zeros(values), list[int]()
         for first in range(0, len(chosen), LOOKUPS_TOGETHER):
             if time.monotonic() > started + seconds * (number + 1) / PASSES:
                 break
@@ -118,6 +124,10 @@ def measure_here(seconds: float, path: Path, seed: int) -> None:
               help="Sources left out of the fit, or every row (of a folder that it never saw).")  # fmt: skip
 @click.option("--samples", type=click.Path(path_type=Path), help="Lookups measured on a CPU, to score too.")
 @click.option("--measure", type=float, metavar="SECONDS", help="Measure this CPU first, into --samples.")
+@click.option("--operator", type=click.Choice([EMBEDDING_BAG, FBGEMM]), default=EMBEDDING_BAG,
+              show_default=True, help="What --measure looks up with; fbgemm: fbgemm-gpu-cpu.")  # fmt: skip
+@click.option("--optimizer", type=click.Choice(list(FBGEMM_OPTIMIZERS)), default="sgd",
+              show_default=True, help="Of the fbgemm operator's fused update.")  # fmt: skip
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the lookups that are measured.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Picture of the CPU's held-out lookups (.png).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -126,6 +136,8 @@ def command(
     rows: str,
     samples: Path | None,
     measure: float | None,
+    operator: str,
+    optimizer: str,
     seed: int,
     plot: Path | None,
     as_json: bool,
@@ -135,8 +147,10 @@ def command(
 
     if (measure or plot) and samples is None:
         raise click.UsageError("--measure and --plot need --samples FILE")
+    if operator != FBGEMM and optimizer != "sgd":
+        raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
     if measure and samples is not None:
-        measure_here(measure, samples, seed)
+        measure_here(measure, samples, seed, operator, optimizer)
     lines: list[Score] = []
     if samples is not None:
         from stepsight.kernels.embedding.samples import read_samples

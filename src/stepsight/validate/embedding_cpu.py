@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import StepsightError
-from stepsight.estimate import FloatArray, IntArray
+from stepsight.estimate import FloatArray
+from stepsight.kernels.embedding.fit_cpu import fit_samples, operator_of, table_sets
 from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import TableLookup
-from stepsight.kernels.embedding.measured import MeasuredLookups
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, Lookup, TableLookup
 from stepsight.kernels.embedding.microbench import PHASES, LookupSample
 from stepsight.validate.score import Score, gmae
 
@@ -31,20 +31,6 @@ class HeldOut:
     measured: dict[str, FloatArray]
 
 
-def table_sets(samples: Sequence[LookupSample]) -> IntArray:
-    """Which samples look up the same tables (whatever the batch): a number for each."""
-    numbers: dict[tuple[tuple[object, ...], ...], int] = {}
-    return np.array(
-        [
-            numbers.setdefault(
-                tuple((t.rows, t.dim, t.pooling, t.indices) for t in s.lookup.tables), len(numbers)
-            )
-            for s in samples
-        ],
-        dtype=np.int64,
-    )  # fmt: skip
-
-
 def without_distribution(table: TableLookup) -> TableLookup:
     """The same table as a model sees it that does not know which rows are asked for."""
     return replace(table, indices=IndexDistribution.uniform())
@@ -58,24 +44,16 @@ def held_out(samples: Sequence[LookupSample], caches: Sequence[float], *, blind:
         np.random.default_rng(SPLIT_SEED).permutation(numbers)[: max(len(numbers) // HELD_OUT, 1)].tolist()
     )
 
-    def seen(tables: Sequence[TableLookup]) -> list[TableLookup]:
-        return [without_distribution(t) for t in tables] if blind else list(tables)
+    def seen(lookup: Lookup) -> Lookup:
+        known = [without_distribution(t) if blind else t for t in lookup.tables]
+        return replace(lookup, tables=tuple(known))
 
-    inside = [(s, n) for s, n in zip(samples, sets.tolist(), strict=True) if n not in left]
+    inside = [s for s, n in zip(samples, sets.tolist(), strict=True) if n not in left]
     outside = [s for s, n in zip(samples, sets.tolist(), strict=True) if n in left]
-    times = np.concatenate([s.table_us() for s, _ in inside], axis=1)
-    model = MeasuredLookups.fit(
-        [t for s, _ in inside for t in seen(s.lookup.tables)],
-        {phase: times[i] for i, phase in enumerate(PHASES)},
-        caches=caches,
-        groups=[n for s, n in inside for _ in s.lookup.tables],
-    )
-
-    def lookup_us(phase: str, tables: list[TableLookup]) -> float:
-        return float(model.table_us(phase, tables).sum())
-
+    model = fit_samples(inside, caches, np.array([n for n in sets.tolist() if n not in left]), seen)
     predicted = {
-        phase: np.array([lookup_us(phase, seen(s.lookup.tables)) for s in outside]) for phase in PHASES
+        phase: np.array([model.lookup_us(phase, seen(s.lookup).tables, s.lookup.optimizer) for s in outside])
+        for phase in PHASES
     }
     totals = np.array([s.total_us() for s in outside])
     return HeldOut(predicted, {phase: totals[:, i] for i, phase in enumerate(PHASES)})
@@ -93,16 +71,18 @@ def cpu_scores(samples: Sequence[LookupSample], caches: Sequence[float]) -> list
         return []
     noise = repeat_error(samples)
     known, blind = held_out(samples, caches), held_out(samples, caches, blind=True)
+    operator = operator_of(samples)
+    named = "CPU" if operator == EMBEDDING_BAG else f"CPU {operator} {samples[0].lookup.optimizer}"
     used = f"20 % of {len(np.unique(table_sets(samples)))} table sets held out"
     scores = []
     for phase in PHASES:
         bar = max(BAR, noise[phase])
         scores.append(
-            Score.of("embedding", f"CPU {phase}", known.predicted[phase], known.measured[phase], used,
+            Score.of("embedding", f"{named} {phase}", known.predicted[phase], known.measured[phase], used,
                      gmae_target=bar, note=f"repeat error {noise[phase]:.1%}"),
         )  # fmt: skip
         scores.append(
-            Score.of("embedding", f"CPU {phase}, without the distribution", blind.predicted[phase],
+            Score.of("embedding", f"{named} {phase}, without the distribution", blind.predicted[phase],
                      blind.measured[phase], used),
         )  # fmt: skip
     return scores

@@ -9,7 +9,7 @@ import pytest
 
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Source
-from stepsight.kernels.embedding.cpu import work
+from stepsight.kernels.embedding.cpu_work import work
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.kernels.embedding.measured import FORMAT, MeasuredLookups

@@ -28,7 +28,7 @@ def test_every_phase_and_table_is_timed_in_every_repeat() -> None:
     (sample,) = measure_lookups([SMALL], repeats=2)
     assert sample.times_us.shape == (1, 2, 2, 2)
     assert np.all(sample.times_us > 0)
-    np.testing.assert_allclose(sample.total_us(), sample.table_us().sum(axis=1))
+    np.testing.assert_allclose(sample.total_us(), sample.call_us().sum(axis=1))
 
 
 def test_a_lookup_takes_its_least_repeat_and_the_mean_of_its_passes() -> None:
@@ -36,7 +36,7 @@ def test_a_lookup_takes_its_least_repeat_and_the_mean_of_its_passes() -> None:
     passes = [[f + b for f, b in zip(forward, backward, strict=True)]] * 2
     passes[1] = [[[7.0, 1.0], [8.0, 8.0]]] * 2
     sample = LookupSample(SMALL, np.array(passes))
-    np.testing.assert_allclose(sample.table_us(), [[5.0, 1.0], [8.0, 8.0]])
+    np.testing.assert_allclose(sample.call_us(), [[5.0, 1.0], [8.0, 8.0]])
     np.testing.assert_allclose(sample.of_pass(1).total_us(), [8.0, 16.0])
 
 

@@ -1,4 +1,4 @@
-"""``stepsight fit embedding``: the lookup model's coefficients for GPUs, again, from measured kernels."""
+"""``stepsight fit embedding``: the lookup model again, of GPUs from kernels or of a CPU from samples."""
 
 from __future__ import annotations
 
@@ -42,15 +42,61 @@ def fitted_record(points: Sequence[MeasuredKernel]) -> dict[str, Any]:
     }
 
 
+def fit_operator(paths: Sequence[Path], folder: Path) -> dict[str, Any]:
+    """Fit the samples' operator, write its model into a platform's folder, and say what was fitted."""
+    from stepsight.kernels.embedding.fit_cpu import fit_samples, table_sets
+    from stepsight.kernels.embedding.samples import read_samples
+
+    read = [read_samples(path) for path in paths]
+    samples = [sample for some, _ in read for sample in some]
+    model = fit_samples(samples, read[0][1], table_sets(samples))
+    path = model.save(folder)
+    return {
+        "operator": model.operator,
+        "samples": len(samples),
+        "phases": {
+            name: {"start_us": round(phase.start_us, 2), "spread": round(phase.spread, 4)}
+            for name, phase in model.phases.items()
+        },
+        "written": str(path),
+    }
+
+
+def _show_operator(record: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        from stepsight.report.document import to_json
+
+        click.echo(to_json(record))
+        return
+    click.echo(f"{record['operator']}: {record['samples']} lookups")
+    for name, phase in record["phases"].items():
+        click.echo(f"{name:24s} calls missed by {phase['spread']:.1%} when left out of the fit")
+    click.echo(f"written to {record['written']}")
+
+
 @click.command("embedding")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--out", type=click.Path(path_type=Path), default=SHIPPED, help="Where to write them.")
+@click.option("--samples", type=click.Path(path_type=Path), multiple=True,
+              help="Lookups measured on a CPU by validate embedding: fit those instead.")  # fmt: skip
+@click.option("--platform", "folder", type=click.Path(path_type=Path, exists=True, file_okay=False),
+              help="With --samples: the calibrated folder that gets the operator's model.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(data: Path | None, out: Path, as_json: bool) -> None:
-    """Fit the lookup model's coefficients for GPUs and print their error by source."""
+def command(
+    data: Path | None, out: Path, samples: tuple[Path, ...], folder: Path | None, as_json: bool
+) -> None:
+    """Fit the lookup model's coefficients for GPUs and print their error by source.
+
+    With --samples: fit a CPU's lookups with the operator that they were measured with, into a platform.
+    """
     from stepsight.report.document import to_json
     from stepsight.validate.embedding_points import measured_kernels
 
+    if bool(samples) != (folder is not None):
+        raise click.UsageError("--samples and --platform go together")
+    if folder is not None:
+        _show_operator(fit_operator(samples, folder), as_json)
+        return
     record = fitted_record(measured_kernels(data_folder(data)))
     out.write_text(to_json(record) + "\n", encoding="utf-8")
     if as_json:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from stepsight.kernels.embedding.indices import IndexDistribution
 
+EMBEDDING_BAG, FBGEMM = "embedding_bag", "fbgemm"
+"""Operators of a CPU: one torch call per table, or FBGEMM's table-batched one for all of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableLookup:
@@ -40,6 +43,7 @@ class Lookup:
     (the table-batched kernels of 2020). ``replayed``: the same batch has just gone through
     the caches, as in a micro-benchmark; in a training step they start cold. ``part``: the
     share of the whole that one kernel does, where a trace shows a backward as many.
+    ``operator``: what looks up on a CPU; empty for the one that its platform was calibrated with.
     """
 
     tables: tuple[TableLookup, ...]
@@ -48,3 +52,4 @@ class Lookup:
     sorted_update: bool = True
     replayed: bool = False
     part: float = 1.0
+    operator: str = ""

@@ -1,4 +1,4 @@
-"""Lookups timed from a machine's own measurements: one embedding-bag call per table.
+"""Lookups timed from a machine's own measurements of one operator.
 
 Tables that are looked up one after the other add up, so a search over plans does too.
 """
@@ -15,116 +15,146 @@ import numpy as np
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.embedding.caches import detect_caches
-from stepsight.kernels.embedding.cpu import PhaseModel, features, work
-from stepsight.kernels.embedding.fit import fit_phase
-from stepsight.kernels.embedding.lookup import TableLookup
+from stepsight.kernels.embedding.cpu import PhaseModel, features
+from stepsight.kernels.embedding.cpu_work import work
+from stepsight.kernels.embedding.fit import Calls, fit_phase
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM, TableLookup
 from stepsight.kernels.embedding.model import TableCosts
 from stepsight.workload.program import Kernel
 
-FILE = "embedding.json"
+FILES = {EMBEDDING_BAG: "embedding.json", FBGEMM: "embedding_fbgemm.json"}
+"""Where a platform's folder keeps the model of each operator."""
 PHASES = {"embedding": "forward", "embedding_backward": "backward"}
 ASSUMED_CACHES = (float(32 << 10), float(1 << 20), float(32 << 20))
 """Where the system does not tell: the first levels of common server processors."""
 FOLDS = 4
 FORMAT = 2
 """Counts up when the kinds of work or the features change: fitted rates then mean something else."""
+_REFIT = {
+    EMBEDDING_BAG: "run calibrate on this folder with --resume: its samples are kept and fitted anew",
+    FBGEMM: "fit its samples anew: stepsight fit embedding --samples FILE --platform FOLDER",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLookups:
-    """The embedding model of a calibrated platform, by phase.
+    """The embedding model of a calibrated platform for one operator, by phase.
 
     ``caches`` are the processor's data caches in bytes, nearest first. ``in_step`` is how much
-    longer the phase takes inside a step than in the benchmark.
+    longer the phase takes inside a step than in the benchmark. FBGEMM has other code for each
+    optimizer, so there "backward sgd" is a phase of its own.
     """
 
     caches: tuple[float, ...]
     phases: Mapping[str, PhaseModel]
     in_step: Mapping[str, float]
+    operator: str = EMBEDDING_BAG
 
     @classmethod
     def fit(
         cls, tables: Sequence[TableLookup], times_us: Mapping[str, FloatArray], *,
         caches: Sequence[float] | None = None, groups: Sequence[int] | None = None,
+        operator: str = EMBEDDING_BAG, optimizer: str = "sgd", calls: Calls | None = None,
     ) -> MeasuredLookups:  # fmt: skip
-        """From the times of single tables, by phase; ``groups`` names which of them are alike."""
+        """From the times of single tables, or of ``calls`` for many tables, by phase.
+
+        ``groups`` names which of the calls are alike.
+        """
         if not tables:
             raise StepsightError("no measured lookups to fit an embedding model from")
         levels = tuple(caches or detect_caches() or ASSUMED_CACHES)
-        folds = np.asarray(groups if groups is not None else range(len(tables)), dtype=np.int64) % FOLDS
-        phases = {
-            phase: fit_phase(*_seen(tables, levels, phase, "sgd"), np.asarray(times), folds)
-            for phase, times in times_us.items()
-        }
-        return cls(levels, phases, {})
+        phases = {}
+        for phase, times in times_us.items():
+            seen = work(tables, levels, phase, optimizer, operator), features(tables, levels)
+            folds = np.asarray(groups if groups is not None else range(len(times)), dtype=np.int64) % FOLDS
+            phases[_phase_name(phase, operator, optimizer)] = fit_phase(
+                *seen, np.asarray(times), folds, calls
+            )
+        return cls(levels, phases, {}, operator)
 
     def table_us(self, phase: str, tables: Sequence[TableLookup], optimizer: str = "sgd") -> FloatArray:
-        """Time of each table on its own."""
+        """Time of each table on its own, without the start of a call that serves many."""
         if not tables:
             return np.zeros(0)
-        taken = self.phases[phase].table_us(*_seen(tables, self.caches, phase, optimizer))
+        seen = work(tables, self.caches, phase, optimizer, self.operator), features(tables, self.caches)
+        taken = self._phase(phase, optimizer).table_us(*seen)
         return np.asarray(taken * self.in_step.get(phase, 1.0))
+
+    def lookup_us(self, phase: str, tables: Sequence[TableLookup], optimizer: str = "sgd") -> float:
+        """Time of all tables together."""
+        start_us = self._phase(phase, optimizer).start_us if tables else 0.0
+        return float(self.table_us(phase, tables, optimizer).sum() + start_us)
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
         times, spread = np.zeros(len(kernels)), np.zeros(len(kernels))
         for i, kernel in enumerate(kernels):
-            phase = PHASES.get(kernel.family)
-            if phase is None or kernel.lookup is None:
+            phase, lookup = PHASES.get(kernel.family), kernel.lookup
+            if phase is None or lookup is None:
                 raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
-            whole = self.table_us(phase, kernel.lookup.tables, kernel.lookup.optimizer).sum()
-            times[i] = whole * kernel.lookup.part
-            spread[i] = self.phases[phase].spread
+            times[i] = self.lookup_us(phase, lookup.tables, lookup.optimizer) * lookup.part
+            spread[i] = self._phase(phase, lookup.optimizer).spread
         source = np.full(len(kernels), int(Source.MEASURED))
         return Estimates(times, source, spread)
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
     ) -> TableCosts:
-        """Per-table times: nothing is fused here, so they add up as they are."""
-        return TableCosts(
-            self.table_us("forward", tables)[:, None], self.table_us("backward", tables, optimizer)[:, None]
-        )
+        """Per table: its time, the start of the call that it is part of, and one for itself."""
+        costs = []
+        for phase in PHASES.values():
+            start_us = np.full(len(tables), self._phase(phase, optimizer).start_us)
+            costs.append(
+                np.stack([self.table_us(phase, tables, optimizer), start_us, np.ones(len(tables))], 1)
+            )
+        return TableCosts(*costs)
 
     def forward_us(self, sums: FloatArray) -> FloatArray:
-        """The time of a rank whose tables' costs add up to ``sums``."""
-        return np.asarray(sums[..., 0])
+        """The time of a rank whose tables' costs add up to ``sums``: a call starts once for them all."""
+        return np.asarray(sums[..., 0] + sums[..., 1] / np.maximum(sums[..., 2], 1.0))
 
     def backward_us(self, sums: FloatArray) -> FloatArray:
-        return np.asarray(sums[..., 0])
+        return self.forward_us(sums)
 
-    def save(self, folder: Path) -> None:
-        """Write the platform folder's ``embedding.json``."""
+    def _phase(self, phase: str, optimizer: str) -> PhaseModel:
+        name = _phase_name(phase, self.operator, optimizer)
+        if name not in self.phases:
+            known = ", ".join(sorted(key.split()[1] for key in self.phases if key.startswith(f"{phase} ")))
+            raise InputError(
+                f"a {phase} with {self.operator} and {optimizer}",
+                f"was not measured for this platform (only {known})",
+                f"measure with --operator {self.operator} --optimizer {optimizer}, then fit the samples",
+            )
+        return self.phases[name]
+
+    def save(self, folder: Path) -> Path:
+        """Write the operator's file in a platform's folder."""
         content = {
             "format": FORMAT,
             "caches": list(self.caches),
             "in_step": dict(self.in_step),
             "phases": {phase: model.record() for phase, model in self.phases.items()},
         }
-        (folder / FILE).write_text(json.dumps(content) + "\n")
+        path = folder / FILES[self.operator]
+        path.write_text(json.dumps(content) + "\n")
+        return path
 
     @classmethod
-    def load(cls, folder: Path) -> MeasuredLookups:
+    def load(cls, folder: Path, operator: str = EMBEDDING_BAG) -> MeasuredLookups:
         """Read it back."""
-        path = folder / FILE
+        path = folder / FILES[operator]
         try:
             content = json.loads(path.read_text())
             if content.get("format") != FORMAT:
-                raise InputError(
-                    str(path),
-                    "was fitted by another version of stepsight",
-                    "run calibrate on this folder with --resume: its samples are kept and fitted anew",
-                )
+                raise InputError(str(path), "was fitted by another version of stepsight", _REFIT[operator])
             phases = {phase: PhaseModel.from_record(r) for phase, r in content["phases"].items()}
-            return cls(tuple(content["caches"]), phases, content["in_step"])
+            return cls(tuple(content["caches"]), phases, content["in_step"], operator)
         except FileNotFoundError:
             raise InputError(str(path), "is missing", "calibrate the platform again") from None
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(str(path), f"is damaged ({error})", "calibrate the platform again") from None
 
 
-def _seen(
-    tables: Sequence[TableLookup], caches: Sequence[float], phase: str, optimizer: str
-) -> tuple[FloatArray, FloatArray]:
-    """Work and features of a phase."""
-    return work(tables, caches, phase, optimizer), features(tables, caches)
+def _phase_name(phase: str, operator: str, optimizer: str) -> str:
+    """Of the phase's own code: FBGEMM's backward is written for each optimizer."""
+    return f"{phase} {optimizer}" if operator == FBGEMM and phase == "backward" else phase

@@ -1,27 +1,25 @@
-"""Measure a lookup here, on a CPU or a GPU, with one ``embedding_bag`` call per table.
+"""Measure a lookup here with an operator of `operators`: a forward, then a backward with its update.
 
-The operators are those that ``stepsight run`` trains with: a pooled forward per table, then a
-backward per table that scatters the scaled row gradients into the weights. Every table's own
-time is kept: their sum is the lookup's. Batches are fresh in every repeat, and the caches
-are swept before each phase, as the dense part of a training step does.
+Every call's own time is kept (a table's, or that of all tables at once): their sum is the
+lookup's. Batches are fresh in every repeat, and the caches are swept before each phase, as
+the dense part of a training step does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
 import numpy as np
 
-from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, Lookup, TableLookup
+from stepsight.kernels.embedding.operators import OPERATORS
 
 PHASES = ("forward", "backward")
-LEARNING_RATE = 1e-3
 _WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
 """A lookup of next to nothing, before what is timed."""
 _SWEEP_BYTES = 96 << 20
@@ -30,21 +28,22 @@ _SWEEP_BYTES = 96 << 20
 
 @dataclass(frozen=True, slots=True)
 class LookupSample:
-    """Repeated times of one lookup: ``times_us`` is passes × repeats × phases × tables.
+    """Repeated times of one lookup: ``times_us`` is passes × repeats × phases × calls.
 
+    A call is a table's, or one of all tables (`OPERATORS`).
     Every pass builds the tables anew: where memory comes to lie is part of the noise.
     """
 
     lookup: Lookup
     times_us: FloatArray
 
-    def table_us(self, quantile: float = 0.0) -> FloatArray:
-        """Phases × tables: the least over the repeats, the statistic that repeats best; mean over passes."""
+    def call_us(self, quantile: float = 0.0) -> FloatArray:
+        """Phases × calls: the least over the repeats, the statistic that repeats best; mean over passes."""
         return np.asarray(np.quantile(self.times_us, quantile, axis=1).mean(axis=0))
 
     def total_us(self, quantile: float = 0.0) -> FloatArray:
         """Per phase, over all tables."""
-        return np.asarray(self.table_us(quantile).sum(axis=1))
+        return np.asarray(self.call_us(quantile).sum(axis=1))
 
     def of_pass(self, number: int) -> LookupSample:
         """One pass alone."""
@@ -63,57 +62,39 @@ class LookupBench:
         # One thread's own time does not count what other programs take of the processor.
         self._clock_ns = thread_time_ns if torch.get_num_threads() == 1 else perf_counter_ns
         rng = np.random.default_rng(seed)
-        self._weights = list(self._make_weights(memory))
-        self._batches = [self._make_batch(rng, lookup) for _ in range(batches)]
-        self._warm = (torch.zeros(8, 16, device=self._device), self._make_batch(rng, _WARM)[0])
+        tables = OPERATORS[lookup.operator or EMBEDDING_BAG]
+        self._tables = tables(lookup, device, memory)
+        self._batches = [self._tables.batch(rng) for _ in range(batches)]
+        self._warm = tables(replace(_WARM, optimizer=lookup.optimizer), device)
+        self._warm_batch = self._warm.batch(rng)
 
     def run(self, repeat: int, sweep: Callable[[], object]) -> FloatArray:
-        """One forward and one backward with its update: µs of each phase and table."""
-        from stepsight.run.lookup import pooled, update_rows
-
-        inputs = self._batches[repeat % len(self._batches)]
-        warm_weight, warm_batch = self._warm
+        """One forward and one backward with its update: µs of each phase and call."""
+        tables, batch = self._tables, self._batches[repeat % len(self._batches)]
+        times = np.zeros((len(PHASES), tables.calls))
+        calls = tables.forward(batch)
         sweep()
-        pooled(warm_weight, warm_batch)  # the code is warm in a training loop, only the data is not
-        times = np.zeros((len(PHASES), len(self._weights)))
-        outputs = []
-        for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
-            start = self._now()
-            outputs.append(pooled(weight, table))
-            times[0, i] = self._since(start)
+        warm = [call() for call in self._warm.forward(self._warm_batch)]
+        outputs = [self._timed(call, times[0], i) for i, call in enumerate(calls)]
         sweep()
-        gradients = self._torch.cat(outputs, 1).split([w.shape[1] for w in self._weights], 1)
-        update_rows(warm_weight, warm_batch, pooled(warm_weight, warm_batch), LEARNING_RATE)
-        for i, (weight, table) in enumerate(zip(self._weights, inputs, strict=True)):
-            start = self._now()
-            update_rows(weight, table, gradients[i], LEARNING_RATE)
-            times[1, i] = self._since(start)
+        calls = tables.backward(batch, outputs)
+        # The code is warm in a training loop, only the data is not.
+        for call in self._warm.backward(self._warm_batch, warm):
+            call()
+        for i, call in enumerate(calls):
+            self._timed(call, times[1], i)
         return times
 
     @property
     def workspace_bytes(self) -> int:
-        """More than a run allocates: outputs, gradients, a table's expanded gradient and its sort."""
-        outputs = sum(t.batch * t.dim for t in self.lookup.tables) * 4
-        widest = max((t.lookups * (t.dim * 4 + 64) for t in self.lookup.tables), default=0.0)
-        return int(4 * outputs + 2 * widest)
+        """More than a run allocates."""
+        return self._tables.workspace_bytes
 
-    def _make_weights(self, memory: Any | None) -> Iterator[Any]:
-        used = 0
-        for table in self.lookup.tables:
-            size = table.rows * table.dim
-            if memory is None:
-                flat = self._torch.zeros(size, dtype=_torch_dtype(table.dtype), device=self._device)
-            elif used + size > memory.numel():
-                raise StepsightError(f"the lookup's tables need more than the {memory.numel()} values given")
-            else:
-                flat = memory[used : used + size]
-            used += size
-            yield flat.view(table.rows, table.dim)
-
-    def _make_batch(self, rng: np.random.Generator, lookup: Lookup) -> list[Any]:
-        from stepsight.run.lookup import TableBatch
-
-        return [TableBatch.sample(lookup, i, rng, str(self._device)) for i in range(len(lookup.tables))]
+    def _timed(self, call: Callable[[], Any], times_us: FloatArray, number: int) -> Any:
+        start = self._now()
+        result = call()
+        times_us[number] = self._since(start)
+        return result
 
     def _now(self) -> Any:
         if self._device.type == "cuda":
@@ -166,9 +147,3 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
             if repeat:
                 kept.append(measured)
     return [LookupSample(bench.lookup, np.array([kept])) for bench, kept in zip(benches, times, strict=True)]
-
-
-def _torch_dtype(name: str) -> Any:
-    import torch
-
-    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[name]

@@ -1,4 +1,4 @@
-"""Measured lookups in a file: what was looked up, and how long every table took in every repeat."""
+"""Measured lookups in a file: what was looked up, and how long every call took in every repeat."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class _Table(msgspec.Struct):
 class _Sample(msgspec.Struct):
     tables: list[_Table]
     times_us: list[list[list[list[float]]]]
+    optimizer: str = "sgd"
+    operator: str = ""
 
 
 class _File(msgspec.Struct):
@@ -43,6 +45,8 @@ def write_samples(path: Path, samples: Sequence[LookupSample], caches: Sequence[
                 for t in sample.lookup.tables
             ],
             np.round(sample.times_us, 2).tolist(),
+            sample.lookup.optimizer,
+            sample.lookup.operator,
         )
         for sample in samples
     ]
@@ -64,5 +68,6 @@ def read_samples(path: Path) -> tuple[list[LookupSample], tuple[float, ...]]:
             TableLookup(t.rows, t.dim, t.batch, t.pooling, IndexDistribution.parse(t.indices, where), t.dtype)
             for t in record.tables
         )
-        samples.append(LookupSample(Lookup(tables), np.array(record.times_us)))
+        lookup = Lookup(tables, record.optimizer, operator=record.operator)
+        samples.append(LookupSample(lookup, np.array(record.times_us)))
     return samples, tuple(file.caches)
