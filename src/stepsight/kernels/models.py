@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
 from stepsight.kernels.transfer import Choice, choose
 from stepsight.platform.spec import GpuSpec
 from stepsight.workload.program import Kernel
+
+if TYPE_CHECKING:
+    from stepsight.kernels.embedding.measured import MeasuredLookups
 
 EMBEDDING_FAMILIES = frozenset({"embedding", "embedding_backward"})
 STREAMS_FILE = "streams.json"
@@ -166,6 +169,12 @@ class KernelModels:
 
     def _stream(self) -> tuple[Streamed | None, bool]:
         return measured_stream(self.streams, self.spec)
+
+    def measured_lookups(self, operator: str) -> MeasuredLookups | None:
+        """Lookups with an operator as they were measured for this platform; None where none were at all."""
+        from stepsight.kernels.embedding.calibrated import CalibratedLookups
+
+        return self._embedding.of(operator) if isinstance(self._embedding, CalibratedLookups) else None
 
     def _embedding_model(self) -> Estimator:
         if self._embedding is None:

@@ -188,6 +188,9 @@ class PlanPricer:
         fused = self._kernel_of(0, ops.lookup_forward).lookup
         if fused is None or not fused.fused:
             return SeparateLookups(self.platform.kernels.estimate)
+        measured = self.platform.kernels.measured_lookups(fused.operator)
+        if measured is not None:
+            return measured
         lookups = [rank_lookup(config, config.plan, rank, fused=True) for rank in range(config.ranks)]
         together = -(-len(config.tables) // config.ranks)
         model = EmbeddingModel.for_gpu(self.platform.spec.gpu)
