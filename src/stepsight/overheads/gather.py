@@ -89,12 +89,25 @@ class Gathered:
             means = table.mean(axis=0) if in_place else trimmed_means(table)
             self._means[key] = HostTimes(*map(float, means))
 
-    def overheads(self, host: str, provenance: str) -> Overheads:
-        """The shared table: by operator and by runtime call, without the profiler's cost."""
+    def recording_cost(self) -> tuple[float, float]:
+        """What recording an operator and a launch cost in this very session, however much it was.
+
+        For samples of one trace: with stacks or shapes recorded it is up to ten times METHOD's figure.
+        """
+        return _profiler_cost(self.samples, float("inf"), float("inf"))
+
+    def overheads(
+        self, host: str, provenance: str, profiler_us: tuple[float, float] | None = None
+    ) -> Overheads:
+        """The shared table: by operator and by runtime call, without the profiler's cost.
+
+        ``profiler_us`` is that cost per operator and per launch; by default METHOD's figures, or
+        less where the samples show less.
+        """
         by_name: dict[str, list[HostSample]] = defaultdict(list)
         for sample in self.samples:
             by_name[sample.name].append(sample)
-        cost = _profiler_cost(self.samples)
+        cost = profiler_us or _profiler_cost(self.samples, PROFILER_CPU_EVENT_US, PROFILER_GPU_EVENT_US)
         ops = {name: _stats(samples, cost) for name, samples in sorted(by_name.items())}
         calls: dict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
@@ -130,19 +143,15 @@ def trimmed_means(rows: FloatArray) -> FloatArray:
     return np.asarray(np.where(kept, rows, 0.0).sum(axis=0) / kept.sum(axis=0))
 
 
-def _profiler_cost(samples: list[HostSample]) -> tuple[float, float]:
+def _profiler_cost(samples: list[HostSample], most_cpu_us: float, most_gpu_us: float) -> tuple[float, float]:
     """What recording a host operator and a launch cost on this host.
 
     A view does next to nothing: what its range shows is the recording.
     """
     views = [s.times.t5 for s in samples if not s.launches and op_class(s.name) == "view"]
     calls = [s.times.t4 for s in samples if s.launches]
-    cpu = min(PROFILER_CPU_EVENT_US, float(np.median(views))) if views else PROFILER_CPU_EVENT_US
-    gpu = (
-        min(PROFILER_GPU_EVENT_US, _LAUNCH_SHARE * float(np.median(calls)))
-        if calls
-        else PROFILER_GPU_EVENT_US
-    )
+    cpu = min(most_cpu_us, float(np.median(views))) if views else PROFILER_CPU_EVENT_US
+    gpu = min(most_gpu_us, _LAUNCH_SHARE * float(np.median(calls))) if calls else PROFILER_GPU_EVENT_US
     return cpu, gpu
 
 

@@ -1,57 +1,89 @@
-"""Aggregates the published V100-era overhead studies into one set of statistics."""
+"""The published V100-era overhead studies: T1 and T2 of many workloads, T1–T5 of one."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import numpy as np
 
-from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
+from stepsight.overheads.tables import LAUNCH, OpStats, Stat
 
 _CPU_EVENT_US, _GPU_EVENT_US = 2.0, 4.0
 """What the profiler of that era adds per CPU and per GPU event (METHOD §2)."""
 _RUNS_OF_SINGLE = 10
 """Iterations behind the single-workload table, which states no counts."""
+_KEPT_SHARE = 0.3
+"""A short call is never taken to be the profiler's cost alone: this much of it stays."""
+
+_Cells = Mapping[str, list[float]]
 
 
-def read_published(folder: Path) -> Overheads:
-    """Pool the two published tables: T1–T5 of one DLRM, T1 and T2 of ten workloads."""
+@dataclass(frozen=True, slots=True)
+class Study:
+    """T1 by workload and T2 by operator and workload, the profiler's cost already out."""
+
+    gaps: Mapping[str, Stat]
+    inside: Mapping[str, Mapping[str, Stat]]
+
+    @classmethod
+    def read(cls, folder: Path) -> Study:
+        file = msgspec.json.decode((folder / "overheads_2022-02-14.json").read_bytes())
+        return cls(
+            _by_workload(file["t1"]), {op: _by_workload(cells) for op, cells in file["dicts"][0].items()}
+        )
+
+    def typical(self, without: str = "") -> dict[str, OpStats]:
+        """T1 and T2 by operator as a typical workload has them; ``without`` leaves one workload out.
+
+        Each workload has one vote, however long it ran. T1 is known by workload alone: an
+        operator gets it from the workloads it occurs in, by its share in each.
+        """
+        calls = {w: sum(s[w].count for s in self.inside.values() if w in s) for w in self.gaps}
+        found = {}
+        for op, stats in self.inside.items():
+            others = {w: s for w, s in stats.items() if w != without}
+            if others:
+                shares = {w: s.count / calls[w] for w, s in others.items()}
+                found[op] = OpStats(_weighed(self.gaps, shares), Stat.median(list(others.values())))
+        return found
+
+
+def read_single(folder: Path) -> dict[str, OpStats]:
+    """T2–T5 by operator of one DLRM, the profiler's cost taken out."""
     single = msgspec.json.decode((folder / "overheads_DLRM_default_2048_v100.json").read_bytes())["data"]
-    study = msgspec.json.decode((folder / "overheads_2022-02-14.json").read_bytes())
-    t1 = Stat.pooled([Stat(*cell) for cell in study["t1"].values()])
-    t2 = {op: Stat.pooled([Stat(*c) for c in cells.values()]) for op, cells in study["dicts"][0].items()}
-    names = sorted({*t2, *single["t2"], *single["t5"]})
-    ops = {name: _op(name, t1, t2, single) for name in names}
-    launches = {
-        call: _less(mean, std, _RUNS_OF_SINGLE, _GPU_EVENT_US) for call, (mean, std) in single["t4"].items()
-    }
-    # A synchronize call's length is mostly the wait for the GPU, which the simulation adds itself.
-    launches["cudaStreamSynchronize"] = Stat(launches["cudaLaunchKernel"].mean, 0.0, 0)
-    return Overheads(
-        ops,
-        class_defaults(ops),
-        launches,
-        "published V100-era studies of eager PyTorch (2021, 2022)",
-        "V100-era",
-    )
+    calls: _Cells = single["t4"]
 
-
-def _op(name: str, t1: Stat, study_t2: dict[str, Stat], single: dict[str, Any]) -> OpStats:
-    launches = name in single["t2"] or name in study_t2
-
-    def part(key: str) -> Stat | None:
+    def part(key: str, name: str) -> Stat | None:
         cell = single[key].get(name)
-        return _less(cell[0], cell[1], _RUNS_OF_SINGLE, _CPU_EVENT_US) if cell else None
+        return _less(cell, _CPU_EVENT_US) if cell and cell[0] > 0 else None
 
-    if not launches:
-        return OpStats(t1=t1, whole=part("t5"))
-    gap = part("t5")
-    return OpStats(
-        t1=t1, t2=study_t2.get(name) or part("t2"), t3=part("t3"), t5=gap if gap and gap.mean > 0 else None
-    )
+    found = {name: OpStats(whole=part("t5", name)) for name in single["t5"] if name not in single["t2"]}
+    for name in single["t2"]:
+        call = next((c for c in single["launches"].get(name, ()) if c in calls), LAUNCH)
+        t4 = _less(calls[call], _GPU_EVENT_US)
+        found[name] = OpStats(None, part("t2", name), part("t3", name), t4, part("t5", name))
+    return found
 
 
-def _less(mean: float, std: float, count: int, cost_us: float) -> Stat:
-    kept = max(mean - cost_us, 0.3 * mean)
-    return Stat(kept, std, count, mean - kept)
+def _by_workload(cells: _Cells) -> dict[str, Stat]:
+    """Batch sizes of one workload together."""
+    found: dict[str, list[Stat]] = {}
+    for key, (mean, std, count) in cells.items():
+        found.setdefault(key.split("|")[0], []).append(Stat(mean, std, int(count)))
+    return {workload: Stat.pooled(stats) for workload, stats in found.items()}
+
+
+def _weighed(gaps: Mapping[str, Stat], shares: Mapping[str, float]) -> Stat:
+    chosen, weights = [gaps[w] for w in shares], list(shares.values())
+    mean = float(np.average([g.mean for g in chosen], weights=weights))
+    spread = float(np.sqrt(np.average([g.std**2 for g in chosen], weights=weights)))
+    return Stat(mean, spread, sum(g.count for g in chosen))
+
+
+def _less(cell: list[float], cost_us: float) -> Stat:
+    mean, std = cell
+    kept = max(mean - cost_us, _KEPT_SHARE * mean)
+    return Stat(kept, std, _RUNS_OF_SINGLE, mean - kept)

@@ -48,6 +48,14 @@ class Stat(msgspec.Struct, frozen=True, array_like=True):
         cost = np.average([s.profiler_us for s in stats], weights=n)
         return cls(mean, float(np.sqrt(variance)), int(sum(s.count for s in stats)), float(cost))
 
+    @classmethod
+    def median(cls, stats: list[Stat]) -> Stat:
+        """The middle one of several, one vote each, however many samples stand behind it."""
+        means = [s.mean for s in stats]
+        spread = float(np.sqrt(np.mean([s.std**2 for s in stats]) + np.var(means)))
+        cost = float(np.median([s.profiler_us for s in stats]))
+        return cls(float(np.median(means)), spread, sum(s.count for s in stats), cost)
+
 
 class OpStats(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is known of one operator; a missing part falls back on its class.
@@ -153,7 +161,7 @@ class Overheads:
         """This set first; what it has never seen comes from ``fallback``."""
         return Overheads(
             {**fallback.ops, **self.ops},
-            {k: _filled(self.classes.get(k), v) for k, v in fallback.classes.items()},
+            {k: filled(self.classes.get(k), v) for k, v in fallback.classes.items()},
             {**fallback.launches, **self.launches},
             f"{self.provenance}; else {fallback.provenance}",
             self.host,
@@ -241,7 +249,7 @@ def class_defaults(ops: Mapping[str, OpStats]) -> dict[str, OpStats]:
     for name, stats in ops.items():
         members[op_class(name)].append(stats)
     everything = _typical(list(ops.values()))
-    return {c: _filled(_typical(m), everything) for c, m in members.items()}
+    return {c: filled(_typical(m), everything) for c, m in members.items()}
 
 
 def _typical(many: list[OpStats]) -> OpStats:
@@ -258,9 +266,10 @@ def _typical(many: list[OpStats]) -> OpStats:
     return OpStats(*(part(name) for name in OpStats.__struct_fields__))
 
 
-def _filled(first: OpStats | None, second: OpStats) -> OpStats:
-    if first is None:
-        return second
+def filled(first: OpStats | None, second: OpStats | None) -> OpStats:
+    """The first operator's parts, and the second's where it has none."""
+    if first is None or second is None:
+        return first or second or OpStats()
     return OpStats(*(getattr(first, n) or getattr(second, n) for n in OpStats.__struct_fields__))
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
-import msgspec
-
+from stepsight.overheads.published import Study
 from stepsight.overheads.recording import recording_gaps
-from stepsight.overheads.tables import Stat
 from stepsight.trace.job import rank_program, typical_step
 from stepsight.trace.prediction import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.validate.score import Score
@@ -28,25 +26,28 @@ _WHOSE = {
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """The published studies workload by workload, then the traces step by step."""
-    return [_published(data / "overheads"), *_traces(data / "traces")]
+    return [*_published(Study.read(data / "overheads")), *_traces(data / "traces")]
 
 
-def _published(folder: Path) -> Score:
-    """T2 of an operator in one workload from its mean over the other workloads."""
-    study = msgspec.json.decode((folder / "overheads_2022-02-14.json").read_bytes())["dicts"][0]
-    told, seen = [], []
-    for cells in study.values():
-        by_workload: dict[str, list[Stat]] = {}
-        for key, cell in cells.items():
-            by_workload.setdefault(key.split("|")[0], []).append(Stat(*cell))
-        for workload, mine in by_workload.items():
-            others = [s for w, stats in by_workload.items() if w != workload for s in stats]
-            if others:
-                told.append(Stat.pooled(others).mean)
-                seen.append(Stat.pooled(mine).mean)
-    return Score.of(
-        TOPIC, "T2 from other workloads (shared)", told, seen, "published V100 study, op by workload"
-    )
+def _published(study: Study) -> list[Score]:
+    """Host times of one workload as a typical one of the others has them."""
+    t2: list[tuple[float, float]] = []
+    t1: list[tuple[float, float]] = []
+    for workload, gap in study.gaps.items():
+        told = study.typical(without=workload)
+        mine = {op: by[workload] for op, by in study.inside.items() if workload in by and op in told}
+        t2 += [(stats.t2.mean, mine[op].mean) for op, stats in told.items() if op in mine and stats.t2]
+        gaps = [(stats.t1.mean, mine[op].count) for op, stats in told.items() if op in mine and stats.t1]
+        t1.append((sum(us * n for us, n in gaps) / sum(n for _, n in gaps), gap.mean))
+    return [
+        _score("T1", t1, "published V100 study, by workload"),
+        _score("T2", t2, "published V100 study, op by workload"),
+    ]
+
+
+def _score(part: str, pairs: list[tuple[float, float]], used: str) -> Score:
+    told, seen = [t for t, _ in pairs], [s for _, s in pairs]
+    return Score.of(TOPIC, f"{part} from other workloads (shared)", told, seen, used)
 
 
 def _traces(folder: Path) -> list[Score]:

@@ -1,0 +1,71 @@
+"""Sessions at their own pace, joined."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stepsight.overheads.gather import Gathered, HostSample
+from stepsight.overheads.sessions import Session, joined, newest_spelling
+from stepsight.overheads.tables import OpStats, Stat
+from stepsight.workload.program import HostTimes
+
+OPS = {f"aten::op{i}": OpStats(Stat(10.0), Stat(20.0 + i), Stat(5.0), Stat(4.0)) for i in range(8)}
+
+
+def session(host: str, factor: float = 1.0, recording_us: float = 1.0, names: int = 8) -> Session:
+    """A host that takes ``factor`` times as long as the reference does."""
+    ops = {
+        name: OpStats(*(getattr(o, part).scaled(factor) for part in ("t1", "t2", "t3", "t4")))
+        for name, o in list(OPS.items())[:names]
+    }
+    return Session(host, ops, {"cudaLaunchKernel": Stat(4.0 * factor)}, recording_us)
+
+
+@given(st.floats(0.1, 10.0), st.floats(0.1, 10.0))
+def test_hosts_of_any_pace_agree_once_they_are_brought_to_one(slow: float, fast: float) -> None:
+    together, _ = joined([session("a", slow), session("b", fast)], OPS)
+    for name, stats in OPS.items():
+        assert together.ops[name].t3.mean == pytest.approx(stats.t3.mean)
+    assert together.calls["cudaLaunchKernel"].mean == pytest.approx(4.0)
+
+
+def test_many_traces_of_one_host_have_one_vote() -> None:
+    odd = [Session("odd", {**session("odd").ops, "x": OpStats(whole=Stat(90.0))}, {}) for _ in range(9)]
+    plain = [Session(host, {**session(host).ops, "x": OpStats(whole=Stat(10.0))}, {}) for host in ("a", "b")]
+    together, _ = joined([*odd, *plain], OPS)
+    assert together.ops["x"].whole.mean == 10.0
+
+
+def test_the_usual_pace_is_that_of_the_hosts_recording_disturbed_least() -> None:
+    _, pace = joined([session("a", 0.5), session("b", 1.1, 25.0), session("c", 0.9, 9.0)], OPS)
+    assert pace.inside == pytest.approx(0.5)
+
+
+def test_a_trace_with_too_little_in_common_goes_at_its_hosts_pace() -> None:
+    short = Session("a", {**session("a", 2.0, names=2).ops, "x": OpStats(whole=Stat(30.0))}, {})
+    together, _ = joined([session("a", 2.0), short], OPS)
+    assert together.ops["x"].whole.mean == pytest.approx(15.0)
+
+
+def test_a_host_with_too_little_in_common_has_no_vote() -> None:
+    stranger = Session("b", {"x": OpStats(whole=Stat(30.0))}, {})
+    together, _ = joined([session("a"), stranger], OPS)
+    assert "x" not in together.ops
+
+
+def test_what_a_session_recorded_dearly_is_taken_out_in_full() -> None:
+    gathered = Gathered()
+    view = HostSample("aten::view", "", 0, HostTimes(1.0, 0.0, 0.0, 0.0, 25.0))
+    gathered.add([view] * 5)
+    gathered.add([HostSample("aten::mm", "", 1, HostTimes(1.0, 60.0, 15.0, 10.0, 0.0), 2)] * 5)
+    made = Session.of("host", gathered)
+    assert made.recording_us == 25.0
+    assert made.ops["aten::mm"].t2.mean == pytest.approx(60.0 - 2 * 25.0 * 60 / 75)
+
+
+def test_spellings_of_one_operator_are_one() -> None:
+    both = newest_spelling({"AddBackward": OpStats(t2=Stat(10.0)), "AddBackward0": OpStats(t2=Stat(30.0))})
+    assert list(both) == ["AddBackward0"]
+    assert both["AddBackward0"].t2.mean == 20.0
