@@ -33,7 +33,8 @@ PUBLISHED = (
 )
 
 
-def _document(model: str, batch: int) -> dict[str, Any]:
+def workload_document(model: str, batch: int) -> dict[str, Any]:
+    """One of the measured DLRMs as a workload file would describe it."""
     tables: list[dict[str, Any]]
     if model == "DLRM_default":
         dense = {"features": 512, "bottom": [512, 64], "top": [1024, 1024, 1024, 1]}
@@ -51,9 +52,9 @@ def _document(model: str, batch: int) -> dict[str, Any]:
     return {
         "kind": "dlrm", "batch": batch, "dense": {**dense, "interaction": "dot"}, "tables": tables,
         # As the kernel lists of the same programs show: gradients filled with zeros, the loss read, the
-        # table-batched lookups of 2020. DLRM's loop synchronises before it looks at the clock.
+        # table-batched lookups and PyTorch of 2020. DLRM's loop synchronises before it looks at the clock.
         "training": {"optimizer": "sgd", "loss": loss, "zero_grad": "zero", "read_loss": True,
-                     "sparse_update": "scattered", "synchronize": True},
+                     "sparse_update": "scattered", "stack": "2020", "synchronize": True},
         "parallel": {"ranks": 1},
     }  # fmt: skip
 
@@ -70,7 +71,7 @@ def scores(found: Sequence[StepRow]) -> list[Score]:
 
 def predicted(row: dict[str, str]) -> StepRow:
     """One row in its steady state."""
-    workload = parse_workload(_document(row["model"], int(row["batch"])), f"{FILE}: {row['model']}")
+    workload = parse_workload(workload_document(row["model"], int(row["batch"])), f"{FILE}: {row['model']}")
     prediction = predict(workload, load_platform(f"1x{GPUS[row['gpu']]}"))
     measured = float(row["iter_ms_digitised"])
     published = tuple(

@@ -11,9 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from stepsight.errors import InputError
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.tables import Table
 from stepsight.workload import embeddings, exchange
+from stepsight.workload.dlrm_2020 import as_in_2020
 from stepsight.workload.dlrm_config import DlrmConfig
 from stepsight.workload.embeddings import PlanOps
 from stepsight.workload.interactions import interact, interaction_width
@@ -58,10 +60,19 @@ class DlrmWorkload:
 
     def job(self, device: str = "cuda", *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup; a CPU has no fused one."""
-        return build(self.config, device, fused)[0]
+        job = build(self.config, device, fused)[0]
+        if self.config.stack == "now" or device != "cuda":
+            return job
+        parameters = _record(self.config, device, True).parameters
+        programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
+        return replace(job, programs=tuple(programs))
 
     def plan_ops(self, device: str = "cuda", *, fused: bool | None = None) -> PlanOps:
         """Which ops of every rank's program a change of plan changes."""
+        if self.config.stack != "now":
+            raise InputError(
+                self.config.source or self.name, "stack 2020 runs on one rank", "nothing to plan"
+            )
         return build(self.config, device, fused)[1]
 
     def memory(self) -> MemoryReport:

@@ -19,6 +19,7 @@ from stepsight.workload.training import Training
 INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = ("sorted", "scattered")
+STACKS = ("now", "2020")
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -32,7 +33,8 @@ class DlrmConfig:
     indices of its own tables for the whole batch. ``fused_lookup``: all local tables in
     one kernel (FBGEMM) instead of one ``embedding_bag`` per table. ``sparse_update``: the
     lookup's backward sorts the indices and updates each distinct row once (FBGEMM), or every
-    lookup updates its row as it comes (scattered: the table-batched kernels of 2020).
+    lookup updates its row as it comes (scattered: the table-batched kernels of 2020). ``stack``:
+    what eager PyTorch and DLRM's script launch and wait for, now or in 2020 (one rank, sgd).
     """
 
     name: str
@@ -52,6 +54,7 @@ class DlrmConfig:
     sparse_update: str = "sorted"
     input_dist: bool = False
     fused_lookup: bool = True
+    stack: str = "now"
     source: str = field(default="", compare=False)
 
     @property
@@ -68,6 +71,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     training_fields = fields.section("training")
     sparse = str(training_fields.anything("sparse_optimizer", ""))
     sparse_update = training_fields.choice("sparse_update", SPARSE_UPDATES, "sorted")
+    stack = training_fields.choice("stack", STACKS, "now")
     training = Training.read(training_fields, LOSSES, "sgd", 0.0)
     tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
     _name_apart(tables, source)
@@ -95,12 +99,18 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         sparse_update=sparse_update,
         input_dist=parallel.flag("input_dist", False),
         fused_lookup=parallel.flag("fused_lookup", True),
+        stack=stack,
         source=source,
     )
     for section in (dense, parallel, fields):
         section.finish()
     if not tables and config.interaction != "cat":
         raise InputError(source, "a DLRM without tables has nothing to interact", "add [[tables]]")
+    if stack == "2020" and (ranks > 1 or training.optimizer != "sgd" or config.interaction != "dot"):
+        raise InputError(
+            f"{source}: [training]: stack", "2020 is known for one rank, sgd and the dot interaction alone",
+            'leave it out, or set stack = "now"',
+        )  # fmt: skip
     return config
 
 
