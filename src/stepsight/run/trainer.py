@@ -10,6 +10,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from stepsight.errors import InputError
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG
 from stepsight.run.lookup import LocalTables, TableBatch
 from stepsight.run.models.bert import Bert
 from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
@@ -109,6 +110,9 @@ def _dlrm(
     if c.input_dist or replicated(c.plan):
         problem = "input_dist and data-parallel tables can be predicted, not run"
         raise InputError(c.source, problem, "leave input_dist out; shard by table, columns or rows")
+    if device == "cpu" and c.cpu_lookup != EMBEDDING_BAG:
+        problem = f"lookups with {c.cpu_lookup} can be predicted, not run"
+        raise InputError(c.source, problem, f'leave out cpu_lookup, or write "{EMBEDDING_BAG}"')
     lookup = rank_lookup(c, c.plan, rank, fused=False)
     tables = LocalTables(lookup, c.batch, device)
     made = []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from stepsight.errors import InputError
+from stepsight.kernels.embedding.lookup import FBGEMM
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.tables import Table
 from stepsight.workload import embeddings, exchange
@@ -59,7 +60,7 @@ class DlrmWorkload:
         return DlrmWorkload(replace(self.config, plan=plan))
 
     def job(self, device: str = "cuda", *, fused: bool | None = None) -> Job:
-        """Every rank's program. ``fused`` overrides the workload's lookup; a CPU has no fused one."""
+        """Every rank's program. ``fused`` overrides the workload's lookup on a GPU."""
         job = build(self.config, device, fused)[0]
         if self.config.stack == "now" or device != "cuda":
             return job
@@ -82,7 +83,10 @@ class DlrmWorkload:
 
 def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:
     """All ranks' programs: one common program in which each rank has its own few ops."""
-    one_kernel = (config.fused_lookup if fused is None else fused) and device == "cuda"
+    if device == "cuda":
+        one_kernel = config.fused_lookup if fused is None else fused
+    else:
+        one_kernel = config.cpu_lookup == FBGEMM
     tape = _record(config, device, one_kernel)
     marks = PlanOps(
         copy_indices=tape.marks.get("copy_indices"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM
 from stepsight.records import nearest
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.sharders import SHARDERS
@@ -19,6 +20,7 @@ from stepsight.workload.training import Training
 INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = ("sorted", "scattered")
+CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
 STACKS = ("now", "2020")
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
@@ -31,10 +33,11 @@ class DlrmConfig:
     ``plan`` says which table lives on which rank. ``input_dist``: the step begins with an
     all_to_all of indices (each rank reads its own samples); otherwise each rank reads the
     indices of its own tables for the whole batch. ``fused_lookup``: all local tables in
-    one kernel (FBGEMM) instead of one ``embedding_bag`` per table. ``sparse_update``: the
-    lookup's backward sorts the indices and updates each distinct row once (FBGEMM), or every
-    lookup updates its row as it comes (scattered: the table-batched kernels of 2020). ``stack``:
-    what eager PyTorch and DLRM's script launch and wait for, now or in 2020 (one rank, sgd).
+    one kernel (FBGEMM) instead of one ``embedding_bag`` per table; ``cpu_lookup``: the operator
+    of a CPU. ``sparse_update``: the lookup's backward sorts the indices and updates each distinct
+    row once (FBGEMM), or every lookup updates its row as it comes (scattered: the table-batched
+    kernels of 2020). ``stack``: what eager PyTorch and DLRM's script launch and wait for, now or
+    in 2020 (one rank, sgd).
     """
 
     name: str
@@ -54,6 +57,7 @@ class DlrmConfig:
     sparse_update: str = "sorted"
     input_dist: bool = False
     fused_lookup: bool = True
+    cpu_lookup: str = EMBEDDING_BAG
     stack: str = "now"
     source: str = field(default="", compare=False)
 
@@ -99,6 +103,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         sparse_update=sparse_update,
         input_dist=parallel.flag("input_dist", False),
         fused_lookup=parallel.flag("fused_lookup", True),
+        cpu_lookup=parallel.choice("cpu_lookup", CPU_LOOKUPS, EMBEDDING_BAG),
         stack=stack,
         source=source,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
+from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, Lookup, TableLookup
 from stepsight.sharding.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.sharding.row_parts import RowPart
 from stepsight.sharding.tables import Table
@@ -57,7 +57,9 @@ def rank_lookup(config: DlrmConfig, plan: Plan, rank: int, *, fused: bool) -> Lo
     """What one rank looks up in a step."""
     tables = {table.name: table for table in config.tables}
     parts = [_part(config, tables[shard.table], shard) for shard in plan.on_rank(rank)]
-    return Lookup(tuple(parts), config.sparse_optimizer, fused, config.sparse_update == "sorted")
+    operator = config.cpu_lookup if config.cpu_lookup != EMBEDDING_BAG else ""
+    in_order = config.sparse_update == "sorted"
+    return Lookup(tuple(parts), config.sparse_optimizer, fused, in_order, operator=operator)
 
 
 def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:

@@ -20,6 +20,7 @@ from stepsight.kernels.embedding.cpu_work import work
 from stepsight.kernels.embedding.fit import Calls, fit_phase
 from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM, TableLookup
 from stepsight.kernels.embedding.model import TableCosts
+from stepsight.kernels.embedding.operators import FBGEMM_OPTIMIZERS
 from stepsight.workload.program import Kernel
 
 FILES = {EMBEDDING_BAG: "embedding.json", FBGEMM: "embedding_fbgemm.json"}
@@ -120,10 +121,13 @@ class MeasuredLookups:
         name = _phase_name(phase, self.operator, optimizer)
         if name not in self.phases:
             known = ", ".join(sorted(key.split()[1] for key in self.phases if key.startswith(f"{phase} ")))
+            fix = f"measure with --operator {self.operator} --optimizer {optimizer}, then fit the samples"
+            if optimizer not in FBGEMM_OPTIMIZERS:
+                fix = f"FBGEMM has none on a CPU; use one of {', '.join(FBGEMM_OPTIMIZERS)}"
             raise InputError(
                 f"a {phase} with {self.operator} and {optimizer}",
                 f"was not measured for this platform (only {known})",
-                f"measure with --operator {self.operator} --optimizer {optimizer}, then fit the samples",
+                fix,
             )
         return self.phases[name]
 
