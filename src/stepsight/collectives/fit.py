@@ -15,6 +15,7 @@ from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import CATALOGUE
 from stepsight.collectives.measured_rows import MeasuredRows, read_aiconfigurator, read_nccl, read_paper
 from stepsight.collectives.rank_transfer import fit_rank_transfer
+from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.estimate import FloatArray
 from stepsight.measured_data import data_folder
 from stepsight.records import read_toml
@@ -128,7 +129,9 @@ def _runs(parts: Iterable[tuple[MeasuredRows, bool]]) -> dict[tuple[str, int, in
             ("source", "platform", "nccl_version", "dtype", "kind", "ranks", "nodes")
         ):
             shape = (str(key[4]), int(key[5]), int(key[6]))
-            runs.setdefault(shape, []).append(Run(Curve.fit(run.bytes, run.time_us), str(key[0]), forced))
+            runs.setdefault(shape, []).append(
+                Run(Curve.fit(run.bytes, run.time_us, NO_SHAPES), str(key[0]), forced)
+            )
     return runs
 
 
@@ -155,7 +158,7 @@ def pool(runs: Sequence[Run]) -> PooledCurve | None:
     if not sizes:
         return None
     own = float(np.median([run.curve.measured_spread for run in chosen]))
-    curve = Curve.fit(sizes, times)
+    curve = Curve.fit(sizes, times, NO_SHAPES)
     return PooledCurve(Curve(curve.sizes, curve.times_us, own), len(chosen), not free)
 
 

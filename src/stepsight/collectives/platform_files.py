@@ -15,6 +15,7 @@ import msgspec
 
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem
+from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.collectives.timings import Timing
 from stepsight.collectives.topology import GroupShape
 from stepsight.errors import InputError, StepsightError
@@ -43,8 +44,9 @@ def measured_platform(timings: Iterable[Timing], spec: PlatformSpec, provenance:
             shape = GroupShape(timing.ranks, timing.nodes, -(-timing.ranks // timing.nodes))
             kind = "all_to_all" if timing.kind == "all_to_allv" else timing.kind
             rows.setdefault((kind, shape), []).append(timing)
+    shapes = NO_SHAPES if spec.host.synchronous else None  # the catalogue's curves are NCCL's
     curves = {
-        key: Curve.fit([t.bytes for t in measured], [t.time_us for t in measured])
+        key: Curve.fit([t.bytes for t in measured], [t.time_us for t in measured], shapes)
         for key, measured in rows.items()
     }
     nic = spec.nic

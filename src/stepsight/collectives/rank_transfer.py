@@ -17,6 +17,7 @@ import numpy as np
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured_rows import MeasuredRows
 from stepsight.collectives.roofline import bus_factor
+from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.estimate import FloatArray
 
 POSITIONS = np.arange(-12.0, 10.0, 2.0)
@@ -63,7 +64,7 @@ def doubling_samples(rows: MeasuredRows) -> list[DoublingSample]:
 
 
 def _sample(machine: str, kind: str, ranks: int, run: MeasuredRows, doubled: MeasuredRows) -> DoublingSample:
-    curve = Curve.fit(run.bytes, run.time_us)
+    curve = Curve.fit(run.bytes, run.time_us, NO_SHAPES)
     sizes = np.unique(doubled.bytes)
     times = np.array([np.median(doubled.time_us[doubled.bytes == size]) for size in sizes])
     alike = sizes * bus_factor(kind, 2 * ranks) / bus_factor(kind, ranks)
