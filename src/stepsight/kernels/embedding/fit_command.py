@@ -70,7 +70,7 @@ def _show_operator(record: dict[str, Any], as_json: bool) -> None:
         return
     click.echo(f"{record['operator']}: {record['samples']} lookups")
     for name, phase in record["phases"].items():
-        click.echo(f"{name:24s} calls missed by {phase['spread']:.1%} when left out of the fit")
+        click.echo(f"{name:24s} ±{phase['spread']:.1%} on table sets left out")
     click.echo(f"written to {record['written']}")
 
 
