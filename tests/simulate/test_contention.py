@@ -13,11 +13,14 @@ from stepsight.simulate.tape import lanes
 from stepsight.workload.program import Collective, Job, Kernel, Op, RankProgram
 
 
-def settled(ops: list[Op], times: list[float], contention: ContentionSpec) -> float:
+def settled(
+    ops: list[Op], times: list[float], contention: ContentionSpec, computing: list[bool] | None = None
+) -> float:
     job = Job.replicated(RankProgram(tuple(ops)), 2)
     found = lanes(job, synchronous=False)
     priced = [Priced(np.zeros((found[0].tape.marks, 1, 1)), np.array(times)[:, None, None])]
-    result, _ = settle(found, priced, contention, lambda p: walk(found, p, job.groups, keep=True))
+    masks = [np.array(computing)] if computing else []
+    result, _ = settle(found, priced, contention, lambda p: walk(found, p, job.groups, keep=True), masks)
     return float(result.makespan_us[0])
 
 
@@ -48,6 +51,29 @@ def test_two_collectives_at_once_share_the_link():
     assert settled([ALL_REDUCE, other], [100.0, 100.0], ContentionSpec()) == pytest.approx(200, rel=0.01)
     # The longer one has the link to itself once the shorter one is done.
     assert settled([ALL_REDUCE, other], [300.0, 100.0], ContentionSpec()) == pytest.approx(400, rel=0.01)
+
+
+BESIDE = Kernel.of("other", stream="side")
+
+
+def test_a_kernel_behind_one_that_fills_the_gpu_is_held_up():
+    ops = [Op("first", (KERNEL,)), Op("second", (BESIDE, BESIDE))]
+    # 400 on one stream; on the other 100, then 200 that begin while the first still runs. Begun at the
+    # same time none of the first two goes before the other.
+    spec = ContentionSpec(compute_beside_compute=2.0)
+    assert settled(ops, [400.0, 100.0, 200.0], spec, [True] * 3) == pytest.approx(450, abs=0.2)
+
+
+def test_short_kernels_and_copies_run_beside_anything():
+    ops = [Op("first", (KERNEL,)), Op("second", (BESIDE, BESIDE))]
+    spec = ContentionSpec(compute_beside_compute=2.0)
+    assert settled(ops, [400.0, 390.0, 40.0], spec, [True] * 3) == pytest.approx(430, abs=0.2)
+    assert settled(ops, [400.0, 300.0, 200.0], spec, [True, False, False]) == pytest.approx(500, abs=0.2)
+
+
+def test_one_stream_holds_up_nothing():
+    ops = [Op("k", (KERNEL, KERNEL))]
+    assert settled(ops, [100.0, 100.0], ContentionSpec(compute_beside_compute=2.0), [True] * 2) == 200
 
 
 def test_union_and_cover_of_intervals():

@@ -7,6 +7,8 @@ factors that the simulation stretches overlapped work by.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -20,17 +22,28 @@ DLRM; 15, ResNet-50 DDP), 1.01 on 8×H100 (2)."""
 COMM_UNDER_COMPUTE = 1.13
 """Synced DDP all_reduces under backward on 4×V100 take 0.90 ms in the median where the same 33.6 MB
 take 0.79 ms alone; without compute beside them 8×A100 all_reduces meet their curve (596 of 595 µs)."""
+COMPUTE_BESIDE_COMPUTE = 1.67
+"""Kernels that began while one with more blocks than fit ran on another stream of a 4×V100 (TorchRec DLRM,
+142 of them, against the same kernels alone) took longer by 0.40 of the time both ran; on an A100 (production
+DLRM) 0.54, one kernel. Beside kernels whose blocks all fit: −0.05 (16 of them)."""
 MEASURED_LINKS = ("nvlink_mesh", "nvswitch")
 
 
 def contention_of(platform: PlatformSpec) -> ContentionSpec:
     """The slowdown factors of a platform, with where they come from."""
-    if platform.host.synchronous or platform.ranks == 1:
+    if platform.host.synchronous:
         return ContentionSpec(source="nothing runs beside anything here")
+    streams = ContentionSpec(
+        compute_beside_compute=COMPUTE_BESIDE_COMPUTE, source="profiler traces of DLRM training on V100"
+    )
+    if platform.ranks == 1:
+        return streams
     measured = "profiler traces of DLRM and CNN training on V100, A100 and H100 with NVLink"
-    if platform.link.kind in MEASURED_LINKS:
-        return ContentionSpec(COMPUTE_UNDER_COMM, COMM_UNDER_COMPUTE, source=measured)
-    return ContentionSpec(COMPUTE_UNDER_COMM, COMM_UNDER_COMPUTE, source=f"assumed as on NVLink: {measured}")
+    if platform.link.kind not in MEASURED_LINKS:
+        measured = f"assumed as on NVLink: {measured}"
+    return replace(
+        streams, compute_under_comm=COMPUTE_UNDER_COMM, comm_under_compute=COMM_UNDER_COMPUTE, source=measured
+    )
 
 
 def sharing_a_link(alone_us: npt.ArrayLike, floor_us: npt.ArrayLike) -> FloatArray:

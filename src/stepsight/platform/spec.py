@@ -76,6 +76,8 @@ class HostSpec:
 class ContentionSpec:
     """How much slower work gets while something runs beside it (1.0 = not at all).
 
+    ``compute_beside_compute`` is for a kernel that begins on one stream while one that fills the GPU runs
+    on another: the earlier one's blocks go first.
     ``lookups_*`` is for ranks whose tables lie in one memory: what a lookup takes while all ranks
     of its node look up, against alone. Its model then states the time beside the others.
     """
@@ -84,6 +86,7 @@ class ContentionSpec:
     comm_under_compute: float = 1.0
     lookups_forward: float = 1.0
     lookups_backward: float = 1.0
+    compute_beside_compute: float = 1.0
     source: str = ""
 
 

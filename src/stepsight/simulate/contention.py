@@ -4,7 +4,8 @@ NCCL's kernels take streaming multiprocessors and memory bandwidth from the comp
 runs beside them, and the other way round; on a CPU they compete for cores. A launch that
 needs ``t`` alone and spends ``o`` under the other kind takes ``t + o·(1 − 1/slowdown)``.
 Collectives of one rank that run at the same time, on streams of their own, share its link:
-each moves at half its speed while another is under way.
+each moves at half its speed while another is under way. A kernel that begins on one compute stream
+while one that fills the GPU runs on another gets what that one's blocks leave.
 What overlaps with what depends on those very times, so the walk is repeated until
 nothing moves.
 """
@@ -12,8 +13,10 @@ nothing moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.platform.spec import ContentionSpec
@@ -27,23 +30,39 @@ MOST_WALKS = 12
 """Overlap can flip back and forth at a knife's edge; the mean of the flips is taken then."""
 SHARED_LINK = 2.0
 """Two transfers on one link: each gets half of it."""
+FILLS_US = 50.0
+"""A kernel that takes this long alone has more blocks than fit at once, or nearly: of the kernels that ran
+beside others in the traces, those above had 2 to 32 waves of blocks."""
+BoolArray = npt.NDArray[np.bool_]
 
 
 def settle(
     lanes: Sequence[Lane], priced: Sequence[Priced], contention: ContentionSpec,
-    walk: Callable[[Sequence[Priced]], Walk],
+    walk: Callable[[Sequence[Priced]], Walk], computing: Sequence[BoolArray] = (),
 ) -> tuple[Walk, tuple[Priced, ...]]:  # fmt: skip
-    """Walk, stretch what overlaps, and walk again until nothing moves."""
+    """Walk, stretch what overlaps, and walk again until nothing moves.
+
+    ``computing`` says of every lane's launches which ones occupy the GPU (no copies, no collectives);
+    where it is not given, none is held up by another.
+    """
     result = walk(priced)
     current = tuple(priced)
+    beside = contention.compute_beside_compute > 1.0
+    computing = computing if beside else ()
+    on_gpu = computing or [np.zeros(lane.tape.launches, dtype=bool) for lane in lanes]
     apart = contention.compute_under_comm <= 1.0 and contention.comm_under_compute <= 1.0
-    if apart and not any(len(_carriers(lane.tape)) > 1 for lane in lanes):
+    alone = not any(len(_carriers(lane.tape)) > 1 for lane in lanes)
+    in_line = all(
+        len(np.unique(lane.tape.launch_stream[m])) < 2 for lane, m in zip(lanes, on_gpu, strict=True)
+    )
+    if apart and alone and in_line:
         return result, current
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
         stretched, moved = [], 0.0
-        for lane, base, now, times in zip(lanes, priced, current, result.lanes, strict=True):
+        for lane, mask, base, now, times in zip(lanes, on_gpu, priced, current, result.lanes, strict=True):
             target = _stretched(lane.tape, base, times, contention)
+            target += _held(lane.tape, mask, base, times) * (1 - 1 / contention.compute_beside_compute)
             step = weight * (target - now.device_us)
             moved = max(moved, float(np.abs(step).max(initial=0.0)))
             stretched.append(Priced(now.host_us, now.device_us + step))
@@ -87,3 +106,30 @@ def _stretched(tape: Tape, base: Priced, times: LaneTimes, contention: Contentio
                 shared = covered(transfer[0][mine], transfer[1][mine], *others)
                 device[comm[mine], c, r] += shared * (1 - 1 / SHARED_LINK)
     return device
+
+
+def _held(tape: Tape, computing: BoolArray, base: Priced, times: LaneTimes) -> FloatArray:
+    """How long each kernel ran beside one that fills the GPU and had begun on another stream before it."""
+    held = np.zeros_like(times.end_us)
+    stream_of = tape.launch_stream
+    streams = np.unique(stream_of[computing])
+    if len(streams) < 2:
+        return held
+    alone = np.broadcast_to(base.device_us, held.shape)
+    for c in range(held.shape[1]):
+        for r in range(held.shape[2]):
+            filling = np.flatnonzero(computing & (alone[:, c, r] >= FILLS_US))
+            start, end, of = times.start_us[filling, c, r], times.end_us[filling, c, r], stream_of[filling]
+            for stream, other in permutations(streams, 2):
+                mine, theirs = of == stream, of == other
+                held[filling[mine], c, r] += _behind(start[mine], end[mine], start[theirs], end[theirs])
+    return held
+
+
+def _behind(start: FloatArray, end: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:
+    """Of each interval, what lies beside the one of the others (a stream's, in order) begun before it."""
+    if not len(first):
+        return np.zeros_like(start)
+    before = np.searchsorted(first, start, side="left") - 1
+    until = np.minimum(end, last[np.maximum(before, 0)])
+    return np.where(before >= 0, np.maximum(until - start, 0.0), 0.0)

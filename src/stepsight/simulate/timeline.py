@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
-from stepsight.simulate.price import PricedJob, PricedLane, price
+from stepsight.simulate.price import COMMUNICATION, PricedJob, PricedLane, price
 from stepsight.simulate.rendezvous import Clocks
 from stepsight.workload.program import Job, RankProgram
 
+COPY = "copy"
+"""The category of copies, which take no multiprocessor."""
 STEADY_STEPS = 3
 """Steps walked back to back: the host runs ahead of the GPU, so the first one is not typical."""
 
@@ -89,7 +92,7 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     once = partial(_walk, priced, platform)
     first, stretched = settle(
         lanes, [p.times for p in priced.lanes], platform.spec.contention,
-        lambda times: once(times, clocks, keep=True),
+        lambda times: once(times, clocks, keep=True), [_computing(p) for p in priced.lanes],
     )  # fmt: skip
     begin, result = starts, first
     for _ in range(steps - 1):
@@ -99,6 +102,11 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     # Ranks may enter one after the other: the step counts from when the last one has (steps=1),
     # and in a steady state from the end of one step to the end of the next.
     return Timeline(priced, tuple(stretched), result.lanes, begin, end, float(end.max() - begin.max()))
+
+
+def _computing(priced: PricedLane) -> npt.NDArray[np.bool_]:
+    """Which launches occupy the GPU's multiprocessors: copies and collectives do not."""
+    return np.array([name not in (COMMUNICATION, COPY) for name in priced.category], dtype=bool)
 
 
 def _walk(
