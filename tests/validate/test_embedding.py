@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from stepsight.errors import InputError
 from stepsight.kernels.embedding.cpu_work import work
 from stepsight.kernels.embedding.fit_gpu import fit_coefficients, predict
 from stepsight.kernels.embedding.indices import IndexDistribution
@@ -76,6 +77,12 @@ def test_samples_alone_can_be_scored_and_drawn(tmp_path: Path) -> None:
     shown = CliRunner().invoke(command, arguments, catch_exceptions=False)
     assert "CPU" in shown.stdout
     assert (tmp_path / "p.png").stat().st_size > 1000
+
+
+def test_too_few_samples_are_said(tmp_path: Path) -> None:
+    write_samples(tmp_path / "s.json", made_up_samples(2), CACHES)
+    with pytest.raises(InputError, match="4 lookups are too few"):
+        CliRunner().invoke(command, ["--samples", str(tmp_path / "s.json")], catch_exceptions=False)
 
 
 @pytest.mark.data

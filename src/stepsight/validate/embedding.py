@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import numpy as np
 
+from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.fit_gpu import MeasuredKernel, predict, predict_left_out
 from stepsight.kernels.embedding.indices import IndexDistribution
@@ -154,9 +155,13 @@ def command(
     lines: list[Score] = []
     if samples is not None:
         from stepsight.kernels.embedding.samples import read_samples
-        from stepsight.validate.embedding_cpu import cpu_scores, draw_held_out
+        from stepsight.validate.embedding_cpu import FEWEST, cpu_scores, draw_held_out
 
         measured, caches = read_samples(samples)
+        if len(measured) < FEWEST:
+            raise InputError(
+                str(samples), f"{len(measured)} lookups are too few to score", "--measure longer"
+            )
         lines += cpu_scores(measured, caches)
         if plot is not None:
             draw_held_out(measured, caches, plot)
