@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsight.overheads.gather import Gathered, HostSample
-from stepsight.overheads.sessions import Session, joined, newest_spelling
+from stepsight.overheads.sessions import Session, joined, newest_spelling, over
 from stepsight.overheads.tables import OpStats, Stat
 from stepsight.workload.program import HostTimes
 
@@ -38,9 +38,11 @@ def test_many_traces_of_one_host_have_one_vote() -> None:
     assert together.ops["x"].whole.mean == 10.0
 
 
-def test_the_usual_pace_is_that_of_the_hosts_recording_disturbed_least() -> None:
-    _, pace = joined([session("a", 0.5), session("b", 1.1, 25.0), session("c", 0.9, 9.0)], OPS)
-    assert pace.inside == pytest.approx(0.5)
+def test_the_less_recording_disturbed_a_host_the_more_its_pace_counts() -> None:
+    _, even = joined([session("a", 0.5), session("b", 2.0)], OPS)
+    _, disturbed = joined([session("a", 0.5), session("b", 2.0, recording_us=25.0)], OPS)
+    assert even.inside == pytest.approx(1.0)
+    assert disturbed.inside == pytest.approx(0.5, rel=0.1)
 
 
 def test_a_trace_with_too_little_in_common_goes_at_its_hosts_pace() -> None:
@@ -69,3 +71,12 @@ def test_spellings_of_one_operator_are_one() -> None:
     both = newest_spelling({"AddBackward": OpStats(t2=Stat(10.0)), "AddBackward0": OpStats(t2=Stat(30.0))})
     assert list(both) == ["AddBackward0"]
     assert both["AddBackward0"].t2.mean == 20.0
+
+
+def test_what_one_table_lacks_the_other_fills_whatever_the_spelling() -> None:
+    first = {"AddBackward": OpStats(t2=Stat(10.0))}
+    second = {"AddBackward0": OpStats(t2=Stat(30.0), t3=Stat(5.0)), "x": OpStats(whole=Stat(1.0))}
+    assert over(first, second) == {
+        "AddBackward0": OpStats(t2=Stat(10.0), t3=Stat(5.0)),
+        "x": OpStats(whole=Stat(1.0)),
+    }

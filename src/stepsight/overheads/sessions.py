@@ -17,7 +17,7 @@ import numpy as np
 from stepsight.overheads.gather import PROFILER_CPU_EVENT_US, Gathered
 from stepsight.overheads.operators import stem
 from stepsight.overheads.sharing import Pace
-from stepsight.overheads.tables import OpStats, Stat
+from stepsight.overheads.tables import OpStats, Stat, filled
 
 _FEWEST = 3
 """An operator seen less often than this in a session has no vote on it."""
@@ -79,14 +79,15 @@ def joined(sessions: Sequence[Session], reference: Ops) -> tuple[Session, Pace]:
     by_host: dict[str, list[Session]] = defaultdict(list)
     for session in sessions:
         by_host[session.host].append(session)
-    hosts, inside = [], []
+    hosts, inside, weights = [], [], []
     for found in by_host.values():
         together = _vote(found)
         usual = together.pace(reference)
         if usual is not None:
             hosts.append(_vote([session.at(session.pace(reference) or usual) for session in found]))
-            inside.append((usual.inside, 1 / together.recording_us))
-    typical = _weighted_median(inside) if inside else 1.0
+            inside.append(usual.inside)
+            weights.append(1 / together.recording_us)
+    typical = float(np.exp(np.average(np.log(inside), weights=weights))) if inside else 1.0
     return _vote(hosts), Pace(typical, typical, typical)
 
 
@@ -105,15 +106,32 @@ def paced(ops: Ops, pace: Pace) -> dict[str, OpStats]:
     }  # fmt: skip
 
 
+def over(first: Ops, second: Ops) -> dict[str, OpStats]:
+    """The first's operators, what it lacks from the second; spellings of one operator are one."""
+    mine, theirs = (
+        {stem(name): (name, stats) for name, stats in newest_spelling(ops).items()} for ops in (first, second)
+    )
+    made = {}
+    for key in sorted({*mine, *theirs}):
+        found = [ops[key] for ops in (mine, theirs) if key in ops]
+        made[_newest([name for name, _ in found])] = filled(found[0][1], found[-1][1])
+    return made
+
+
 def newest_spelling(ops: Ops) -> dict[str, OpStats]:
-    """Overloads that torch's versions number differently as one operator, by its longest name."""
+    """Overloads that torch's versions number differently as one operator, by its newest name."""
     spelled: dict[str, list[str]] = defaultdict(list)
-    for name in ops:
+    for name in sorted(ops):
         spelled[stem(name)].append(name)
     return {
-        max(names, key=len): _middle_op([ops[n] for n in names]) if len(names) > 1 else ops[names[0]]
+        _newest(names): _middle_op([ops[n] for n in names]) if len(names) > 1 else ops[names[0]]
         for names in spelled.values()
     }
+
+
+def _newest(names: list[str]) -> str:
+    """The overload number came late: AddmmBackward was AddmmBackward0's name."""
+    return max(names, key=lambda name: (len(name), name))
 
 
 def _vote(sessions: Sequence[Session]) -> Session:
@@ -140,12 +158,6 @@ def _middle_op(many: list[OpStats]) -> OpStats:
         return Stat.median(known) if known else None
 
     return OpStats(*(part(name) for name in OpStats.__struct_fields__))
-
-
-def _weighted_median(weighted: Sequence[tuple[float, float]]) -> float:
-    """The value at which half of the weight is reached."""
-    values, weights = np.array(sorted(weighted)).T
-    return float(values[np.searchsorted(np.cumsum(weights), weights.sum() / 2)])
 
 
 def _seen(stats: OpStats) -> int:

@@ -16,9 +16,9 @@ from pathlib import Path
 from stepsight.errors import InputError
 from stepsight.overheads.gather import Gathered
 from stepsight.overheads.published import Study, read_single
-from stepsight.overheads.sessions import Ops, Session, joined, newest_spelling, paced
+from stepsight.overheads.sessions import Ops, Session, joined, over, paced
 from stepsight.overheads.sharing import Pace
-from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat, class_defaults, filled
+from stepsight.overheads.tables import LAUNCH, Overheads, Stat, class_defaults
 from stepsight.platform.gpus import find_gpu, gpu_catalogue
 from stepsight.trace.files import trace_files
 from stepsight.trace.host_times import trace_samples
@@ -40,18 +40,17 @@ def shipped_sets(data: Path) -> dict[str, Overheads]:
     by_era = _sessions(data / "traces")
     single = Session("published DLRM", read_single(data / "overheads"), {})
     base, _ = joined([*by_era[BASE_ERA], single], study)
-    told = _told_by(study, base.ops)
+    told = over(study, base.ops)
     traces = f"{len(by_era[BASE_ERA])} profiler traces of {BASE_ERA}-era hosts at their pace"
     provenance = f"published V100-era studies of eager PyTorch (2021, 2022); {traces}"
     sets = {BASE_ERA: _table(told, base.calls, Pace(), provenance, BASE_ERA)}
     for era, sessions in by_era.items():
         if era != BASE_ERA:
             mine, pace = joined(sessions, study)
-            ops = {name: filled(mine.ops.get(name), told.get(name)) for name in {*told, *mine.ops}}
             where = (
                 f"{len(sessions)} profiler traces of {era}-era hosts, at {pace.inside:.2f} times {provenance}"
             )
-            sets[era] = _table(ops, {**base.calls, **mine.calls}, pace, where, era)
+            sets[era] = _table(over(mine.ops, told), {**base.calls, **mine.calls}, pace, where, era)
     return sets
 
 
@@ -87,13 +86,6 @@ def _sessions(folder: Path) -> dict[str, list[Session]]:
 
 def _is_typical(times: HostTimes) -> bool:
     return max(times.t1, times.t2, times.t3, times.t4, times.t5) < _STALL_US
-
-
-def _told_by(study: Ops, others: Ops) -> dict[str, OpStats]:
-    """T1 and T2 as the study has them, the rest from the others."""
-    return newest_spelling(
-        {name: filled(study.get(name), others.get(name)) for name in {*study, *others}},
-    )
 
 
 def _table(ops: Ops, calls: Mapping[str, Stat], pace: Pace, provenance: str, era: str) -> Overheads:
