@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stepsight.trace.job import rank_program
 from stepsight.trace.kernel_map import kernel_of
 from stepsight.trace.prediction import INDIVIDUAL, SHARED, predict_trace, traced_step
-from stepsight.trace.size_spread import COUNTED, PRODUCT, UNKNOWN
+from stepsight.trace.size_spread import COLLECTIVE, COUNTED, PRODUCT, UNKNOWN
 from tests.trace.making import Made, made_run, two_step_training
 
 
@@ -54,3 +55,14 @@ def test_a_runs_own_host_times_are_surer_than_other_workloads():
     run = made_run(two_step_training())
     own, others = (traced_step(run, overheads=whose).host_spread for whose in (INDIVIDUAL, SHARED))
     assert own < others
+
+
+def test_a_collective_sized_by_its_neighbours_is_in_doubt_too():
+    made = Made(world=2)
+    made.op("aten::add", 0, 40)
+    made.launch(5, 5, "vectorized_elementwise_kernel<4, add>", 12, 20, grid=[640, 1, 1], block=[128, 1, 1])
+    made.op("nccl:all_reduce", 50, 40)
+    made.launch(55, 5, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 62, 50, stream=20)
+    run = made_run(made)
+    ops = [t.op for t in rank_program(run, run.ranks[0], 0).ops]
+    assert [op.collective.size_spread for op in ops if op.collective] == [COLLECTIVE]

@@ -12,7 +12,6 @@ from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.tape import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
-from stepsight.workload.program import Kernel
 
 EXPOSED = "exposed_communication"
 WAITING = "waiting_for_ranks"
@@ -55,7 +54,7 @@ class Unmodelled:
 class Coverage:
     """Share of all device time by source, and what has no fitted model, longest first.
 
-    ``guessed_sizes`` is the share of kernels whose sizes a trace did not record.
+    ``guessed_sizes`` is the share of what has sizes that a trace did not record.
     """
 
     share_by_source: Mapping[str, float]
@@ -168,9 +167,9 @@ def coverage(timeline: Timeline) -> Coverage:
 
 
 def _guessed_us(timeline: Timeline, program: int, source: np.ndarray, time: FloatArray) -> float:
-    """Device time of kernels whose sizes were guessed, unless the trace itself gave their times."""
+    """Device time of what has guessed sizes, unless the trace itself gave its times."""
     items = (i for op in timeline.priced.job.programs[program].ops for i in launches_of(op))
-    guessed = np.array([isinstance(i, Kernel) and i.size_spread > 0 for i in items], dtype=bool)
+    guessed = np.array([i.size_spread > 0 for i in items], dtype=bool)
     return float(time[guessed][source[guessed] != Source.TRACE].sum())
 
 

@@ -138,7 +138,7 @@ class _Book:
             worst = max(worst, estimate, key=lambda e: (e.source, e.spread))
             if estimate.note:
                 self.notes.setdefault(item.kind, estimate.note)
-        return times, int(worst.source), worst.spread
+        return times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
 
     def _set_times(self, item: Collective, group: Group) -> tuple[list[float], Estimate]:
         models = self.platform.collectives

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from stepsight.trace.concat_grids import UNSIZED
 from stepsight.trace.program import StepProgram, TracedOp
+from stepsight.trace.size_spread import COLLECTIVE
 from stepsight.workload.program import COMPUTE, Kernel, Op, dtype_bytes
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
@@ -49,7 +50,7 @@ def with_sizes(program: StepProgram) -> StepProgram:
             stream, read = _read_after(ops, i)
             # A copy stream's readers (input distribution) tell best; compute kernels on either side.
             size = read if read and stream not in (None, COMPUTE) else max(read, _written_before(ops, i))
-        sized = replace(traced.op.collective, bytes=max(size, _LEAST_BYTES))
+        sized = replace(traced.op.collective, bytes=max(size, _LEAST_BYTES), size_spread=COLLECTIVE)
         ops[i] = replace(traced, op=replace(traced.op, collective=sized))
     return replace(program, ops=ops)
 

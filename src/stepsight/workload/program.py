@@ -81,7 +81,8 @@ class Collective:
     ``send_bytes`` is the n×n matrix of an all_to_allv (row sends to column); ``bytes`` is
     then the largest row sum. ``group`` names a group of the `Job`.
     ``after`` names the streams whose queued work must end before the data may move: the
-    compute stream that made the input, unless the op's own waits say it better.
+    compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
+    that of `Kernel`.
     """
 
     kind: str
@@ -93,6 +94,7 @@ class Collective:
     name: str = ""
     measured_us: float | None = None
     after: tuple[str, ...] = (COMPUTE,)
+    size_spread: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:
