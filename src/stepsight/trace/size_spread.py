@@ -1,6 +1,6 @@
 """How far a kernel's time may be off because its sizes were guessed.
 
-Measured on 27 traces that record shapes (V100, A100, H100, B200, MI250, MI300; transformers, DLRMs
+Measured on 23 traces that record shapes (V100, A100, H100, B200, MI250, MI300; transformers, DLRMs
 and CNNs): every kernel of one step was sized twice, by its shapes and with all shapes taken out, and
 both sizes were timed by the same models. Errors within a trace mostly share a sign, so what counts is
 how far the sum over a kind of guess in a trace is off: 1.48 times the median, over traces, of
