@@ -110,6 +110,9 @@ def _dlrm(
     if c.input_dist or replicated(c.plan):
         problem = "input_dist and data-parallel tables can be predicted, not run"
         raise InputError(c.source, problem, "leave input_dist out; shard by table, columns or rows")
+    if c.stack != "now":
+        problem = f"{c.stack} can be predicted, not run: run trains with today's torch"
+        raise InputError(f"{c.source}: [training]: stack", problem, 'leave it out, or set stack = "now"')
     if device == "cpu" and c.cpu_lookup != EMBEDDING_BAG:
         problem = f"lookups with {c.cpu_lookup} can be predicted, not run"
         raise InputError(c.source, problem, f'leave out cpu_lookup, or write "{EMBEDDING_BAG}"')
