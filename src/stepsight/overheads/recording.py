@@ -14,6 +14,8 @@ from stepsight.trace.host_times import Place, places_of
 from stepsight.trace.link import LinkedTrace
 from stepsight.trace.program import StepProgram
 
+MUCH_RECORDING = 0.1
+"""Share of the step from which the profiler's own gaps make it another step than the program's."""
 _TRITON = "triton"
 _NO_TENSOR = ("", "Scalar")
 """How the profiler names the type of an argument that is no tensor."""

@@ -1,7 +1,8 @@
-"""What a prediction from a trace must say of the trace itself: sizes it hides, delays it cannot explain."""
+"""What a prediction from a trace must say of the trace: hidden sizes, odd delays, the profiler's own work."""
 
 from __future__ import annotations
 
+from stepsight.overheads.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.job import rank_program
 from stepsight.trace.kernel_map import launching_op
 from stepsight.trace.link import LinkedTrace, is_collective_kernel
@@ -19,6 +20,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     linked = {r.rank: r.linked for r in run.ranks}
     guessed = max(_guessed_share(linked[rank], program) for rank, program in programs.items())
+    measured_us = measured_step_us(run)
     notes = []
     if guessed > _MANY_GUESSED:
         notes.append(
@@ -28,10 +30,18 @@ def caveats(run: TraceRun, step: int) -> list[str]:
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
-    if late_us > _MUCH_DELAY * measured_step_us(run):
+    if late_us > _MUCH_DELAY * measured_us:
         notes.append(
             f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with their stream idle and"
             " nothing to wait for, as on a GPU shared with other work: no model knows it, --replay keeps it"
+        )
+    recording_us = {rank: sum(recording_gaps(linked[rank], p).values()) for rank, p in programs.items()}
+    slowed = max(recording_us, key=lambda rank: recording_us[rank])
+    if recording_us[slowed] > MUCH_RECORDING * measured_us:
+        notes.append(
+            f"the profiler itself held rank {slowed} up for {recording_us[slowed] / 1e3:.1f} ms of the"
+            f" {measured_us / 1e3:.1f} ms step, trying to record arguments of Triton launches that are"
+            " neither tensor nor number; a step not profiled so does not take it (record without shapes)"
         )
     return notes
 

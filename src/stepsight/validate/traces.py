@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.overheads.recording import recording_gaps
+from stepsight.overheads.recording import MUCH_RECORDING, recording_gaps
 from stepsight.prediction.summary import naive_us
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.job import collective_waiting, rank_program, typical_step
@@ -27,8 +27,6 @@ _UNNAMED_GPU = "V100-SXM2-16G"
 """Traces from before deviceProperties: the ones here say V100 in their folder's name."""
 DLRM_TARGET, TRANSFORMER_TARGET, REPLAY_TARGET, SHARED_POINTS = 0.0521, 0.03, 0.02, 0.022
 CORRELATION_TARGET, LINK_TARGET, MAP_TARGET = 0.95, 0.99, 0.95
-_MUCH_RECORDING = 0.1
-"""Share of the step from which the profiler's own gaps make it another step than the program's."""
 
 
 @dataclass(slots=True)
@@ -54,7 +52,7 @@ class Row:
     @property
     def is_recorders(self) -> bool:
         """Whether its measured step is in good part the profiler's, which no other workload can tell."""
-        return self.recording > _MUCH_RECORDING * self.measured
+        return self.recording > MUCH_RECORDING * self.measured
 
     def line(self) -> str:
         """The row in words."""
