@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepsight.errors import InputError
+from stepsight.overheads.recording import recording_gaps
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
@@ -85,16 +86,17 @@ def _with_other_workloads(
     run: TraceRun, step: int, programs: dict[int, StepProgram], shared: SharedTimes, *, paced: bool
 ) -> dict[int, StepProgram]:
     """Host times from other workloads; what the run pauses on purpose, and if wanted its pace, from its
-    other steps, or with one step only, from the other ranks."""
+    other steps, or with one step only, from the other ranks; what the profiler did for itself left out."""
     others = [s for s in range(run.steps) if s != step]
     clean = [s for s in clean_steps(run) if s != step]
     made = {}
     for rank in run.ranks:
         pauses = sleeps([rank_program(run, rank, s) for s in others])
-        seen = [rank_program(run, rank, s) for s in clean] or [
-            p for r, p in programs.items() if r != rank.rank
+        seen = [(rank.linked, rank_program(run, rank, s)) for s in clean] or [
+            (r.linked, programs[r.rank]) for r in run.ranks if r is not rank
         ]
-        here = shared.at(shared.pace_of(x for p in seen for x in samples_of(p, pauses))) if paced else shared
+        samples = (x for t, p in seen for x in samples_of(p, {**pauses, **recording_gaps(t, p)}))
+        here = shared.at(shared.pace_of(samples)) if paced else shared
         made[rank.rank] = with_other_workloads(programs[rank.rank], here, pauses)
     return made
 
