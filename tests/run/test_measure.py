@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 
 from stepsight.commands.run import command
 from stepsight.errors import InputError, StepsightError
-from stepsight.run.measure import measure_all
+from stepsight.run.measure import Measurement, measure_all
 from stepsight.run.profiling import record_step
 from stepsight.run.ranks import Ranks
 from stepsight.run.record import program_calls
@@ -67,7 +68,8 @@ def test_every_rank_makes_the_calls_its_program_lists(pair: Ranks, example: str,
 def test_workloads_are_measured_in_interleaved_blocks(pair: Ranks) -> None:
     workloads = [load_workload(EXAMPLES / "dlrm.toml", DLRM), load_workload(EXAMPLES / "bert.toml", SMALL)]
     dlrm, bert = measure_all(pair, workloads, steps=2, blocks=3, warmup=2)
-    assert dlrm.steps_us.shape == bert.steps_us.shape == (2, 3, 2)
+    assert dlrm.marks_us.shape == bert.marks_us.shape == (2, 3, 3)
+    assert dlrm.job_us.shape == (3, 2)
     assert (dlrm.name, bert.name) == ("dlrm", "bert")
     assert dlrm.low_us <= dlrm.step_us <= dlrm.high_us
     assert dlrm.as_dict()["ranks"] == 2
@@ -152,3 +154,12 @@ def test_the_command_reports_json_and_writes_a_profile(tmp_path: Path) -> None:
     assert '"measured_us"' in result.output
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["rank0.pt.trace.json", "rank0_et.json", "rank1.pt.trace.json", "rank1_et.json"]
+
+
+def test_a_step_lasts_from_one_end_of_the_whole_job_to_the_next() -> None:
+    """Rank 1 is late in the first step and early in the second: the job loses that time once, not twice."""
+    marks = np.array([[[0.0, 100.0, 200.0, 300.0]], [[0.0, 130.0, 210.0, 300.0]]])
+    measured = Measurement("uneven", "cpu", marks)
+    assert measured.job_us.tolist() == [[130.0, 80.0, 90.0]]
+    assert measured.job_us.sum() == 300.0
+    assert measured.rank_us.tolist() == [100.0, 90.0]

@@ -10,7 +10,6 @@ import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +24,27 @@ from stepsight.workload.files import Workload
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Step times in µs: ranks × blocks × steps.
+    """When each rank's steps began and ended, in µs on one clock: ranks × blocks × (steps + 1).
 
-    A step of the job is as long as its slowest rank. ``step_us`` is the median over blocks of
+    A step of the job ends when its last rank does, and lasts from there to the next such end, as
+    in a predicted timeline. (The longest of the ranks' own steps would be longer than that: a rank
+    that is late in one step is early in the next.) ``step_us`` is the median over blocks of
     each block's median step: what repeats best on a shared machine. ``spread`` is the
     standard deviation of ln(block median): 0.03 means blocks differ by about ±3 %.
     """
 
     name: str
     device: str
-    steps_us: FloatArray
+    marks_us: FloatArray
 
     @property
     def ranks(self) -> int:
-        return int(self.steps_us.shape[0])
+        return int(self.marks_us.shape[0])
 
     @property
     def job_us(self) -> FloatArray:
-        """Blocks × steps, each step as long as its slowest rank."""
-        return np.asarray(self.steps_us.max(axis=0))
+        """Blocks × steps, from one end of the whole job to the next."""
+        return np.diff(self.marks_us.max(axis=0), axis=-1)
 
     @property
     def block_us(self) -> FloatArray:
@@ -69,7 +70,7 @@ class Measurement:
     @property
     def rank_us(self) -> FloatArray:
         """The median step of each rank."""
-        return np.asarray(np.median(self.steps_us.reshape(self.ranks, -1), axis=1))
+        return np.asarray(np.median(np.diff(self.marks_us, axis=-1), axis=(1, 2)))
 
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -109,23 +110,23 @@ def measure_all(
         if workload.ranks != ranks.ranks:
             problem = f"is spread over {workload.ranks} ranks, the group has {ranks.ranks}"
             raise InputError(workload.name, problem, f"set its ranks to {ranks.ranks}")
-    times = np.asarray(ranks.call(train, tuple(workloads), steps, blocks, warmup))
-    return [Measurement(w.name, ranks.device, times[:, i]) for i, w in enumerate(workloads)]
+    marks = np.asarray(ranks.call(train, tuple(workloads), steps, blocks, warmup))
+    return [Measurement(w.name, ranks.device, marks[:, i]) for i, w in enumerate(workloads)]
 
 
 def train(rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int) -> FloatArray:
-    """On one rank: times of every step, workloads × blocks × steps, in µs."""
+    """On one rank: when its steps began and ended, workloads × blocks × (steps + 1), in µs."""
     from stepsight.run.trainer import Trainer
 
     trainers = [Trainer(workload, rank.rank, rank.device, seed=i) for i, workload in enumerate(workloads)]
     for trainer in trainers:
         for _ in range(max(warmup, 2)):  # data-parallel buckets are rebuilt after the first step
             trainer.step()
-    times = np.zeros((len(trainers), blocks, steps))
+    marks = np.zeros((len(trainers), blocks, steps + 1))
     for block in range(blocks):
         for i, trainer in enumerate(trainers):
-            times[i, block] = _block(rank, trainer, steps)
-    return times
+            marks[i, block] = _block(rank, trainer, steps)
+    return marks
 
 
 def _block(rank: Rank, trainer: Any, steps: int) -> FloatArray:
@@ -145,11 +146,14 @@ def _cpu_steps(trainer: Any, steps: int) -> FloatArray:
     for i in range(steps):
         trainer.step()
         marks[i + 1] = time.perf_counter()
-    return np.diff(marks) * 1e6
+    return marks * 1e6
 
 
 def _cuda_steps(trainer: Any, steps: int) -> FloatArray:
-    """By events on the GPU's own timeline: the host is not made to wait between steps."""
+    """By events on the GPU's own timeline: the host is not made to wait between steps.
+
+    The host's clock, which all ranks of a node share, is read when the GPU has passed the last event.
+    """
     import torch
 
     events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
@@ -158,7 +162,8 @@ def _cuda_steps(trainer: Any, steps: int) -> FloatArray:
         trainer.step()
         event.record()
     torch.cuda.synchronize()
-    return np.array([a.elapsed_time(b) * 1e3 for a, b in pairwise(events)])
+    ended = time.perf_counter()
+    return ended * 1e6 - np.array([event.elapsed_time(events[-1]) * 1e3 for event in events])
 
 
 def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> list[Path]:

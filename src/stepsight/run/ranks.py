@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from stepsight.errors import InputError, StepsightError
+from stepsight.run.memory import with_huge_pages
 from stepsight.run.worker import Rank, read_frame, write_frame
 
 START_SECONDS = 120.0
@@ -81,6 +82,7 @@ class Ranks:
         elif self.device == "cpu" and self._address == "127.0.0.1":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         environment["OMP_NUM_THREADS"] = str(max(len(rank.cores), 1))
+        environment["GLIBC_TUNABLES"] = with_huge_pages(environment.get("GLIBC_TUNABLES", ""))
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the ranks end)
         prefix = list(self._prefixes[rank.rank]) if self._prefixes else []
         process = subprocess.Popen(
