@@ -104,7 +104,7 @@ def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Measured
         "forward": np.array([typical_us(r["times_us"]) for r in forward]),
         "backward": np.array([typical_us(r["times_us"]) for r in backward]),
     }
-    return MeasuredLookups.fit(tables, times)
+    return MeasuredLookups.fit(tables, times, rounds=[r.get("round", 0) for r in forward])
 
 
 def fit_collectives(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:

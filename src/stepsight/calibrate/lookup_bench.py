@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,28 @@ from stepsight.run.worker import Rank
 
 ROUND_TABLES = 8
 """Tables in turn, as a rank's own tables follow each other in a step."""
-ROWS, DIMS, BAGS, POOLING = (500.0, 1e6), (16, 32, 64, 128, 256), (256.0, 4096.0), (1.0, 80.0)
+ROWS, DIMS, BAGS, POOLING = (500.0, 1e6), (16, 32, 64, 128, 256), (256.0, 4096.0), (1.0, 200.0)
 MOST_TABLE_BYTES = 128 << 20
-MOST_LOOKUP_BYTES = 48 << 20
+MOST_LOOKUP_BYTES = 224 << 20
 WARM = 1
 PHASES, ALONE = ("forward", "backward"), " alone"
 SWEEP_BYTES = 64 << 20
 """Between the lookups of a step and its updates, and from step to step, the dense part empties the caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableTimes:
+    """A table's µs on one rank, turn by turn; alone only on the first rank, and where asked for."""
+
+    forward: list[float]
+    backward: list[float]
+    forward_alone: list[float]
+    backward_alone: list[float]
+
+    def of(self, phase: str) -> list[float]:
+        """The times of ``forward``, ``backward``, ``forward alone`` or ``backward alone``."""
+        times: list[float] = getattr(self, phase.replace(" ", "_"))
+        return times
 
 
 def random_tables(count: int, seed: int) -> list[dict[str, Any]]:
@@ -52,56 +67,69 @@ def table_lookup(record: Mapping[str, Any]) -> TableLookup:
 
 
 def measure(
-    rank: Rank, records: Sequence[Mapping[str, Any]], repeats: int, seed: int
-) -> list[tuple[list[float], list[float]]]:
-    """Forward and update times in µs of a round of tables, all ranks at once and in the same order."""
-    return _round(rank, records, repeats, seed)
+    rank: Rank, tables: Sequence[TableLookup], repeats: int, seed: int, alone: bool = False
+) -> list[TableTimes]:
+    """Lookups and updates of a round of tables, all ranks at once and in the same order.
 
+    With ``alone`` the first rank does each turn a second time while the others wait: the two follow
+    one another, since the machine itself is slower or faster from minute to minute.
+    """
+    import torch
 
-def measure_alone(
-    rank: Rank, records: Sequence[Mapping[str, Any]], repeats: int, seed: int
-) -> list[tuple[list[float], list[float]]]:
-    """The same on the first rank while the others wait; they have nothing to say."""
-    times = _round(replace(rank, ranks=1), records, repeats, seed) if rank.rank == 0 else []
+    from stepsight.run.memory import map_memory
+
+    bench = _Bench(rank, tables, seed)
+    sweep = torch.zeros(SWEEP_BYTES // 4, device=rank.device)
+    map_memory(2 * MOST_LOOKUP_BYTES, rank.device)
+    times = [TableTimes([], [], [], []) for _ in tables]
+    with torch.no_grad():
+        for turn in range(repeats + WARM):
+            bench.shuffle()
+            for phase in PHASES:
+                for how in ("", ALONE) if alone else ("",):
+                    sweep.add_(1.0)
+                    meet(rank)
+                    if how and rank.rank:
+                        continue
+                    for i, taken in bench.turn(phase, turn):
+                        if turn >= WARM:
+                            times[i].of(phase + how).append(taken)
     meet(rank)
     return times
 
 
-def _round(
-    rank: Rank, records: Sequence[Mapping[str, Any]], repeats: int, seed: int
-) -> list[tuple[list[float], list[float]]]:
-    import torch
+class _Bench:
+    """The tables of a round on one rank, with two batches that take turns."""
 
-    from stepsight.calibrate.stopwatch import Stopwatch
-    from stepsight.run.lookup import TableBatch, pooled, update_rows
-    from stepsight.run.memory import map_memory
+    def __init__(self, rank: Rank, tables: Sequence[TableLookup], seed: int) -> None:
+        import torch
 
-    stopwatch = Stopwatch(rank.device, own_time=len(rank.cores) == 1)
-    rng, device = np.random.default_rng(seed), rank.device
-    lookups = [Lookup((table_lookup(r),)) for r in records]
-    weights = [torch.rand(x.tables[0].rows, x.tables[0].dim, device=device) for x in lookups]
-    batches = [[TableBatch.sample(x, 0, rng, device) for _ in range(2)] for x in lookups]
-    times: list[tuple[list[float], list[float]]] = [([], []) for _ in records]
-    order = list(range(len(records)))
-    sweep = torch.zeros(SWEEP_BYTES // 4, device=device)
-    map_memory(4 * MOST_LOOKUP_BYTES, device)
-    with torch.no_grad():
-        for repeat in range(repeats + WARM):
-            # What runs before a table is part of its time: let it be something else each time.
-            rng.shuffle(order)
-            sweep.add_(1.0)
-            meet(rank)
-            for i in order:
-                batch = batches[i][repeat % 2]
-                taken = stopwatch.time_us(partial(pooled, weights[i], batch))
-                if repeat >= WARM:
-                    times[i][0].append(taken)
-            sweep.add_(1.0)
-            grads = [torch.rand(x.tables[0].batch, x.tables[0].dim, device=device) for x in lookups]
-            meet(rank)
-            for i in reversed(order):
-                batch = batches[i][repeat % 2]
-                taken = stopwatch.time_us(partial(update_rows, weights[i], batch, grads[i], 0.01))
-                if repeat >= WARM:
-                    times[i][1].append(taken)
-    return times
+        from stepsight.calibrate.stopwatch import Stopwatch
+        from stepsight.run.lookup import TableBatch
+
+        self.rng, self.device, self.tables = np.random.default_rng(seed), rank.device, tables
+        self.stopwatch = Stopwatch(rank.device, own_time=len(rank.cores) == 1)
+        self.weights = [torch.rand(t.rows, t.dim, device=rank.device) for t in tables]
+        self.batches = [
+            [TableBatch.sample(Lookup((t,)), 0, self.rng, rank.device) for _ in range(2)] for t in tables
+        ]
+        self.order = list(range(len(tables)))
+
+    def shuffle(self) -> None:
+        """What runs before a table is part of its time: let it be something else each time."""
+        self.rng.shuffle(self.order)
+
+    def turn(self, phase: str, number: int) -> Iterator[tuple[int, float]]:
+        """Every table once: which it is, and its µs."""
+        import torch
+
+        from stepsight.run.lookup import pooled, update_rows
+
+        if phase == "forward":
+            for i in self.order:
+                yield i, self.stopwatch.time_us(partial(pooled, self.weights[i], self.batches[i][number % 2]))
+            return
+        grads = [torch.rand(t.batch, t.dim, device=self.device) for t in self.tables]
+        for i in reversed(self.order):
+            update = partial(update_rows, self.weights[i], self.batches[i][number % 2], grads[i], 0.01)
+            yield i, self.stopwatch.time_us(update)

@@ -10,7 +10,7 @@ from stepsight.errors import InputError
 KERNELS, LOOKUPS, HOST, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
     "kernels", "lookups", "host", "collectives", "contention", "rehearsal", "noise",
 )  # fmt: skip
-SHARES = {KERNELS: 0.24, LOOKUPS: 0.14, HOST: 0.03, COLLECTIVES: 0.08, CONTENTION: 0.04, REHEARSAL: 0.47}
+SHARES = {KERNELS: 0.24, LOOKUPS: 0.18, HOST: 0.03, COLLECTIVES: 0.08, CONTENTION: 0.04, REHEARSAL: 0.43}
 """Of the budget. Rehearsal steps tell what no microbenchmark does, so they get nearly half of it."""
 COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
 COLLECTIVE_BYTES = tuple(4 * 2**e for e in (4, 6, 8, 10, *range(11, 24)))
@@ -26,7 +26,7 @@ class Amounts:
 
     kernels: int = 2400
     kernel_repeats: int = 9
-    tables: int = 320
+    tables: int = 400
     table_repeats: int = 7
     collective_repeats: int = 6
     contention_repeats: int = 6

@@ -13,6 +13,7 @@ from stepsight.calibrate import lookup_bench
 from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.kernel_bench import rounds_of
+from stepsight.calibrate.lookup_bench import PHASES
 from stepsight.calibrate.plan import (
     COLLECTIVE_BYTES,
     COLLECTIVE_KINDS,
@@ -38,7 +39,7 @@ Progress = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and how much there is."""
 PROFILED = (2, 3)
 """DLRMs and transformers that are profiled: one of each kind."""
-ALONE_ROUNDS = 40
+ALONE_ROUNDS = 20
 """Rounds of lookups that one rank also measures alone, to see what sharing the memory costs."""
 TOGETHER = 6
 """Rehearsal workloads whose blocks are interleaved."""
@@ -101,26 +102,27 @@ class Session:
         amounts = self.amounts
         tables = lookup_bench.random_tables(amounts.tables, self.seed)
         size = lookup_bench.ROUND_TABLES
-        rounds = [tables[i : i + size] for i in range(0, len(tables), size)]
+        rounds = [
+            [{**table, "round": i // size} for table in tables[i : i + size]]
+            for i in range(0, len(tables), size)
+        ]
+        self.ranks.restart()  # tables in memory that other benchmarks have used are slower
         for i, members in enumerate(self._until(deadline, LOOKUPS, rounds)):
             if all(self.journal.known(LOOKUPS, {**r, "phase": "forward"}) for r in members):
                 continue
-            self._lookup_round(lookup_bench.measure, members, i)
-            if i < ALONE_ROUNDS and self.ranks.ranks > 1:
-                self._lookup_round(lookup_bench.measure_alone, members, i, lookup_bench.ALONE)
+            self._lookup_round(members, i, alone=i < ALONE_ROUNDS and self.ranks.ranks > 1)
 
-    def _lookup_round(
-        self, bench: Callable[..., Any], tables: Sequence[dict[str, Any]], number: int, how: str = ""
-    ) -> None:
-        answers = [a for a in self.ranks.call(bench, tables, self.amounts.table_repeats, number) if a]
-        self.journal.add(
-            LOOKUPS,
-            [
-                {**record, "phase": phase + how, "times_us": [_rounded(a[j][p]) for a in answers]}
-                for j, record in enumerate(tables)
-                for p, phase in enumerate(lookup_bench.PHASES)
-            ],
-        )
+    def _lookup_round(self, tables: Sequence[dict[str, Any]], number: int, *, alone: bool) -> None:
+        lookups = [lookup_bench.table_lookup(record) for record in tables]
+        repeats = self.amounts.table_repeats
+        answers = self.ranks.call(lookup_bench.measure, lookups, repeats, number, alone)
+        phases = [p + how for how in (("", lookup_bench.ALONE) if alone else ("",)) for p in PHASES]
+        for j, record in enumerate(tables):
+            taken = {phase: [_rounded(answer[j].of(phase)) for answer in answers] for phase in phases}
+            self.journal.add(
+                LOOKUPS,
+                [{**record, "phase": p, "times_us": [t for t in times if t]} for p, times in taken.items()],
+            )
 
     def _host(self, deadline: float) -> None:
         """What the host spends around kernels, from profiled steps of every kind of workload."""

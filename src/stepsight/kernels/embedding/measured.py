@@ -17,7 +17,8 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.embedding.caches import detect_caches
 from stepsight.kernels.embedding.cpu import PhaseModel, features
 from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.fit import Calls, fit_phase
+from stepsight.kernels.embedding.drift import fit_steady
+from stepsight.kernels.embedding.fit import Calls
 from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM, TableLookup
 from stepsight.kernels.embedding.model import TableCosts
 from stepsight.kernels.embedding.operators import FBGEMM_OPTIMIZERS
@@ -56,10 +57,11 @@ class MeasuredLookups:
         cls, tables: Sequence[TableLookup], times_us: Mapping[str, FloatArray], *,
         caches: Sequence[float] | None = None, groups: Sequence[int] | None = None,
         operator: str = EMBEDDING_BAG, optimizer: str = "sgd", calls: Calls | None = None,
+        rounds: Sequence[int] | None = None,
     ) -> MeasuredLookups:  # fmt: skip
         """From the times of single tables, or of ``calls`` for many tables, by phase.
 
-        ``groups`` names which of the calls are alike.
+        ``groups`` names which of the calls are alike, ``rounds`` which were measured in the same minute.
         """
         if not tables:
             raise StepsightError("no measured lookups to fit an embedding model from")
@@ -68,8 +70,9 @@ class MeasuredLookups:
         for phase, times in times_us.items():
             seen = work(tables, levels, phase, optimizer, operator), features(tables, levels)
             folds = np.asarray(groups if groups is not None else range(len(times)), dtype=np.int64) % FOLDS
-            phases[_phase_name(phase, operator, optimizer)] = fit_phase(
-                *seen, np.asarray(times), folds, calls
+            together = np.asarray(rounds if rounds is not None else [0] * len(times), dtype=np.int64)
+            phases[_phase_name(phase, operator, optimizer)] = fit_steady(
+                *seen, np.asarray(times), folds, together, calls
             )
         return cls(levels, phases, {}, operator)
 
