@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.sharding.plan import COLUMN_WISE, TABLE_WISE, Plan
 from stepsight.sharding.rules import Rules
-from stepsight.sharding.search import search
+from stepsight.sharding.search import search, search_sparing
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.tables import Table
 from stepsight.sharding.tasks import population
@@ -91,3 +91,14 @@ def test_a_search_without_time_still_answers(pricer):
     found = search(pricer, budget_s=0.0)
     found.plan.check(pricer.costs.tables)
     assert np.isfinite(found.step_us)
+
+
+def test_a_cut_must_pay_for_itself(on_paper):
+    """One large table beside small ones: cutting it helps, but not by a factor of ten."""
+    tables = (Table("large", 400_000, 128, 40.0), *(Table(f"t{i}", 1000, 16, 1.0) for i in range(4)))
+    pricer = on_paper(tables, 2)
+    cut = search_sparing(pricer, Rules(), margin=0.01, budget_s=0.4)
+    whole = search_sparing(pricer, Rules(), margin=0.9, budget_s=0.4)
+    assert cut.step_us < 0.99 * whole.step_us
+    assert {shard.kind for shard in whole.plan.shards} == {"table_wise"}
+    assert whole.bound_us == cut.bound_us

@@ -5,12 +5,12 @@ import pytest
 from click.testing import CliRunner
 
 from stepsight.errors import InputError
-from stepsight.sharding.trials import PlanTrial, Trial, read_trials, summarise, write_trials
+from stepsight.sharding.trial_results import PlanTrial, Trial, read_trials, summarise, write_trials
 from stepsight.validate.sharding import command
 
 
 def trial(seed: int, measured: dict[str, float], predicted: dict[str, float]) -> Trial:
-    plans = {name: PlanTrial(predicted[name], [[us, us]] * 4) for name, us in measured.items()}
+    plans = {name: PlanTrial(predicted[name], [[[us, us]] * 2] * 4) for name, us in measured.items()}
     return Trial(f"task-{seed}", seed, 8, 512, plans)
 
 
@@ -34,15 +34,34 @@ def test_level_tasks_are_counted_apart():
     assert summary.search_wins == 0.5
 
 
-def test_rounds_that_differ_are_the_noise():
-    noisy = Trial("n", 3, 8, 512, {n: PlanTrial(1, [[100], [110], [100], [110]]) for n in ("a", "search")} | {
-        "b": PlanTrial(2, [[150], [165], [150], [165]])})  # fmt: skip
-    assert summarise([noisy]).repeat_noise == pytest.approx(np.log(1.1) / 2 / np.sqrt(3))
+def test_rounds_that_differ_from_the_other_plans_are_the_noise():
+    plans = {"a": [100, 110, 100, 110], "b": [150, 150, 150, 150], "search": [100, 110, 100, 110]}
+    noisy = Trial("n", 3, 8, 512, {n: PlanTrial(1, [[[us]] for us in x]) for n, x in plans.items()})
+    each = np.log(1.1) / 2 / np.sqrt(3) * np.array([1 / 3, 2 / 3, 1 / 3])  # of three plans two move
+    assert summarise([noisy]).repeat_noise == pytest.approx(each.mean())
+
+
+def test_a_slow_minute_is_no_noise():
+    """All plans are slower together in the third round: nothing is said about any of them."""
+    steady = {
+        name: PlanTrial(us, [[[us]], [[us]], [[1.3 * us]]])
+        for name, us in {"a": 100, "b": 120, "search": 95}.items()
+    }
+    trial = Trial("m", 5, 8, 512, steady)
+    assert summarise([trial]).repeat_noise == pytest.approx(0, abs=1e-12)
+    assert trial.measured_us == pytest.approx({"a": 100, "b": 120, "search": 95})
+
+
+def test_the_best_sharder_is_judged_by_a_round_that_did_not_choose_it():
+    """Each of two equal sharders has one lucky round; judged by the others neither beats the search."""
+    plans = {"a": [90, 100, 100], "b": [100, 90, 100], "search": [100, 100, 100]}
+    lucky = Trial("l", 6, 8, 512, {n: PlanTrial(1, [[[us]] for us in x]) for n, x in plans.items()})
+    assert lucky.against_best("search") <= 0
 
 
 def test_a_low_quantile_forgives_disturbed_steps():
-    plans = {"a": PlanTrial(1, [[100, 100, 900]] * 4), "search": PlanTrial(1, [[100, 900, 900]] * 4)}
-    assert Trial("d", 4, 8, 512, plans).at(0.1).searched == 0
+    plans = {"a": PlanTrial(1, [[[100, 100, 900]]] * 4), "search": PlanTrial(1, [[[100, 900, 900]]] * 4)}
+    assert Trial("d", 4, 8, 512, plans).at(0).searched == pytest.approx(0)
 
 
 def test_trials_are_kept_between_runs(tmp_path):

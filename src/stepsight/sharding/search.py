@@ -19,7 +19,7 @@ from stepsight.sharding.bound import least_loads
 from stepsight.sharding.draft import Change, Draft
 from stepsight.sharding.loads import Loads
 from stepsight.sharding.neighbours import changes, shaken, spreads
-from stepsight.sharding.plan import Plan
+from stepsight.sharding.plan import TABLE_WISE, Plan
 from stepsight.sharding.rules import Rules, Spread
 from stepsight.sharding.starts import starts, table_weights
 from stepsight.sharding.steps import PlanPricer
@@ -85,6 +85,31 @@ def search(
     ``also`` are plans to start from besides the greedy ones.
     """
     return _Search(pricer, rules or Rules(), budget_s, seed, objective, progress).run(also)
+
+
+def search_sparing(
+    pricer: PlanPricer, rules: Rules, *, margin: float, budget_s: float | None = None, seed: int = 0,
+    objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+) -> Found:  # fmt: skip
+    """The best plan, but whole tables unless cutting some makes the step shorter by a share of ``margin``.
+
+    A table's cost is known better than those of its parts: gains smaller than that may not be there.
+    """
+    if budget_s is None:
+        budget_s = usual_budget_s(len(pricer.costs.tables), pricer.costs.ranks)
+
+    def best(kinds: Sequence[str]) -> Found:
+        return search(
+            pricer, replace(rules, kinds=tuple(kinds)), budget_s=budget_s / 2, seed=seed, objective=objective,
+            also=also, progress=progress,
+        )  # fmt: skip
+
+    whole, cut = best([TABLE_WISE]), best(rules.kinds)
+    keep_whole = whole.fits and whole.step_us * (1 - margin) <= cut.step_us
+    return replace(
+        whole if keep_whole else cut,
+        bound_us=cut.bound_us, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds,
+    )  # fmt: skip
 
 
 class _Search:

@@ -20,6 +20,7 @@ from stepsight.sharding.condense import condense
 from stepsight.sharding.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.loads import Loads, Part, PartCosts
 from stepsight.sharding.lookups import LookupModel, SeparateLookups, scaled_to
+from stepsight.sharding.measured_tables import MeasuredTables
 from stepsight.sharding.plan import COLUMN_WISE, Plan, Shard
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.tables import Table
@@ -68,15 +69,18 @@ class PlanPricer:
     """Prices plans of one DLRM on one platform.
 
     ``days`` are the workload's tables with the index streams of several days; by default
-    there is one day, the workload's own.
+    there is one day, the workload's own. ``measured`` is what its tables took here.
     """
 
     def __init__(
-        self, workload: DlrmWorkload, platform: Platform, days: Sequence[Sequence[Table]] = ()
-    ) -> None:
+        self, workload: DlrmWorkload, platform: Platform, days: Sequence[Sequence[Table]] = (),
+        measured: MeasuredTables | None = None,
+    ) -> None:  # fmt: skip
         config = workload.config
         self.workload, self.platform = workload, platform
         self.ranks, self.batch = config.ranks, config.batch
+        stated = platform.spec.contention
+        self._contention = measured.contention(stated) if measured else stated
         self.device = "cpu" if platform.spec.host.synchronous else "cuda"
         template = workload.with_plan(SHARDERS["size_lookup_greedy"](config.tables, config.ranks))
         job, ops = build(template.config, self.device)
@@ -94,6 +98,7 @@ class PlanPricer:
             self._lookup_model(template, ops),
             optimizer=config.sparse_optimizer,
             ranks_per_node=platform.spec.gpus_per_node,
+            measured=measured,
         )
         self._exchange = Exchange(platform, config.batch, config.ranks, self.costs.ranks_per_node)
         self._joining_us = (0.0, 0.0)
@@ -186,6 +191,7 @@ class PlanPricer:
     def _lookup_model(self, template: DlrmWorkload, ops: PlanOps) -> LookupModel:
         config = template.config
         fused = self._kernel_of(0, ops.lookup_forward).lookup
+        self.fused = fused is not None and fused.fused
         if fused is None or not fused.fused:
             return SeparateLookups(self.platform.kernels.estimate)
         measured = self.platform.kernels.measured_lookups(fused.operator)
@@ -201,7 +207,7 @@ class PlanPricer:
 
     def _walk(self, loads: Loads) -> FloatArray:
         count = len(loads)
-        contention, per_node = self.platform.spec.contention, self.platform.spec.gpus_per_node
+        contention, per_node = self._contention, self.platform.spec.gpus_per_node
         forward = side_by_side(loads.forward_us, contention.lookups_forward, per_node)
         backward = side_by_side(loads.backward_us, contention.lookups_backward, per_node)
         exchange, exchange_back = self._exchange.times(loads)

@@ -1,0 +1,65 @@
+"""Measure the tables of one workload on this machine, so that plans are priced by what they take here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stepsight.calibrate.lookup_bench import ALONE, PHASES, ROUND_TABLES, TableTimes, measure
+from stepsight.errors import InputError
+from stepsight.kernels.embedding.lookup import TableLookup
+from stepsight.run.ranks import Ranks
+from stepsight.sharding.measured_tables import MeasuredTables
+from stepsight.sharding.steps import PlanPricer
+
+PASSES, TURNS = 2, 6
+"""Each pass makes the tables anew and mixes them differently: neighbours are part of a table's time."""
+
+
+def check_measurable(pricer: PlanPricer) -> None:
+    """Only lookups that run table by table, as `stepsight run` has them, can be measured one by one."""
+    if pricer.fused:
+        raise InputError(
+            pricer.platform.name,
+            "looks all tables of a rank up in one fused kernel, which is not measured here",
+            "name the folder that `stepsight calibrate` wrote on this machine",
+        )
+
+
+def measure_tables(group: Ranks, pricer: PlanPricer, seed: int = 0) -> MeasuredTables:
+    """Look every table of the pricer's workload up on the ranks of ``group``, all of them at once."""
+    check_measurable(pricer)
+    count = len(pricer.costs.tables)
+    parts = [part for i in range(count) for part in pricer.costs.halves(i)]
+    lookups = [pricer.costs.lookup(part) for part in parts]
+    times = _turns(group, lookups, seed)
+    together = np.array([[np.median(t.forward), np.median(t.backward)] for t in times])
+    ratio = np.log(together / pricer.costs.part_times(parts)).reshape(count, 3, 2)
+    return MeasuredTables(ratio, beside_others(times) if group.ranks > 1 else (1.0, 1.0))
+
+
+def beside_others(times: Sequence[TableTimes]) -> tuple[float, float]:
+    """How many times longer the lookups and the updates of these tables take while all ranks are at them."""
+    forward, backward = (
+        sum(float(np.median(t.of(phase))) for t in times)
+        / sum(float(np.median(t.of(phase + ALONE))) for t in times)
+        for phase in PHASES
+    )
+    return max(forward, 1.0), max(backward, 1.0)
+
+
+def _turns(group: Ranks, lookups: Sequence[TableLookup], seed: int) -> list[TableTimes]:
+    """The times of every lookup over ranks, turns and passes."""
+    rng = np.random.default_rng(seed)
+    times = [TableTimes([], [], [], []) for _ in lookups]
+    for number in range(PASSES):
+        order = rng.permutation(len(lookups))
+        for at in range(0, len(lookups), ROUND_TABLES):
+            members = order[at : at + ROUND_TABLES].tolist()
+            asked = [lookups[i] for i in members], TURNS, seed + number, group.ranks > 1
+            for answer in group.call(measure, *asked):
+                for i, seen in zip(members, answer, strict=True):
+                    for phase in (*PHASES, *(p + ALONE for p in PHASES)):
+                        times[i].of(phase).extend(seen.of(phase))
+    return times
