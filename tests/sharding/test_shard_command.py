@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stepsight.commands.shard import command, seconds
+from stepsight.commands.shard import command, margin, seconds
 from stepsight.errors import InputError
 from stepsight.sharding.plan import Plan
 
@@ -101,3 +101,27 @@ def test_only_dlrms_are_sharded(tmp_path):
     result = run(str(path), "--platform", "1xV100-SXM2")
     assert isinstance(result.exception, InputError)
     assert "not a DLRM" in str(result.exception)
+
+
+def test_tables_are_measured_only_where_they_run_one_by_one(workload):
+    result = CliRunner().invoke(command, [workload, "-p", "4xA100-SXM4-40G", "--measure-tables"])
+    assert isinstance(result.exception, InputError)
+    assert "stepsight calibrate" in str(result.exception)
+
+
+def test_margins_are_shares():
+    assert (margin("2%"), margin("0.02"), margin("0%")) == (0.02, 0.02, 0.0)
+    for wrong in ("two", "120%", "-1%", "3"):
+        with pytest.raises(InputError, match="--cut-margin"):
+            margin(wrong)
+
+
+def test_tables_stay_whole_unless_cutting_them_pays(workload):
+    def kinds(*more):
+        asked = [workload, "-p", "4xA100-SXM4-40G", "--set", "batch=131072", "--json", *more]
+        result = CliRunner().invoke(command, asked)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)["candidates"][0]["kinds"]
+
+    assert set(kinds()) != {"table_wise"}
+    assert set(kinds("--cut-margin", "90%")) == {"table_wise"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from stepsight.sharding.choice import Choice
+    from stepsight.sharding.measured_tables import MeasuredTables
     from stepsight.sharding.search import Progress
+    from stepsight.sharding.steps import PlanPricer
     from stepsight.workload.dlrm import DlrmWorkload
 
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0}
@@ -25,6 +28,13 @@ KINDS_HELP = (
     "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, table_row_wise, and "
     "data_parallel, which is not used unless named."
 )
+
+MEASURE_HELP = (
+    "First look every table up on this machine (needs torch, and the platform that `calibrate` wrote here): "
+    "plans are then priced by what the tables take here and now."
+)
+
+CUT_MARGIN_HELP = "Keep tables whole unless cutting them makes the step shorter by this much, such as 2%."
 
 
 @click.command("shard")
@@ -42,14 +52,17 @@ KINDS_HELP = (
     "--budget", default="", metavar="TIME", help="Time for the search, such as 5s (default: by size)."
 )
 @click.option("--seed", default=0, help="The same seed gives the same search.")
+@click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
+@click.option("--cut-margin", default="0%", metavar="SHARE", show_default=True, help=CUT_MARGIN_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.")
 @click.option("--torchrec", type=click.Path(path_type=Path), help="Write a TorchRec sharding plan here.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with the choice here.")
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
-    objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], budget: str, seed: int, as_json: bool,
-    out: Path | None, torchrec: Path | None, html: Path | None,
+    objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], budget: str, seed: int,
+    measure_tables: bool, cut_margin: str, as_json: bool, out: Path | None, torchrec: Path | None,
+    html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
     for output in (out, torchrec, html):
@@ -66,9 +79,32 @@ def command(
         dlrm, here, objective=objective, budget_s=seconds(budget) if budget else None, seed=seed,
         kinds=kinds or USUAL_KINDS, days=days_of(dlrm.tables, days), also=[Plan.read(path) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
+        measure=_measured_here(seed) if measure_tables else None, cut_margin=margin(cut_margin),
     )  # fmt: skip
     _write(choice, out, torchrec, html, here.spec.gpus_per_node)
     _print(choice, as_json, [path for path in (out, torchrec, html) if path])
+
+
+def margin(text: str) -> float:
+    """``2%`` or ``0.02`` as a share."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else 1.0
+    if share >= 1:
+        raise InputError("--cut-margin", f"is {text!r}", "write a share such as 2% or 0.02")
+    return share
+
+
+def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
+    def measure(pricer: PlanPricer) -> MeasuredTables:
+        from stepsight.calibrate.own_tables import check_measurable, measure_tables
+        from stepsight.run.ranks import Ranks
+
+        check_measurable(pricer)
+        click.echo(f"measuring {len(pricer.costs.tables)} tables on {pricer.ranks} ranks", err=True)
+        with Ranks(pricer.ranks, pricer.device) as group:
+            return measure_tables(group, pricer, seed)
+
+    return measure
 
 
 def seconds(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.platform.load import Platform
 from stepsight.sharding.loads import Loads
+from stepsight.sharding.measured_tables import MeasuredTables
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.rules import USUAL_KINDS, Rules, check_fits
-from stepsight.sharding.search import OBJECTIVES, Found, Progress, search
+from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, search_sparing
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.steps import PlanPricer
 from stepsight.sharding.tables import Table
@@ -52,7 +54,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables."""
+    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables.
+
+    ``measured`` is what the tables took on this machine, where that was asked for.
+    """
 
     workload: str
     platform: str
@@ -63,6 +68,7 @@ class Choice:
     room_bytes: float
     ranks: int
     tables: int
+    measured: MeasuredTables | None = None
 
     @property
     def winner(self) -> Candidate:
@@ -79,8 +85,13 @@ def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", budget_s: float | None = None,
     seed: int = 0, kinds: Sequence[str] = USUAL_KINDS, days: Sequence[Sequence[Table]] = (),
     also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+    measure: Callable[[PlanPricer], MeasuredTables] | None = None, cut_margin: float = 0.0,
 ) -> Choice:  # fmt: skip
-    """Search for a plan, and set it beside the sharders' (and ``also``) plans."""
+    """Search for a plan, and set it beside the sharders' (and ``also``) plans.
+
+    ``measure`` looks the workload's tables up before any plan is priced. Tables stay whole unless
+    cutting them makes the step shorter by a share of ``cut_margin``.
+    """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
     if not workload.tables:
@@ -89,8 +100,11 @@ def choose(
     pricer = PlanPricer(workload, platform, days)
     rules = Rules(table_room(workload, platform), tuple(kinds))
     check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB")
+    if measure:
+        pricer = PlanPricer(workload, platform, days, measure(pricer))
     plans = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
-    found = search(
+    how = partial(search_sparing, margin=cut_margin) if cut_margin else search
+    found = how(
         pricer, rules, budget_s=budget_s, seed=seed, objective=objective, also=plans, progress=progress
     )
     if not found.fits:
@@ -98,7 +112,7 @@ def choose(
     ranked = _ranked([found.plan, *plans], pricer, rules, objective)
     return Choice(
         workload.name, platform.name, tuple(ranked), found, objective, len(pricer.costs.days),
-        rules.memory_bytes, workload.ranks, len(workload.tables),
+        rules.memory_bytes, workload.ranks, len(workload.tables), pricer.costs.measured,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stepsight.sharding.choice import Candidate, Choice
+from stepsight.sharding.measured_tables import MeasuredTables
 from stepsight.sharding.plan import plan_dict, plan_summary
 
 
@@ -25,6 +26,7 @@ def document(choice: Choice) -> dict[str, Any]:
         "search_seconds": found.seconds,
         "room_bytes": choice.room_bytes,
         "level": choice.level,
+        "measured_tables": _measured(choice.measured) if choice.measured else None,
         "winner": choice.winner.name,
         "candidates": [_candidate(c, choice.winner) for c in choice.candidates],
         "plan": plan_dict(choice.winner.plan),
@@ -47,4 +49,12 @@ def _candidate(candidate: Candidate, winner: Candidate) -> dict[str, Any]:
                 zip(candidate.lookup_us, candidate.exchange_us, candidate.memory_bytes, strict=True)
             )
         ],
+    }
+
+
+def _measured(measured: MeasuredTables) -> dict[str, Any]:
+    """Forward and backward of whole tables against the model, and what ranks cost each other."""
+    return {
+        "against_model": [measured.factors(i, 1.0, 1.0).tolist() for i in range(len(measured.log_ratio))],
+        "beside_others": list(measured.beside_others),
     }
