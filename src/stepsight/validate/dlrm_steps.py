@@ -66,7 +66,8 @@ def rows(data: Path) -> list[StepRow]:
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
     """Our step times and the published predictor's, from its own errors."""
-    return score(TOPIC, "DLRM, one GPU", found, "all rows; read off a plot; no row was fitted", 0.0796)
+    used = "all rows; read off a plot; none was fitted, the program's parts were scored in sight of them"
+    return score(TOPIC, "DLRM, one GPU", found, used, 0.0796)
 
 
 def predicted(row: dict[str, str]) -> StepRow:

@@ -17,7 +17,7 @@ TABLES = (dlrm_steps, nlp_steps, gpt_steps)
 
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
-    """Every end-to-end score; no end-to-end row takes part in any fit, so all rows count."""
+    """Every end-to-end score; no step time takes part in a fit, so all rows count."""
     found = [line for table in TABLES for line in table.scores(table.rows(data))]
     return [*found, *_traces(data / "traces")]
 
