@@ -162,3 +162,12 @@ def test_our_links_equal_chakras_own_merge(measured_data):
     for kernel in (n for n in merged.nodes if n.category):
         mine, parent = ours[joined.node_of_op[launches[kernel.correlation].op]], theirs[kernel.parent]
         assert (mine.record_id, mine.name) == (parent.record_id, parent.name)
+
+
+@pytest.mark.data
+def test_every_node_of_a_real_step_finds_its_operator_by_rf_id(measured_data):
+    traces = measured_data / "traces" / "megatron_tp2_2xV100"
+    (profile,) = trace_files([traces / "result" / "0"])
+    (et,) = trace_files([traces / "pytorch_et_0.json.gz"])
+    joined = link_et(read_execution_trace(et), link(read_kineto(profile)))
+    assert (joined.how, joined.rate, len(joined.op_of_node)) == ("rf_id", 1.0, 1876)
