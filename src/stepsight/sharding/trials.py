@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 LIVE_SCALE = Scale(
     batches=(1024,), least_rows=20_000, most_rows=500_000, most_pooling=80.0,
-    tables_per_rank=(1, 4), most_table_bytes=40 << 20,
+    tables_per_rank=(2, 5), most_table_bytes=40 << 20,
 )  # fmt: skip
-"""METHOD §7 scaled to ranks of one CPU core, with its dims: the tables of a task take about 180 MB, far
+"""METHOD §7 scaled to ranks of one CPU core, with its dims: the tables of a task take about 250 MB, far
 beyond the caches, and a step takes some tens of milliseconds."""
 FEATURES, BOTTOM, TOP = 64, (64, 32), (64, 1)
 """A dense part small enough that tables decide, as they do in heavy production models."""
-CUT_MARGIN = 0.02
-"""Tables are cut where the step gets shorter by this much: about as much as two plans' predictions are off
-against each other (docs/accuracy.md)."""
+CUT_MARGIN = 0.04
+"""Tables are cut where the step gets shorter by this much: parts took up to a fifth longer in steps than
+they had taken when measured, whole tables a twentieth (docs/accuracy.md)."""
 DRAWN_APART = 0.10
 """Tasks are drawn until the predicted steps of their sharders spread by this much."""
 
