@@ -66,10 +66,10 @@ class Fields:
         return value
 
     def choice(self, key: str, choices: Sequence[str], default: str | None = None) -> str:
-        value = self._get(key, default)
+        value = str(self._get(key, default))  # a year is a choice with or without quotes
         if value not in choices:
-            raise self.fail(key, f"unknown {key} {value!r}", nearest(str(value), choices))
-        return str(value)
+            raise self.fail(key, f"unknown {key} {value!r}", nearest(value, choices))
+        return value
 
     def text(self, key: str, default: str) -> str:
         value = self._get(key, default)
