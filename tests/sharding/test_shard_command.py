@@ -112,7 +112,7 @@ def test_tables_are_measured_only_where_they_run_one_by_one(workload):
 def test_margins_are_shares():
     assert (margin("2%"), margin("0.02"), margin("0%")) == (0.02, 0.02, 0.0)
     for wrong in ("two", "120%", "-1%", "3"):
-        with pytest.raises(InputError, match="--cut-margin"):
+        with pytest.raises(InputError, match="--margin"):
             margin(wrong)
 
 
@@ -124,4 +124,4 @@ def test_tables_stay_whole_unless_cutting_them_pays(workload):
         return json.loads(result.stdout)["candidates"][0]["kinds"]
 
     assert set(kinds()) != {"table_wise"}
-    assert set(kinds("--cut-margin", "90%")) == {"table_wise"}
+    assert set(kinds("--margin", "90%")) == {"table_wise"}

@@ -34,7 +34,7 @@ MEASURE_HELP = (
     "plans are then priced by what the tables take here and now."
 )
 
-CUT_MARGIN_HELP = "Keep tables whole unless cutting them makes the step shorter by this much, such as 2%."
+MARGIN_HELP = "Take a usual sharder's plan, else whole tables, if within this much of the best, such as 4%."
 
 
 @click.command("shard")
@@ -53,7 +53,7 @@ CUT_MARGIN_HELP = "Keep tables whole unless cutting them makes the step shorter 
 )
 @click.option("--seed", default=0, help="The same seed gives the same search.")
 @click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
-@click.option("--cut-margin", default="0%", metavar="SHARE", show_default=True, help=CUT_MARGIN_HELP)
+@click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.")
 @click.option("--torchrec", type=click.Path(path_type=Path), help="Write a TorchRec sharding plan here.")
@@ -61,7 +61,7 @@ CUT_MARGIN_HELP = "Keep tables whole unless cutting them makes the step shorter 
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], budget: str, seed: int,
-    measure_tables: bool, cut_margin: str, as_json: bool, out: Path | None, torchrec: Path | None,
+    measure_tables: bool, margin_text: str, as_json: bool, out: Path | None, torchrec: Path | None,
     html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
@@ -79,7 +79,7 @@ def command(
         dlrm, here, objective=objective, budget_s=seconds(budget) if budget else None, seed=seed,
         kinds=kinds or USUAL_KINDS, days=days_of(dlrm.tables, days), also=[Plan.read(path) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
-        measure=_measured_here(seed) if measure_tables else None, cut_margin=margin(cut_margin),
+        measure=_measured_here(seed) if measure_tables else None, margin=margin(margin_text),
     )  # fmt: skip
     _write(choice, out, torchrec, html, here.spec.gpus_per_node)
     _print(choice, as_json, [path for path in (out, torchrec, html) if path])
@@ -90,7 +90,7 @@ def margin(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(%?)", text.strip())
     share = float(match[1]) / (100 if match[2] else 1) if match else 1.0
     if share >= 1:
-        raise InputError("--cut-margin", f"is {text!r}", "write a share such as 2% or 0.02")
+        raise InputError("--margin", f"is {text!r}", "write a share such as 2% or 0.02")
     return share
 
 

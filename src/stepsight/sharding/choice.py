@@ -17,7 +17,7 @@ from stepsight.sharding.loads import Loads
 from stepsight.sharding.measured_tables import MeasuredTables
 from stepsight.sharding.plan import Plan
 from stepsight.sharding.rules import USUAL_KINDS, Rules, check_fits
-from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, search_sparing
+from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, search_careful
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.steps import PlanPricer
 from stepsight.sharding.tables import Table
@@ -85,12 +85,12 @@ def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", budget_s: float | None = None,
     seed: int = 0, kinds: Sequence[str] = USUAL_KINDS, days: Sequence[Sequence[Table]] = (),
     also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
-    measure: Callable[[PlanPricer], MeasuredTables] | None = None, cut_margin: float = 0.0,
+    measure: Callable[[PlanPricer], MeasuredTables] | None = None, margin: float = 0.0,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and set it beside the sharders' (and ``also``) plans.
 
-    ``measure`` looks the workload's tables up before any plan is priced. Tables stay whole unless
-    cutting them makes the step shorter by a share of ``cut_margin``.
+    ``measure`` looks the workload's tables up before any plan is priced. Of all plans within a share of
+    ``margin`` of the best the simplest wins.
     """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
@@ -103,7 +103,7 @@ def choose(
     if measure:
         pricer = PlanPricer(workload, platform, days, measure(pricer))
     plans = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
-    how = partial(search_sparing, margin=cut_margin) if cut_margin else search
+    how = partial(search_careful, margin=margin) if margin else search
     found = how(
         pricer, rules, budget_s=budget_s, seed=seed, objective=objective, also=plans, progress=progress
     )

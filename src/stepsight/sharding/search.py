@@ -87,13 +87,14 @@ def search(
     return _Search(pricer, rules or Rules(), budget_s, seed, objective, progress).run(also)
 
 
-def search_sparing(
+def search_careful(
     pricer: PlanPricer, rules: Rules, *, margin: float, budget_s: float | None = None, seed: int = 0,
     objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
 ) -> Found:  # fmt: skip
-    """The best plan, but whole tables unless cutting some makes the step shorter by a share of ``margin``.
+    """The simplest plan within a share of ``margin`` of the best one found.
 
-    A table's cost is known better than those of its parts: gains smaller than that may not be there.
+    One of ``also`` before one that nobody uses, whole tables before cut ones: gains smaller than what
+    predictions are off against each other may not be there, and a search finds those first.
     """
     if budget_s is None:
         budget_s = usual_budget_s(len(pricer.costs.tables), pricer.costs.ranks)
@@ -105,11 +106,18 @@ def search_sparing(
         )  # fmt: skip
 
     whole, cut = best([TABLE_WISE]), best(rules.kinds)
-    keep_whole = whole.fits and whole.step_us * (1 - margin) <= cut.step_us
-    return replace(
-        whole if keep_whole else cut,
-        bound_us=cut.bound_us, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds,
-    )  # fmt: skip
+    found = replace(cut, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds)
+    limit_us = cut.step_us / (1 - margin)
+    loads = pricer.costs.loads(also) if also else None
+    if loads is not None:
+        fits = (loads.memory_bytes <= rules.memory_bytes).all(axis=(1, 2))
+        step_us = np.where(fits, OBJECTIVES[objective](pricer.times(loads)), np.inf)
+        usual = int(np.argmin(step_us))
+        if step_us[usual] <= limit_us:
+            return replace(found, plan=also[usual], step_us=float(step_us[usual]), fits=True)
+    if whole.fits and whole.step_us <= limit_us:
+        return replace(found, plan=whole.plan, step_us=whole.step_us, fits=True)
+    return found
 
 
 class _Search:

@@ -14,7 +14,7 @@ from stepsight.platform.load import Platform
 from stepsight.sharding.plan import COLUMN_WISE, ROW_WISE, TABLE_WISE, Plan
 from stepsight.sharding.retabled import task_workload
 from stepsight.sharding.rules import Rules
-from stepsight.sharding.search import search_sparing
+from stepsight.sharding.search import search_careful
 from stepsight.sharding.sharders import SHARDERS
 from stepsight.sharding.steps import PlanPricer
 from stepsight.sharding.tasks import Scale, Task, random_task
@@ -32,9 +32,9 @@ LIVE_SCALE = Scale(
 beyond the caches, and a step takes some tens of milliseconds."""
 FEATURES, BOTTOM, TOP = 64, (64, 32), (64, 1)
 """A dense part small enough that tables decide, as they do in heavy production models."""
-CUT_MARGIN = 0.04
-"""Tables are cut where the step gets shorter by this much: parts took up to a fifth longer in steps than
-they had taken when measured, whole tables a twentieth (docs/accuracy.md)."""
+MARGIN = 0.04
+"""A plan that no sharder makes must be faster by this much: as far as predictions of two plans were off
+against each other (docs/accuracy.md)."""
 DRAWN_APART = 0.10
 """Tasks are drawn until the predicted steps of their sharders spread by this much."""
 
@@ -70,7 +70,7 @@ def try_task(
     pricer = PlanPricer(pricer.workload, pricer.platform, measured=measure_tables(group, pricer, seed))
     rules = Rules(kinds=(TABLE_WISE, COLUMN_WISE, ROW_WISE))
     also = list(plans.values())
-    plans[SEARCHED] = search_sparing(pricer, rules, margin=CUT_MARGIN, budget_s=budget_s, also=also).plan
+    plans[SEARCHED] = search_careful(pricer, rules, margin=MARGIN, budget_s=budget_s, also=also).plan
     predicted = pricer.step_us(list(plans.values()))[:, 0]
     # Sharders often agree; a placement is trained once, whatever the ranks are called.
     places = {name: _placement(plan) for name, plan in plans.items()}
