@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.fit import beside_others, fit_contention, fit_samples
+from stepsight.calibrate.fit import fit_contention, fit_samples, lookup_slowdowns
 from stepsight.calibrate.lookup_bench import random_tables, table_lookup
 from stepsight.calibrate.shapes import kernels_of, rehearsal_documents
 from stepsight.errors import StepsightError
@@ -57,8 +57,8 @@ def test_what_sharing_the_memory_costs_is_seen_on_tables_measured_both_ways() ->
     rows = [row(r, "backward", 130.0) for r in records] + [row(r, "forward", 90.0) for r in records]
     rows += [row(r, "backward alone", 100.0) for r in records[:2]]
     rows += [row(r, "forward alone", 100.0) for r in records[:2]]
-    assert beside_others(rows) == {"forward": 1.0, "backward": 1.3}
-    assert beside_others(rows[:6]) == {"forward": 1.0, "backward": 1.0}
+    assert lookup_slowdowns(rows) == {"forward": 1.0, "backward": 1.3}
+    assert lookup_slowdowns(rows[:6]) == {"forward": 1.0, "backward": 1.0}
 
 
 def test_without_contention_nothing_slows_down() -> None:

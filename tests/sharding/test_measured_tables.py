@@ -5,6 +5,7 @@ from stepsight.platform.spec import ContentionSpec
 from stepsight.sharding.loads import Part, PartCosts
 from stepsight.sharding.lookups import SeparateLookups
 from stepsight.sharding.measured_tables import MeasuredTables
+from stepsight.sharding.steps import PlanPricer
 
 WHOLE, HALF_COLUMNS, HALF_ROWS = (1.2, 1.4), (1.1, 1.2), (0.9, 1.0)
 
@@ -54,3 +55,12 @@ def test_what_ranks_cost_each_other_is_taken_from_the_measurement(seen):
     here = seen.contention(stated)
     assert (here.lookups_forward, here.lookups_backward) == (1.05, 1.2)
     assert (here.compute_under_comm, here.comm_under_compute) == (1.1, 1.3)
+
+
+def test_putting_cut_tables_together_costs_the_same_whatever_lookups_take(pricer):
+    """Slower lookups must not make it look free: it is seen against a simulation without them."""
+    count = len(pricer.costs.tables)
+    twice = MeasuredTables(np.full((count, 3, 2), np.log(2.0)))
+    slower = PlanPricer(pricer.workload, pricer.platform, measured=twice)
+    assert slower._joining_us == pricer._joining_us
+    assert max(slower._joining_us) > 0

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
-from stepsight.calibrate.lookup_bench import ALONE, PHASES, table_lookup
+from stepsight.calibrate.lookup_bench import ALONE, PHASES, beside_others, table_lookup
 from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
 from stepsight.collectives.timings import Timing
@@ -147,7 +147,7 @@ def fit_overheads(rows: Sequence[Mapping[str, Any]], device: str) -> Overheads:
 
 
 def _contention(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> ContentionSpec:
-    beside = beside_others(samples.get(LOOKUPS, ()))
+    beside = lookup_slowdowns(samples.get(LOOKUPS, ()))
     return replace(
         fit_contention(samples.get(CONTENTION, ())),
         lookups_forward=beside["forward"],
@@ -155,18 +155,14 @@ def _contention(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> Contentio
     )
 
 
-def beside_others(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How many times longer lookups of each phase take while all ranks look up.
-
-    All tables together that were measured both ways: large ones, which memory limits, count most.
-    """
+def lookup_slowdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """By phase, over the tables that were measured together and alone."""
     found = {}
     for phase in PHASES:
         beside = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase}
         alone = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase + ALONE}
-        total = sum(alone.values())
-        ratio = sum(beside[t] for t in alone if t in beside) / total if total > 0 else 1.0
-        found[phase] = round(max(ratio, 1.0), 3)
+        both = [t for t in alone if t in beside]
+        found[phase] = round(beside_others([beside[t] for t in both], [alone[t] for t in both]), 3)
     return found
 
 

@@ -40,6 +40,14 @@ class TableTimes:
         return times
 
 
+def beside_others(together_us: Sequence[float], alone_us: Sequence[float]) -> float:
+    """How many times longer the same lookups take while all ranks look up; one where nothing was measured.
+
+    All of them together: large ones, which memory limits, count most.
+    """
+    return max(sum(together_us) / sum(alone_us), 1.0) if sum(alone_us) > 0 else 1.0
+
+
 def random_tables(count: int, seed: int) -> list[dict[str, Any]]:
     """Tables over the ranges that calibration covers: every other one skewed."""
     rng = np.random.default_rng([seed, 5])

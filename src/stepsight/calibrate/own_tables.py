@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stepsight.calibrate.lookup_bench import ALONE, PHASES, ROUND_TABLES, TableTimes, measure
+from stepsight.calibrate.lookup_bench import ALONE, PHASES, ROUND_TABLES, TableTimes, beside_others, measure
 from stepsight.errors import InputError
 from stepsight.kernels.embedding.lookup import TableLookup
 from stepsight.run.ranks import Ranks
@@ -36,17 +36,11 @@ def measure_tables(group: Ranks, pricer: PlanPricer, seed: int = 0) -> MeasuredT
     times = _turns(group, lookups, seed)
     together = np.array([[np.median(t.forward), np.median(t.backward)] for t in times])
     ratio = np.log(together / pricer.costs.part_times(parts)).reshape(count, 3, 2)
-    return MeasuredTables(ratio, beside_others(times) if group.ranks > 1 else (1.0, 1.0))
-
-
-def beside_others(times: Sequence[TableTimes]) -> tuple[float, float]:
-    """How many times longer the lookups and the updates of these tables take while all ranks are at them."""
-    forward, backward = (
-        sum(float(np.median(t.of(phase))) for t in times)
-        / sum(float(np.median(t.of(phase + ALONE))) for t in times)
-        for phase in PHASES
-    )
-    return max(forward, 1.0), max(backward, 1.0)
+    if group.ranks == 1:
+        return MeasuredTables(ratio)
+    alone = np.array([[np.median(t.forward_alone), np.median(t.backward_alone)] for t in times])
+    forward, backward = (beside_others(together[:, p].tolist(), alone[:, p].tolist()) for p in (0, 1))
+    return MeasuredTables(ratio, (forward, backward))
 
 
 def _turns(group: Ranks, lookups: Sequence[TableLookup], seed: int) -> list[TableTimes]:

@@ -16,7 +16,7 @@ from stepsight.workload.program import Job
 
 METHOD_SPREAD = 0.04
 """What is left when every kernel is right: between the 3.00 % and 5.21 % that the published
-method reports end to end (arXiv 2404.12674, METHOD.md §7)."""
+method reports end to end (arXiv 2404.12674, METHOD §7)."""
 INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 

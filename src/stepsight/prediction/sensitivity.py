@@ -18,7 +18,7 @@ from stepsight.simulate.timeline import Timeline, step_times
 HOST = "host"
 HOST_SPREAD = 0.2
 """Host overheads of another machine of the same era: shared overheads cost the published
-method about 2 points of accuracy at a host share near 10 % (METHOD.md §2)."""
+method about 2 points of accuracy at a host share near 10 % (METHOD §2)."""
 MOST_NUMBERS = 20_000_000
 """Launch times held at once: bounds memory when many ranks have their own times."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -79,8 +80,7 @@ class PlanPricer:
         config = workload.config
         self.workload, self.platform = workload, platform
         self.ranks, self.batch = config.ranks, config.batch
-        stated = platform.spec.contention
-        self._contention = measured.contention(stated) if measured else stated
+        self._contention = platform.spec.contention
         self.device = "cpu" if platform.spec.host.synchronous else "cuda"
         template = workload.with_plan(SHARDERS["size_lookup_greedy"](config.tables, config.ranks))
         job, ops = build(template.config, self.device)
@@ -91,19 +91,22 @@ class PlanPricer:
         self._launches = sum(lane.priced.lane.tape.launches for lane in self._lanes)
         self._copy = _Curve(platform, "copy_h2d", ("bytes",), "int64")
         self._concat = _Curve(platform, "concat", ("read_bytes", "write_bytes"), "fp32")
-        self.costs = PartCosts(
+        costs = partial(
+            PartCosts,
             days or [config.tables],
             config.batch,
             config.ranks,
             self._lookup_model(template, ops),
             optimizer=config.sparse_optimizer,
             ranks_per_node=platform.spec.gpus_per_node,
-            measured=measured,
         )
+        self.costs = costs()
         self._exchange = Exchange(platform, config.batch, config.ranks, self.costs.ranks_per_node)
         self._joining_us = (0.0, 0.0)
         if not days:  # the simulated program looks its own indices up
             self._joining_us = self._joining(template)
+        if measured:  # not before: what joining costs is seen against a simulation that knows no measurement
+            self.costs, self._contention = costs(measured=measured), measured.contention(self._contention)
 
     def step_us(self, plans: Sequence[Plan]) -> FloatArray:
         """Step times of plans, (plans, days)."""
