@@ -77,7 +77,7 @@ def table_lookup(record: Mapping[str, Any]) -> TableLookup:
 def measure(
     rank: Rank, tables: Sequence[TableLookup], repeats: int, seed: int, alone: bool = False
 ) -> list[TableTimes]:
-    """Lookups and updates of a round of tables, all ranks at once and in the same order.
+    """Lookups and updates of a round of tables, all ranks at once, each in its own order.
 
     With ``alone`` the first rank does each turn a second time while the others wait: the two follow
     one another, since the machine itself is slower or faster from minute to minute.
@@ -115,7 +115,9 @@ class _Bench:
         from stepsight.calibrate.stopwatch import Stopwatch
         from stepsight.run.lookup import TableBatch
 
-        self.rng, self.device, self.tables = np.random.default_rng(seed), rank.device, tables
+        # What runs on the other ranks meanwhile is part of a table's time: let it be another table.
+        self.rng = np.random.default_rng([seed, rank.rank])
+        self.device, self.tables = rank.device, tables
         self.stopwatch = Stopwatch(rank.device, own_time=len(rank.cores) == 1)
         self.weights = [torch.rand(t.rows, t.dim, device=rank.device) for t in tables]
         self.batches = [

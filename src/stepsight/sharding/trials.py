@@ -32,7 +32,7 @@ LIVE_SCALE = Scale(
 beyond the caches, and a step takes some tens of milliseconds."""
 FEATURES, BOTTOM, TOP = 64, (64, 32), (64, 1)
 """A dense part small enough that tables decide, as they do in heavy production models."""
-MARGIN = 0.04
+MARGIN = 0.05
 """A plan that no sharder makes must be faster by this much: as far as predictions of two plans were off
 against each other (docs/accuracy.md)."""
 DRAWN_APART = 0.10
