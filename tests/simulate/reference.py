@@ -48,8 +48,8 @@ def finish_times(
                 members = [machines[r] for r in group.ranks]
                 keys = {m.at for m in members}
                 if len(keys) == 1 and (key := keys.pop()) is not None and key[0] == name:
-                    begin = max(m.ready for m in members)
                     calls = [ops[m.rank][m.pc].collective for m in members]
+                    begin = max(m.ready + c.late_us for m, c in zip(members, calls, strict=True))
                     times = [collective_us(m.rank, c) for m, c in zip(members, calls, strict=True) if c]
                     if not calls[0].kind.startswith("all_to_all"):
                         times = [max(times)] * len(times)

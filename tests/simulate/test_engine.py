@@ -32,8 +32,10 @@ def kernel(us: float, stream: str = COMPUTE) -> Kernel:
     return Kernel.of("other", stream=stream, us=us)
 
 
-def collective(us: float, kind: str = "all_reduce", group: str = "world", stream: str = COMM) -> Collective:
-    return Collective(kind, us, group, stream)
+def collective(
+    us: float, kind: str = "all_reduce", group: str = "world", stream: str = COMM, late_us: float = 0.0
+) -> Collective:
+    return Collective(kind, us, group, stream, late_us=late_us)
 
 
 def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, gap_us=0.0, synchronous=False, spread=0.0):
@@ -42,16 +44,18 @@ def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, gap_us=0.0, synchronous=
     priced = []
     for lane in found:
         device = np.zeros((lane.tape.launches, 1, len(lane.ranks)))
+        late = np.zeros_like(device)
         spent = np.zeros((lane.tape.marks, 1, 1))
         for r, (rank, p) in enumerate(zip(lane.ranks, lane.program_of_rank, strict=True)):
             items = [i for op in job.programs[p].ops for i in launches_of(op)]
             device[:, 0, r] = [time_of(int(rank), i, spread) for i in items]
+            late[:, 0, r] = [i.late_us if isinstance(i, Collective) else 0.0 for i in items]
         for i, op in enumerate(job.programs[lane.program_of_rank[0]].ops):
             n, lo, hi = len(launches_of(op)), lane.tape.op_start_mark[i], lane.tape.op_end_mark[i]
             spent[lo] = host[0]
             spent[hi] = host[2] if n else host[4]
             spent[lo + 1 : hi, 0, 0] = [(host[1] if j == 0 else host[4]) + host[3] for j in range(n)]
-        priced.append(Priced(spent, device))
+        priced.append(Priced(spent, device, late if late.any() else None))
     start = [clocks_at(lane, np.array(job.start_us or (0.0,) * job.ranks)) for lane in found]
     delays = {"launch_us": launch_us, "gap_us": gap_us}
     result = walk(found, priced, job.groups, start=start, synchronous=synchronous, keep=True, **delays)
@@ -102,6 +106,10 @@ def test_an_exposed_all_to_all_delays_whoever_reads_it():
         Op("interaction", (kernel(3),), waits=(Wait(COMPUTE, 1),)),
     ]
     assert finish(job_of(ops)) == [33]
+
+
+def test_ranks_that_the_job_does_not_hold_keep_the_others_waiting():
+    assert finish(job_of([Op("a", (kernel(5),)), Op("ar", collective=collective(10, late_us=7))])) == [22]
 
 
 def test_everyone_waits_for_the_straggler():
@@ -156,6 +164,7 @@ def test_a_wait_for_a_later_op_is_an_error():
 
 STREAMS = st.sampled_from([COMPUTE, "copy", "side"])
 TIMES = st.integers(0, 40).map(float)
+LATE = st.sampled_from([0.0, 0.0, 15.0])
 
 
 @st.composite
@@ -169,7 +178,9 @@ def ops(draw, index: int):
         group = draw(st.sampled_from(["world", "pairs"]))
         kind = draw(st.sampled_from(["all_reduce", "all_to_all"]))
         return Op(
-            "c", kernels, collective(draw(TIMES), kind, group, draw(st.sampled_from(["comm", "comm2"])))
+            "c",
+            kernels,
+            collective(draw(TIMES), kind, group, draw(st.sampled_from(["comm", "comm2"])), draw(LATE)),
         )
     if shape == "wait":
         return Op("w", kernels, waits=(Wait(draw(st.sampled_from([COMPUTE, "comm"])), on),))

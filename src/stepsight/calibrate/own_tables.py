@@ -8,13 +8,16 @@ import numpy as np
 
 from stepsight.calibrate.lookup_bench import ALONE, PHASES, ROUND_TABLES, TableTimes, beside_others, measure
 from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.lookup import TableLookup
 from stepsight.run.ranks import Ranks
 from stepsight.sharding.measured_tables import MeasuredTables
 from stepsight.sharding.steps import PlanPricer
 
-PASSES, TURNS = 2, 6
+PASSES, TURNS = 2, 10
 """Each pass makes the tables anew and mixes them differently: neighbours are part of a table's time."""
+MAD_TO_SD = 1.4826
+"""The standard deviation of a normal distribution over its median absolute deviation."""
 
 
 def check_measurable(pricer: PlanPricer) -> None:
@@ -33,27 +36,41 @@ def measure_tables(group: Ranks, pricer: PlanPricer, seed: int = 0) -> MeasuredT
     count = len(pricer.costs.tables)
     parts = [part for i in range(count) for part in pricer.costs.halves(i)]
     lookups = [pricer.costs.lookup(part) for part in parts]
-    times = _turns(group, lookups, seed)
+    times, apart = _turns(group, lookups, seed)
     together = np.array([[np.median(t.forward), np.median(t.backward)] for t in times])
     ratio = np.log(together / pricer.costs.part_times(parts)).reshape(count, 3, 2)
     if group.ranks == 1:
         return MeasuredTables(ratio)
     alone = np.array([[np.median(t.forward_alone), np.median(t.backward_alone)] for t in times])
     forward, backward = (beside_others(together[:, p].tolist(), alone[:, p].tolist()) for p in (0, 1))
-    return MeasuredTables(ratio, (forward, backward))
+    return MeasuredTables(ratio, (forward, backward), _jitter(apart, group.ranks))
 
 
-def _turns(group: Ranks, lookups: Sequence[TableLookup], seed: int) -> list[TableTimes]:
-    """The times of every lookup over ranks, turns and passes."""
+def _turns(
+    group: Ranks, lookups: Sequence[TableLookup], seed: int
+) -> tuple[list[TableTimes], list[FloatArray]]:
+    """The times of every lookup over ranks, turns and passes; and for every round of tables, ranks × turns,
+    how far each rank's whole turn was from the mean of all ranks (of ln)."""
     rng = np.random.default_rng(seed)
     times = [TableTimes([], [], [], []) for _ in lookups]
+    apart: list[FloatArray] = []
     for number in range(PASSES):
         order = rng.permutation(len(lookups))
         for at in range(0, len(lookups), ROUND_TABLES):
             members = order[at : at + ROUND_TABLES].tolist()
             asked = [lookups[i] for i in members], TURNS, seed + number, group.ranks > 1
-            for answer in group.call(measure, *asked):
+            answers = group.call(measure, *asked)
+            turns = np.log([np.sum([np.add(t.forward, t.backward) for t in a], axis=0) for a in answers])
+            apart.append(turns - turns.mean(axis=0))
+            for answer in answers:
                 for i, seen in zip(members, answer, strict=True):
                     for phase in (*PHASES, *(p + ALONE for p in PHASES)):
                         times[i].of(phase).extend(seen.of(phase))
-    return times
+    return times, apart
+
+
+def _jitter(apart: Sequence[FloatArray], ranks: int) -> float:
+    """How much one rank's turns vary by themselves: what all ranks see together is not counted, nor what a
+    rank always takes longer; single turns that were far off count little."""
+    alone = np.concatenate([(a - np.median(a, axis=1, keepdims=True)).ravel() for a in apart])
+    return float(MAD_TO_SD * np.median(np.abs(alone)) * np.sqrt(ranks / (ranks - 1)))

@@ -53,8 +53,9 @@ def _candidate(candidate: Candidate, winner: Candidate) -> dict[str, Any]:
 
 
 def _measured(measured: MeasuredTables) -> dict[str, Any]:
-    """Forward and backward of whole tables against the model, and what ranks cost each other."""
+    """Forward and backward of whole tables against the model, what ranks cost each other, how they vary."""
     return {
         "against_model": [measured.factors(i, 1.0, 1.0).tolist() for i in range(len(measured.log_ratio))],
         "beside_others": list(measured.beside_others),
+        "jitter": measured.jitter,
     }

@@ -19,11 +19,13 @@ from stepsight.platform.spec import ContentionSpec
 class MeasuredTables:
     """ln(measured / model) of every table: tables × parts (whole, half columns, half rows) × phases.
 
-    ``beside_others`` is how many times longer lookups and updates take while all ranks are at them.
+    ``beside_others`` is how many times longer lookups and updates take while all ranks are at them,
+    ``jitter`` how much a rank's time for them varies from turn to turn (standard deviation of ln).
     """
 
     log_ratio: FloatArray
     beside_others: tuple[float, float] = (1.0, 1.0)
+    jitter: float = 0.0
 
     def contention(self, calibrated: ContentionSpec) -> ContentionSpec:
         """The platform's slowdowns with those of lookups as they are here and now."""

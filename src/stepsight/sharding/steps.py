@@ -24,6 +24,7 @@ from stepsight.sharding.lookups import LookupModel, SeparateLookups, scaled_to
 from stepsight.sharding.measured_tables import MeasuredTables
 from stepsight.sharding.plan import COLUMN_WISE, Plan, Shard
 from stepsight.sharding.sharders import SHARDERS
+from stepsight.sharding.stragglers import straggling_us
 from stepsight.sharding.tables import Table
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.price import PricedJob, PricedLane, price
@@ -80,7 +81,7 @@ class PlanPricer:
         config = workload.config
         self.workload, self.platform = workload, platform
         self.ranks, self.batch = config.ranks, config.batch
-        self._contention = platform.spec.contention
+        self._contention, self._jitter = platform.spec.contention, 0.0
         self.device = "cpu" if platform.spec.host.synchronous else "cuda"
         template = workload.with_plan(SHARDERS["size_lookup_greedy"](config.tables, config.ranks))
         job, ops = build(template.config, self.device)
@@ -107,6 +108,7 @@ class PlanPricer:
             self._joining_us = self._joining(template)
         if measured:  # not before: what joining costs is seen against a simulation that knows no measurement
             self.costs, self._contention = costs(measured=measured), measured.contention(self._contention)
+            self._jitter = measured.jitter
 
     def step_us(self, plans: Sequence[Plan]) -> FloatArray:
         """Step times of plans, (plans, days)."""
@@ -241,7 +243,10 @@ class PlanPricer:
             filled.append(Priced(lane.priced.times.host_us, device))
         cuts = loads.cuts.sum(axis=-1)
         first, each = self._joining_us
-        return step_times(self._priced, self.platform, filled) + np.where(cuts > 0, first + each * cuts, 0.0)
+        joining = np.where(cuts > 0, first + each * cuts, 0.0)
+        # From the exchange of gradients to the next one of pooled rows ranks do not meet.
+        straggling = straggling_us(forward + backward, self._jitter)
+        return step_times(self._priced, self.platform, filled) + joining + straggling
 
     def _joining(self, template: DlrmWorkload) -> tuple[float, float]:
         """What the step takes longer once tables are cut, and for each part: their columns must be

@@ -13,6 +13,7 @@ nothing moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -39,17 +40,20 @@ BoolArray = npt.NDArray[np.bool_]
 def settle(
     lanes: Sequence[Lane], priced: Sequence[Priced], contention: ContentionSpec,
     walk: Callable[[Sequence[Priced]], Walk], computing: Sequence[BoolArray] = (),
+    excluding: Sequence[BoolArray] = (),
 ) -> tuple[Walk, tuple[Priced, ...]]:  # fmt: skip
     """Walk, stretch what overlaps, and walk again until nothing moves.
 
     ``computing`` says of every lane's launches which ones occupy the GPU (no copies, no collectives);
-    where it is not given, none is held up by another.
+    where it is not given, none is held up by another. ``excluding`` are those of them beside which no
+    other begins.
     """
     result = walk(priced)
     current = tuple(priced)
     beside = contention.compute_beside_compute > 1.0
     computing = computing if beside else ()
-    on_gpu = computing or [np.zeros(lane.tape.launches, dtype=bool) for lane in lanes]
+    nothing = [np.zeros(lane.tape.launches, dtype=bool) for lane in lanes]
+    on_gpu, excluding = computing or nothing, excluding or nothing
     apart = contention.compute_under_comm <= 1.0 and contention.comm_under_compute <= 1.0
     alone = not any(len(_carriers(lane.tape)) > 1 for lane in lanes)
     in_line = all(
@@ -60,12 +64,15 @@ def settle(
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
         stretched, moved = [], 0.0
-        for lane, mask, base, now, times in zip(lanes, on_gpu, priced, current, result.lanes, strict=True):
+        for lane, mask, only, base, now, times in zip(
+            lanes, on_gpu, excluding, priced, current, result.lanes, strict=True
+        ):
             target = _stretched(lane.tape, base, times, contention)
-            target += _held(lane.tape, mask, base, times) * (1 - 1 / contention.compute_beside_compute)
+            held = _held(lane.tape, mask, base, times) * (1 - 1 / contention.compute_beside_compute)
+            target += np.maximum(held, _kept_off(lane.tape, mask, mask & only, base, times))
             step = weight * (target - now.device_us)
             moved = max(moved, float(np.abs(step).max(initial=0.0)))
-            stretched.append(Priced(now.host_us, now.device_us + step))
+            stretched.append(replace(now, device_us=now.device_us + step))
         if moved < SETTLED_US:
             break
         current = tuple(stretched)
@@ -124,6 +131,24 @@ def _held(tape: Tape, computing: BoolArray, base: Priced, times: LaneTimes) -> F
                 mine, theirs = of == stream, of == other
                 held[filling[mine], c, r] += _behind(start[mine], end[mine], start[theirs], end[theirs])
     return held
+
+
+def _kept_off(
+    tape: Tape, computing: BoolArray, excluding: BoolArray, base: Priced, times: LaneTimes
+) -> FloatArray:
+    """How long each kernel waits for the end of one begun before it that lets no other onto the GPU."""
+    waits = np.zeros_like(times.end_us)
+    alone = np.broadcast_to(base.device_us, waits.shape)
+    stream_of = tape.launch_stream
+    for c, r in np.ndindex(*waits.shape[1:]):
+        fills = excluding & (alone[:, c, r] >= FILLS_US)
+        for stream in np.unique(stream_of[fills]):
+            theirs, mine = fills & (stream_of == stream), np.flatnonzero(computing & (stream_of != stream))
+            start, first, last = (a[:, c, r] for a in (times.start_us, times.start_us, times.end_us))
+            before = np.searchsorted(first[theirs], start[mine], side="left") - 1
+            wait = last[theirs][np.maximum(before, 0)] - start[mine]
+            waits[mine, c, r] = np.maximum(waits[mine, c, r], np.where(before >= 0, wait, 0.0))
+    return waits
 
 
 def _behind(start: FloatArray, end: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:

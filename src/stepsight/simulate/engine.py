@@ -29,12 +29,14 @@ class Priced:
     """The times of one lane, shaped to broadcast against (…, configurations, ranks).
 
     ``host_us[m]`` is what the host spends before mark m; ``device_us[k]`` is how long
-    launch k runs (for a collective: from the moment the last rank is there). An axis of
-    length one serves all configurations or all ranks.
+    launch k runs (for a collective: from the moment the last rank is there). ``late_us[k]``,
+    where there is any, is how long after its ranks others come to collective k that the job does
+    not hold. An axis of length one serves all configurations or all ranks.
     """
 
     host_us: FloatArray
     device_us: FloatArray
+    late_us: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ def _steps(
             ready = np.maximum(host + delays_us[0], clocks[step.stream])
             for stream in step.after:
                 ready = np.maximum(ready, clocks[stream])
-            begin, end = yield Arrival(step, ready, priced.device_us[step.launch])
+            late = 0.0 if priced.late_us is None else priced.late_us[step.launch]
+            begin, end = yield Arrival(step, ready + late, priced.device_us[step.launch])
             clocks[step.stream] = end
             if step.launch in tape.awaited:
                 ends[step.launch] = end

@@ -93,7 +93,9 @@ class _Book:
             time[k, members], source[k, members], spread[k, members] = self._collective(
                 item, lane.ranks[members]
             )
-        times = Priced(self._host(lane, programs, column), _squeezed(time)[:, None, :])
+        times = Priced(
+            self._host(lane, programs, column), _squeezed(time)[:, None, :], _late(shape, meetings, column)
+        )
         return PricedLane(lane, programs, times, source, spread, tuple(names))
 
     def _share_memory(self, time: FloatArray, numbers: IntArray, ranks: IntArray) -> None:
@@ -182,6 +184,16 @@ class _Book:
         if key not in self.host_times:
             self.host_times[key] = self.platform.overheads.of(name, launches=launches)
         return self.host_times[key]
+
+
+def _late(
+    shape: tuple[int, int], meetings: Iterable[tuple[int, int, Collective]], column: IntArray
+) -> FloatArray | None:
+    """How late others come to each launch, (launches, 1, ranks); None where nobody does."""
+    late = np.zeros(shape)
+    for launch, program, item in meetings:
+        late[launch, column == program] = item.late_us
+    return _squeezed(late)[:, None, :] if late.any() else None
 
 
 def _squeezed(table: FloatArray) -> FloatArray:

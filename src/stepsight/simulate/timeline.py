@@ -9,13 +9,14 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.estimate import FloatArray
+from stepsight.estimate import FloatArray, Source
 from stepsight.platform.load import Platform
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
 from stepsight.simulate.price import COMMUNICATION, PricedJob, PricedLane, price
 from stepsight.simulate.rendezvous import Clocks
-from stepsight.workload.program import Job, RankProgram
+from stepsight.simulate.tape import launches_of
+from stepsight.workload.program import Job, Kernel, RankProgram
 
 COPY = "copy"
 """The category of copies, which take no multiprocessor."""
@@ -93,6 +94,7 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     first, stretched = settle(
         lanes, [p.times for p in priced.lanes], platform.spec.contention,
         lambda times: once(times, clocks, keep=True), [_computing(p) for p in priced.lanes],
+        [_excluding(p, job) for p in priced.lanes],
     )  # fmt: skip
     begin, result = starts, first
     for _ in range(steps - 1):
@@ -105,8 +107,22 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
 
 
 def _computing(priced: PricedLane) -> npt.NDArray[np.bool_]:
-    """Which launches occupy the GPU's multiprocessors: copies and collectives do not."""
-    return np.array([name not in (COMMUNICATION, COPY) for name in priced.category], dtype=bool)
+    """Which launches occupy the GPU's multiprocessors: copies and collectives do not.
+
+    Times from a trace hold already what other kernels cost them.
+    """
+    occupying = np.array([name not in (COMMUNICATION, COPY) for name in priced.category], dtype=bool)
+    return occupying & (priced.source != Source.TRACE).any(axis=1)
+
+
+def _excluding(priced: PricedLane, job: Job) -> npt.NDArray[np.bool_]:
+    """Which launches keep others off the multiprocessors: the backward of table-batched embeddings.
+
+    Its blocks take the shared memory. On an A100 (production DLRM) six of six kernels of another stream
+    that were ready while one ran, up to 4.7 ms before, began within 0.1 ms of its end.
+    """
+    items = (i for op in job.programs[priced.programs[0]].ops for i in launches_of(op))
+    return np.array([isinstance(i, Kernel) and i.family == "embedding_backward" for i in items], dtype=bool)
 
 
 def _walk(

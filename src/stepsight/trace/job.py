@@ -34,11 +34,19 @@ def clean_steps(run: TraceRun) -> list[int]:
 
 
 def typical_step(run: TraceRun) -> int:
-    """The clean step whose host range is nearest to the median one."""
+    """The clean step nearest to the median one: on the GPUs' timelines, or with one step only by its host
+    range. Steps may alternate, and a host that runs ahead shows the wrong ones long."""
     clean = clean_steps(run)
-    spans = np.array([[r.steps[s].end_us - r.steps[s].start_us for s in clean] for r in run.ranks])
-    lengths = spans.max(axis=0)
-    return clean[int(np.argmin(np.abs(lengths - np.median(lengths))))]
+    lengths = np.array([_period_us(run, s) for s in clean])
+    if not np.isfinite(lengths).any():
+        lengths = np.array([max(r.steps[s].end_us - r.steps[s].start_us for r in run.ranks) for s in clean])
+    return clean[int(np.nanargmin(np.abs(lengths - np.nanmedian(lengths))))]
+
+
+def _period_us(run: TraceRun, step: int) -> float:
+    """From this step to the next on the GPUs' timelines, the median over ranks; NaN where none shows it."""
+    seen = [r.periods_us[step] for r in run.ranks if step < len(r.periods_us)]
+    return float(np.median(seen)) if seen and np.isfinite(seen).all() else float("nan")
 
 
 def job_of(run: TraceRun, programs: dict[int, StepProgram]) -> Job:

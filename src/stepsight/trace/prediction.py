@@ -18,6 +18,12 @@ from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
+from stepsight.trace.absent_peers import (
+    collective_calls,
+    lateness_us,
+    with_late_peers,
+    without_late_peers,
+)
 from stepsight.trace.caveats import caveats
 from stepsight.trace.host_times import (
     gathered,
@@ -46,11 +52,12 @@ PREFIX = "platform."
 
 def trace_job(
     run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
-    shared: Overheads | SharedTimes | None = None,
+    shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True,
 ) -> Job:  # fmt: skip
     """One step of a run as a job, with host times from ``overheads``.
 
-    ``shared`` holds other workloads' host times: a table, or what they and other hosts show.
+    ``shared`` holds other workloads' host times: a table, or what they and other hosts show. With
+    ``late_peers``, ranks without a trace come to collectives as late as they did in the run's other steps.
     """
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
@@ -65,7 +72,8 @@ def trace_job(
         programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
     elif overheads == INDIVIDUAL:
         programs = _with_others(run, step, programs)
-    return job_of(run, programs)
+    job = job_of(run, programs)
+    return _with_late_peers(run, step, job) if run.missing and late_peers else job
 
 
 def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:
@@ -80,6 +88,19 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
         r: with_individual(p, gathered(q for other, q in programs.items() if other != r))
         for r, p in programs.items()
     }
+
+
+def _with_late_peers(run: TraceRun, step: int, job: Job) -> Job:
+    others = [
+        job_of(run, {r.rank: rank_program(run, r, s) for r in run.ranks})
+        for s in clean_steps(run)
+        if s != step
+    ]
+    late = {
+        r.rank: lateness_us(collective_calls(o.programs[o.program_of_rank[r.rank]]) for o in others)
+        for r in run.ranks
+    }
+    return with_late_peers(job, late)
 
 
 def _with_other_workloads(
@@ -132,10 +153,12 @@ def traced_step(
     elif platform is None:
         chosen = traced_platform(chosen, run)
     whose = overheads or (TRACED if "host" in taken else INDIVIDUAL)
-    job = trace_job(run, step, whose, shared)
+    # A replayed collective holds what it waited for absent peers already.
+    job = trace_job(run, step, whose, shared, late_peers="collectives" not in taken)
     if run.missing:
         notes.append(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
+            + _said_of_late_peers(job)
         )
     if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
         notes.append("one step of one rank: host times are that step's own")
@@ -143,6 +166,16 @@ def traced_step(
         notes += caveats(run, typical_step(run) if step is None else step)
     notes += [w for w in run.warnings if "stand-ins" not in w]
     return TracedStep(run, job, chosen, taken, tuple(notes), HOST_SPREADS.get(whose, HOST_SPREAD))
+
+
+def _said_of_late_peers(job: Job) -> str:
+    late_us = max(sum(op.collective.late_us for op in p.ops if op.collective) for p in job.programs)
+    if late_us == 0.0:
+        return ""
+    return (
+        f" and come to collectives {late_us / 1e3:.1f} ms late in all, as the run's other steps show"
+        " (compare --what-if peers-on-time leaves it out)"
+    )
 
 
 def predict_trace(
@@ -172,10 +205,12 @@ def predict_step(made: TracedStep) -> Prediction:
 def simulate_trace(
     run: TraceRun, platform: str | Platform | None = None, *, replay: bool | Iterable[str] = False,
     step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    late_peers: bool = True,
 ) -> Timeline:  # fmt: skip
     """The timeline alone, without intervals and sensitivities: several times as fast."""
     made = traced_step(run, platform, replay=replay, step=step, overheads=overheads, shared=shared)
-    return simulate(made.job, made.platform, replay=made.taken, steps=made.steps)
+    job = made.job if late_peers else without_late_peers(made.job)
+    return simulate(job, made.platform, replay=made.taken, steps=made.steps)
 
 
 def _platform(

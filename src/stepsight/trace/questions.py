@@ -8,6 +8,7 @@ from dataclasses import replace
 from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.trace import whatif
+from stepsight.trace.absent_peers import without_late_peers
 from stepsight.trace.prediction import TracedStep
 
 Answer = Callable[[TracedStep, str], TracedStep]
@@ -37,6 +38,10 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
         "no-host: no host overhead, as with CUDA graphs",
         lambda s, _: replace(s, job=whatif.without_host(s.job)),
     ),
+    "peers-on-time": (
+        "peers-on-time: no rank waits for ranks that have no trace",
+        lambda s, _: replace(s, job=without_late_peers(s.job)),
+    ),
     "drop": (
         "drop=PATTERN: the operators whose name matches are gone",
         lambda s, v: replace(s, job=whatif.without_ops(s.job, v)),
@@ -55,6 +60,7 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
     ),
 }
 """Question → how it is written and what it says, and the change it makes."""
+_WITHOUT_VALUE = ("no-host", "peers-on-time")
 
 
 def changed(step: TracedStep, questions: Iterable[str]) -> TracedStep:
@@ -63,7 +69,7 @@ def changed(step: TracedStep, questions: Iterable[str]) -> TracedStep:
         name, equals, value = text.partition("=")
         if name not in QUESTIONS:
             raise InputError(f"--what-if {text}", "no such question", nearest(name, QUESTIONS))
-        if not equals and name != "no-host":
+        if not equals and name not in _WITHOUT_VALUE:
             raise InputError(f"--what-if {text}", "needs a value", QUESTIONS[name][0])
         step = QUESTIONS[name][1](step, value)
     return step

@@ -19,6 +19,8 @@ _TOGETHER_US = 5e6
 """The ranks of one run write their first events within a few seconds of each other."""
 _SLEEP_SHARE = 0.5
 """A single host gap longer than this share of the step is an artificial sleep."""
+_MARKED = ("ProfilerStep", "iteration marker")
+"""Repetitions of kernels may be layers."""
 _RUN_NUMBER = re.compile(r"run_\d+")
 DLRM, TRANSFORMER, CNN, OTHER = "dlrm", "transformer", "cnn", "other"
 
@@ -110,8 +112,8 @@ def _not_scored(run: TraceRun) -> str | None:
     """Why a trace is no training run: None where it is one."""
     if run.world_size > 1 and len(run.ranks) == run.world_size:
         return None
-    if run.ranks[0].steps[0].how != "ProfilerStep" or run.steps < 3:
-        return "fewer than three steps"
+    if run.ranks[0].steps[0].how not in _MARKED or run.steps < 3:
+        return "fewer than three marked steps"
     if not np.isfinite(run.ranks[0].periods_us).any():
         return "no kernel recurs once a step"
     return None
@@ -139,6 +141,8 @@ def kind_of(run: TraceRun) -> str:
         return DLRM
     if re.search(r"conv2d|convolution|cudnn.*conv|MIOpen", names, re.IGNORECASE):
         return CNN
-    if re.search(r"softmax|flash_attn|attention|layer_norm|rms_norm|aten::bmm", names, re.IGNORECASE):
+    if re.search(
+        r"(?<!log_)softmax|flash_attn|attention|layer_norm|rms_norm|aten::bmm", names, re.IGNORECASE
+    ):
         return TRANSFORMER
     return OTHER

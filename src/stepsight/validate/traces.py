@@ -18,6 +18,7 @@ from stepsight.trace.operator_kernels import Agreement, check_operators
 from stepsight.trace.platforms import guess_platform
 from stepsight.trace.prediction import INDIVIDUAL, PACED, SHARED, simulate_trace
 from stepsight.trace.run import TraceRun
+from stepsight.trace.sleeps import sleeps
 from stepsight.validate.score import Score
 from stepsight.validate.shared_hosts import SharedHosts
 from stepsight.validate.trace_runs import DLRM, TRANSFORMER, ScoredRun, scored_runs
@@ -45,6 +46,10 @@ class Row:
     blind: float = float("nan")
     recording: float = 0.0
     """What the profiler spent on arguments it cannot record, in µs a step."""
+    sleeps: float = 0.0
+    """What the program sleeps on purpose, in µs a step."""
+    in_time: float = float("nan")
+    """Predicted without the wait for ranks that were not recorded."""
     link_rate: float = 1.0
     waiting: tuple[float, float] | None = None
     agreement: Agreement = field(default_factory=Agreement)
@@ -57,8 +62,8 @@ class Row:
     def line(self) -> str:
         """The row in words."""
         parts = (
-            ("replay", self.replay), ("predict", self.individual), ("shared", self.shared),
-            ("at its pace", self.paced), ("other hosts", self.blind),
+            ("replay", self.replay), ("predict", self.individual), ("absent peers in time", self.in_time),
+            ("shared", self.shared), ("at its pace", self.paced), ("other hosts", self.blind),
         )  # fmt: skip
         said = ", ".join(f"{k} {v / self.measured - 1:+.1%}" for k, v in parts if np.isfinite(v))
         left = f" (left out: {self.left_out})" if self.left_out else ""
@@ -84,8 +89,11 @@ def _row(scored: ScoredRun) -> Row:
     predicted = simulate_trace(run, platform, overheads=INDIVIDUAL)
     row = Row(
         scored.name, scored.kind, scored.measured_us, replay.step_us, predicted.step_us, naive_us(predicted),
-        scored.left_out, recording=_recording_us(run), link_rate=min(r.linked.link_rate for r in run.ranks),
+        scored.left_out, recording=_recording_us(run), sleeps=_sleeps_us(run),
+        link_rate=min(r.linked.link_rate for r in run.ranks),
     )  # fmt: skip
+    if run.missing:
+        row.in_time = simulate_trace(run, platform, overheads=INDIVIDUAL, late_peers=False).step_us
     for rank in run.ranks[:1]:
         row.agreement.add(check_operators(rank.linked))
     if len(run.ranks) == run.world_size > 1:
@@ -97,6 +105,11 @@ def _recording_us(run: TraceRun) -> float:
     """Of the rank that has most of it: gaps of a step in which the profiler worked for itself."""
     step = typical_step(run)
     return max(sum(recording_gaps(r.linked, rank_program(run, r, step)).values()) for r in run.ranks)
+
+
+def _sleeps_us(run: TraceRun) -> float:
+    """Of the rank that sleeps most: its pauses that every step makes alike."""
+    return max(sum(sleeps([rank_program(run, r, s) for s in range(run.steps)]).values()) for r in run.ranks)
 
 
 def _platform(run: TraceRun) -> str | None:
@@ -160,8 +173,17 @@ def _board(rows: list[Row]) -> list[Score]:
 
 def _of_kind(kind: str, rows: list[Row], target: float | None) -> list[Score]:
     where = f"{kind} runs; host times from other steps or ranks"
-    individual = _errors(f"{kind}, individual overheads", rows, "individual", target, where)
-    board = [individual, *_shared(kind, rows)]
+    board = [_errors(f"{kind}, individual overheads", rows, "individual", target, where)]
+    awake = [r for r in rows if not r.sleeps]
+    if awake and len(awake) < len(rows):
+        asleep = "; ".join(f"{r.name}: {r.sleeps / 1e3:.0f} ms a step" for r in rows if r.sleeps)
+        name = f"{kind}, individual overheads, none that sleeps"
+        board.append(_errors(name, awake, "individual", target, f"{where}; left out for sleeping: {asleep}"))
+    if any(np.isfinite(r.in_time) for r in rows):
+        name = f"{kind}, absent peers in time"
+        alone = [r for r in rows if np.isfinite(r.in_time)]
+        board.append(_errors(name, alone, "in_time", None, "runs with one rank recorded of several"))
+    board += _shared(kind, rows)
     board.append(_errors(f"{kind}, naive sum of kernels", rows, "naive", None, "baseline, no host, no waits"))
     return board
 

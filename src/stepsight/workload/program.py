@@ -82,7 +82,8 @@ class Collective:
     then the largest row sum. ``group`` names a group of the `Job`.
     ``after`` names the streams whose queued work must end before the data may move: the
     compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
-    that of `Kernel`.
+    that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
+    not hold (`stepsight.trace.absent_peers`).
     """
 
     kind: str
@@ -95,6 +96,7 @@ class Collective:
     measured_us: float | None = None
     after: tuple[str, ...] = (COMPUTE,)
     size_spread: float = 0.0
+    late_us: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:
