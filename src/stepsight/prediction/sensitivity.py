@@ -79,6 +79,9 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], hos
             late[:, c] *= 0.0 if kind == "free" else np.exp(LATE_SPREAD)
         elif name:
             chosen = names == name
-            factor = np.zeros_like(slow) if kind == "free" else slow
-            device[chosen, c] *= factor[chosen, None]
+            if kind == "free":
+                device[chosen, c] = 0.0
+            else:  # what others hold a launch up for does not grow with it
+                alone = np.broadcast_to(priced.times.device_us, stretched.device_us.shape)[chosen, 0]
+                device[chosen, c] += alone * (slow[chosen, None] - 1)
     return Priced(host, device, late)

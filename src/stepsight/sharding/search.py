@@ -91,7 +91,7 @@ def search_careful(
     pricer: PlanPricer, rules: Rules, *, margin: float, budget_s: float | None = None, seed: int = 0,
     objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
 ) -> Found:  # fmt: skip
-    """The simplest plan within a share of ``margin`` of the best one found.
+    """The simplest plan that no other is faster than by a share of ``margin``.
 
     One of ``also`` before one that nobody uses, whole tables before cut ones: gains smaller than what
     predictions are off against each other may not be there, and a search finds those first.
@@ -107,15 +107,16 @@ def search_careful(
 
     whole, cut = best([TABLE_WISE]), best(rules.kinds)
     found = replace(cut, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds)
-    limit_us = cut.step_us / (1 - margin)
-    loads = pricer.costs.loads(also) if also else None
-    if loads is not None:
+    limit_us, usual_us = cut.step_us / (1 - margin), np.inf
+    if also:
+        loads = pricer.costs.loads(also)
         fits = (loads.memory_bytes <= rules.memory_bytes).all(axis=(1, 2))
         step_us = np.where(fits, OBJECTIVES[objective](pricer.times(loads)), np.inf)
         usual = int(np.argmin(step_us))
-        if step_us[usual] <= limit_us:
-            return replace(found, plan=also[usual], step_us=float(step_us[usual]), fits=True)
-    if whole.fits and whole.step_us <= limit_us:
+        usual_us = float(step_us[usual])
+        if usual_us <= limit_us:
+            return replace(found, plan=also[usual], step_us=usual_us, fits=True)
+    if whole.fits and whole.step_us <= min(limit_us, usual_us * (1 - margin)):
         return replace(found, plan=whole.plan, step_us=whole.step_us, fits=True)
     return found
 

@@ -112,7 +112,7 @@ def _computing(priced: PricedLane) -> npt.NDArray[np.bool_]:
     Times from a trace hold already what other kernels cost them.
     """
     occupying = np.array([name not in (COMMUNICATION, COPY) for name in priced.category], dtype=bool)
-    return occupying & (priced.source != Source.TRACE).any(axis=1)
+    return np.asarray(occupying & (priced.source != Source.TRACE).any(axis=1))
 
 
 def _excluding(priced: PricedLane, job: Job) -> npt.NDArray[np.bool_]:

@@ -141,8 +141,6 @@ def kind_of(run: TraceRun) -> str:
         return DLRM
     if re.search(r"conv2d|convolution|cudnn.*conv|MIOpen", names, re.IGNORECASE):
         return CNN
-    if re.search(
-        r"(?<!log_)softmax|flash_attn|attention|layer_norm|rms_norm|aten::bmm", names, re.IGNORECASE
-    ):
+    if re.search(r"flash_attn|attention|layer_norm|rms_norm|aten::bmm", names, re.IGNORECASE):
         return TRANSFORMER
     return OTHER
