@@ -34,7 +34,7 @@ MEASURE_HELP = (
     "plans are then priced by what the tables take here and now."
 )
 
-MARGIN_HELP = "Take a usual sharder's plan, else whole tables, if within this much of the best, such as 4%."
+MARGIN_HELP = "Leave usual sharders' plans, then whole tables, only for a gain of this much, such as 8%."
 
 
 @click.command("shard")

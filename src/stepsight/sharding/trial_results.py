@@ -13,6 +13,8 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 
 SEARCHED = "search"
+CONFIDENT = 1.645
+"""A plan as fast as another looks slower by more standard deviations than this in one case of twenty."""
 DIFFERENT = 0.05
 """Sharders whose measured steps spread less than this do not really differ."""
 
@@ -153,7 +155,8 @@ class Summary(msgspec.Struct, frozen=True):
     """What the trials show. Fractions; ``level`` tasks have sharders that hardly differ and are apart.
 
     ``repeat_noise`` is the standard deviation of one plan's measured step; two plans differ by chance by
-    √2 times as much (``pair_noise``), and a plan that much slower counts as equal in ``*_level``.
+    √2 times as much (``pair_noise``), and a plan that much slower counts as equal in ``*_level``;
+    in ``search_confident`` one that is not slower at 95 % confidence.
     """
 
     tasks: int
@@ -167,6 +170,7 @@ class Summary(msgspec.Struct, frozen=True):
     pair_noise: float
     search_wins: float
     search_level: float
+    search_confident: float
     mean_search: float
     random_regret: float
     fair_regret: float
@@ -194,7 +198,7 @@ def summarise(trials: Sequence[Trial]) -> Summary:
         len(differ), len(trials) - len(differ), float(np.mean([t.pick == t.best for t in differ])),
         float(np.mean(regret <= 0.05)), float(np.mean(regret <= 0.10)), float(regret.mean()),
         float(regret.max()), noise, pair, float(np.mean(searched <= 0)), float(np.mean(searched <= pair)),
-        float(searched.mean()), float(np.mean(blind)),
+        float(np.mean(searched <= CONFIDENT * pair)), float(searched.mean()), float(np.mean(blind)),
         float(np.mean([t.against_best(t.pick) for t in differ])), float(fair.mean()),
         float(np.mean(fair <= pair)),
     )  # fmt: skip
