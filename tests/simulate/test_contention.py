@@ -22,7 +22,7 @@ def settled(
     priced = [Priced(np.zeros((found[0].tape.marks, 1, 1)), np.array(times)[:, None, None])]
     masks = [np.array(computing)] if computing else []
     only = [np.array(excluding)] if excluding else []
-    result, _ = settle(
+    result, _, _ = settle(
         found, priced, contention, lambda p: walk(found, p, job.groups, keep=True), masks, only
     )
     return float(result.makespan_us[0])

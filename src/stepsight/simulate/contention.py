@@ -41,8 +41,10 @@ def settle(
     lanes: Sequence[Lane], priced: Sequence[Priced], contention: ContentionSpec,
     walk: Callable[[Sequence[Priced]], Walk], computing: Sequence[BoolArray] = (),
     excluding: Sequence[BoolArray] = (),
-) -> tuple[Walk, tuple[Priced, ...]]:  # fmt: skip
+) -> tuple[Walk, tuple[Priced, ...], tuple[FloatArray, ...]]:  # fmt: skip
     """Walk, stretch what overlaps, and walk again until nothing moves.
+
+    Gives the last walk, the stretched times, and what of them launches waited for others to end.
 
     ``computing`` says of every lane's launches which ones occupy the GPU (no copies, no collectives);
     where it is not given, none is held up by another. ``excluding`` are those of them beside which no
@@ -59,25 +61,27 @@ def settle(
     in_line = all(
         len(np.unique(lane.tape.launch_stream[m])) < 2 for lane, m in zip(lanes, on_gpu, strict=True)
     )
+    kept = tuple(np.zeros_like(times.device_us) for times in priced)
     if apart and alone and in_line:
-        return result, current
+        return result, current, kept
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
-        stretched, moved = [], 0.0
+        stretched, waits, moved = [], [], 0.0
         for lane, mask, only, base, now, times in zip(
             lanes, on_gpu, excluding, priced, current, result.lanes, strict=True
         ):
             target = _stretched(lane.tape, base, times, contention)
             held = _held(lane.tape, mask, base, times) * (1 - 1 / contention.compute_beside_compute)
-            target += np.maximum(held, _kept_off(lane.tape, mask, mask & only, base, times))
+            waits.append(_kept_off(lane.tape, mask, mask & only, base, times))
+            target += np.maximum(held, waits[-1])
             step = weight * (target - now.device_us)
             moved = max(moved, float(np.abs(step).max(initial=0.0)))
             stretched.append(replace(now, device_us=now.device_us + step))
         if moved < SETTLED_US:
             break
-        current = tuple(stretched)
+        current, kept = tuple(stretched), tuple(waits)
         result = walk(current)
-    return result, current
+    return result, current, kept
 
 
 def _meetings(tape: Tape) -> list[Meeting]:
@@ -140,13 +144,15 @@ def _kept_off(
     waits = np.zeros_like(times.end_us)
     alone = np.broadcast_to(base.device_us, waits.shape)
     stream_of = tape.launch_stream
+    if not excluding.any() or len(np.unique(stream_of[computing])) < 2:
+        return waits
     for c, r in np.ndindex(*waits.shape[1:]):
         fills = excluding & (alone[:, c, r] >= FILLS_US)
         for stream in np.unique(stream_of[fills]):
             theirs, mine = fills & (stream_of == stream), np.flatnonzero(computing & (stream_of != stream))
-            start, first, last = (a[:, c, r] for a in (times.start_us, times.start_us, times.end_us))
-            before = np.searchsorted(first[theirs], start[mine], side="left") - 1
-            wait = last[theirs][np.maximum(before, 0)] - start[mine]
+            start, end = times.start_us[:, c, r], times.end_us[:, c, r]
+            before = np.searchsorted(start[theirs], start[mine], side="left") - 1
+            wait = end[theirs][np.maximum(before, 0)] - start[mine]
             waits[mine, c, r] = np.maximum(waits[mine, c, r], np.where(before >= 0, wait, 0.0))
     return waits
 

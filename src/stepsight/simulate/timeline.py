@@ -45,11 +45,13 @@ class Timeline:
     """One step of all ranks.
 
     The step lasts from ``begin_us`` to ``end_us`` of each rank: from where the previous step
-    ended there. ``step_us`` is the job's step time.
+    ended there. ``step_us`` is the job's step time. Of the ``stretched`` times, ``kept_off_us``
+    (in the same shape) are waits for an embedding backward to leave the GPU.
     """
 
     priced: PricedJob
     stretched: tuple[Priced, ...]
+    kept_off_us: tuple[FloatArray, ...]
     times: tuple[LaneTimes, ...]
     begin_us: FloatArray
     end_us: FloatArray
@@ -91,7 +93,7 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     starts = np.array(job.start_us) if job.start_us else np.zeros(job.ranks)
     clocks: Sequence[Clocks] = [clocks_at(lane, starts) for lane in lanes]
     once = partial(_walk, priced, platform)
-    first, stretched = settle(
+    first, stretched, kept = settle(
         lanes, [p.times for p in priced.lanes], platform.spec.contention,
         lambda times: once(times, clocks, keep=True), [_computing(p) for p in priced.lanes],
         [_excluding(p, job) for p in priced.lanes],
@@ -103,7 +105,8 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
     end = result.finish_us[0]
     # Ranks may enter one after the other: the step counts from when the last one has (steps=1),
     # and in a steady state from the end of one step to the end of the next.
-    return Timeline(priced, tuple(stretched), result.lanes, begin, end, float(end.max() - begin.max()))
+    step_us = float(end.max() - begin.max())
+    return Timeline(priced, tuple(stretched), kept, result.lanes, begin, end, step_us)
 
 
 def _computing(priced: PricedLane) -> npt.NDArray[np.bool_]:
