@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
+MAD_TO_SD = 1.4826
+"""The standard deviation of a normal distribution over its median absolute deviation."""
 
 
 class Source(IntEnum):

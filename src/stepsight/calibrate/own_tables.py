@@ -8,7 +8,7 @@ import numpy as np
 
 from stepsight.calibrate.lookup_bench import ALONE, PHASES, ROUND_TABLES, TableTimes, beside_others, measure
 from stepsight.errors import InputError
-from stepsight.estimate import FloatArray
+from stepsight.estimate import MAD_TO_SD, FloatArray
 from stepsight.kernels.embedding.lookup import TableLookup
 from stepsight.run.ranks import Ranks
 from stepsight.sharding.measured_tables import MeasuredTables
@@ -16,8 +16,6 @@ from stepsight.sharding.steps import PlanPricer
 
 PASSES, TURNS = 2, 10
 """Each pass makes the tables anew and mixes them differently: neighbours are part of a table's time."""
-MAD_TO_SD = 1.4826
-"""The standard deviation of a normal distribution over its median absolute deviation."""
 
 
 def check_measurable(pricer: PlanPricer) -> None:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from stepsight.collectives.shapes import Shapes, far_apart, shipped_shapes
 from stepsight.errors import StepsightError
-from stepsight.estimate import FloatArray
+from stepsight.estimate import MAD_TO_SD, FloatArray
 
 TAIL_FACTOR = 4.0
 """The slope beyond either end is that of the outermost factor of four in size."""
@@ -177,4 +177,4 @@ def _left_out_spread(sizes: FloatArray, times: FloatArray) -> float:
     weight = (sizes[1:-1] - sizes[:-2]) / (sizes[2:] - sizes[:-2])
     between = envelope[:-2] + weight * (envelope[2:] - envelope[:-2])
     errors = np.abs(np.log(times[1:-1] / between))
-    return float(np.clip(1.4826 * np.median(errors), LEAST_SPREAD, 1.0))
+    return float(np.clip(MAD_TO_SD * np.median(errors), LEAST_SPREAD, 1.0))

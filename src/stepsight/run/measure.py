@@ -116,12 +116,11 @@ def measure_all(
 
 def train(rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int) -> FloatArray:
     """On one rank: when its steps began and ended, workloads × blocks × (steps + 1), in µs."""
-    from stepsight.run.memory import MAPPED_BYTES, map_memory
+    from stepsight.run.memory import map_for_steps
     from stepsight.run.trainer import Trainer
 
     trainers = [Trainer(workload, rank.rank, rank.device, seed=i) for i, workload in enumerate(workloads)]
-    if rank.device == "cpu":  # the models have taken what was mapped at the start; steps need some too
-        map_memory(MAPPED_BYTES, rank.device)
+    map_for_steps(rank.ranks, rank.device)  # the models have taken what was mapped at the start
     for trainer in trainers:
         for _ in range(max(warmup, 2)):  # data-parallel buckets are rebuilt after the first step
             trainer.step()

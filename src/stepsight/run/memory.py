@@ -44,6 +44,12 @@ def machine_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def map_for_steps(ranks: int, device: str) -> None:
+    """Map what the buffers of a step need, unless this machine has little memory for so many ranks."""
+    if not device.startswith("cuda"):
+        map_memory(min(MAPPED_BYTES, machine_memory_bytes() // (8 * ranks)), device)
+
+
 def map_memory(size_bytes: int, device: str) -> None:
     """Use so much memory once and give it back: what is allocated next finds its pages in place.
 

@@ -19,7 +19,7 @@ from datetime import timedelta
 from typing import IO, Any
 
 from stepsight.errors import StepsightError
-from stepsight.run.memory import MAPPED_BYTES, keep_memory, machine_memory_bytes, map_memory
+from stepsight.run.memory import keep_memory, map_for_steps
 
 _LENGTH = struct.Struct("<Q")
 
@@ -80,7 +80,7 @@ def _join(rank: Rank) -> None:
     else:
         # Denormal numbers are up to a hundred times slower: a step's time should not hang on its values.
         torch.set_flush_denormal(True)
-        map_memory(min(MAPPED_BYTES, machine_memory_bytes() // (8 * rank.ranks)), rank.device)
+        map_for_steps(rank.ranks, rank.device)
     if rank.ranks > 1:
         dist.init_process_group(
             "nccl" if rank.device.startswith("cuda") else "gloo",

@@ -33,8 +33,8 @@ beyond the caches, and a step takes some tens of milliseconds."""
 FEATURES, BOTTOM, TOP = 64, (64, 32), (64, 1)
 """A dense part small enough that tables decide, as they do in heavy production models."""
 MARGIN = 0.08
-"""A plan that no sharder makes must be faster by this much: plans that cut tables came out 7 % slower than
-predicted against those of whole tables (docs/accuracy.md)."""
+"""A plan that no sharder makes must be faster by this much: such plans came out 7–12 % slower against the
+sharders' than predicted (docs/accuracy.md)."""
 DRAWN_APART = 0.10
 """Tasks are drawn until the predicted steps of their sharders spread by this much."""
 
