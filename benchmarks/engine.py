@@ -17,9 +17,9 @@ from functools import partial
 
 import numpy as np
 
+from stepsight.program.job import COMPUTE, Collective, Job, Kernel, Op, RankProgram, Wait
 from stepsight.simulate.engine import Priced, walk
-from stepsight.simulate.tape import Lane, lanes
-from stepsight.workload.program import COMPUTE, Collective, Job, Kernel, Op, RankProgram, Wait
+from stepsight.simulate.lowering import Lane, lanes
 
 REPEATS = 7
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
-from stepsight.platform.gpus import load_gpu
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 
 def timed(label: str, work: Callable[[], object]) -> None:

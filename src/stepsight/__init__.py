@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stepsight.platform.load import Platform, load_platform
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.predict import predict
-    from stepsight.trace.run import load_trace
+    from stepsight.trace.step.run import load_trace
     from stepsight.workload.files import load_workload
 
 __all__ = ["Platform", "Prediction", "load_platform", "load_trace", "load_workload", "predict"]
@@ -24,7 +24,7 @@ _HOMES = {
     "Platform": "stepsight.platform.load",
     "predict": "stepsight.prediction.predict",
     "Prediction": "stepsight.prediction.answer",
-    "load_trace": "stepsight.trace.run",
+    "load_trace": "stepsight.trace.step.run",
 }
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.bench.lookup_bench import random_tables, table_lookup
+from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.journal import kernel_record
-from stepsight.calibrate.lookup_bench import random_tables, table_lookup
 from stepsight.calibrate.plan import COLLECTIVE_BYTES, COLLECTIVE_KINDS
-from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
 from stepsight.kernels.columns import batches
+from stepsight.program.job import Kernel
 from stepsight.workload.files import parse_workload
-from stepsight.workload.program import Kernel
 
 GFLOPS, GBPS, START_US = 50.0, 10.0, 3.0
 

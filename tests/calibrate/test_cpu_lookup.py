@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.kernels.embedding.cpu import PhaseModel
-from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import FBGEMM, TableLookup
-from stepsight.kernels.embedding.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.time import PhaseModel
+from stepsight.kernels.embedding.cpu.work import work
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
-from stepsight.sharding.sharders import SHARDERS
-from stepsight.sharding.steps import PlanPricer
-from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import FBGEMM, TableLookup
+from stepsight.tables.sharders import SHARDERS
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import load_workload
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dlrm.toml"

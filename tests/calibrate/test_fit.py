@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepsight.calibrate.bench.lookup_bench import random_tables, table_lookup
+from stepsight.calibrate.bench.shapes import kernels_of, rehearsal_documents
 from stepsight.calibrate.fit import fit_contention, fit_samples, lookup_slowdowns
-from stepsight.calibrate.lookup_bench import random_tables, table_lookup
-from stepsight.calibrate.shapes import kernels_of, rehearsal_documents
 from stepsight.errors import StepsightError
-from stepsight.kernels.embedding.lookup import Lookup
 from stepsight.platform.load import load_platform
-from stepsight.validate.score import gmae
+from stepsight.program.job import Kernel
+from stepsight.score import gmae
+from stepsight.tables.lookup import Lookup
 from stepsight.workload.files import parse_workload
-from stepsight.workload.program import Kernel
 
 from .synthetic import collective_us, kernel_us, lookup_us, samples
 

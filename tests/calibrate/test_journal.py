@@ -8,7 +8,7 @@ import pytest
 
 from stepsight.calibrate.journal import FILE, Journal, kernel_from_record, kernel_record
 from stepsight.errors import InputError
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 
 def test_a_kernel_survives_the_journal() -> None:

@@ -5,14 +5,14 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from stepsight.calibrate.own_tables import check_measurable, measure_tables
+from stepsight.calibrate.bench.own_tables import check_measurable, measure_tables
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.run.ranks import Ranks
-from stepsight.sharding.retabled import task_workload
-from stepsight.sharding.sharders import SHARDERS
-from stepsight.sharding.steps import PlanPricer
-from stepsight.sharding.tasks import Scale, random_task
+from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.with_tables import task_workload
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.tasks import Scale, random_task
 
 TINY = Scale(dims=(16, 32), batches=(64,), least_rows=1000, most_rows=2000, most_pooling=30.0,
              tables_per_rank=(2, 2))  # fmt: skip

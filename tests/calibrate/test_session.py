@@ -13,14 +13,14 @@ pytest.importorskip("torch")
 
 from stepsight.calibrate.journal import FILE, Journal
 from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS
-from stepsight.calibrate.session import Session
+from stepsight.calibrate.session import Calibration
 from stepsight.commands.calibrate import command
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample
+from stepsight.program.job import HostTimes
 from stepsight.run.ranks import Ranks
 from stepsight.run.worker import Rank
 from stepsight.workload.files import Workload
-from stepsight.workload.program import HostTimes
 
 
 class _StopHereError(Exception):
@@ -34,7 +34,7 @@ def test_an_interrupted_calibration_resumes_without_measuring_again(tmp_path: Pa
 
     with Ranks(1) as ranks:
         with pytest.raises(_StopHereError):
-            Session(ranks, Journal(tmp_path, resume=False), 30.0, stop_after_kernels).run()
+            Calibration(ranks, Journal(tmp_path, resume=False), 30.0, stop_after_kernels).run()
         first = Journal(tmp_path, resume=True).of(KERNELS)
         assert first
 
@@ -43,7 +43,7 @@ def test_an_interrupted_calibration_resumes_without_measuring_again(tmp_path: Pa
                 raise _StopHereError
 
         with pytest.raises(_StopHereError):
-            Session(ranks, Journal(tmp_path, resume=True), 30.0, stop_at_lookups).run()
+            Calibration(ranks, Journal(tmp_path, resume=True), 30.0, stop_at_lookups).run()
     lines = (tmp_path / FILE).read_text().splitlines()
     assert len(lines) == len(set(lines))
     assert len(Journal(tmp_path, resume=True).of(KERNELS)) > len(first)
@@ -63,7 +63,7 @@ def test_a_profiler_that_brings_a_rank_down_costs_one_profile(
     monkeypatch.setattr("stepsight.calibrate.host_profile.profiled_samples", profiled)
     with Ranks(1) as ranks:
         before = ranks.pids
-        session = Session(ranks, Journal(tmp_path, resume=False), 30.0, lambda *_: None)
+        session = Calibration(ranks, Journal(tmp_path, resume=False), 30.0, lambda *_: None)
         session._host(deadline=time.monotonic() + 60)
         assert ranks.pids != before
     assert len(calls) > 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepsight.calibrate.shapes import chosen_kernels, kernels_of, rehearsal_documents, scaled
+from stepsight.calibrate.bench.shapes import chosen_kernels, kernels_of, rehearsal_documents, scaled
 from stepsight.kernels.measured import variant
+from stepsight.program.job import Kernel
 from stepsight.workload.files import parse_workload
-from stepsight.workload.program import Kernel
 
 WORKLOADS = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 3, 3)]
 

@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels, tiny
-from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
-from stepsight.calibrate.torch_kernels import operand_count, prepare
-from stepsight.calibrate.traced_shapes import traced_kernels
+from stepsight.calibrate.bench.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels, tiny
+from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
+from stepsight.calibrate.bench.torch_kernels import operand_count, prepare
+from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.kernels.families import FAMILIES
+from stepsight.program.job import Kernel
 from stepsight.run.worker import Rank
 from stepsight.workload.files import parse_workload
-from stepsight.workload.program import Kernel
 
 WORKLOADS = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 2, 3)]
 KERNELS = chosen_kernels(WORKLOADS, "cpu", 60)

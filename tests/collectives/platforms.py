@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.platform.spec import GpuSpec, HostSpec, LinkSpec, PlatformSpec
+from stepsight.hardware.spec import GpuSpec, HostSpec, LinkSpec, PlatformSpec
 
 
 def platform(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from stepsight.collectives.curve import Curve
-from stepsight.collectives.fit import Run, fit_catalogue, pool
 from stepsight.collectives.measured import catalogue_from_record, load_catalogue
-from stepsight.collectives.rank_transfer import POSITIONS, DoublingSample, fit_doubling
+from stepsight.fitting.collectives.catalogue import Run, fit_catalogue, pool
+from stepsight.fitting.collectives.rank_transfer import POSITIONS, DoublingSample, fit_doubling
 
 SIZES = 2.0 ** np.arange(8, 28)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import StepsightError
 from stepsight.estimate import Source
-from stepsight.workload.program import COLLECTIVE_KINDS, balanced_send_bytes
+from stepsight.program.job import COLLECTIVE_KINDS, balanced_send_bytes
 
 from .platforms import platform
 

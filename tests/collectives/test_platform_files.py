@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from stepsight.collectives.importing import import_benchmark, read_benchmark
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import InputError
 from stepsight.estimate import Source
+from stepsight.platform.importing import import_benchmark, read_benchmark
 from stepsight.platform.load import load_platform
 
 from .platforms import platform

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepsight.collectives.candidates import Candidate
+from stepsight.collectives.candidates import CurveCandidate
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
 from stepsight.collectives.pricing import price
@@ -72,4 +72,4 @@ def test_a_pinned_algorithm_gives_way_to_a_free_one():
 
 def test_candidates_carry_what_an_answer_needs():
     pieces = priced(system("near", "A100", line(12, 24))).pieces
-    assert all(isinstance(piece, Candidate) and piece.curve is not None for piece in pieces)
+    assert all(isinstance(piece, CurveCandidate) and piece.curve is not None for piece in pieces)

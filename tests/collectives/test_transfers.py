@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.collectives.candidates import RELATIVE_SPREAD
 from stepsight.collectives.carry import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD
-from stepsight.validate.collective_transfers import transfer_scores
+from stepsight.validate.collectives.transfers import transfer_scores
 
 
 def test_stated_spreads_cover_the_measured_transfer_errors():

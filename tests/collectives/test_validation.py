@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from stepsight.collectives import Curve
-from stepsight.collectives.measured_rows import read_nccl
-from stepsight.validate.collectives import below, every_other, left_out, measured_curves, scores, six_sizes
-from stepsight.validate.trace_collectives import trace_scores
+from stepsight.fitting.collectives.rows import read_nccl
+from stepsight.validate.collectives.topic import (
+    below,
+    every_other,
+    left_out,
+    measured_curves,
+    scores,
+    six_sizes,
+)
+from stepsight.validate.collectives.traced import trace_scores
 
 pytestmark = pytest.mark.data
 

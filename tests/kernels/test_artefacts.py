@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.kernels.artefacts import SHIPPED, load_models, save_models, shipped_models
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.artefacts import SHIPPED, load_models, save_models, shipped_models
 
 
 def test_the_shipped_artefacts_are_small() -> None:

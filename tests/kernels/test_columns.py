@@ -3,7 +3,7 @@
 import numpy as np
 
 from stepsight.kernels.columns import Batch, batches
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 
 def test_kernels_are_grouped_by_family_and_dtype_with_their_positions() -> None:

@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsight.estimate import Source
+from stepsight.hardware.gpus import gpu_catalogue, load_gpu
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import FAMILIES
 from stepsight.kernels.models import EMBEDDING_FAMILIES, KernelModels
 from stepsight.kernels.roofline import speed_of_light_us
-from stepsight.platform.gpus import gpu_catalogue, load_gpu
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 SIZED = [name for name in FAMILIES if name not in EMBEDDING_FAMILIES]
 ODD = st.sampled_from([1, 2, 3, 7, 13, 31, 64, 97, 128, 1000, 1021, 4096, 8191, 65_536, 1_000_003])

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.kernels.table_files import read_table, time_table, write_table
-from stepsight.kernels.tables import rows_of
+from stepsight.prediction.kernel_tables.files import read_table, time_table, write_table
+from stepsight.prediction.kernel_tables.rows import rows_of
 
 
 def test_the_fp32_gemm_layout() -> None:

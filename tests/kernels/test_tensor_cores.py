@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.tensor_cores import UNALIGNED
-from stepsight.platform.gpus import load_gpu
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 
 def _times(gpu: str, *kernels: Kernel) -> list[float]:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from stepsight.kernels.fit.boost import Settings, boost
-from stepsight.kernels.trees import CHUNK_ROWS, ObliviousTrees
+from stepsight.fitting.kernels.boost import Settings, boost
+from stepsight.kernels.learned.trees import CHUNK_ROWS, ObliviousTrees
 
 
 def by_hand(trees: ObliviousTrees, row: np.ndarray) -> float:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsight.overheads.gather import Gathered, HostSample, trimmed
-from stepsight.workload.program import HostTimes
+from stepsight.program.job import HostTimes
 
 
 def _sample(name: str, before: str = "", launches: int = 1, place: str = "1/1", **times: float) -> HostSample:

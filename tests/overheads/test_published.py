@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.overheads.published import Study, read_single
+from stepsight.fitting.overheads.published import Study, read_single
 from stepsight.overheads.tables import Stat
 
 STUDY = Study(

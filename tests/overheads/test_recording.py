@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.overheads.recording import recording_gaps
-from stepsight.trace.job import rank_program
-from stepsight.trace.run import load_trace
+from stepsight.trace.step.job import rank_program
+from stepsight.trace.step.recording import recording_gaps
+from stepsight.trace.step.run import load_trace
 
 TENSOR = {"Input Dims": [[64, 64], []], "Input type": ["c10::BFloat16", "Scalar"]}
 NUMBERS = {"Input Dims": [[], []], "Input type": ["Scalar", "Scalar"]}

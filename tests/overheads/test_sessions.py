@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stepsight.fitting.overheads.sessions import ProfiledSession, joined, newest_spelling, over
 from stepsight.overheads.gather import Gathered, HostSample
-from stepsight.overheads.sessions import Session, joined, newest_spelling, over
 from stepsight.overheads.tables import OpStats, Stat
-from stepsight.workload.program import HostTimes
+from stepsight.program.job import HostTimes
 
 OPS = {f"aten::op{i}": OpStats(Stat(10.0), Stat(20.0 + i), Stat(5.0), Stat(4.0)) for i in range(8)}
 
 
-def session(host: str, factor: float = 1.0, recording_us: float = 1.0, names: int = 8) -> Session:
+def session(host: str, factor: float = 1.0, recording_us: float = 1.0, names: int = 8) -> ProfiledSession:
     """A host that takes ``factor`` times as long as the reference does."""
     ops = {
         name: OpStats(*(getattr(o, part).scaled(factor) for part in ("t1", "t2", "t3", "t4")))
         for name, o in list(OPS.items())[:names]
     }
-    return Session(host, ops, {"cudaLaunchKernel": Stat(4.0 * factor)}, recording_us)
+    return ProfiledSession(host, ops, {"cudaLaunchKernel": Stat(4.0 * factor)}, recording_us)
 
 
 @given(st.floats(0.1, 10.0), st.floats(0.1, 10.0))
@@ -32,8 +32,13 @@ def test_hosts_of_any_pace_agree_once_they_are_brought_to_one(slow: float, fast:
 
 
 def test_many_traces_of_one_host_have_one_vote() -> None:
-    odd = [Session("odd", {**session("odd").ops, "x": OpStats(whole=Stat(90.0))}, {}) for _ in range(9)]
-    plain = [Session(host, {**session(host).ops, "x": OpStats(whole=Stat(10.0))}, {}) for host in ("a", "b")]
+    odd = [
+        ProfiledSession("odd", {**session("odd").ops, "x": OpStats(whole=Stat(90.0))}, {}) for _ in range(9)
+    ]
+    plain = [
+        ProfiledSession(host, {**session(host).ops, "x": OpStats(whole=Stat(10.0))}, {})
+        for host in ("a", "b")
+    ]
     together, _ = joined([*odd, *plain], OPS)
     assert together.ops["x"].whole.mean == 10.0
 
@@ -46,13 +51,13 @@ def test_the_less_recording_disturbed_a_host_the_more_its_pace_counts() -> None:
 
 
 def test_a_trace_with_too_little_in_common_goes_at_its_hosts_pace() -> None:
-    short = Session("a", {**session("a", 2.0, names=2).ops, "x": OpStats(whole=Stat(30.0))}, {})
+    short = ProfiledSession("a", {**session("a", 2.0, names=2).ops, "x": OpStats(whole=Stat(30.0))}, {})
     together, _ = joined([session("a", 2.0), short], OPS)
     assert together.ops["x"].whole.mean == pytest.approx(15.0)
 
 
 def test_a_host_with_too_little_in_common_has_no_vote() -> None:
-    stranger = Session("b", {"x": OpStats(whole=Stat(30.0))}, {})
+    stranger = ProfiledSession("b", {"x": OpStats(whole=Stat(30.0))}, {})
     together, _ = joined([session("a"), stranger], OPS)
     assert "x" not in together.ops
 
@@ -62,7 +67,7 @@ def test_what_a_session_recorded_dearly_is_taken_out_in_full() -> None:
     view = HostSample("aten::view", "", 0, HostTimes(1.0, 0.0, 0.0, 0.0, 25.0))
     gathered.add([view] * 5)
     gathered.add([HostSample("aten::mm", "", 1, HostTimes(1.0, 60.0, 15.0, 10.0, 0.0), 2)] * 5)
-    made = Session.of("host", gathered)
+    made = ProfiledSession.of("host", gathered)
     assert made.recording_us == 25.0
     assert made.ops["aten::mm"].t2.mean == pytest.approx(60.0 - 2 * 25.0 * 60 / 75)
 

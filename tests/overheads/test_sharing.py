@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stepsight.overheads.gather import HostSample
 from stepsight.overheads.sharing import HostPool, Pace, SharedTimes
-from stepsight.workload.program import HostTimes
+from stepsight.program.job import HostTimes
 
 OPS = [f"aten::op{i}" for i in range(20)]
 

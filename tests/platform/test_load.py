@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.platform.gpus import gpu_catalogue, load_gpu
+from stepsight.hardware.gpus import gpu_catalogue, load_gpu
 from stepsight.platform.load import load_platform
 
 NAMED = {

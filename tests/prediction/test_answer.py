@@ -9,7 +9,7 @@ import pytest
 from stepsight import load_platform, load_workload, predict
 from stepsight.prediction.answer import predict_job
 from stepsight.prediction.compare import compare
-from stepsight.workload.program import Collective, Job, Kernel, Op, RankProgram
+from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepsight.platform.load import load_platform
 from stepsight.prediction.answer import Prediction, predict_job
-from stepsight.workload.program import Collective, Job, Kernel, Op, RankProgram, Wait
+from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram, Wait
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from stepsight.prediction.answer import MemoryLine, Prediction
-from stepsight.report.html import page
+from stepsight.report.page.prediction import page
 from stepsight.report.units import time
 
 from .predictions import uneven

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report.html import page
+from stepsight.report.page.prediction import page
 from stepsight.report.units import time
 
 POINT = """

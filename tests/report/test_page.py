@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsight.report.page import (
+from stepsight.report.page.pieces import (
     Column,
+    Fragment,
     Html,
-    Part,
     asset,
     bar,
     figures,
@@ -32,7 +32,7 @@ def test_text_is_escaped_and_html_is_not() -> None:
 @given(st.text(), st.text())
 def test_no_text_can_open_an_element(word: str, title: str) -> None:
     drawn = section(
-        title, table([Column(word)], [[word]]), bar([Part(word, 1.0, word, "gemm")]), notes([word])
+        title, table([Column(word)], [[word]]), bar([Fragment(word, 1.0, word, "gemm")]), notes([word])
     )
     outside = re.sub(r"</?(section|h2|div|table|thead|tbody|tr|th|td|ul|li|i|b)\b[^<>]*>", "", drawn)
     assert "<" not in outside
@@ -40,23 +40,23 @@ def test_no_text_can_open_an_element(word: str, title: str) -> None:
 
 
 def test_a_bar_fills_its_width_in_proportion() -> None:
-    drawn = bar([Part("a", 1.0, "1", "gemm"), Part("b", 3.0, "3", "copy")])
+    drawn = bar([Fragment("a", 1.0, "1", "gemm"), Fragment("b", 3.0, "3", "copy")])
     assert re.findall(r"flex:([\d.]+)", drawn) == ["0.25000", "0.75000"]
 
 
 def test_a_bar_against_a_total_leaves_the_rest_empty() -> None:
-    drawn = bar([Part("held", 1.0, "1 GB", "gemm")], total=4.0)
+    drawn = bar([Fragment("held", 1.0, "1 GB", "gemm")], total=4.0)
     assert 'class="room" style="flex:0.75000' in drawn
 
 
 def test_a_bar_is_read_out_with_its_values() -> None:
-    drawn = bar([Part("a", 1.0, "1 ms", "gemm"), Part("none", 0.0, "0 ms", "copy")], name="step")
+    drawn = bar([Fragment("a", 1.0, "1 ms", "gemm"), Fragment("none", 0.0, "0 ms", "copy")], name="step")
     assert 'aria-label="step: a 1 ms"' in drawn
     assert "none" not in drawn
 
 
 def test_a_bar_of_nothing_is_still_a_bar() -> None:
-    assert bar([Part("a", 0.0, "0", "gemm")]).startswith("<div")
+    assert bar([Fragment("a", 0.0, "0", "gemm")]).startswith("<div")
 
 
 def test_a_table_has_headers_for_its_columns() -> None:

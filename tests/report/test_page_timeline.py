@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report import page_timeline
-from stepsight.report.page_timeline import picture
+from stepsight.report.page import timeline as page_timeline
+from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import alike
 
 

@@ -6,14 +6,14 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
+from stepsight.report.sharding.document import document
+from stepsight.report.sharding.page import page
 from stepsight.sharding.choice import choose, days_of
-from stepsight.sharding.document import document
-from stepsight.sharding.page import page
-from stepsight.sharding.plan import TABLE_WISE, Plan
-from stepsight.sharding.retabled import task_workload, with_tables
-from stepsight.sharding.sharders import SHARDERS
-from stepsight.sharding.tables import Table
-from stepsight.sharding.tasks import Scale, random_task
+from stepsight.sharding.with_tables import task_workload, with_tables
+from stepsight.tables.plan import TABLE_WISE, Plan
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.table import Table
+from stepsight.tables.tasks import Scale, random_task
 
 TASK = random_task(4, 2, Scale(most_rows=100_000, tables_per_rank=(5, 5), batches=(16384,)))
 

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 
-from stepsight.sharding.draft import Change, Draft
-from stepsight.sharding.loads import Loads
-from stepsight.sharding.neighbours import changes, shaken, spreads
-from stepsight.sharding.plan import KINDS, ROW_WISE
-from stepsight.sharding.rules import Rules, Spread
-from stepsight.sharding.sharders import random
-from stepsight.sharding.starts import starts, table_weights
-from stepsight.sharding.tasks import Scale, population
+from stepsight.sharding.pricing.loads import Loads
+from stepsight.sharding.search.draft import Draft, Move
+from stepsight.sharding.search.neighbours import changes, shaken, spreads
+from stepsight.sharding.search.rules import Rules, Spread
+from stepsight.sharding.search.starts import starts, table_weights
+from stepsight.tables.plan import KINDS, ROW_WISE
+from stepsight.tables.sharders import random
+from stepsight.tables.tasks import Scale, population
 
 EVERYTHING = Rules(kinds=KINDS)
 
@@ -64,8 +64,8 @@ def test_columns_that_come_back_are_one_part_again(draft):
     rank = next(r for r in range(4) if draft.widths[r])
     table, width = next(iter(draft.widths[rank].items()))
     before = draft.loads()
-    draft.apply(Change(rank, (rank + 1) % 4, (table, width // 2)))
-    draft.apply(Change((rank + 1) % 4, rank, (table, width // 2)))
+    draft.apply(Move(rank, (rank + 1) % 4, (table, width // 2)))
+    draft.apply(Move((rank + 1) % 4, rank, (table, width // 2)))
     assert draft.widths[rank][table] == width
     assert_same(before, draft.loads())
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from stepsight.platform.load import load_platform
-from stepsight.sharding.exchange import Exchange
-from stepsight.sharding.plan import TABLE_ROW_WISE, Plan, Shard
-from stepsight.sharding.retabled import task_workload
-from stepsight.sharding.sharders import random
-from stepsight.sharding.steps import PlanPricer
-from stepsight.sharding.tasks import Scale, random_task
+from stepsight.sharding.pricing.exchange import Exchange
+from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.with_tables import task_workload
+from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, price
-from stepsight.simulate.tape import launches_of
+from stepsight.tables.plan import TABLE_ROW_WISE, Plan, Shard
+from stepsight.tables.sharders import random
+from stepsight.tables.tasks import Scale, random_task
 
 PLATFORMS = {"2x2xA100-SXM4-40G": (4, 2), "4x8xH100-SXM-400G": (32, 8)}
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from stepsight.platform.spec import ContentionSpec
-from stepsight.sharding.loads import Part, PartCosts
-from stepsight.sharding.lookups import SeparateLookups
-from stepsight.sharding.measured_tables import MeasuredTables
-from stepsight.sharding.steps import PlanPricer
+from stepsight.hardware.spec import ContentionSpec
+from stepsight.sharding.pricing.loads import PartCosts, TablePart
+from stepsight.sharding.pricing.lookups import SeparateLookups
+from stepsight.sharding.pricing.measured_tables import MeasuredTables
+from stepsight.sharding.pricing.steps import PlanPricer
 
 WHOLE, HALF_COLUMNS, HALF_ROWS = (1.2, 1.4), (1.1, 1.2), (0.9, 1.0)
 
@@ -45,7 +45,7 @@ def test_costs_of_parts_follow_the_measurement(pricer, some_tables):
 def test_a_table_is_seen_whole_and_in_halves(pricer):
     whole, narrow, short = pricer.costs.halves(0)
     table = pricer.costs.tables[0]
-    assert whole == Part(0, table.dim, table.rows)
+    assert whole == TablePart(0, table.dim, table.rows)
     assert (narrow.width, narrow.height) == (-(-table.dim // 2), table.rows)
     assert (short.width, short.height) == (table.dim, -(-table.rows // 2))
 

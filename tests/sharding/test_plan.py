@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsight.errors import InputError
-from stepsight.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard, plan_summary
-from stepsight.sharding.tables import Table
+from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard, plan_summary
+from stepsight.tables.table import Table
 
 TABLES = (Table("a", 100, 64, 10), Table("b", 40, 32, 1))
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.sharding.row_parts import RowPart
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.row_parts import RowPart
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.8, 1.1])

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from stepsight.commands.shard import command, margin, seconds
 from stepsight.errors import InputError
-from stepsight.sharding.plan import Plan
+from stepsight.tables.plan import Plan
 
 WORKLOAD = """
 kind = "dlrm"

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepsight.errors import InputError
-from stepsight.sharding.sharders import SHARDERS, random
-from stepsight.sharding.tables import Table
+from stepsight.tables.sharders import SHARDERS, random
+from stepsight.tables.table import Table
 
 tables_strategy = st.lists(
     st.tuples(st.integers(1, 10**6), st.sampled_from([8, 32, 64]), st.floats(0, 100)), min_size=1, max_size=30

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from stepsight.platform.load import load_platform
-from stepsight.sharding.loads import Loads
-from stepsight.sharding.plan import DATA_PARALLEL, ROW_WISE, Plan, Shard
-from stepsight.sharding.retabled import task_workload
-from stepsight.sharding.sharders import SHARDERS, random
-from stepsight.sharding.steps import PlanPricer
-from stepsight.sharding.tables import Table
-from stepsight.sharding.tasks import Scale, Task, random_task
+from stepsight.sharding.pricing.loads import Loads
+from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.with_tables import task_workload
+from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, Plan, Shard
+from stepsight.tables.sharders import SHARDERS, random
+from stepsight.tables.table import Table
+from stepsight.tables.tasks import Scale, Task, random_task
 
 
 def test_the_quick_price_is_the_simulated_step(pricer):

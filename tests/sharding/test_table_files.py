@@ -3,7 +3,7 @@ import json
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.sharding.table_files import read_tables
+from stepsight.tables.files import read_tables
 
 
 def test_csv_with_optional_columns(tmp_path):

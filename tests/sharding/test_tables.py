@@ -1,7 +1,7 @@
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.sharding.tables import Table, check_tables
+from stepsight.tables.table import Table, check_tables
 
 
 def test_a_table_knows_its_bytes_and_lookups():

@@ -1,4 +1,4 @@
-from stepsight.sharding.tasks import BATCHES, DIMS, Scale, population, random_task, random_tasks
+from stepsight.tables.tasks import BATCHES, DIMS, Scale, population, random_task, random_tasks
 
 
 def test_the_same_seed_draws_the_same_task():

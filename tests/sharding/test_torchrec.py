@@ -9,14 +9,14 @@ from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 
-from stepsight.sharding.search import search
-from stepsight.sharding.torchrec import (
+from stepsight.sharding.search.walk import search
+from stepsight.sharding.torchrec.plan_file import torchrec_document
+from stepsight.sharding.torchrec.planner import (
     StepPerfModel,
     enumerator,
     plan_from_sharding_plan,
     sharding_plan,
 )
-from stepsight.sharding.torchrec_plan import torchrec_document
 
 
 @pytest.fixture(scope="module")

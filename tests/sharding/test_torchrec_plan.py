@@ -3,7 +3,13 @@ import json
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.sharding.plan import (
+from stepsight.sharding.torchrec.plan_file import (
+    plan_from_document,
+    read_torchrec,
+    torchrec_document,
+    write_torchrec,
+)
+from stepsight.tables.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
     ROW_WISE,
@@ -11,13 +17,7 @@ from stepsight.sharding.plan import (
     Plan,
     Shard,
 )
-from stepsight.sharding.tables import Table
-from stepsight.sharding.torchrec_plan import (
-    plan_from_document,
-    read_torchrec,
-    torchrec_document,
-    write_torchrec,
-)
+from stepsight.tables.table import Table
 
 TABLES = tuple(Table(name, 100, 64, 1) for name in ("tw", "cw", "rw", "trw", "dp"))
 PLAN = Plan(

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from stepsight.errors import InputError
-from stepsight.sharding.trial_results import PlanTrial, Trial, read_trials, summarise, write_trials
-from stepsight.validate.sharding import command
+from stepsight.validate.sharding.results import PlanTrial, Trial, read_trials, summarise, write_trials
+from stepsight.validate.sharding.topic import command
 
 
 def trial(seed: int, measured: dict[str, float], predicted: dict[str, float]) -> Trial:

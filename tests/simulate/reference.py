@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from stepsight.workload.program import HOST, Collective, Job, Kernel, Op
+from stepsight.program.job import HOST, Collective, Job, Kernel, Op
 
 KernelTime = Callable[[int, Kernel], float]
 CollectiveTime = Callable[[int, Collective], float]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepsight.platform.spec import ContentionSpec
+from stepsight.hardware.spec import ContentionSpec
+from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import Priced, walk
 from stepsight.simulate.intervals import covered, union
-from stepsight.simulate.tape import lanes
-from stepsight.workload.program import Collective, Job, Kernel, Op, RankProgram
+from stepsight.simulate.lowering import lanes
 
 
 def settled(

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsight.errors import StepsightError
-from stepsight.simulate.engine import Priced, clocks_at, walk
-from stepsight.simulate.tape import lanes, launches_of
-from stepsight.workload.program import (
+from stepsight.program.job import (
     COMM,
     COMPUTE,
     HOST,
@@ -22,6 +20,8 @@ from stepsight.workload.program import (
     RankProgram,
     Wait,
 )
+from stepsight.simulate.engine import Priced, clocks_at, walk
+from stepsight.simulate.lowering import lanes, launches_of
 
 from .reference import finish_times
 

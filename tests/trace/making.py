@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from stepsight.trace.files import TraceFile
-from stepsight.trace.kineto import read_kineto
-from stepsight.trace.link import LinkedTrace, link
-from stepsight.trace.run import TraceRun, run_of
+from stepsight.trace.linking.link import LinkedTrace, link
+from stepsight.trace.reading.files import TraceFile
+from stepsight.trace.reading.kineto import read_kineto
+from stepsight.trace.step.run import TraceRun, run_of
 
 MAIN, AUTOGRAD = 1, 2
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.trace.absent_peers import (
+from stepsight.prediction.traced.predict import predict_trace, trace_job, traced_step
+from stepsight.prediction.traced.questions import changed
+from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
+from stepsight.trace.step.absent_peers import (
     TYPICAL,
     collective_calls,
     lateness_us,
     with_late_peers,
     without_late_peers,
 )
-from stepsight.trace.prediction import predict_trace, trace_job, traced_step
-from stepsight.trace.questions import changed
-from stepsight.workload.program import Collective, Group, Job, Op, RankProgram, world
 from tests.trace.making import Made, made_run
 
 

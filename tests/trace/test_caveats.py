@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.trace.caveats import caveats
-from stepsight.trace.job import typical_step
-from stepsight.trace.prediction import predict_trace
-from stepsight.trace.run import load_trace
+from stepsight.prediction.traced.predict import predict_trace
+from stepsight.trace.step.caveats import caveats
+from stepsight.trace.step.job import typical_step
+from stepsight.trace.step.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
 

@@ -10,16 +10,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsight.errors import InputError
-from stepsight.trace import wire
-from stepsight.trace.chakra import COLL, COMP, ChakraNode, looks_like_chakra, read_chakra, write_chakra
-from stepsight.trace.chakra_export import export_chakra
-from stepsight.trace.et_link import link_et
-from stepsight.trace.execution_trace import looks_like_et, read_execution_trace
-from stepsight.trace.files import TraceFile, trace_files
-from stepsight.trace.kineto import read_kineto
-from stepsight.trace.link import link
-from stepsight.trace.prediction import predict_trace, trace_job
-from stepsight.trace.run import load_trace
+from stepsight.prediction.traced.predict import predict_trace, trace_job
+from stepsight.report.chakra import export_chakra
+from stepsight.trace.linking.et_link import link_et
+from stepsight.trace.linking.link import link
+from stepsight.trace.reading import wire
+from stepsight.trace.reading.chakra import (
+    COLL,
+    COMP,
+    ChakraNode,
+    looks_like_chakra,
+    read_chakra,
+    write_chakra,
+)
+from stepsight.trace.reading.execution_trace import looks_like_et, read_execution_trace
+from stepsight.trace.reading.files import TraceFile, trace_files
+from stepsight.trace.reading.kineto import read_kineto
+from stepsight.trace.step.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
 DATA = Path(__file__).parent / "data"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from stepsight.trace.job import rank_program
-from stepsight.trace.kernel_map import kernel_of
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.trace.sizing.kernel_map import kernel_of
+from stepsight.trace.step.job import rank_program
 from tests.trace.making import Made, made_run
 
 LOOKUP = "void split_embedding_codegen_{}_kernel<float, float, float, false, long, 8ul, 32ul>(int)"

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from stepsight.commands.inspect import command
-from stepsight.trace.inspection import inspect_run
-from stepsight.trace.inspection_view import as_page, listings
+from stepsight.prediction.traced.inspection import inspect_run
+from stepsight.report.inspection import as_page, listings
 from tests.trace.making import Made, made_run, two_step_training
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.trace.kernel_map import kernel_of, short_name
-from stepsight.trace.operator_kernels import check_operators
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.trace.sizing.kernel_map import kernel_of, short_name
+from stepsight.trace.sizing.operator_kernels import check_operators
 from tests.trace.making import Made
 
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.embedding.model import EmbeddingModel
-from stepsight.platform.gpus import load_gpu
-from stepsight.trace.kernel_map import kernel_of
-from stepsight.trace.link import LinkedTrace
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.sizing.kernel_map import kernel_of
 from tests.trace.making import Made
 
 BACKWARD = "void split_embedding_backward_codegen_adagrad_unweighted_kernel_{}_per_row_1<float>"

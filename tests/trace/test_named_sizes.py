@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from stepsight.trace.kernel_map import kernel_of
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.trace.sizing.kernel_map import kernel_of
 from tests.trace.making import Made
 
 FLASH = (

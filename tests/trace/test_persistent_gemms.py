@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.trace.kernel_map import kernel_of
+from stepsight.trace.sizing.kernel_map import kernel_of
 from tests.trace.making import Made
 
 TOKENS, HIDDEN, WIDE = 4096, 512, 2048

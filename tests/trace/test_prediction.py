@@ -6,11 +6,11 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.overheads.sharing import HostPool, SharedTimes
-from stepsight.trace.host_times import samples_of
-from stepsight.trace.job import rank_program
-from stepsight.trace.platforms import guess_platform
-from stepsight.trace.prediction import INDIVIDUAL, PACED, TRACED, predict_trace, trace_job
-from stepsight.trace.run import load_trace
+from stepsight.prediction.traced.predict import INDIVIDUAL, PACED, TRACED, predict_trace, trace_job
+from stepsight.trace.step.host_times import samples_of
+from stepsight.trace.step.job import rank_program
+from stepsight.trace.step.platforms import guess_platform
+from stepsight.trace.step.run import load_trace
 from tests.trace.making import Made, made_run, two_step_training
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.trace.job import job_of, rank_program
-from stepsight.trace.program import StepProgram
-from stepsight.workload.program import COMM, COMPUTE, HOST, Wait
+from stepsight.program.job import COMM, COMPUTE, HOST, Wait
+from stepsight.trace.step.job import job_of, rank_program
+from stepsight.trace.step.program import StepProgram
 from tests.trace.making import Made, made_run
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
-from stepsight.trace.prediction import TracedStep
-from stepsight.trace.questions import changed
-from stepsight.workload.program import Collective, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.prediction.traced.predict import TracedStep
+from stepsight.prediction.traced.questions import changed
+from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram
 
 OPS = (
     Op("aten::mm", (Kernel.of("gemm", batch=1, m=64, n=64, k=64),), overhead_us=HostTimes(1, 2, 3, 4, 5)),

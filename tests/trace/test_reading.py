@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.trace.files import TraceFile, trace_files
-from stepsight.trace.kineto import looks_like_kineto, read_kineto
-from stepsight.trace.repair import mended, salvaged
+from stepsight.trace.reading.files import TraceFile, trace_files
+from stepsight.trace.reading.kineto import looks_like_kineto, read_kineto
+from stepsight.trace.reading.repair import mended, salvaged
 from tests.trace.making import Made, two_step_training
 
 DATA = Path(__file__).parent / "data"

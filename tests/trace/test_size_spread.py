@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from stepsight.trace.job import rank_program
-from stepsight.trace.kernel_map import kernel_of
-from stepsight.trace.prediction import INDIVIDUAL, SHARED, predict_trace, traced_step
-from stepsight.trace.size_spread import COLLECTIVE, COUNTED, PRODUCT, UNKNOWN
+from stepsight.prediction.traced.predict import INDIVIDUAL, SHARED, predict_trace, traced_step
+from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE, COUNTED, PRODUCT, UNKNOWN
+from stepsight.trace.sizing.kernel_map import kernel_of
+from stepsight.trace.step.job import rank_program
 from tests.trace.making import Made, made_run, two_step_training
 
 

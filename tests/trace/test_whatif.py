@@ -7,8 +7,8 @@ import pytest
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.answer import predict_job
-from stepsight.trace import whatif
-from stepsight.workload.program import Collective, HostTimes, Job, Kernel, Op, RankProgram, Wait
+from stepsight.prediction.traced import whatif
+from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram, Wait
 
 PLATFORM = load_platform("4xV100-SXM2")
 TIMES = HostTimes(5.0, 200.0, 5.0, 8.0, 5.0)

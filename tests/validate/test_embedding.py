@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from stepsight.calibrate.lookups.microbench import LookupSample
+from stepsight.calibrate.lookups.samples import write_samples
 from stepsight.errors import InputError
-from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.fit_gpu import fit_coefficients, predict
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
-from stepsight.kernels.embedding.microbench import LookupSample
-from stepsight.kernels.embedding.samples import write_samples
-from stepsight.validate.embedding import command, hit_rate_score
-from stepsight.validate.embedding_cpu import cpu_scores, held_out, repeat_error, table_sets
-from stepsight.validate.embedding_points import DEFAULT, measured_kernels
+from stepsight.fitting.embedding.gpu import fit_coefficients, predict
+from stepsight.fitting.embedding.points import DEFAULT, measured_kernels
+from stepsight.kernels.embedding.cpu.work import work
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.validate.embedding.cpu import cpu_scores, held_out, repeat_error, table_sets
+from stepsight.validate.embedding.topic import command, hit_rate_score
 
 CACHES = (32e3, 1e6, 32e6)
 

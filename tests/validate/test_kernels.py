@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.validate.dlrm_kernels import MODELS, dlrm_scores, kernels
-from stepsight.validate.kernels import Compared, _compare, _event_rows
+from stepsight.validate.kernels.dlrm import MODELS, dlrm_scores, kernels
+from stepsight.validate.kernels.topic import Compared, _compare, _event_rows
 
 
 def test_pooled_rows_are_all_the_rows() -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.calibrate.journal import Journal
-from stepsight.validate.live import link_changes, scores
-from stepsight.validate.live_steps import (
+from stepsight.validate.live.steps import (
     MEASURED,
     PASSES,
     PREDICTED,
@@ -18,6 +17,7 @@ from stepsight.validate.live_steps import (
     rows_of,
     skew_correlations,
 )  # fmt: skip
+from stepsight.validate.live.topic import link_changes, scores
 
 
 def row(name: str, kind: str, predicted: float, *passes: float) -> LiveRow:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.validate.traces import TRANSFORMER, Row, _shared
+from stepsight.validate.traces.topic import TRANSFORMER, Row, _shared
 
 
 def row(name: str, individual: float, shared: float, recording: float = 0.0) -> Row:

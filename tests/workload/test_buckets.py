@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsight.workload.buckets import FIRST_BUCKET_BYTES, MB, assign_buckets
+from stepsight.program.job import COMPUTE, Wait
 from stepsight.workload.files import load_workload
-from stepsight.workload.program import COMPUTE, Wait
+from stepsight.workload.parallel.buckets import FIRST_BUCKET_BYTES, MB, assign_buckets
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.sharding.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard
-from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.program.job import COMPUTE, Op, Wait
+from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import load_workload
-from stepsight.workload.program import COMPUTE, Op, Wait
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.validate.dlrm_steps import workload_document
+from stepsight.program.job import Op
+from stepsight.validate.e2e.dlrm import workload_document
 from stepsight.workload.files import parse_workload
-from stepsight.workload.program import Op
 
 SMALL: dict[str, Any] = {
     "kind": "dlrm", "batch": 64, "dense": {"features": 8, "bottom": [16, 4], "top": [8, 1]},

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.sharding.plan import Plan
-from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.tables.plan import Plan
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import load_workload
-from stepsight.workload.transformer import TransformerWorkload
+from stepsight.workload.transformers.build import TransformerWorkload
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

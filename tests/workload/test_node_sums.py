@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.sharding.plan import TABLE_ROW_WISE, Plan, Shard
-from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.program.job import COMPUTE, Op, Wait
+from stepsight.tables.plan import TABLE_ROW_WISE, Plan, Shard
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import load_workload
-from stepsight.workload.program import COMPUTE, Op, Wait
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stepsight.program.job import Job
 from stepsight.workload.files import load_workload
-from stepsight.workload.program import Job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["layers=4", "hidden=64", "heads=4", "ffn=128", "vocab=100", "sequence=16", "batch_per_rank=8"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepsight import load_platform, load_workload, predict
-from stepsight.workload.program import COMPUTE, HOST, Wait
+from stepsight.program.job import COMPUTE, HOST, Wait
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "dlrm.toml"
 

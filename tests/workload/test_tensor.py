@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from stepsight.workload.tensor import Tensor, broadcast, view_strides
+from stepsight.workload.operators.tensor import Tensor, broadcast, view_strides
 
 
 @st.composite

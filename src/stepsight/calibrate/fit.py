@@ -8,19 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
-from stepsight.calibrate.lookup_bench import ALONE, PHASES, beside_others, table_lookup
 from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
-from stepsight.collectives.timings import Timing
+from stepsight.collectives.files.timings import Timing
 from stepsight.errors import StepsightError
+from stepsight.fitting.embedding.lookups import fit_lookups as fit_tables
+from stepsight.hardware.spec import ContentionSpec
 from stepsight.kernels.columns import batches
-from stepsight.kernels.embedding.measured import MeasuredLookups
-from stepsight.kernels.measured import FEWEST, Efficiency, Machine, MeasuredKernels, features, variant
+from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.measured import (
+    FEWEST,
+    Efficiency,
+    MeasuredKernels,
+    MeasuredProcessor,
+    features,
+    variant,
+)
 from stepsight.overheads.operators import OP_CLASSES
 from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat
-from stepsight.platform.spec import ContentionSpec
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 # Host µs around an operator of eager torch on a CPU, a guess where profiled steps do not tell:
 # the gap before it, its start to its first kernel, its last kernel to its end, the gap between two
@@ -67,7 +75,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str 
     )
 
 
-def machine_figures(kernels: Sequence[Kernel], times_us: Sequence[float]) -> Machine:
+def machine_figures(kernels: Sequence[Kernel], times_us: Sequence[float]) -> MeasuredProcessor:
     """The best rate of arithmetic and of large copies that was seen."""
     gflops, gbps = 1.0, 0.1
     for batch in batches(kernels):
@@ -77,10 +85,12 @@ def machine_figures(kernels: Sequence[Kernel], times_us: Sequence[float]) -> Mac
         elif batch.family in ("copy_d2d", "elementwise"):
             large = batch.bytes > np.quantile(batch.bytes, 0.8)
             gbps = max(gbps, float(np.median(batch.bytes[large] / taken[large] / 1e3)))
-    return Machine(round(gflops, 2), round(gbps, 2))
+    return MeasuredProcessor(round(gflops, 2), round(gbps, 2))
 
 
-def fit_kernels(kernels: Sequence[Kernel], times_us: Sequence[float], machine: Machine) -> MeasuredKernels:
+def fit_kernels(
+    kernels: Sequence[Kernel], times_us: Sequence[float], machine: MeasuredProcessor
+) -> MeasuredKernels:
     """One smooth efficiency per variant with enough samples."""
     groups: dict[str, list[int]] = {}
     for i, kernel in enumerate(kernels):
@@ -94,7 +104,7 @@ def fit_kernels(kernels: Sequence[Kernel], times_us: Sequence[float], machine: M
     return MeasuredKernels(machine, variants, {})
 
 
-def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: Machine) -> MeasuredLookups | None:
+def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: MeasuredProcessor) -> MeasuredLookups | None:
     forward = [r for r in rows if r["phase"] == "forward"]
     backward = [r for r in rows if r["phase"] == "backward"]
     if len(forward) < FEWEST:
@@ -104,7 +114,7 @@ def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: Machine) -> Measured
         "forward": np.array([typical_us(r["times_us"]) for r in forward]),
         "backward": np.array([typical_us(r["times_us"]) for r in backward]),
     }
-    return MeasuredLookups.fit(tables, times, rounds=[r.get("round", 0) for r in forward])
+    return fit_tables(tables, times, rounds=[r.get("round", 0) for r in forward])
 
 
 def fit_collectives(rows: Sequence[Mapping[str, Any]]) -> list[Timing]:

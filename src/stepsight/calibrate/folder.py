@@ -13,9 +13,9 @@ from typing import Any
 from stepsight.calibrate.fit import Fitted
 from stepsight.calibrate.journal import disk_error
 from stepsight.calibrate.rehearsal import InStep, scaled_contention
-from stepsight.collectives.platform_files import FOLDER as COLLECTIVES
-from stepsight.collectives.platform_files import write_timings_csv
-from stepsight.collectives.timings import Timing
+from stepsight.collectives.files.platform_files import FOLDER as COLLECTIVES
+from stepsight.collectives.files.platform_files import write_timings_csv
+from stepsight.collectives.files.timings import Timing
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads

@@ -16,15 +16,15 @@ from tempfile import TemporaryDirectory
 from stepsight.overheads.gather import Gathered, HostSample
 from stepsight.overheads.operators import op_class, plain_name
 from stepsight.overheads.tables import Overheads
+from stepsight.program.job import HostTimes
 from stepsight.run.ranks import Ranks
-from stepsight.trace.events import Event
-from stepsight.trace.files import trace_files
-from stepsight.trace.host_times import trace_samples
-from stepsight.trace.kineto import KinetoTrace, read_kineto
-from stepsight.trace.launches import NO_OP
-from stepsight.trace.link import LinkedTrace, link
+from stepsight.trace.linking.launches import NO_OP
+from stepsight.trace.linking.link import LinkedTrace, link
+from stepsight.trace.reading.events import Event
+from stepsight.trace.reading.files import trace_files
+from stepsight.trace.reading.kineto import KinetoTrace, read_kineto
+from stepsight.trace.step.host_times import trace_samples
 from stepsight.workload.files import Workload
-from stepsight.workload.program import HostTimes
 
 STALL_US = 2000.0
 """A gap above this is another process's or a page fault's, not an operator's."""

@@ -13,7 +13,7 @@ import msgspec
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 FILE = "samples.jsonl"
 

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
+from stepsight.hardware.spec import ContentionSpec
 from stepsight.overheads.operators import op_class
 from stepsight.platform.load import Platform
-from stepsight.platform.spec import ContentionSpec
+from stepsight.program.job import Collective, Op
 from stepsight.simulate.engine import Priced
+from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import PricedJob, price
-from stepsight.simulate.tape import launches_of
 from stepsight.simulate.timeline import run
 from stepsight.workload.files import Workload
-from stepsight.workload.program import Collective, Op
 
 KINDS = (
     "gemm", "vector", "lookup forward", "lookup backward", "communication", "host forward", "host backward",

@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stepsight.calibrate import lookup_bench
+from stepsight.calibrate.bench import lookup_bench
+from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
+from stepsight.calibrate.bench.kernel_bench import rounds_of
+from stepsight.calibrate.bench.lookup_bench import PHASES
+from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
+from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
-from stepsight.calibrate.kernel_bench import measure as measure_kernels
-from stepsight.calibrate.kernel_bench import rounds_of
-from stepsight.calibrate.lookup_bench import PHASES
 from stepsight.calibrate.plan import (
     COLLECTIVE_BYTES,
     COLLECTIVE_KINDS,
@@ -27,8 +29,6 @@ from stepsight.calibrate.plan import (
     SHARES,
     Amounts,
 )  # fmt: skip
-from stepsight.calibrate.shapes import chosen_kernels, rehearsal_documents
-from stepsight.calibrate.traced_shapes import traced_kernels
 from stepsight.errors import StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.run.measure import measure_all
@@ -46,7 +46,7 @@ TOGETHER = 6
 
 
 @dataclass
-class Session:
+class Calibration:
     """Measures on a group of ranks what the journal does not hold yet."""
 
     ranks: Ranks
@@ -142,7 +142,7 @@ class Session:
             self.journal.add(HOST, overhead_records(gathered_overheads(samples)))
 
     def _collectives(self, deadline: float) -> None:
-        from stepsight.calibrate import collective_bench
+        from stepsight.calibrate.bench import collective_bench
 
         n = self.ranks.ranks
         wanted = [(k, s) for s in COLLECTIVE_BYTES for k in COLLECTIVE_KINDS]
@@ -165,7 +165,7 @@ class Session:
                 )
 
     def _contention(self, deadline: float) -> None:
-        from stepsight.calibrate import collective_bench
+        from stepsight.calibrate.bench import collective_bench
 
         if self.journal.of(CONTENTION):
             return

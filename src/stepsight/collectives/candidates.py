@@ -27,7 +27,7 @@ from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import Source
-from stepsight.platform.spec import PlatformSpec
+from stepsight.hardware.spec import PlatformSpec
 
 SAME_RATE = 0.15
 """Link rates within this share of each other are the same link, stated by other data sheets."""
@@ -51,7 +51,7 @@ SLOW_NETWORKS = ("ethernet",)
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class CurveCandidate:
     """A curve for the wanted group, where it came from and how near that is."""
 
     curve: Curve
@@ -68,9 +68,9 @@ def candidates(
     platform: PlatformSpec,
     systems: Sequence[MeasuredSystem],
     transfer: RankTransfer,
-) -> list[Candidate]:
+) -> list[CurveCandidate]:
     """All curves that may answer, nearest first; order among equals is that of the catalogue."""
-    found: list[Candidate] = []
+    found: list[CurveCandidate] = []
     for system in systems:
         if shape.inside_a_node:
             found += _in_node(kind, shape, platform, system, transfer)
@@ -83,7 +83,7 @@ def candidates(
 
 def _in_node(
     kind: str, shape: GroupShape, platform: PlatformSpec, system: MeasuredSystem, transfer: RankTransfer
-) -> Iterator[Candidate]:
+) -> Iterator[CurveCandidate]:
     link = platform.link
     if LINK_FAMILY.get(link.kind, link.kind) != LINK_FAMILY.get(system.link, system.link) or link.gbps <= 0:
         return
@@ -116,12 +116,12 @@ def _in_node(
                 source = Source.TRANSFERRED
                 carried = stretched(carried, rate)
                 notes.append(f"carried over from {system.name} by the links' rates")
-            yield Candidate(carried, distance, source, spread, "; ".join(notes), system.own)
+            yield CurveCandidate(carried, distance, source, spread, "; ".join(notes), system.own)
 
 
 def _over_nodes(
     kind: str, shape: GroupShape, platform: PlatformSpec, system: MeasuredSystem
-) -> Iterator[Candidate]:
+) -> Iterator[CurveCandidate]:
     nic = platform.nic
     if nic is None or nic.gbps <= 0:
         return
@@ -148,7 +148,7 @@ def _over_nodes(
                 rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
                 curve = over_nodes(curve, kind, measured, system.nic_gbps, shape, nic.gbps, rdma=rdma)
                 notes.append(f"carried across nodes from {measured} of {system.name} (±{spread:.0%})")
-            yield Candidate(
+            yield CurveCandidate(
                 curve,
                 apart + steps + KIND_STEP * (not own),
                 Source.MEASURED if exact else Source.TRANSFERRED,

@@ -14,7 +14,6 @@ import numpy as np
 
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import RankTransfer
-from stepsight.collectives.rank_transfer import curve_position
 from stepsight.collectives.roofline import bus_factor, remote_share
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import FloatArray
@@ -149,3 +148,10 @@ def _floor_over_nodes(kind: str, shape: GroupShape) -> float:
     if kind == "all_reduce":
         return math.log2(shape.nodes) + TREE_LATENCY_OFFSET
     return 1.0
+
+
+def curve_position(curve: Curve, bytes: FloatArray) -> FloatArray:
+    """log2 of the message's bandwidth time over the curve's latency floor."""
+    floor = float(curve.time_us(1.0))
+    us_per_byte = float(curve.times_us[-1] / curve.sizes[-1])
+    return np.asarray(np.log2(np.maximum(bytes, 1.0) * us_per_byte / floor), dtype=np.float64)

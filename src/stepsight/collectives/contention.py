@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
-from stepsight.platform.spec import ContentionSpec, PlatformSpec
+from stepsight.hardware.spec import ContentionSpec, PlatformSpec
 
 COMPUTE_UNDER_COMM = 1.05
 """Kernels of 20 µs and more that ran both alone and wholly under NCCL kernels in one trace, weighted

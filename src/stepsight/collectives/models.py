@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.collectives.files.platform_files import read_platform_curves
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
-from stepsight.collectives.platform_files import read_platform_curves
 from stepsight.collectives.pricing import Pricing, price
 from stepsight.collectives.roofline import bus_factor, remote_share
 from stepsight.collectives.topology import GroupShape, group_shape
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
-from stepsight.platform.spec import PlatformSpec
-from stepsight.workload.program import COLLECTIVE_KINDS
+from stepsight.hardware.spec import PlatformSpec
+from stepsight.program.job import COLLECTIVE_KINDS
 
 BARRIER_BYTES = 4.0
 """A barrier is an all_reduce of one number (torch.distributed on NCCL)."""
@@ -49,7 +49,7 @@ class CollectiveModels:
     def estimate(self, kind: str, bytes: npt.ArrayLike, ranks: Sequence[int]) -> Estimates:
         """Times of one kind of collective over one group, for many message sizes.
 
-        Bytes follow nccl-tests (see `stepsight.workload.program.Collective`).
+        Bytes follow nccl-tests (see `stepsight.program.job.Collective`).
         """
         sizes = _checked_bytes(bytes)
         shape = group_shape(ranks, self.platform)

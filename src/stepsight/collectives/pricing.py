@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.candidates import Candidate, candidates
+from stepsight.collectives.candidates import CurveCandidate, candidates
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.roofline import roofline
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
-from stepsight.platform.spec import PlatformSpec
+from stepsight.hardware.spec import PlatformSpec
 
 ROOFLINE_SPREAD = 0.5
 """Data-sheet bandwidth with a stated efficiency is off by about this much (docs/accuracy.md)."""
@@ -36,12 +36,12 @@ class Pricing:
     """Times over sizes, and for each knot the candidate (a piece) that it came from."""
 
     curve: Curve
-    pieces: tuple[Candidate, ...]
+    pieces: tuple[CurveCandidate, ...]
     piece_of_knot: IntArray
     _columns: _PieceColumns
 
     @classmethod
-    def of(cls, curve: Curve, pieces: tuple[Candidate, ...], piece_of_knot: IntArray) -> Pricing:
+    def of(cls, curve: Curve, pieces: tuple[CurveCandidate, ...], piece_of_knot: IntArray) -> Pricing:
         return cls(curve, pieces, piece_of_knot, _PieceColumns.of(curve, pieces))
 
     def time_us(self, bytes: npt.ArrayLike) -> FloatArray:
@@ -75,7 +75,7 @@ class _PieceColumns:
     of_others: FloatArray
 
     @classmethod
-    def of(cls, curve: Curve, pieces: Sequence[Candidate]) -> _PieceColumns:
+    def of(cls, curve: Curve, pieces: Sequence[CurveCandidate]) -> _PieceColumns:
         return cls(
             np.sqrt(curve.sizes[1:] * curve.sizes[:-1]),
             np.array([int(piece.source) for piece in pieces], dtype=np.int64),
@@ -102,7 +102,7 @@ def price(
     return Pricing.of(Curve(sizes, times, 0.0), tuple(found[i] for i in used), np.searchsorted(used, owner))
 
 
-def _knots(found: Sequence[Candidate]) -> tuple[FloatArray, FloatArray, IntArray]:
+def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, IntArray]:
     """The nearest curve's knots, then those of farther ones where no nearer one was measured."""
     first = found[0].curve
     sizes, times, owner = first.sizes, first.times_us, np.zeros(len(first), dtype=np.int64)
@@ -143,8 +143,8 @@ def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
     return np.asarray(fitted, dtype=np.float64)
 
 
-def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> Candidate:
+def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> CurveCandidate:
     line = roofline(kind, shape, platform)
     sizes = np.exp2(np.arange(3.0, 35.0))
     curve = Curve(sizes, line.time_us(sizes), 0.0)
-    return Candidate(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)
+    return CurveCandidate(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)

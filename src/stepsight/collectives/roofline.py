@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import FloatArray
-from stepsight.platform.spec import LinkSpec, PlatformSpec
+from stepsight.hardware.spec import LinkSpec, PlatformSpec
 
 LINK_EFFICIENCY = 0.75
 """Bus bandwidth over link bandwidth of large messages. nccl-tests figures: 8×A100 NVSwitch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stepsight.errors import InputError
-from stepsight.platform.spec import PlatformSpec
+from stepsight.hardware.spec import PlatformSpec
 
 
 @dataclass(frozen=True, slots=True)

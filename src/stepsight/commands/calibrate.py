@@ -47,7 +47,7 @@ def command(
     from stepsight.calibrate.build import build
     from stepsight.calibrate.journal import Journal
     from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, budget_seconds
-    from stepsight.calibrate.session import Session
+    from stepsight.calibrate.session import Calibration
     from stepsight.run.ranks import Ranks, check_device, writable_folder
 
     seconds = budget_seconds(budget)
@@ -59,7 +59,7 @@ def command(
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
     with group, console.status("starting the ranks") as status:
-        Session(
+        Calibration(
             group,
             journal,
             seconds,

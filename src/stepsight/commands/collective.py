@@ -55,9 +55,9 @@ def parse_bytes(text: str) -> float:
 
 def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], as_json: bool) -> None:
     from stepsight.collectives.roofline import bus_factor
+    from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
-    from stepsight.report.document import to_json
-    from stepsight.workload.program import COLLECTIVE_KINDS
+    from stepsight.program.job import COLLECTIVE_KINDS
 
     if kind not in COLLECTIVE_KINDS:
         raise InputError(f"collective {kind!r}", "unknown", f"one of {', '.join(COLLECTIVE_KINDS)}")
@@ -119,8 +119,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
 def _import(
     path: Path, folder: Path, kind: str | None, ranks: int | None, nodes: int | None, as_json: bool
 ) -> None:
-    from stepsight.collectives.importing import import_benchmark
-    from stepsight.report.document import to_json
+    from stepsight.documents import to_json
+    from stepsight.platform.importing import import_benchmark
 
     done = import_benchmark(path, folder, kind, ranks, nodes)
     first = done.run.timings[0]

@@ -47,7 +47,7 @@ def command(
     else:
         comparison = _of_files(a or Path(), b, platform, platform_b, both, only_b)
     if timeline:
-        from stepsight.report.document import write_whole
+        from stepsight.documents import write_whole
         from stepsight.report.perfetto import chrome_trace
 
         write_whole(timeline, chrome_trace(comparison.after))
@@ -70,8 +70,8 @@ def _of_files(
 def _of_trace(
     trace: tuple[Path, ...], platform: str | None, both: tuple[str, ...], questions: tuple[str, ...]
 ) -> Comparison:
-    from stepsight.trace.prediction import predict_step, traced_step
-    from stepsight.trace.questions import changed
+    from stepsight.prediction.traced.predict import predict_step, traced_step
+    from stepsight.prediction.traced.questions import changed
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")
@@ -82,7 +82,8 @@ def _of_trace(
 def _json(comparison: Comparison) -> str:
     import msgspec
 
-    from stepsight.report.document import document, to_json
+    from stepsight.documents import to_json
+    from stepsight.report.document import document
 
     return to_json(
         {

@@ -7,10 +7,16 @@ import importlib
 import click
 
 SUBCOMMANDS = {
-    "kernels": ("stepsight.kernels.fit.command", "Kernel models, from the measured kernel tables."),
-    "embedding": ("stepsight.kernels.embedding.fit_command", "Lookups on GPUs, or a CPU's from --samples."),
-    "collectives": ("stepsight.collectives.fit", "Collective curves, from nccl-tests style tables."),
-    "overheads": ("stepsight.overheads.fit", "Host overheads by operator and era, from studies and traces."),
+    "kernels": ("stepsight.commands.fit_kernels", "Kernel models, from the measured kernel tables."),
+    "embedding": ("stepsight.commands.fit_embedding", "Lookups on GPUs, or a CPU's from --samples."),
+    "collectives": (
+        "stepsight.fitting.collectives.catalogue",
+        "Collective curves, from nccl-tests style tables.",
+    ),
+    "overheads": (
+        "stepsight.commands.fit_overheads",
+        "Host overheads, from studies and traces.",
+    ),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
 

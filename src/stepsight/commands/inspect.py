@@ -39,9 +39,9 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     rank, stragglers, top operators and kernels, host overheads, the critical path, and which
     models would time the kernels.
     """
-    from stepsight.trace.inspection import inspect_run
-    from stepsight.trace.inspection_view import as_page, show
-    from stepsight.trace.run import load_trace
+    from stepsight.prediction.traced.inspection import inspect_run
+    from stepsight.report.inspection import as_page, show
+    from stepsight.trace.step.run import load_trace
 
     if html and not html.absolute().parent.is_dir():
         raise InputError(str(html), "its folder does not exist", "make the folder first")

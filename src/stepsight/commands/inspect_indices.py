@@ -11,7 +11,7 @@ import click
 from stepsight.errors import InputError, StepsightError
 
 if TYPE_CHECKING:
-    from stepsight.kernels.embedding.summary import TableSummary
+    from stepsight.tables.indices.summary import TableSummary
 
 _BAR = 40
 _TABLES_SHOWN = 30
@@ -43,8 +43,8 @@ def command(file: Path, wanted: int | None, batch: int | None, as_json: bool, pl
 
 
 def _summaries(file: Path, wanted: int | None, batch: int | None) -> list[TableSummary]:
-    from stepsight.kernels.embedding.index_files import open_index_file
-    from stepsight.kernels.embedding.summary import summarise
+    from stepsight.tables.indices.index_files import open_index_file
+    from stepsight.tables.indices.summary import summarise
 
     opened = open_index_file(str(file))
     numbers = range(len(opened.tables)) if wanted is None else [wanted]
@@ -91,7 +91,7 @@ def _hit_at(summary: TableSummary, share: float) -> float:
 
 
 def _print_picture(summary: TableSummary) -> None:
-    from stepsight.kernels.embedding.summary import reuse_labels
+    from stepsight.tables.indices.summary import reuse_labels
 
     click.echo(f"\ntable {summary.table}: distinct rows by how often a row is looked up")
     shown = max(i for i, share in enumerate(summary.reuse) if share > 0) + 1
@@ -113,7 +113,7 @@ def _draw(summaries: Sequence[TableSummary], path: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise StepsightError("--plot needs matplotlib: pip install 'stepsight[plot]'") from None
-    from stepsight.kernels.embedding.summary import reuse_labels
+    from stepsight.tables.indices.summary import reuse_labels
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     reuse, hits = figure.subplots(1, 2)

@@ -44,7 +44,7 @@ def command(
 
 
 def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None:
-    from stepsight.kernels.table_files import read_table, time_table, write_table
+    from stepsight.prediction.kernel_tables.files import read_table, time_table, write_table
 
     content = read_table(path)
     times = time_table(content, str(path), gpu)
@@ -63,13 +63,13 @@ def _single(
 ) -> None:
     import numpy as np
 
+    from stepsight.dtypes import DTYPE_BYTES
+    from stepsight.hardware.gpus import load_gpu
     from stepsight.kernels.columns import Batch
     from stepsight.kernels.families import FAMILIES
     from stepsight.kernels.models import KernelModels
     from stepsight.kernels.roofline import speed_of_light_us
-    from stepsight.platform.gpus import load_gpu
     from stepsight.records import nearest
-    from stepsight.workload.program import DTYPE_BYTES
 
     if family not in FAMILIES or not FAMILIES[family].dims:
         known = [key for key, value in FAMILIES.items() if value.dims]

@@ -13,8 +13,8 @@ def command(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from stepsight.platform.gpus import gpu_catalogue
-    from stepsight.report.document import to_json
+    from stepsight.documents import to_json
+    from stepsight.hardware.gpus import gpu_catalogue
 
     entries = gpu_catalogue().values()
     if as_json:

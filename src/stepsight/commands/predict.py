@@ -37,7 +37,7 @@ def command(
         if output and not output.absolute().parent.is_dir():
             raise InputError(str(output), "its folder does not exist", "make the folder first")
     if trace:
-        from stepsight.trace.prediction import predict_trace
+        from stepsight.prediction.traced.predict import predict_trace
 
         prediction = predict_trace(trace, platform, replay=replay, overrides=assignments)
     else:
@@ -45,17 +45,17 @@ def command(
             raise click.UsageError("--replay needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments)
     if timeline:
-        from stepsight.report.document import write_whole
+        from stepsight.documents import write_whole
         from stepsight.report.perfetto import chrome_trace
 
         write_whole(timeline, chrome_trace(prediction))
     if html:
-        from stepsight.report.document import write_whole
-        from stepsight.report.html import page
+        from stepsight.documents import write_whole
+        from stepsight.report.page.prediction import page
 
         write_whole(html, page(prediction))
     if chakra:
-        from stepsight.trace.chakra_export import export_chakra
+        from stepsight.report.chakra import export_chakra
 
         export_chakra(prediction.timeline, chakra)
     _print(prediction, as_json, [p for p in (timeline, chakra, html) if p])
@@ -76,7 +76,8 @@ def predict_file(workload: Path, platform: str | None, assignments: tuple[str, .
 
 def _print(prediction: Prediction, as_json: bool, written: list[Path]) -> None:
     if as_json:
-        from stepsight.report.document import document, to_json
+        from stepsight.documents import to_json
+        from stepsight.report.document import document
 
         click.echo(to_json(document(prediction)))
         return

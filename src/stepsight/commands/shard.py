@@ -14,10 +14,10 @@ from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from stepsight.sharding.choice import Choice
-    from stepsight.sharding.measured_tables import MeasuredTables
-    from stepsight.sharding.search import Progress
-    from stepsight.sharding.steps import PlanPricer
-    from stepsight.workload.dlrm import DlrmWorkload
+    from stepsight.sharding.pricing.measured_tables import MeasuredTables
+    from stepsight.sharding.pricing.steps import PlanPricer
+    from stepsight.sharding.search.walk import Progress
+    from stepsight.workload.dlrm.build import DlrmWorkload
 
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0}
 TABLES_HELP = (
@@ -70,8 +70,8 @@ def command(
             raise InputError(str(output), "its folder does not exist", "make the folder first")
     from stepsight.platform.load import load_platform
     from stepsight.sharding.choice import choose, days_of
-    from stepsight.sharding.plan import Plan
-    from stepsight.sharding.rules import USUAL_KINDS
+    from stepsight.sharding.search.rules import USUAL_KINDS
+    from stepsight.tables.plan import Plan
 
     dlrm = _workload(workload, assignments, tables)
     here = load_platform(platform)
@@ -96,7 +96,7 @@ def margin(text: str) -> float:
 
 def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
     def measure(pricer: PlanPricer) -> MeasuredTables:
-        from stepsight.calibrate.own_tables import check_measurable, measure_tables
+        from stepsight.calibrate.bench.own_tables import check_measurable, measure_tables
         from stepsight.run.ranks import Ranks
 
         check_measurable(pricer)
@@ -116,9 +116,9 @@ def seconds(text: str) -> float:
 
 
 def _workload(path: Path, assignments: tuple[str, ...], tables: str | None) -> DlrmWorkload:
-    from stepsight.sharding.retabled import drawn_tables, with_tables
-    from stepsight.sharding.table_files import read_tables
-    from stepsight.workload.dlrm import DlrmWorkload
+    from stepsight.sharding.with_tables import drawn_tables, with_tables
+    from stepsight.tables.files import read_tables
+    from stepsight.workload.dlrm.build import DlrmWorkload
     from stepsight.workload.files import load_workload
 
     loaded = load_workload(path, assignments)
@@ -141,26 +141,26 @@ def _write(choice: Choice, out: Path | None, torchrec: Path | None, html: Path |
     if out:
         plan.write(out)
     if torchrec:
-        from stepsight.sharding.torchrec_plan import torchrec_document, write_torchrec
+        from stepsight.sharding.torchrec.plan_file import torchrec_document, write_torchrec
 
         write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node))
     if html:
-        from stepsight.report.document import write_whole
-        from stepsight.sharding.page import page
+        from stepsight.documents import write_whole
+        from stepsight.report.sharding.page import page
 
         write_whole(html, page(choice))
 
 
 def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
     if as_json:
-        from stepsight.report.document import to_json
-        from stepsight.sharding.document import document
+        from stepsight.documents import to_json
+        from stepsight.report.sharding.document import document
 
         click.echo(to_json(document(choice)))
         return
     from rich.console import Console
 
-    from stepsight.sharding.picture import show
+    from stepsight.report.sharding.console import show
 
     if sys.stderr.isatty():
         click.echo("\r" + " " * 60 + "\r", nl=False, err=True)

@@ -36,7 +36,7 @@ class Topics(click.Group):
             return _everything
         if cmd_name not in TOPICS:
             return None
-        module = importlib.import_module(f"stepsight.validate.{cmd_name}")
+        module = importlib.import_module(f"stepsight.validate.{cmd_name}.topic")
         own = getattr(module, "command", None)
         return own if isinstance(own, click.Command) else _plain_command(cmd_name, module)
 
@@ -81,5 +81,5 @@ def _everything(data: Path | None, as_json: bool) -> None:
     scores = []
     for topic in BY_DEFAULT:
         click.echo(f"scoring {topic} …", err=True)
-        scores += importlib.import_module(f"stepsight.validate.{topic}").scores(folder, "heldout")
+        scores += importlib.import_module(f"stepsight.validate.{topic}.topic").scores(folder, "heldout")
     show(scores, as_json=as_json)

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.dtypes import DTYPE_BYTES
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.families import FAMILIES
-from stepsight.workload.program import DTYPE_BYTES, Kernel
+from stepsight.program.job import Kernel
 
 UNKNOWN_DTYPE_BYTES = 4
 """A dtype nobody has heard of is taken to be as wide as fp32."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
-from stepsight.platform.spec import GpuSpec
+from stepsight.hardware.spec import GpuSpec
 
 GA100_SMS = 108
 """Multiprocessors of an A100, the Ampere chip with HBM and 64 fp32 lanes each (data sheet)."""

@@ -21,7 +21,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.columns import batches
 from stepsight.kernels.families import FAMILIES
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 FILE = "measured.json"
 START_US = 4.0
@@ -71,7 +71,7 @@ def features(kernels: Sequence[Kernel]) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MeasuredProcessor:
     """The figures the speed of light is computed from."""
 
     gflops: float
@@ -142,7 +142,7 @@ class MeasuredKernels:
     (by family, from rehearsal steps); 1 where nothing was found.
     """
 
-    machine: Machine
+    machine: MeasuredProcessor
     variants: Mapping[str, Efficiency]
     in_step: Mapping[str, float]
 
@@ -191,7 +191,7 @@ class MeasuredKernels:
         path = folder / "kernels" / FILE
         try:
             content = json.loads(path.read_text())
-            machine = Machine(content["gflops"], content["memory_gbps"])
+            machine = MeasuredProcessor(content["gflops"], content["memory_gbps"])
             variants = {name: Efficiency.from_record(r) for name, r in content["variants"].items()}
             return cls(machine, variants, content["in_step"])
         except FileNotFoundError:

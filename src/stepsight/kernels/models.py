@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray, Source
-from stepsight.kernels.artefacts import SHIPPED, shipped_models
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, batches
-from stepsight.kernels.learned import EventPath, LearnedModel
+from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
+from stepsight.kernels.learned.model import EventPath, LearnedModel
+from stepsight.kernels.learned.transfer import Choice, choose
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
@@ -27,12 +29,10 @@ from stepsight.kernels.streams import (
     stream_estimates,
 )
 from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
-from stepsight.kernels.transfer import Choice, choose
-from stepsight.platform.spec import GpuSpec
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
 
 if TYPE_CHECKING:
-    from stepsight.kernels.embedding.measured import MeasuredLookups
+    from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 
 EMBEDDING_FAMILIES = frozenset({"embedding", "embedding_backward"})
 STREAMS_FILE = "streams.json"
@@ -172,7 +172,7 @@ class KernelModels:
 
     def measured_lookups(self, operator: str) -> MeasuredLookups | None:
         """Lookups with an operator as they were measured for this platform; None where none were at all."""
-        from stepsight.kernels.embedding.calibrated import CalibratedLookups
+        from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
 
         return self._embedding.of(operator) if isinstance(self._embedding, CalibratedLookups) else None
 
@@ -220,7 +220,7 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
 
 def _lookups(folder: Path) -> Estimator | None:
     """The lookups that were measured for a platform, by operator."""
-    from stepsight.kernels.embedding.calibrated import CalibratedLookups
+    from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
 
     lookups = CalibratedLookups.load(folder)
     return lookups if lookups.models else None

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.platform.spec import GpuSpec
 
 KERNEL_FLOOR_US = 2.0
 """The shortest kernel: launch of the grid, one memory round trip, drain. Smallest durations in

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned import EventPath
+from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import bandwidth_gbps
-from stepsight.platform.spec import GpuSpec
 
 
 @dataclass(frozen=True, slots=True)

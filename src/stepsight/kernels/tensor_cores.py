@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.roofline import peak_flops, speed_of_light_us
-from stepsight.platform.spec import GpuSpec
 
 UNALIGNED = "unaligned"
 """How the name of a GEMM ends whose kernel was made for rows off 16-byte boundaries."""

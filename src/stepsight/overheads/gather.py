@@ -16,7 +16,7 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
-from stepsight.workload.program import HostTimes
+from stepsight.program.job import HostTimes
 
 PROFILER_CPU_EVENT_US = 2.0
 PROFILER_GPU_EVENT_US = 4.0

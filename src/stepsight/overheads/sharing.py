@@ -16,7 +16,7 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.overheads.gather import HostSample, trimmed_means
 from stepsight.overheads.operators import op_class, stem
-from stepsight.workload.program import HostTimes
+from stepsight.program.job import HostTimes
 
 Key = tuple[str | int, ...]
 _ROUNDS = 4

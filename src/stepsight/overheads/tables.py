@@ -17,7 +17,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name, stem
-from stepsight.workload.program import HostTimes
+from stepsight.program.job import HostTimes
 
 LAUNCH = "cudaLaunchKernel"
 """The runtime call whose T4 serves where the call is not known."""

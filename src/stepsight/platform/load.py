@@ -17,10 +17,10 @@ from typing import Any
 from stepsight.collectives.contention import contention_of
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import InputError
+from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
+from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
-from stepsight.platform.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
-from stepsight.platform.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.records import Table, nearest, override, read_toml, record
 
 __all__ = ["Platform", "load_gpu", "load_platform"]

@@ -10,9 +10,9 @@ import numpy as np
 from stepsight.platform.load import Platform
 from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivities
 from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
+from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
-from stepsight.workload.program import Job
 
 METHOD_SPREAD = 0.04
 """What is left when every kernel is right: between the 3.00 % and 5.21 % that the published

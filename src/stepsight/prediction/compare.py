@@ -8,7 +8,7 @@ from stepsight.prediction.answer import Prediction
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Difference:
     """One category's time in both predictions."""
 
     category: str
@@ -29,7 +29,7 @@ class Comparison:
 
     before: Prediction
     after: Prediction
-    changes: tuple[Change, ...]
+    changes: tuple[Difference, ...]
 
     @property
     def difference_us(self) -> float:
@@ -45,6 +45,7 @@ def compare(before: Prediction, after: Prediction) -> Comparison:
     """Line the two breakdowns up."""
     names = dict.fromkeys((*before.breakdown_us, *after.breakdown_us))
     changes = [
-        Change(name, before.breakdown_us.get(name, 0.0), after.breakdown_us.get(name, 0.0)) for name in names
+        Difference(name, before.breakdown_us.get(name, 0.0), after.breakdown_us.get(name, 0.0))
+        for name in names
     ]
     return Comparison(before, after, tuple(sorted(changes, key=lambda c: -abs(c.difference_us))))

@@ -9,8 +9,8 @@ import numpy as np
 
 from stepsight.estimate import FloatArray, Source
 from stepsight.simulate.intervals import covered, union
+from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION
-from stepsight.simulate.tape import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
 
 EXPOSED = "exposed_communication"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepsight.estimate import FloatArray, Source
-from stepsight.simulate.tape import launches_of
+from stepsight.program.job import Collective, Kernel, Op
+from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
-from stepsight.workload.program import Collective, Kernel, Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 
 from stepsight.prediction.answer import Prediction
+from stepsight.program.job import Collective, Group, Kernel, Op
 from stepsight.report.launches import Launches, launches, name_of
 from stepsight.report.ranks import Alike, alike, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
-from stepsight.workload.program import Collective, Group, Kernel, Op
 
 STEP_TRACK, HOST_TRACK, FIRST_STREAM_TRACK = 1, 2, 3
 """Track numbers inside a rank. None is 0: Perfetto keeps thread 0 for a kernel's idle task."""

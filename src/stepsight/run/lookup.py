@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from stepsight.errors import InputError
-from stepsight.kernels.embedding.lookup import Lookup
-from stepsight.kernels.embedding.sampling import draw_indices
+from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.lookup import Lookup
 
 SUPPORTED = ("sgd", "none")
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, schedule
 
+from stepsight.program.job import Call
 from stepsight.run.record import Recorder
 from stepsight.run.trainer import Trainer
 from stepsight.run.worker import Rank
 from stepsight.workload.files import Workload
-from stepsight.workload.program import Call
 
 WARM_STEPS = 6
 """Until buckets, buffers and code have found their places."""

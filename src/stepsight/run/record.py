@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stepsight.workload.program import Call, Op
+from stepsight.program.job import Call, Op
 
 VIEWS = frozenset(
     {

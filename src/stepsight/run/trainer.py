@@ -10,7 +10,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from stepsight.errors import InputError
-from stepsight.kernels.embedding.lookup import EMBEDDING_BAG
 from stepsight.run.lookup import LocalTables, TableBatch
 from stepsight.run.models.bert import Bert
 from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
@@ -18,12 +17,13 @@ from stepsight.run.models.gpt import Gpt
 from stepsight.run.models.gpt2 import Gpt2
 from stepsight.run.models.llama import Llama
 from stepsight.run.models.xlnet import Xlnet
-from stepsight.workload.dlrm import DlrmWorkload
-from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.embeddings import rank_lookup, replicated
+from stepsight.tables.lookup import EMBEDDING_BAG
+from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
 from stepsight.workload.training import Training
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.transformers.config import TransformerConfig
 
 TRANSFORMERS = {"bert": Bert, "gpt2": Gpt2, "gpt": Gpt, "opt": Gpt, "llama": Llama, "xlnet": Xlnet}
 _OPTIMIZERS = {

@@ -11,17 +11,17 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.kernels.embedding.indices import IndexDistribution
 from stepsight.platform.load import Platform
-from stepsight.sharding.loads import Loads
-from stepsight.sharding.measured_tables import MeasuredTables
-from stepsight.sharding.plan import Plan
-from stepsight.sharding.rules import USUAL_KINDS, Rules, check_fits
-from stepsight.sharding.search import OBJECTIVES, Found, Progress, search, search_careful
-from stepsight.sharding.sharders import SHARDERS
-from stepsight.sharding.steps import PlanPricer
-from stepsight.sharding.tables import Table
-from stepsight.workload.dlrm import DlrmWorkload
+from stepsight.sharding.pricing.loads import Loads
+from stepsight.sharding.pricing.measured_tables import MeasuredTables
+from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
+from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.plan import Plan
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.table import Table
+from stepsight.workload.dlrm.build import DlrmWorkload
 
 SEARCHED = "search"
 LEVEL = 0.005
@@ -29,7 +29,7 @@ LEVEL = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlanCandidate:
     """One plan with its predicted step, its ranks' loads, and why it is not the winner.
 
     Per-rank figures are means over the days; ``day_us`` is the step time of each day.
@@ -61,7 +61,7 @@ class Choice:
 
     workload: str
     platform: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[PlanCandidate, ...]
     found: Found
     objective: str
     days: int
@@ -71,7 +71,7 @@ class Choice:
     measured: MeasuredTables | None = None
 
     @property
-    def winner(self) -> Candidate:
+    def winner(self) -> PlanCandidate:
         return self.candidates[0]
 
     @property
@@ -138,7 +138,7 @@ def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple
     )
 
 
-def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[Candidate]:
+def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[PlanCandidate]:
     loads = pricer.costs.loads(plans)
     day_us = pricer.times(loads)
     step_us = OBJECTIVES[objective](day_us)
@@ -151,7 +151,7 @@ def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: 
     for i in order:
         why = "" if i == best else _why(pricer, rules, loads, step_us, best, i, objective, fits[i])
         candidates.append(
-            Candidate(
+            PlanCandidate(
                 plans[i].sharder, plans[i], float(step_us[i]), tuple(day_us[i].tolist()),
                 tuple((loads.forward_us + loads.backward_us)[i].mean(axis=0).tolist()),
                 tuple(exchange[i].mean(axis=0).tolist()),

@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
-from stepsight.platform.spec import ContentionSpec
+from stepsight.hardware.spec import ContentionSpec
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
 from stepsight.simulate.intervals import covered, union
-from stepsight.simulate.tape import Lane, Meeting, Tape
+from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
 
 SETTLED_US = 0.05
 """No launch moved by more than this: the walk has settled."""
@@ -84,16 +84,18 @@ def settle(
     return result, current, kept
 
 
-def _meetings(tape: Tape) -> list[Meeting]:
+def _meetings(tape: LoweredProgram) -> list[Meeting]:
     return [i for i in tape.instructions if isinstance(i, Meeting)]
 
 
-def _carriers(tape: Tape) -> set[int]:
+def _carriers(tape: LoweredProgram) -> set[int]:
     """The streams that carry collectives."""
     return {meeting.stream for meeting in _meetings(tape)}
 
 
-def _stretched(tape: Tape, base: Priced, times: LaneTimes, contention: ContentionSpec) -> FloatArray:
+def _stretched(
+    tape: LoweredProgram, base: Priced, times: LaneTimes, contention: ContentionSpec
+) -> FloatArray:
     """The device times of one lane, given where everything lay in the last walk."""
     meeting = np.zeros(tape.launches, dtype=bool)
     meeting[[m.launch for m in _meetings(tape)]] = True
@@ -119,7 +121,7 @@ def _stretched(tape: Tape, base: Priced, times: LaneTimes, contention: Contentio
     return device
 
 
-def _held(tape: Tape, computing: BoolArray, base: Priced, times: LaneTimes) -> FloatArray:
+def _held(tape: LoweredProgram, computing: BoolArray, base: Priced, times: LaneTimes) -> FloatArray:
     """How long each kernel ran beside one that fills the GPU and had begun on another stream before it."""
     held = np.zeros_like(times.end_us)
     stream_of = tape.launch_stream
@@ -138,7 +140,7 @@ def _held(tape: Tape, computing: BoolArray, base: Priced, times: LaneTimes) -> F
 
 
 def _kept_off(
-    tape: Tape, computing: BoolArray, excluding: BoolArray, base: Priced, times: LaneTimes
+    tape: LoweredProgram, computing: BoolArray, excluding: BoolArray, base: Priced, times: LaneTimes
 ) -> FloatArray:
     """How long each kernel waits for the end of one begun before it that lets no other onto the GPU."""
     waits = np.zeros_like(times.end_us)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
+from stepsight.program.job import Group
+from stepsight.simulate.lowering import HOST_CLOCK, Join, Lane, LoweredProgram, Stretch
 from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
-from stepsight.simulate.tape import HOST_CLOCK, Join, Lane, Stretch, Tape
-from stepsight.workload.program import Group
 
 WIDE = 128
 """Clocks (configurations × ranks) from which on a loop over launches beats a scan along them:
@@ -106,14 +106,14 @@ def clocks_at(lane: Lane, start_us: FloatArray, configurations: int = 1) -> Cloc
     return Clocks(host, tuple(host.copy() for _ in lane.tape.streams))
 
 
-def _blank(tape: Tape, configurations: int, ranks: int) -> LaneTimes:
+def _blank(tape: LoweredProgram, configurations: int, ranks: int) -> LaneTimes:
     shape = (configurations, ranks)
     starts = np.zeros((tape.launches, *shape))
     return LaneTimes(np.zeros((tape.marks, *shape)), starts, starts.copy(), starts.copy())
 
 
 def _steps(
-    tape: Tape, priced: Priced, start: Clocks, delays_us: tuple[float, float], synchronous: bool,
+    tape: LoweredProgram, priced: Priced, start: Clocks, delays_us: tuple[float, float], synchronous: bool,
     kept: LaneTimes | None,
 ) -> Steps:  # fmt: skip
     """Walk one lane, stopping at each meeting until the other lanes' arrivals are known."""
@@ -145,7 +145,7 @@ def _steps(
 
 
 def _run_async(
-    tape: Tape, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
+    tape: LoweredProgram, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
     ends: dict[int, FloatArray], delays_us: tuple[float, float], kept: LaneTimes | None,
 ) -> FloatArray:  # fmt: skip
     """The host runs ahead; each stream works off its launches in order."""
@@ -193,7 +193,7 @@ def _row_by_row(
 
 
 def _run_inline(
-    tape: Tape, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
+    tape: LoweredProgram, step: Stretch, priced: Priced, host: FloatArray, clocks: list[FloatArray],
     ends: dict[int, FloatArray], delays_us: tuple[float, float], kept: LaneTimes | None,
 ) -> FloatArray:  # fmt: skip
     """The host executes every kernel itself before it goes on (a CPU)."""
@@ -214,7 +214,7 @@ def _run_inline(
 
 
 def _keep(
-    tape: Tape, launches: IntArray, end: FloatArray, time: FloatArray, ends: dict[int, FloatArray],
+    tape: LoweredProgram, launches: IntArray, end: FloatArray, time: FloatArray, ends: dict[int, FloatArray],
     kept: LaneTimes | None,
 ) -> None:  # fmt: skip
     if tape.awaited:

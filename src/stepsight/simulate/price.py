@@ -15,10 +15,10 @@ import numpy as np
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.platform.load import Platform
+from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
 from stepsight.simulate.engine import Priced
+from stepsight.simulate.lowering import Lane, LoweredProgram, lanes, launches_of
 from stepsight.simulate.shared_memory import side_by_side, slowdown_of
-from stepsight.simulate.tape import Lane, Tape, lanes, launches_of
-from stepsight.workload.program import Collective, Group, HostTimes, Job, Kernel, Op
 
 COMMUNICATION = "communication"
 """The category of every collective."""
@@ -163,7 +163,7 @@ class _Book:
         table = np.stack(columns, axis=1)
         return _squeezed(table[:, column] if len(programs) > 1 else table)[:, None, :]
 
-    def _host_of(self, tape: Tape, ops: tuple[Op, ...]) -> FloatArray:
+    def _host_of(self, tape: LoweredProgram, ops: tuple[Op, ...]) -> FloatArray:
         """Host time before every mark: T1 | T2+T4 | T5+T4 … | T3, or T1 | T5 without launches."""
         spent = np.zeros(tape.marks)
         for i, op in enumerate(ops):

@@ -9,8 +9,8 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.simulate.tape import Lane, Meeting
-from stepsight.workload.program import Group
+from stepsight.program.job import Group
+from stepsight.simulate.lowering import Lane, Meeting
 
 
 @dataclass(frozen=True, slots=True)

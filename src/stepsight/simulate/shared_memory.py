@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from stepsight.estimate import FloatArray
-from stepsight.platform.spec import ContentionSpec
+from stepsight.hardware.spec import ContentionSpec
 
 _PHASES = {"embedding": "lookups_forward", "embedding_backward": "lookups_backward"}
 

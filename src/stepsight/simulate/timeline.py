@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray, Source
 from stepsight.platform.load import Platform
+from stepsight.program.job import Job, Kernel, RankProgram
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
+from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, PricedJob, PricedLane, price
 from stepsight.simulate.rendezvous import Clocks
-from stepsight.simulate.tape import launches_of
-from stepsight.workload.program import Job, Kernel, RankProgram
 
 COPY = "copy"
 """The category of copies, which take no multiprocessor."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from stepsight.validate.score import Score
+from stepsight.score import Score
 
 
 def show(scores: Sequence[Score], *, as_json: bool) -> None:
     """Print the scores; a missed bar is named as such."""
     if as_json:
-        from stepsight.report.document import to_json
+        from stepsight.documents import to_json
 
         click.echo(to_json([msgspec.to_builtins(score) for score in scores]))
         return

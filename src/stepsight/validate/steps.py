@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.validate.score import Score
+from stepsight.score import Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def each(
 def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
     """Every measured step beside its prediction, the naive baseline and other predictors."""
     if as_json:
-        from stepsight.report.document import to_json
+        from stepsight.documents import to_json
 
         click.echo(to_json([{**msgspec.to_builtins(row), "error": row.error} for row in rows]))
         return

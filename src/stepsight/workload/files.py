@@ -6,10 +6,10 @@ from pathlib import Path
 
 from stepsight.errors import InputError
 from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
-from stepsight.workload.dlrm import DlrmWorkload
-from stepsight.workload.dlrm_config import read_dlrm
-from stepsight.workload.transformer import TransformerWorkload
-from stepsight.workload.transformer_config import read_transformer
+from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.config import read_dlrm
+from stepsight.workload.transformers.build import TransformerWorkload
+from stepsight.workload.transformers.config import read_transformer
 
 Workload = DlrmWorkload | TransformerWorkload
 KINDS = ("dlrm", "transformer")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.optimizers import STATE_PER_PARAMETER
-from stepsight.workload.tape import Tape
+from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
+from stepsight.workload.operators.tape import Tape
 from stepsight.workload.training import Training
 
 CONTEXT_BYTES = 0.5e9

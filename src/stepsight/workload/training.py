@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepsight.workload.fields import Fields
-from stepsight.workload.optimizers import OPTIMIZERS
-from stepsight.workload.tape import Tape
+from stepsight.workload.operators.optimizers import OPTIMIZERS
+from stepsight.workload.operators.tape import Tape
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 

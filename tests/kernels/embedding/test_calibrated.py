@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.kernels.embedding.calibrated import CalibratedLookups
-from stepsight.kernels.embedding.cpu import PhaseModel
-from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM, Lookup, TableLookup
-from stepsight.kernels.embedding.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
+from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.time import PhaseModel
+from stepsight.kernels.embedding.cpu.work import work
 from stepsight.kernels.models import KernelModels
 from stepsight.platform.load import load_platform
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, Lookup, TableLookup
 
 CACHES = (32e3, 1e6, 32e6)
 TABLES = (

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import EMBEDDING_BAG, FBGEMM, TableLookup
+from stepsight.kernels.embedding.cpu.work import work
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, TableLookup
 
 CACHES = (32e3, 1e6, 32e6)
 TABLE = TableLookup(100_000, 64, 512, 8.0, IndexDistribution.zipf(0.9))

@@ -1,6 +1,6 @@
 import numpy as np
 
-from stepsight.kernels.embedding.drift import fit_steady, round_shifts
+from stepsight.fitting.embedding.drift import fit_steady, round_shifts
 
 
 def machine(rng: np.random.Generator, slow: bool = True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stepsight.kernels.embedding.fit_command import command
+from stepsight.commands.fit_embedding import command
 from stepsight.kernels.embedding.gpu import SHIPPED
 
 pytestmark = pytest.mark.data

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from stepsight.calibrate.lookups.fit import fit_samples, operator_of, table_sets
+from stepsight.calibrate.lookups.microbench import LookupSample
+from stepsight.calibrate.lookups.samples import write_samples
+from stepsight.commands.fit_embedding import command
 from stepsight.errors import StepsightError
-from stepsight.kernels.embedding.calibrated import CalibratedLookups
-from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.fit_command import command
-from stepsight.kernels.embedding.fit_cpu import fit_samples, operator_of, table_sets
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import FBGEMM, Lookup, TableLookup
-from stepsight.kernels.embedding.measured import MeasuredLookups
-from stepsight.kernels.embedding.microbench import LookupSample
-from stepsight.kernels.embedding.samples import write_samples
+from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
+from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.work import work
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import FBGEMM, Lookup, TableLookup
 
 CACHES = (32e3, 1e6, 32e6)
 START_US = {"forward": 120.0, "backward": 40.0}

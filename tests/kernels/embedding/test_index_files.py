@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.kernels.embedding.index_files import batch_stats, open_index_file
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.sampling import draw_indices
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.index_files import batch_stats, open_index_file
+from stepsight.tables.indices.sampling import draw_indices
 
 LENGTHS = np.array([[2, 0, 3], [1, 1, 2]])
 INDICES = np.array([5, 9, 5, 5, 7, 100, 101, 100, 102])

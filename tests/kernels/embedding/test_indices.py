@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.kernels.embedding.indices import IndexDistribution
+from stepsight.tables.indices.distributions import IndexDistribution
 
 
 @pytest.mark.parametrize(

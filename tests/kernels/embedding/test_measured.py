@@ -9,11 +9,12 @@ import pytest
 
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Source
-from stepsight.kernels.embedding.cpu_work import work
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
-from stepsight.kernels.embedding.measured import FORMAT, MeasuredLookups
-from stepsight.workload.program import Kernel
+from stepsight.fitting.embedding.lookups import fit_lookups
+from stepsight.kernels.embedding.cpu.measured import FORMAT, MeasuredLookups
+from stepsight.kernels.embedding.cpu.work import work
+from stepsight.program.job import Kernel
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
 
 CACHES = (32e3, 1e6, 32e6)
 
@@ -45,7 +46,7 @@ def true_us(tables: list[TableLookup], phase: str) -> np.ndarray:
 def fitted() -> MeasuredLookups:
     tables = random_tables(240, seed=1)
     times = {phase: true_us(tables, phase) for phase in ("forward", "backward")}
-    return MeasuredLookups.fit(tables, times, caches=CACHES)
+    return fit_lookups(tables, times, caches=CACHES)
 
 
 @pytest.mark.parametrize("phase", ["forward", "backward"])
@@ -88,14 +89,14 @@ def test_a_folder_keeps_the_model(fitted: MeasuredLookups, tmp_path: Path) -> No
 def test_few_samples_fit_rates_alone() -> None:
     tables = random_tables(12, seed=6)
     times = {phase: true_us(tables, phase) for phase in ("forward", "backward")}
-    model = MeasuredLookups.fit(tables, times, caches=CACHES)
+    model = fit_lookups(tables, times, caches=CACHES)
     assert model.phases["forward"].residual is None
     assert np.all(model.phases["forward"].rates >= 0)
 
 
 def test_nothing_measured_and_a_damaged_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(StepsightError, match="no measured lookups"):
-        MeasuredLookups.fit([], {})
+        fit_lookups([], {})
     with pytest.raises(InputError, match="missing"):
         MeasuredLookups.load(tmp_path)
     (tmp_path / "embedding.json").write_text(f'{{"format": {FORMAT}}}')

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepsight.calibrate.lookups.microbench import LookupSample, measure_lookups
+from stepsight.calibrate.lookups.random_lookups import BATCH, MOST_LOOKED_UP, random_lookups
+from stepsight.calibrate.lookups.samples import read_samples, write_samples
 from stepsight.errors import InputError
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
-from stepsight.kernels.embedding.microbench import LookupSample, measure_lookups
-from stepsight.kernels.embedding.random_lookups import BATCH, MOST_LOOKED_UP, random_lookups
-from stepsight.kernels.embedding.samples import read_samples, write_samples
-from stepsight.kernels.embedding.sampling import draw_indices
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.lookup import Lookup, TableLookup
 
 SMALL = Lookup(
     (

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import Source
+from stepsight.fitting.embedding.gpu import predict
+from stepsight.fitting.embedding.points import DEFAULT, MLPERF, POINTS, measured_kernels
+from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic
-from stepsight.kernels.embedding.fit_gpu import predict
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
 from stepsight.kernels.embedding.model import EmbeddingModel
-from stepsight.platform.gpus import load_gpu
-from stepsight.platform.spec import GpuSpec
-from stepsight.validate.embedding_points import DEFAULT, MLPERF, POINTS, measured_kernels
-from stepsight.validate.score import gmae
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.score import gmae
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
 
 V100 = GpuSpec("V100", "nvidia", "volta", 80, 1530, 32, 900, 6, 2155, {"fp32": 15.7}, 16)
 FAMILIES = ["embedding", "embedding_backward"]

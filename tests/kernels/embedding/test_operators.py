@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stepsight.calibrate.lookups.microbench import measure_lookups
+from stepsight.calibrate.lookups.operators import FBGEMM_OPTIMIZERS, EmbeddingBagTables, FbgemmTables
 from stepsight.errors import StepsightError
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lookup import FBGEMM, Lookup, TableLookup
-from stepsight.kernels.embedding.microbench import measure_lookups
-from stepsight.kernels.embedding.operators import FBGEMM_OPTIMIZERS, EmbeddingBagTables, FbgemmTables
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import FBGEMM, Lookup, TableLookup
 
 torch = pytest.importorskip("torch", reason="operators are torch's")
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepsight.kernels.embedding import reuse
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lru import lru_hit_rate
-from stepsight.kernels.embedding.reuse import exact_stats, stats_of_draws
-from stepsight.kernels.embedding.sampling import draw_indices
+from stepsight.tables.indices import reuse
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.lru import lru_hit_rate
+from stepsight.tables.indices.reuse import exact_stats, stats_of_draws
+from stepsight.tables.indices.sampling import draw_indices
 
 CAPACITIES = (10, 100, 1_000, 6_000, 50_000)
 

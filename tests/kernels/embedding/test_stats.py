@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepsight.kernels.embedding.indices import IndexDistribution
-from stepsight.kernels.embedding.lru import lru_hit_rate
-from stepsight.kernels.embedding.sampling import draw_indices
-from stepsight.kernels.embedding.stats import REUSE_BINS, REUSE_EDGES, poisson_below, reuse_bins
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.lru import lru_hit_rate
+from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.stats import REUSE_BINS, REUSE_EDGES, poisson_below, reuse_bins
 
 TWO_POINTS = 0.02
 ROWS, LOOKUPS = 20_000, 40_000

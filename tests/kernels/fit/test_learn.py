@@ -2,14 +2,14 @@
 
 import numpy as np
 
+from stepsight.fitting.kernels.anchors import gemm_anchors
+from stepsight.fitting.kernels.boost import Settings
+from stepsight.fitting.kernels.learn import learn
+from stepsight.fitting.kernels.sources import Measured
+from stepsight.fitting.kernels.split import held_out
+from stepsight.fitting.kernels.streams import fit_streams
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.fit.anchors import gemm_anchors
-from stepsight.kernels.fit.boost import Settings
-from stepsight.kernels.fit.learn import learn
-from stepsight.kernels.fit.sources import Measured
-from stepsight.kernels.fit.split import held_out
-from stepsight.kernels.fit.streams import fit_streams
-from stepsight.kernels.learned import BASE_US, EventPath, light_us
+from stepsight.kernels.learned.model import BASE_US, EventPath, light_us
 from stepsight.kernels.machine import Machine
 
 MACHINE = Machine("test", "ampere", 20.0, 1500.0, 108, 40.0)

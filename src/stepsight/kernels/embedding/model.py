@@ -9,11 +9,11 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes, shipped_coefficients
-from stepsight.kernels.embedding.lookup import Lookup, TableLookup
-from stepsight.platform.spec import GpuSpec
-from stepsight.workload.program import Kernel
+from stepsight.program.job import Kernel
+from stepsight.tables.lookup import Lookup, TableLookup
 
 CPU = "cpu"
 """The architecture of a platform whose kernels the host executes itself."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.dtypes import dtype_bytes
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
-from stepsight.kernels.embedding.lookup import TableLookup
-from stepsight.kernels.embedding.stats import IndexStats
-from stepsight.workload.program import dtype_bytes
+from stepsight.tables.indices.stats import IndexStats
+from stepsight.tables.lookup import TableLookup
 
 INDEX_BYTES = 8
 """torch indices and offsets are int64."""

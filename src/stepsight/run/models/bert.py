@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepsight.run.models.attention import attend, fused, merge_heads, scaled_scores, split_heads
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.transformers.config import TransformerConfig
 
 
 class BertLayer(nn.Module):  # type: ignore[misc]

@@ -12,10 +12,10 @@ from torch.nn import functional
 
 from stepsight.run.exchange import All2All_Pooled_Req, All2All_Pooled_Wait, Exchange
 from stepsight.run.lookup import LocalTables, TableBatch
-from stepsight.sharding.plan import COLUMN_WISE, table_kinds
-from stepsight.workload.dlrm_config import DlrmConfig
-from stepsight.workload.embeddings import sent_widths
-from stepsight.workload.interactions import interaction_width
+from stepsight.tables.plan import COLUMN_WISE, table_kinds
+from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.embeddings import sent_widths
+from stepsight.workload.dlrm.interactions import interaction_width
 
 
 def _mlp(sizes: Sequence[int]) -> nn.ModuleList:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from stepsight.run.models.attention import attend, fused, merge_heads, scaled_scores, split_heads
 from stepsight.run.models.gpt2 import lm_loss
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.transformers.config import TransformerConfig
 
 
 class GptBlock(nn.Module):  # type: ignore[misc]

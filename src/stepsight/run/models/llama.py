@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from stepsight.run.models.gpt2 import lm_loss
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.transformers.config import TransformerConfig
 
 
 class RmsNorm(nn.Module):  # type: ignore[misc]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stepsight.workload.transformer_config import TransformerConfig
+from stepsight.workload.transformers.config import TransformerConfig
 
 
 def relative_shift(x: torch.Tensor, length: int, index: torch.Tensor) -> torch.Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stepsight.workload.matmuls import linear, matmul
-from stepsight.workload.norms import layer_norm, softmax
-from stepsight.workload.pointwise import add, dropout, emit, like, lowered, scalar
-from stepsight.workload.program import Kernel
-from stepsight.workload.tape import Tape
-from stepsight.workload.tensor import Tensor
-from stepsight.workload.transformer_config import TransformerConfig
-from stepsight.workload.views import contiguous, given, permute, reshape, swapped, transpose, view
+from stepsight.program.job import Kernel
+from stepsight.workload.operators.matmuls import linear, matmul
+from stepsight.workload.operators.norms import layer_norm, softmax
+from stepsight.workload.operators.pointwise import add, dropout, emit, like, lowered, scalar
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import contiguous, given, permute, reshape, swapped, transpose, view
+from stepsight.workload.transformers.config import TransformerConfig
 
 
 @dataclass(frozen=True, slots=True)

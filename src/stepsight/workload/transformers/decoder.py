@@ -6,20 +6,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from stepsight.workload.matmuls import linear
-from stepsight.workload.norms import cross_entropy
-from stepsight.workload.pointwise import add, dropout
-from stepsight.workload.tape import Tape
-from stepsight.workload.tensor import Tensor
-from stepsight.workload.transformer_config import Part, TransformerConfig
+from stepsight.workload.operators.matmuls import linear
+from stepsight.workload.operators.norms import cross_entropy
+from stepsight.workload.operators.pointwise import add, dropout
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import contiguous, narrow, reshape, view
 from stepsight.workload.transformers.blocks import buffer, embedding, norm, norm_pair
-from stepsight.workload.views import contiguous, narrow, reshape, view
+from stepsight.workload.transformers.config import StagePart, TransformerConfig
 
 Block = TypeVar("Block")
 
 
 def decoder(
-    tape: Tape, c: TransformerConfig, part: Part, register: Callable[[str], Block],
+    tape: Tape, c: TransformerConfig, part: StagePart, register: Callable[[str], Block],
     run: Callable[[Block, Tensor], Tensor],
 ) -> Callable[[], Tensor]:  # fmt: skip
     """Registers a stage's parameters; the result runs its forward pass to the loss or the last output.

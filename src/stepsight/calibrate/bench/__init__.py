@@ -1,0 +1,1 @@
+"""The benchmarks that a calibration runs."""

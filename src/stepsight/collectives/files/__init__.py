@@ -1,0 +1,1 @@
+"""Benchmark outputs and platform files that hold collective timings."""

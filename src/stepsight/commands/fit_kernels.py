@@ -1,0 +1,47 @@
+"""``stepsight fit kernels``: every shipped kernel artefact, again, from the measured tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepsight.measured_data import data_folder
+
+
+@click.command("kernels")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the artefacts go.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(["fp32", "gemm_bf16", "gemm_fp8", "attention_bf16"]),
+    help="Fit only these.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(data: Path | None, out: Path, only: tuple[str, ...], as_json: bool) -> None:
+    """Fit the kernel models and print their error on shapes left out of the fit."""
+    from stepsight.documents import to_json
+    from stepsight.fitting.kernels.recipes import fit_kernels
+    from stepsight.kernels.streams import Streamed
+
+    written = []
+    for fitted in fit_kernels(data_folder(data), out, only):
+        model = fitted.model
+        if isinstance(model, Streamed):
+            name, rows, gmae, mape = "elementwise fp32", model.rows, model.gmae, model.mape
+        else:
+            name = f"{model.family} {model.dtype} {model.variant}"
+            made = model.provenance
+            rows, gmae, mape = made.rows, made.gmae, made.mape
+        gpu = model.machine.name
+        written.append(
+            {"artefact": fitted.artefact, "gpu": gpu, "model": name, "rows": rows, "gmae": gmae, "mape": mape}
+        )
+        click.echo(
+            f"{fitted.artefact:32s} {gpu:16s} {name:24s} "
+            f"{rows:6d} rows   GMAE {gmae:6.2%}   MAPE {mape:6.2%}",
+            err=as_json,
+        )
+    if as_json:
+        click.echo(to_json(written))

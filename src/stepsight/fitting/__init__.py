@@ -1,0 +1,1 @@
+"""Makes the models that ship, from measured tables and traces."""

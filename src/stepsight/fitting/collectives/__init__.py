@@ -1,0 +1,1 @@
+"""Collective curves from measured rows."""

@@ -1,0 +1,1 @@
+"""Lookup models from measured lookups."""

@@ -1,0 +1,1 @@
+"""Kernel models from the measured kernel tables."""

@@ -1,0 +1,47 @@
+"""Small fp32 GEMMs, which the event-timed tables cannot show: times from first principles.
+
+Below about 60 µs those tables read the launch path. Without guidance the trees would carry the
+efficiency of the smallest visible kernel downwards; these shapes tie them to physics instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.fitting.kernels.learn import Anchors
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.model import light_us
+from stepsight.kernels.machine import Machine
+
+START_US = 3.0
+PER_K_US = 0.010
+"""A thread block walks the whole of k: 3–5 µs at k = 16, 6–12 µs at k = 256–512, 19–25 µs at
+k = 1000–2048 for single-wave fp32 GEMMs on V100 (trace_kernels.parquet, v100_addmm_small.csv)."""
+SPLIT_K = 1200.0
+"""Beyond about this depth the library splits k over more thread blocks."""
+ARITHMETIC = 0.5
+"""Share of peak that small tiles reach: 0.50–0.56 for 27–68 µs GEMMs of the V100 DLRM lists."""
+COUNT = 500
+
+
+def small_gemm_us(batch: Batch, machine: Machine) -> FloatArray:
+    """The time of a GEMM too small to be seen above the launch path."""
+    depth = np.minimum(batch.dims["k"], SPLIT_K)
+    return START_US + PER_K_US * depth + light_us(batch, machine) / ARITHMETIC
+
+
+def gemm_anchors(machine: Machine, floor_us: float, batched: bool, seed: int) -> Anchors:
+    """Random small shapes whose time lies well below the measurement floor."""
+    rng = np.random.default_rng(seed)
+    draw = 8 * COUNT
+
+    def sizes(high: float) -> np.typing.NDArray[np.float64]:
+        return np.floor(np.exp(rng.uniform(0.0, np.log(high), draw)))
+
+    dims = {"m": sizes(1024), "n": sizes(1024), "k": sizes(2048)}
+    dims["batch"] = sizes(128) if batched else np.ones(draw)
+    batch = Batch.of("gemm", "fp32", dims)
+    time_us = small_gemm_us(batch, machine)
+    small = np.nonzero(time_us < 0.5 * floor_us)[0][:COUNT]
+    return Anchors(batch.take(small), time_us[small])

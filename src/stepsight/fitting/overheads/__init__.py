@@ -1,0 +1,1 @@
+"""Host overheads from published studies and traces."""

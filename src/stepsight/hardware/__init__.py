@@ -1,0 +1,1 @@
+"""GPUs, links and hosts as data: specifications and the catalogue."""

@@ -1,0 +1,78 @@
+"""The GPUs of the catalogue, by name or by any of the names that other tools give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from stepsight.errors import InputError
+from stepsight.hardware.spec import GpuSpec, LinkSpec
+from stepsight.records import Table, nearest, read_toml, record
+
+CATALOGUE = Path(__file__).parent / "catalogue" / "gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuEntry:
+    """A GPU with the link, NIC and host era it usually comes with."""
+
+    gpu: GpuSpec
+    link: LinkSpec
+    nic: LinkSpec
+    host_era: str
+
+
+def canonical(name: str) -> str:
+    """Names are compared without case, blanks, dashes and underscores; GB reads as G."""
+    folded = "".join(c for c in name.lower() if c.isalnum())
+    return folded.replace("gb", "g")
+
+
+def gpu_entry_from(table: Table, where: str) -> GpuEntry:
+    """The entry that a GPU's TOML tables describe."""
+    fields = dict(table)
+    link = record(
+        LinkSpec, fields.pop("link", {"kind": "none", "gbps": 0.0, "latency_us": 0.0}), f"{where}: link"
+    )
+    nic = record(
+        LinkSpec, fields.pop("nic", {"kind": "none", "gbps": 0.0, "latency_us": 0.0}), f"{where}: nic"
+    )
+    era = str(fields.pop("host", ""))
+    gpu = record(GpuSpec, fields, where)
+    for field in ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps"):
+        if getattr(gpu, field) <= 0:
+            raise InputError(f"{where}.{field}", "must be above zero", "take it from the data sheet")
+    if "fp32" not in gpu.peak_tflops:
+        raise InputError(f"{where}.peak_tflops.fp32", "missing", "every GPU needs its fp32 peak")
+    return GpuEntry(gpu, link, nic, era)
+
+
+@lru_cache(maxsize=1)
+def gpu_catalogue() -> dict[str, GpuEntry]:
+    """Every GPU of the catalogue by its name."""
+    entries = (gpu_entry_from(read_toml(path), path.name) for path in sorted(CATALOGUE.glob("*.toml")))
+    return {entry.gpu.name: entry for entry in entries}
+
+
+@lru_cache(maxsize=1)
+def _by_alias() -> dict[str, str]:
+    names: dict[str, str] = {}
+    for entry in gpu_catalogue().values():
+        for alias in (entry.gpu.name, *entry.gpu.aliases):
+            names[canonical(alias)] = entry.gpu.name
+    return names
+
+
+def find_gpu(name: str) -> GpuEntry | None:
+    """The catalogue's entry for a name or alias, or None."""
+    known = _by_alias().get(canonical(name))
+    return gpu_catalogue()[known] if known else None
+
+
+def load_gpu(name: str) -> GpuSpec:
+    """The GPU of that name or alias (``A100-SXM4-40G``, ``NVIDIA_A100-SXM4-40GB``, ``V100`` …)."""
+    entry = find_gpu(name)
+    if entry is None:
+        raise InputError(f"GPU {name!r}", "not in the catalogue", nearest(name, gpu_catalogue()))
+    return entry.gpu

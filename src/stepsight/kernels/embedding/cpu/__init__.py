@@ -1,0 +1,1 @@
+"""Lookups on a CPU, from its own measurements."""

@@ -1,0 +1,136 @@
+"""Lookups timed from a machine's own measurements of one operator.
+
+Tables that are looked up one after the other add up, so a search over plans does too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import InputError, StepsightError
+from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.kernels.embedding.cpu.time import PhaseModel, features
+from stepsight.kernels.embedding.cpu.work import work
+from stepsight.kernels.embedding.model import TableCosts
+from stepsight.program.job import Kernel
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS, TableLookup
+
+FILES = {EMBEDDING_BAG: "embedding.json", FBGEMM: "embedding_fbgemm.json"}
+"""Where a platform's folder keeps the model of each operator."""
+PHASES = {"embedding": "forward", "embedding_backward": "backward"}
+FORMAT = 2
+"""Counts up when the kinds of work or the features change: fitted rates then mean something else."""
+_REFIT = {
+    EMBEDDING_BAG: "run calibrate on this folder with --resume: its samples are kept and fitted anew",
+    FBGEMM: "fit its samples anew: stepsight fit embedding --samples FILE --platform FOLDER",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLookups:
+    """The embedding model of a calibrated platform for one operator, by phase.
+
+    ``caches`` are the processor's data caches in bytes, nearest first. ``in_step`` is how much
+    longer the phase takes inside a step than in the benchmark. FBGEMM has other code for each
+    optimizer, so there "backward sgd" is a phase of its own.
+    """
+
+    caches: tuple[float, ...]
+    phases: Mapping[str, PhaseModel]
+    in_step: Mapping[str, float]
+    operator: str = EMBEDDING_BAG
+
+    def table_us(self, phase: str, tables: Sequence[TableLookup], optimizer: str = "sgd") -> FloatArray:
+        """Time of each table on its own, without the start of a call that serves many."""
+        if not tables:
+            return np.zeros(0)
+        seen = work(tables, self.caches, phase, optimizer, self.operator), features(tables, self.caches)
+        taken = self._phase(phase, optimizer).table_us(*seen)
+        return np.asarray(taken * self.in_step.get(phase, 1.0))
+
+    def lookup_us(self, phase: str, tables: Sequence[TableLookup], optimizer: str = "sgd") -> float:
+        """Time of all tables together."""
+        start_us = self._phase(phase, optimizer).start_us if tables else 0.0
+        return float(self.table_us(phase, tables, optimizer).sum() + start_us)
+
+    def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
+        """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
+        times, spread = np.zeros(len(kernels)), np.zeros(len(kernels))
+        for i, kernel in enumerate(kernels):
+            phase, lookup = PHASES.get(kernel.family), kernel.lookup
+            if phase is None or lookup is None:
+                raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+            times[i] = self.lookup_us(phase, lookup.tables, lookup.optimizer) * lookup.part
+            spread[i] = self._phase(phase, lookup.optimizer).spread
+        source = np.full(len(kernels), int(Source.MEASURED))
+        return Estimates(times, source, spread)
+
+    def table_costs(
+        self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
+    ) -> TableCosts:
+        """Per table: its time, the start of the call that it is part of, and one for itself."""
+        costs = []
+        for phase in PHASES.values():
+            start_us = np.full(len(tables), self._phase(phase, optimizer).start_us)
+            costs.append(
+                np.stack([self.table_us(phase, tables, optimizer), start_us, np.ones(len(tables))], 1)
+            )
+        return TableCosts(*costs)
+
+    def forward_us(self, sums: FloatArray) -> FloatArray:
+        """The time of a rank whose tables' costs add up to ``sums``: a call starts once for them all."""
+        return np.asarray(sums[..., 0] + sums[..., 1] / np.maximum(sums[..., 2], 1.0))
+
+    def backward_us(self, sums: FloatArray) -> FloatArray:
+        return self.forward_us(sums)
+
+    def _phase(self, phase: str, optimizer: str) -> PhaseModel:
+        name = phase_name(phase, self.operator, optimizer)
+        if name not in self.phases:
+            known = ", ".join(sorted(key.split()[1] for key in self.phases if key.startswith(f"{phase} ")))
+            fix = f"measure with --operator {self.operator} --optimizer {optimizer}, then fit the samples"
+            if optimizer not in FBGEMM_OPTIMIZERS:
+                fix = f"FBGEMM has none on a CPU; use one of {', '.join(FBGEMM_OPTIMIZERS)}"
+            raise InputError(
+                f"a {phase} with {self.operator} and {optimizer}",
+                f"was not measured for this platform (only {known})",
+                fix,
+            )
+        return self.phases[name]
+
+    def save(self, folder: Path) -> Path:
+        """Write the operator's file in a platform's folder."""
+        content = {
+            "format": FORMAT,
+            "caches": list(self.caches),
+            "in_step": dict(self.in_step),
+            "phases": {phase: model.record() for phase, model in self.phases.items()},
+        }
+        path = folder / FILES[self.operator]
+        path.write_text(json.dumps(content) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, folder: Path, operator: str = EMBEDDING_BAG) -> MeasuredLookups:
+        """Read it back."""
+        path = folder / FILES[operator]
+        try:
+            content = json.loads(path.read_text())
+            if content.get("format") != FORMAT:
+                raise InputError(str(path), "was fitted by another version of stepsight", _REFIT[operator])
+            phases = {phase: PhaseModel.from_record(r) for phase, r in content["phases"].items()}
+            return cls(tuple(content["caches"]), phases, content["in_step"], operator)
+        except FileNotFoundError:
+            raise InputError(str(path), "is missing", "calibrate the platform again") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(str(path), f"is damaged ({error})", "calibrate the platform again") from None
+
+
+def phase_name(phase: str, operator: str, optimizer: str) -> str:
+    """Of the phase's own code: FBGEMM's backward is written for each optimizer."""
+    return f"{phase} {optimizer}" if operator == FBGEMM and phase == "backward" else phase

@@ -1,1 +1,0 @@
-"""Fitting the shipped kernel models from measured tables."""

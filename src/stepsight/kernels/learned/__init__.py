@@ -1,0 +1,1 @@
+"""Efficiencies learned from measured tables, evaluated with numpy alone."""

@@ -1,0 +1,1 @@
+"""Tables of kernels in, the same rows with their times out."""

@@ -1,0 +1,104 @@
+"""Tables of kernels as files: CSV or parquet in, the same rows with their times out."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.models import KernelModels
+from stepsight.prediction.kernel_tables.rows import Rows, Table, rows_of
+
+RENAMED = {"time_us": "measured_time_us"}
+"""A measured table's own time stands beside the answer; other columns of the answer's names get given_…"""
+
+
+def read_table(path: Path) -> Table:
+    """The columns of a CSV or parquet file."""
+    if not path.is_file():
+        raise InputError(str(path), "no such file", "give a CSV or parquet file of kernels")
+    if path.suffix == ".parquet":
+        try:
+            import pyarrow.parquet as parquet
+        except ImportError:
+            raise InputError(
+                str(path), "reading parquet needs pyarrow", "pip install 'stepsight[fit]', or give a CSV"
+            ) from None
+        table = parquet.read_table(path)
+        return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.reader(file))
+    if len(rows) < 2:
+        raise InputError(str(path), "has no rows", "the first line names the columns")
+    header, body = rows[0], rows[1:]
+    short = next((i for i, row in enumerate(body) if len(row) != len(header)), None)
+    if short is not None:
+        raise InputError(f"{path}, line {short + 2}", f"{len(body[short])} fields, not {len(header)}")
+    return dict(zip(header, map(list, zip(*body, strict=True)), strict=True))
+
+
+class TableTimes:
+    """What the models say about every row of a table."""
+
+    def __init__(self, n: int) -> None:
+        self.time_us: FloatArray = np.full(n, np.nan)
+        self.kernel_us: FloatArray = np.full(n, np.nan)
+        self.spread: FloatArray = np.zeros(n)
+        self.source: list[str] = [Source.DEFAULT.label] * n
+        self.note: list[str] = [""] * n
+
+    def put(self, rows: Rows, answer: Estimates, models: KernelModels) -> None:
+        """Answers of one group; a table timed by events gets what the events would read."""
+        at = rows.batch.positions
+        self.kernel_us[at] = answer.time_us
+        self.time_us[at] = answer.time_us
+        if rows.timed_by_events:
+            paths = models.event_path(rows.batch)
+            for path in set(paths):
+                mine = np.array([p == path for p in paths])
+                self.time_us[at[mine]] = path.reading_us(answer.time_us[mine])
+        self.spread[at] = answer.spread
+        for i, position in enumerate(at.tolist()):
+            self.source[position] = Source(int(answer.source[i])).label
+            self.note[position] = answer.notes.get(i, "")
+
+
+def time_table(table: Table, where: str = "table", gpu: str | None = None) -> TableTimes:
+    """Times of all rows of a table, in its order."""
+    n = max((len(column) for column in table.values()), default=0)
+    times = TableTimes(n)
+    models: dict[str, KernelModels] = {}
+    for rows in rows_of(table, where, gpu):
+        if rows.gpu not in models:
+            models[rows.gpu] = KernelModels.for_gpu(load_gpu(rows.gpu))
+        times.put(rows, models[rows.gpu].estimate_batch(rows.batch, rows.stacks), models[rows.gpu])
+    return times
+
+
+def write_table(path: Path, table: Table, times: TableTimes) -> None:
+    """The table's own columns, then time_us, kernel_us, source, spread and note."""
+    answer = _columns(times)
+    out: dict[str, Sequence[object]] = {
+        (RENAMED.get(key, f"given_{key}") if key in answer else key): list(column)
+        for key, column in table.items()
+    }
+    out |= answer
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(out)
+        writer.writerows(zip(*out.values(), strict=True))
+
+
+def _columns(times: TableTimes) -> Mapping[str, Sequence[object]]:
+    return {
+        "time_us": [f"{t:.4f}" for t in times.time_us],
+        "kernel_us": [f"{t:.4f}" for t in times.kernel_us],
+        "source": times.source,
+        "spread": [f"{s:.3f}" for s in times.spread],
+        "note": times.note,
+    }

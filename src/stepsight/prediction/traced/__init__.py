@@ -1,0 +1,1 @@
+"""What one asks of a traced step: its prediction, what-ifs, an inspection."""

@@ -1,0 +1,269 @@
+"""What there is to see in a run's traces, before any prediction."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import Source
+from stepsight.overheads.gather import Gathered
+from stepsight.overheads.operators import plain_name
+from stepsight.overheads.tables import Stat
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.traced.critical_path import by_part, critical_path
+from stepsight.prediction.traced.predict import predict_trace
+from stepsight.simulate.intervals import covered, union
+from stepsight.trace.linking.link import is_collective_kernel
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.kernel_map import short_name
+from stepsight.trace.step.host_times import gathered
+from stepsight.trace.step.job import clean_steps, collective_waiting, rank_program, typical_step
+from stepsight.trace.step.platforms import guess_platform
+from stepsight.trace.step.run import RankTrace, TraceRun, measured_step_us, step_bounds
+
+TOP = 15
+
+
+@dataclass(frozen=True, slots=True)
+class StepView:
+    """One step of one rank: its host range and, where known, the GPU's period from it to the next."""
+
+    rank: int
+    name: str
+    host_us: float
+    gpu_period_us: float | None
+    storm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """What one rank's GPU did in the typical step, in µs."""
+
+    rank: int
+    span_us: float
+    busy_us: float
+    idle_us: float
+    communication_us: float
+    exposed_communication_us: float
+    waiting_us: float
+    host_sync_us: float
+    start_late_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopView:
+    """An operator or kernel: how often in the step and how long."""
+
+    name: str
+    count: int
+    host_us: float
+    gpu_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverheadView:
+    """T1–T5 of an operator, the profiler's cost taken out; mean and spread in µs."""
+
+    name: str
+    count: int
+    t1_us: float
+    t2_us: float
+    t3_us: float
+    t4_us: float
+    t5_us: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """Everything that ``stepsight inspect`` shows."""
+
+    files: tuple[str, ...]
+    device: str
+    world_size: int
+    measured_us: float
+    found_by: str
+    steps: tuple[StepView, ...]
+    ranks: tuple[RankView, ...]
+    straggler: int | None
+    operators: tuple[TopView, ...]
+    kernels: tuple[TopView, ...]
+    overheads: tuple[OverheadView, ...]
+    critical_path_us: dict[str, float]
+    coverage: dict[str, float]
+    link_rate: float
+    orphans: int
+    warnings: tuple[str, ...]
+
+
+def inspect_run(run: TraceRun) -> Inspection:
+    """Look at the typical step of a run, and at all steps' times."""
+    step = typical_step(run)
+    ranks = tuple(_rank_view(run, r, step) for r in run.ranks)
+    path, coverage = _replayed(run)
+    first = run.ranks[0]
+    return Inspection(
+        files=tuple(r.path for r in run.ranks),
+        device=run.device,
+        world_size=run.world_size,
+        measured_us=measured_step_us(run),
+        found_by=first.steps[0].how,
+        steps=tuple(v for r in run.ranks for v in _steps(r)),
+        ranks=_with_lateness(run, ranks, step),
+        straggler=_straggler(run, ranks),
+        operators=_operators(run, first, step),
+        kernels=_kernels(first, step),
+        overheads=_overheads(run, first),
+        critical_path_us=path,
+        coverage=coverage,
+        link_rate=min(r.linked.link_rate for r in run.ranks),
+        orphans=sum(len(r.linked.orphans) for r in run.ranks),
+        warnings=run.warnings,
+    )
+
+
+def _steps(rank: RankTrace) -> list[StepView]:
+    periods = [*rank.periods_us.tolist(), *[np.nan] * len(rank.steps)]
+    return [
+        StepView(
+            rank.rank, s.name, s.end_us - s.start_us, None if np.isnan(p) else float(p), rank.is_storm(s)
+        )
+        for s, p in zip(rank.steps, periods, strict=False)
+    ]
+
+
+def _rank_view(run: TraceRun, rank: RankTrace, step: int) -> RankView:
+    span = rank.steps[step]
+    events = [e for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
+    compute = [e for e in events if not is_collective_kernel(e)]
+    comm = [e for e in events if is_collective_kernel(e)]
+    start, end = step_bounds(rank, step)
+    busy = _length(events)
+    sync = sum(c.dur for c in rank.linked.syncs if span.start_us <= c.ts < span.end_us)
+    total = end - start
+    return RankView(
+        rank.rank, total, busy, max(total - busy, 0.0), _length(comm), _exposed(comm, compute), 0.0, sync, 0.0
+    )
+
+
+def _length(events: list[Event]) -> float:
+    if not events:
+        return 0.0
+    low, high = union(np.array([e.ts for e in events]), np.array([e.end for e in events]))
+    return float((high - low).sum())
+
+
+def _exposed(comm: list[Event], compute: list[Event]) -> float:
+    if not comm:
+        return 0.0
+    low, high = union(np.array([e.ts for e in comm]), np.array([e.end for e in comm]))
+    if not compute:
+        return float((high - low).sum())
+    under = covered(low, high, *union(np.array([e.ts for e in compute]), np.array([e.end for e in compute])))
+    return float((high - low - under).sum())
+
+
+def _with_lateness(run: TraceRun, ranks: tuple[RankView, ...], step: int) -> tuple[RankView, ...]:
+    """Add each rank's late start and what it waited inside collectives for the others."""
+    starts = [r.base_us + r.steps[step].start_us for r in run.ranks]
+    waits = _waits(run, step)
+    return tuple(
+        RankView(
+            v.rank, v.span_us, v.busy_us, v.idle_us, v.communication_us, v.exposed_communication_us, w,
+            v.host_sync_us, s - min(starts),
+        )
+        for v, w, s in zip(ranks, waits, starts, strict=True)
+    )  # fmt: skip
+
+
+def _waits(run: TraceRun, step: int) -> list[float]:
+    return [sum(waits) for waits in collective_waiting(run, step)]
+
+
+def _straggler(run: TraceRun, ranks: tuple[RankView, ...]) -> int | None:
+    """The rank that the others wait for: the one that itself waits least."""
+    if len(run.ranks) < 2:
+        return None
+    waits = _waits(run, typical_step(run))
+    return ranks[int(np.argmin(waits))].rank if max(waits) > 0 else None
+
+
+def _operators(run: TraceRun, rank: RankTrace, step: int) -> tuple[TopView, ...]:
+    host: dict[str, float] = defaultdict(float)
+    gpu: dict[str, float] = defaultdict(float)
+    count: Counter[str] = Counter()
+    for traced in rank_program(run, rank, step).ops:
+        name = plain_name(traced.unit.name)
+        count[name] += 1
+        times = traced.op.overhead_us
+        if times is not None:
+            launches = len(traced.launches)
+            host[name] += times.t2 + times.t3 + times.t4 * launches + times.t5 * max(launches - 1, 1)
+        gpu[name] += sum(e.dur for x in traced.launches for e in x.gpu)
+    ranked = sorted(count, key=lambda n: -(host[n] + gpu[n]))[:TOP]
+    return tuple(TopView(n, count[n], host[n], gpu[n]) for n in ranked)
+
+
+def _kernels(rank: RankTrace, step: int) -> tuple[TopView, ...]:
+    span = rank.steps[step]
+    time: dict[str, float] = defaultdict(float)
+    count: Counter[str] = Counter()
+    for launch in rank.linked.launches:
+        if span.start_us <= launch.call.ts < span.end_us:
+            for event in launch.gpu:
+                time[short_name(event.name)] += event.dur
+                count[short_name(event.name)] += 1
+    return tuple(TopView(n, count[n], 0.0, t) for n, t in sorted(time.items(), key=lambda i: -i[1])[:TOP])
+
+
+def _overheads(run: TraceRun, rank: RankTrace) -> tuple[OverheadView, ...]:
+    samples: Gathered = gathered(rank_program(run, rank, s) for s in clean_steps(run))
+    counts: Counter[str] = Counter()
+    for sample in samples.samples:
+        counts[sample.name] += 1
+    table = samples.overheads(run.device, "")
+
+    def mean(stat: Stat | None) -> float:
+        return stat.mean if stat else 0.0
+
+    return tuple(
+        OverheadView(
+            n, c, mean(o.t1), mean(o.t2), mean(o.t3), mean(o.t4), mean(o.t5 or o.whole), table.spread(n)
+        )
+        for n, c in counts.most_common(TOP)
+        if (o := table.ops[n]) is not None
+    )
+
+
+def _replayed(run: TraceRun) -> tuple[dict[str, float], dict[str, float]]:
+    """Critical path by part from the replayed step, and which models would time the kernels."""
+    platform = _platform(run)
+    if platform is None:
+        return {}, {}
+    replay = predict_trace(run, platform, replay=True)
+    latest = min(replay.ranks, key=lambda r: r.rank_wait_us).rank
+    path = by_part(critical_path(replay.timeline.rank(latest)))
+    return path, _coverage(run, platform)
+
+
+def _platform(run: TraceRun) -> Platform | None:
+    try:
+        return load_platform(guess_platform(run))
+    except InputError:
+        return None
+
+
+def _coverage(run: TraceRun, platform: Platform) -> dict[str, float]:
+    """Share of the measured kernel time by the source that a prediction would use."""
+    kernels = [k for t in rank_program(run, run.ranks[0], typical_step(run)).ops for k in t.op.kernels]
+    if not kernels:
+        return {}
+    estimates = platform.kernels.estimate(kernels)
+    total: dict[str, float] = defaultdict(float)
+    for kernel, source in zip(kernels, estimates.source, strict=True):
+        total[Source(int(source)).label] += kernel.measured_us or 0.0
+    whole = sum(total.values()) or 1.0
+    return {name: value / whole for name, value in sorted(total.items(), key=lambda i: -i[1])}

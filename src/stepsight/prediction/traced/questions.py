@@ -1,0 +1,75 @@
+"""What-if questions as they are typed: ``link=100``, ``gpu=H100-SXM``, ``no-host``, ``drop=dropout``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from stepsight.errors import InputError
+from stepsight.prediction.traced import whatif
+from stepsight.prediction.traced.predict import TracedStep
+from stepsight.records import nearest
+from stepsight.trace.step.absent_peers import without_late_peers
+
+Answer = Callable[[TracedStep, str], TracedStep]
+
+
+def _number(text: str, question: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--what-if {question}={text}", "needs a number", QUESTIONS[question][0]) from None
+
+
+QUESTIONS: dict[str, tuple[str, Answer]] = {
+    "link": (
+        "link=GBPS: another bandwidth between the GPUs of a node, GB/s per direction",
+        lambda s, v: replace(s, platform=whatif.with_link(s.platform, _number(v, "link"))),
+    ),
+    "gpu": (
+        "gpu=NAME: another GPU, with the links it usually has",
+        lambda s, v: replace(s, platform=whatif.on_gpu(s.platform, v)),
+    ),
+    "ranks": (
+        "ranks=N: so many data-parallel ranks, each with the batch it has",
+        lambda s, v: replace(s, job=whatif.with_ranks(s.job, int(_number(v, "ranks")))),
+    ),
+    "no-host": (
+        "no-host: no host overhead, as with CUDA graphs",
+        lambda s, _: replace(s, job=whatif.without_host(s.job)),
+    ),
+    "peers-on-time": (
+        "peers-on-time: no rank waits for ranks that have no trace",
+        lambda s, _: replace(s, job=without_late_peers(s.job)),
+    ),
+    "drop": (
+        "drop=PATTERN: the operators whose name matches are gone",
+        lambda s, v: replace(s, job=whatif.without_ops(s.job, v)),
+    ),
+    "fuse": (
+        "fuse=PATTERN: runs of matching operators become one kernel",
+        lambda s, v: replace(s, job=whatif.fused(s.job, v)),
+    ),
+    "bucket": (
+        "bucket=MB: gradient all_reduces gathered into buckets of this size",
+        lambda s, v: replace(s, job=whatif.with_bucket(s.job, _number(v, "bucket"))),
+    ),
+    "batch": (
+        "batch=FACTOR: the batch times this",
+        lambda s, v: replace(s, job=whatif.with_batch(s.job, _number(v, "batch"))),
+    ),
+}
+"""Question → how it is written and what it says, and the change it makes."""
+_WITHOUT_VALUE = ("no-host", "peers-on-time")
+
+
+def changed(step: TracedStep, questions: Iterable[str]) -> TracedStep:
+    """The traced step with every what-if applied, in the order given."""
+    for text in questions:
+        name, equals, value = text.partition("=")
+        if name not in QUESTIONS:
+            raise InputError(f"--what-if {text}", "no such question", nearest(name, QUESTIONS))
+        if not equals and name not in _WITHOUT_VALUE:
+            raise InputError(f"--what-if {text}", "needs a value", QUESTIONS[name][0])
+        step = QUESTIONS[name][1](step, value)
+    return step

@@ -1,0 +1,1 @@
+"""What every rank does in one training step: plain data, without a single duration."""

@@ -1,0 +1,240 @@
+"""Rank programs: what every rank does in one training step, without a single duration.
+
+A `RankProgram` is the ordered list of host operators of one rank. Each `Op` launches
+kernels or a collective on named streams, and may make a stream or the host wait. This
+is the seam of stepsight: a TOML file, a trace and a captured script all end here, and
+everything downstream starts here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepsight.errors import StepsightError
+from stepsight.estimate import FloatArray
+
+if TYPE_CHECKING:
+    from stepsight.tables.lookup import Lookup
+
+HOST = "host"
+"""The name by which a `Wait` refers to the host thread."""
+COMPUTE = "compute"
+"""The default stream."""
+COMM = "comm"
+"""The default stream of collectives (NCCL's own)."""
+
+
+COLLECTIVE_KINDS = (
+    "all_reduce", "all_to_all", "all_to_allv", "all_gather", "reduce_scatter",
+    "broadcast", "reduce", "send_recv", "barrier",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel on one stream: a family with its named sizes (see ``kernels.families``).
+
+    ``dtype`` is the type the kernel computes in (``tf32`` for tensor cores on fp32 data).
+    ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
+    ``measured_us`` is the duration a trace showed; only replay looks at it. ``size_spread`` is how far,
+    as a standard deviation of ln(time), sizes that had to be guessed put the time in doubt.
+    """
+
+    family: str
+    dims: tuple[tuple[str, float], ...] = ()
+    dtype: str = "fp32"
+    stream: str = COMPUTE
+    name: str = ""
+    lookup: Lookup | None = None
+    measured_us: float | None = None
+    size_spread: float = 0.0
+
+    @classmethod
+    def of(
+        cls, family: str, dtype: str = "fp32", *, name: str = "", stream: str = COMPUTE, **dims: float
+    ) -> Kernel:
+        """``Kernel.of("gemm", "bf16", m=512, n=512, k=64)``."""
+        return cls(family, tuple(dims.items()), dtype, stream, name or family)
+
+    def dim(self, name: str, default: float = 1.0) -> float:
+        for key, value in self.dims:
+            if key == name:
+                return value
+        return default
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective as one rank calls it.
+
+    ``bytes`` follows nccl-tests: all_reduce, broadcast, reduce: the buffer; all_gather and
+    reduce_scatter: the large buffer (all ranks' shares together); all_to_all: what one rank
+    sends in all, its own share included; send_recv: the message.
+    ``send_bytes`` is the n×n matrix of an all_to_allv (row sends to column); ``bytes`` is
+    then the largest row sum. ``group`` names a group of the `Job`.
+    ``after`` names the streams whose queued work must end before the data may move: the
+    compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
+    that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
+    not hold (`stepsight.trace.step.absent_peers`).
+    """
+
+    kind: str
+    bytes: float
+    group: str = "world"
+    stream: str = COMM
+    dtype: str = "fp32"
+    send_bytes: FloatArray | None = field(default=None, compare=False)
+    name: str = ""
+    measured_us: float | None = None
+    after: tuple[str, ...] = (COMPUTE,)
+    size_spread: float = 0.0
+    late_us: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in COLLECTIVE_KINDS:
+            raise StepsightError(f"unknown collective {self.kind!r}; one of {', '.join(COLLECTIVE_KINDS)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """``waiter`` (a stream or `HOST`) goes on only when ``on`` has finished.
+
+    ``on`` is the index of an earlier op of the same program (its last kernel or its
+    collective), or the name of a stream (everything queued there so far).
+    """
+
+    waiter: str
+    on: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """An op's own host overheads T1–T5 in µs, where a trace showed them for this very op."""
+
+    t1: float
+    t2: float
+    t3: float
+    t4: float
+    t5: float
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the tensor library below autograd: its name and its tensor inputs' sizes.
+
+    Views cost no kernel and are left out. This is what a real run of the same model is
+    compared with, call by call.
+    """
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One host operator: waits, then launches, then perhaps blocks.
+
+    ``blocks_host``: the host waits for the op's last kernel (``.item()``, a copy to
+    pageable memory). ``shapes`` are the tensor inputs' sizes, where known. ``overhead_us`` is
+    the op's own host time where a trace showed it; the platform's overheads serve otherwise.
+    ``calls`` are the library calls inside it, where a builder knows them.
+    """
+
+    name: str
+    kernels: tuple[Kernel, ...] = ()
+    collective: Collective | None = None
+    waits: tuple[Wait, ...] = ()
+    blocks_host: bool = False
+    phase: str = "forward"
+    label: str = ""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    overhead_us: HostTimes | None = None
+    calls: tuple[Call, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankProgram:
+    """The ordered host operators of one rank (or of many ranks that do the same)."""
+
+    ops: tuple[Op, ...]
+    name: str = ""
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group: the ranks that call its collectives together."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """All ranks of one training step: distinct programs, and which rank runs which.
+
+    ``groups`` maps a group's name to the disjoint sets of ranks that carry it: a
+    data-parallel job has ``{"world": (Group("world", (0, …, n-1)),)}``; tensor parallel
+    pairs are ``{"tp": (Group("tp0", (0, 1)), Group("tp1", (2, 3)))}``. A collective on
+    "tp" joins each rank with the peers of its own set.
+    ``start_us`` is when each rank enters the step (zeros by default).
+    """
+
+    programs: tuple[RankProgram, ...]
+    program_of_rank: tuple[int, ...]
+    groups: Mapping[str, tuple[Group, ...]]
+    start_us: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.program_of_rank:
+            raise StepsightError("a job needs at least one rank")
+        if max(self.program_of_rank) >= len(self.programs):
+            raise StepsightError("a rank names a program that the job does not have")
+        for name, sets in self.groups.items():
+            seen: set[int] = set()
+            for group in sets:
+                if seen & set(group.ranks):
+                    raise StepsightError(f"process group {name!r}: a rank stands in two of its sets")
+                if group.ranks and max(group.ranks) >= self.ranks:
+                    raise StepsightError(
+                        f"process group {name!r} names rank {max(group.ranks)} of {self.ranks}"
+                    )
+                seen |= set(group.ranks)
+
+    @property
+    def ranks(self) -> int:
+        return len(self.program_of_rank)
+
+    @classmethod
+    def replicated(cls, program: RankProgram, ranks: int) -> Job:
+        """Every rank runs the same program; one group, "world", holds them all."""
+        return cls((program,), (0,) * ranks, world(ranks))
+
+    @classmethod
+    def of(cls, programs: Sequence[RankProgram]) -> Job:
+        """Rank i runs programs[i]; programs that are the same object are shared."""
+        distinct: dict[int, int] = {}
+        kept: list[RankProgram] = []
+        index: list[int] = []
+        for program in programs:
+            if id(program) not in distinct:
+                distinct[id(program)] = len(kept)
+                kept.append(program)
+            index.append(distinct[id(program)])
+        return cls(tuple(kept), tuple(index), world(len(index)))
+
+
+def world(ranks: int) -> dict[str, tuple[Group, ...]]:
+    """The one group that holds every rank."""
+    return {"world": (Group("world", tuple(range(ranks))),)}
+
+
+def balanced_send_bytes(bytes_per_rank: float, ranks: int) -> FloatArray:
+    """The send matrix of a balanced all_to_all."""
+    return np.full((ranks, ranks), bytes_per_rank / ranks)

@@ -1,0 +1,166 @@
+"""The pieces of every page that stepsight writes: frame, sections, bars, tables, figures.
+
+A page is one file that needs nothing else: styles and scripts are inside, it follows the
+reader's light or dark preference, and all its text is escaped. Whatever is already HTML
+has the type `Html`; every other text is escaped where it enters a piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+
+
+class Html(str):
+    """Text that is HTML already and goes into the page as it is."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """One part of a bar: its word, its size, how the size reads, and its colour's class.
+
+    The classes are those of ``assets/page.css`` without their ``c-``: gemm, embedding, …,
+    communication, waiting, idle. ``room`` is the empty rest of a bar.
+    """
+
+    word: str
+    value: float
+    shown: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A table's column: numbers stand right, ``wide`` ones get what room is left, and
+    ``extra`` ones are left out on narrow screens."""
+
+    title: str
+    number: bool = False
+    wide: bool = False
+    extra: bool = False
+
+    @property
+    def classes(self) -> str:
+        chosen = [n for n, on in (("num", self.number), ("wide", self.wide), ("extra", self.extra)) if on]
+        return f' class="{" ".join(chosen)}"' if chosen else ""
+
+
+def text(value: object) -> Html:
+    """Anything as HTML: escaped, unless it is HTML already."""
+    return value if isinstance(value, Html) else Html(escape(str(value)))
+
+
+def joined(pieces: Iterable[object], between: str = "") -> Html:
+    """Pieces one after another."""
+    return Html(text(between).join(text(piece) for piece in pieces))
+
+
+def tag(name: str, *content: object, classes: str = "") -> Html:
+    """``<name class="classes">content</name>``."""
+    attribute = f' class="{escape(classes)}"' if classes else ""
+    return Html(f"<{name}{attribute}>{joined(content)}</{name}>")
+
+
+def section(title: str, *content: object, lead: object = "") -> Html:
+    """A part of the page under its title; ``lead`` is one sentence on how to read it."""
+    intro = tag("p", lead, classes="lead") if lead else ""
+    return tag("section", tag("h2", title), intro, *content)
+
+
+def dot(colour: str) -> Html:
+    """The colour's mark, for legends and tables."""
+    return Html(f'<span class="dot c-{escape(colour)}" aria-hidden="true"></span>')
+
+
+def named(colour: str, word: object) -> Html:
+    """A word with its colour's mark before it."""
+    return tag("span", dot(colour), tag("span", word), classes="named")
+
+
+def bar(parts: Sequence[Fragment], *, total: float | None = None, name: str = "", thin: bool = False) -> Html:
+    """A stacked bar; the parts fill it, or what they are of ``total``. Empty parts are left out."""
+    filled = sum(part.value for part in parts)
+    whole = max(filled, total or 0.0) or 1.0
+    drawn = [_segment(part, part.value / whole, thin) for part in parts if part.value > 0]
+    if whole > filled:
+        drawn.append(Html(f'<i class="room" style="flex:{(whole - filled) / whole:.5f} 0 0"></i>'))
+    said = ", ".join(f"{part.word} {part.shown}" for part in parts if part.value > 0)
+    label = escape(f"{name}: {said}" if name else said, quote=True)
+    classes = "bar thin" if thin else "bar"
+    return Html(f'<div class="{classes}" role="img" aria-label="{label}">{joined(drawn)}</div>')
+
+
+def _segment(part: Fragment, share: float, thin: bool) -> Html:
+    label = "" if thin else tag("b", part.word)
+    hint = escape(f"{part.word}: {part.shown}", quote=True)
+    return Html(f'<i class="c-{part.colour}" style="flex:{share:.5f} 0 0" title="{hint}">{label}</i>')
+
+
+def legend(parts: Iterable[Fragment]) -> Html:
+    """What the colours of a bar mean."""
+    entries = [tag("li", named(part.colour, part.word)) for part in parts]
+    return tag("ul", *entries, classes="legend")
+
+
+def small_bar(share: float, colour: str = "gemm") -> Html:
+    """One value as the length of a line, for a table's cell."""
+    width = 100 * min(max(share, 0.0), 1.0)
+    return Html(
+        f'<div class="spread c-{escape(colour)}" aria-hidden="true"><i style="width:{width:.2f}%"></i></div>'
+    )
+
+
+def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, caption: str = "") -> Html:
+    """A table that scrolls by itself where the screen is too narrow for it."""
+    head = joined(Html(f'<th scope="col"{c.classes}>{text(c.title)}</th>') for c in columns)
+    body = joined(
+        tag("tr", *(Html(f"<td{c.classes}>{text(v)}</td>") for c, v in zip(columns, row, strict=True)))
+        for row in rows
+    )
+    said = tag("caption", caption) if caption else ""
+    whole = tag("table", said, tag("thead", tag("tr", head)), tag("tbody", body))
+    return tag("div", whole, classes="scroll")
+
+
+def figures(entries: Iterable[tuple[str, str, str]]) -> Html:
+    """The few numbers worth a glance: title, value, and what it means."""
+    cells = (tag("div", tag("dt", n), tag("dd", value, tag("small", what))) for n, value, what in entries)
+    return tag("dl", *cells, classes="figures")
+
+
+def notes(lines: Sequence[str], *, shown: int = 12) -> Html:
+    """A list, the tail of it folded away."""
+    first = tag("ul", *(tag("li", line) for line in lines[:shown]), classes="notes")
+    if len(lines) <= shown:
+        return first
+    rest = tag("ul", *(tag("li", line) for line in lines[shown:]), classes="notes")
+    return joined([first, tag("details", tag("summary", f"{len(lines) - shown} more"), rest)])
+
+
+def asset(name: str) -> str:
+    """A style or script that ships beside this module."""
+    return (files("stepsight.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def frame(title: str, top: Html, sections: Iterable[Html], *, scripts: Iterable[Html] = ()) -> str:
+    """The whole file around a page's parts."""
+    pieces = [
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="generator" content="stepsight">',
+        # Nothing may be fetched: the page says all it has to say by itself.
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
+        "style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:\">",
+        f'<link rel="icon" href="data:,">\n<title>{text(title)}</title>',
+        f"<style>\n{asset('page.css')}</style>\n</head>\n<body>",
+        f'<header class="top">{top}</header>',
+        tag("main", *sections),
+        '<footer class="foot">Written by stepsight.</footer>',
+        *scripts,
+        "</body>\n</html>\n",
+    ]
+    return "\n".join(pieces)

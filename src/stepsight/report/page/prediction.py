@@ -1,0 +1,247 @@
+"""A prediction as one page: how long, why, and how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stepsight.estimate import Source
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.sensitivity import HOST, Sensitivity
+from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
+from stepsight.report.categories import look, source_look
+from stepsight.report.page.pieces import (
+    Column,
+    Fragment,
+    Html,
+    bar,
+    figures,
+    frame,
+    joined,
+    legend,
+    named,
+    notes,
+    section,
+    small_bar,
+    table,
+    tag,
+    text,
+)
+from stepsight.report.page.ranks import rank_section
+from stepsight.report.page.timeline import picture
+from stepsight.report.ranks import alike
+from stepsight.report.units import change, share, size, time
+from stepsight.simulate.price import COMMUNICATION
+
+MATTERS = 0.05
+"""A part whose removal shortens the step by less than this share does not hold it."""
+SCALE_WIDTH = 520
+_LARGEST = {
+    IDLE: "the devices are idle: the host has not launched their work yet",
+    EXPOSED: "is communication that no compute covers",
+    WAITING: "goes into waiting for slower ranks",
+}
+
+
+def page(prediction: Prediction) -> str:
+    """The whole page as HTML that needs no other file."""
+    sets = alike(prediction.timeline)
+    place, script = picture(prediction, sets)
+    sections = [
+        _breakdown(prediction),
+        rank_section(prediction, sets),
+        section(
+            "Timeline", place,
+            lead="What the host and every stream do, and when. The host may run ahead of the step.",
+        ),
+        _memory(prediction),
+        _trust(prediction),
+    ]  # fmt: skip
+    title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_us)}"
+    return frame(title, _top(prediction), [s for s in sections if s], scripts=[script])
+
+
+def _top(p: Prediction) -> Html:
+    value, unit = time(p.step_us).rsplit(" ", 1)
+    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
+    headline = tag("div", number, tag("div", _interval(p), classes="interval"), classes="headline")
+    name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
+    return joined([name, headline, tag("p", _verdict(p), classes="verdict"), _figures(p)])
+
+
+def _interval(p: Prediction) -> Html:
+    """The interval on a scale that begins at zero, with the measurement where there is one."""
+    top = 1.04 * max(p.high_us, p.step_us, p.measured_us or 0.0) or 1.0
+    low, mid, high = (SCALE_WIDTH * us / top for us in (p.low_us, p.step_us, p.high_us))
+    seen, words = "", [f"90 % interval {time(p.low_us)} to {time(p.high_us)}"]
+    if p.measured_us is not None:
+        at = SCALE_WIDTH * p.measured_us / top
+        off = change(p.step_us / p.measured_us - 1, 1)
+        words.append(f"▲ measured {time(p.measured_us)} (prediction {off})")
+        seen = f'<path d="M{at:.1f} 2l5 8h-10z" fill="var(--ink)"/>'
+    drawing = (
+        f'<svg viewBox="0 0 {SCALE_WIDTH} 30" role="img" aria-label="{text("; ".join(words))}">'
+        f'<path d="M0 17H{SCALE_WIDTH}" stroke="var(--line)" stroke-width="2"/>'
+        f'<rect x="{low:.1f}" y="12" width="{high - low:.1f}" height="10" rx="5" fill="var(--blue)" '
+        'opacity=".35"/>'
+        f'<circle cx="{mid:.1f}" cy="17" r="7" fill="var(--blue)"/>{seen}</svg>'
+    )
+    return joined([Html(drawing), *(tag("div", line, classes="soft") for line in words)])
+
+
+def _verdict(p: Prediction) -> Html:
+    """Why it takes that long, in a sentence or two."""
+    said = [_largest(p)] if p.breakdown_us else []
+    strongest = min(p.sensitivities, key=lambda s: _strength(p, s), default=None)
+    if strongest and 1 - strongest.if_free_us / (p.step_us or 1.0) >= MATTERS:
+        word = "the host" if strongest.category == HOST else look(strongest.category).word
+        said.append(
+            joined(
+                ["Were ", tag("b", word), f" free, a step would take {_if_free(p, strongest.if_free_us)}."]
+            )
+        )
+    elif strongest:
+        said.append(text("No single part holds it: none would shorten it by 5 % were it free."))
+    if p.memory and p.memory.excess_bytes:
+        said.append(
+            tag("span", f"It does not fit into memory, by {size(p.memory.excess_bytes)}.", classes="bad")
+        )
+    return joined(said, " ")
+
+
+def _strength(p: Prediction, s: Sensitivity) -> tuple[float, float]:
+    """By the step that is left without it; of two that leave as much, the larger one."""
+    return round(s.if_free_us / (p.step_us or 1.0), 3), -p.breakdown_us.get(s.category, 0.0)
+
+
+def _largest(p: Prediction) -> Html:
+    name, us = max(p.breakdown_us.items(), key=lambda item: item[1])
+    part = tag("b", share(us / (sum(p.breakdown_us.values()) or 1.0)))
+    what = joined(["is ", tag("b", look(name).word)]) if name not in _LARGEST else _LARGEST[name]
+    return joined([part, " of the step ", what, "."])
+
+
+def _figures(p: Prediction) -> Html:
+    # Of the ranks' own steps: where ranks enter one after the other these are longer than the job's.
+    whole = sum(p.breakdown_us.values()) or 1.0
+    waiting = p.breakdown_us.get(WAITING, 0.0)
+    covered = f"{share(waiting / whole)} is waiting" if waiting else "not covered by compute"
+    entries = [
+        ("device active", share(p.gpu_active_us / whole), f"{time(p.gpu_active_us)} of the step"),
+        ("exposed communication", share(p.exposed_communication_us / whole), covered),
+        ("idle, host-bound", share(p.breakdown_us.get(IDLE, 0.0) / whole), "nothing launched yet"),
+    ]
+    if len(p.ranks) > 1:
+        entries.append(("imbalance", share(p.imbalance), "busiest rank over the mean"))
+    entries.append(("sum of kernels alone", time(p.naive_us), _against(p.naive_us / (p.step_us or 1.0) - 1)))
+    return figures(entries)
+
+
+def _against(by: float) -> str:
+    return f"{change(by)} against the step" if abs(by) >= 0.005 else "as long as the step"
+
+
+def _breakdown(p: Prediction) -> Html:
+    total = sum(p.breakdown_us.values()) or 1.0
+    tail = (EXPOSED, WAITING, IDLE)
+    order = sorted(p.breakdown_us.items(), key=lambda i: (tail.index(i[0]) if i[0] in tail else -1, -i[1]))
+    parts = [
+        Fragment(look(n).word, us, f"{time(us)}, {share(us / total)}", look(n).colour) for n, us in order
+    ]
+    free = {s.category: s.if_free_us for s in p.sensitivities}
+    free |= {EXPOSED: free.get(COMMUNICATION, p.step_us), IDLE: free.get(HOST, p.step_us)}
+    largest = max(p.breakdown_us.values(), default=0.0) or 1.0
+    columns = [
+        Column("what the device does"), Column("time", number=True), Column("share", number=True, extra=True),
+        Column("", wide=True, extra=True), Column("step if it were free", number=True),
+    ]  # fmt: skip
+    rows = [
+        (
+            named(look(name).colour, look(name).word), time(us), share(us / total),
+            small_bar(us / largest, look(name).colour), _if_free(p, free.get(name)),
+        )
+        for name, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1])
+    ]  # fmt: skip
+    over = "mean over ranks" if len(p.ranks) > 1 else "one rank"
+    return section(
+        "Where the step goes", bar(parts, name="where the step goes"), table(columns, rows),
+        lead=f"What the devices do during the step ({over}), and what the step would take without it.",
+    )  # fmt: skip
+
+
+def _if_free(p: Prediction, us: float | None) -> str:
+    if us is None:
+        return "–"
+    by = us / (p.step_us or 1.0) - 1
+    return f"{time(us)} ({change(by)})" if abs(by) >= 0.005 else "no change"
+
+
+def _memory(p: Prediction) -> Html | None:
+    if not p.memory:
+        return None
+    m = p.memory
+    colours = ("gemm", "embedding", "copy", "optimizer", "attention", "vector", "conv", "other")
+    held = [(name.replace("_", " "), b) for name, b in m.parts_bytes.items() if b > 0]
+    parts = [Fragment(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(held)]
+    rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.capacity_bytes or 1.0))) for x in parts]
+    columns = [
+        Column("what is held"),
+        Column("size", number=True),
+        Column("of the device's memory", number=True),
+    ]
+    fits = (
+        tag("span", f"does not fit, by {size(m.excess_bytes)}", classes="bad")
+        if m.excess_bytes
+        else tag("span", "fits", classes="good")
+    )
+    where = f"rank {m.rank}, the fullest" if len(p.ranks) > 1 else "the device"
+    lead = joined([f"{size(m.total_bytes)} of {size(m.capacity_bytes)} on {where}: ", fits, "."])
+    return section(
+        "Memory", bar(parts, total=m.capacity_bytes, name="memory"), table(columns, rows), lead=lead
+    )  # fmt: skip
+
+
+def _trust(p: Prediction) -> Html:
+    shares = p.coverage.share_by_source
+    parts = [Fragment(source_look(n).word, s, share(s), source_look(n).colour) for n, s in _by_trust(shares)]
+    body: list[Html] = [bar(parts, name="device time by source"), _by_source(parts)]
+    if p.coverage.without_model:
+        rows = [
+            (u.kernel, tag("code", u.op), source_look(u.source).word, time(u.time_us))
+            for u in p.coverage.without_model
+        ]
+        columns = [
+            Column("kernel"),
+            Column("operator"),
+            Column("instead", extra=True),
+            Column("time a step", number=True),
+        ]
+        body.append(
+            tag(
+                "details", tag("summary", f"{len(rows)} operations without a fitted model, longest first"),
+                table(columns, rows),
+            )
+        )  # fmt: skip
+    if p.notes:
+        body += [tag("h3", "Notes"), notes(p.notes)]
+    return section("How far to trust it", *body, lead=_rests_on(shares))
+
+
+def _rests_on(shares: Mapping[str, float]) -> str:
+    """What the times stand on, in a sentence."""
+    kinds = (
+        (("trace", "measured", "learned"), "measurements of this hardware or models fitted to them"),
+        (("transferred",), "models carried over from related hardware"),
+        (("roofline", "default"), "speed-of-light figures or defaults, without a measurement"),
+    )
+    found = [(sum(shares.get(name, 0.0) for name in names), words) for names, words in kinds]
+    said = [f"{share(part)} on {words}" for part, words in found if part > 0]
+    return f"Device time rests {', '.join(said)}." if said else "No kernel ran, so nothing was estimated."
+
+
+def _by_trust(shares: Mapping[str, float]) -> list[tuple[str, float]]:
+    order = [source.label for source in Source]
+    return sorted(shares.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
+
+
+def _by_source(parts: Sequence[Fragment]) -> Html:
+    return legend(Fragment(f"{x.word} {x.shown}", x.value, x.shown, x.colour) for x in parts)

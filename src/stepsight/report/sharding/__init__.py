@@ -1,0 +1,1 @@
+"""A choice of a plan: JSON, terminal, page."""

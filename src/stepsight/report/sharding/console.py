@@ -1,0 +1,97 @@
+"""A choice in the terminal: the winner, who came next and why, and what each rank carries."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepsight.report.units import share, size, time
+from stepsight.sharding.choice import Choice, PlanCandidate
+from stepsight.tables.plan import plan_summary
+
+BAR_WIDTH = 32
+MOST_RANKS_LISTED = 16
+LEVEL_NOTE = (
+    "All plans that fit take the same time: the host, the dense part or the link decides here, not the "
+    "tables. The winner is the most even plan. `stepsight predict` shows what bounds the step."
+)
+
+
+def show(choice: Choice, console: Console) -> None:
+    """Print the choice."""
+    console.print(_headline(choice))
+    console.print(_candidates(choice))
+    console.print(_ranks(choice))
+    if choice.level:
+        console.print(LEVEL_NOTE)
+
+
+def _headline(choice: Choice) -> Text:
+    winner, found = choice.winner, choice.found
+    text = Text()
+    text.append(
+        f"{choice.workload}: {choice.tables} tables over {choice.ranks} ranks of {choice.platform}\n",
+        style="bold",
+    )
+    text.append("best plan  ")
+    text.append(f"{winner.name}, {time(winner.step_us)} a step", style="bold green")
+    if choice.days > 1:
+        text.append(f" ({choice.objective} of {choice.days} days)")
+    kinds = ", ".join(
+        f"{count} {kind.replace('_', '-')}" for kind, count in plan_summary(winner.plan).items()
+    )
+    text.append(f"\n           {kinds}")
+    gap = winner.step_us / found.bound_us - 1
+    text.append(f"\n           {share(gap)} above the lower bound of {time(found.bound_us)}; ")
+    text.append(f"{found.priced:,} plans priced in {found.seconds:.1f} s")
+    if choice.measured:
+        forward, backward = np.exp(choice.measured.log_ratio[:, 0].mean(axis=0))
+        text.append(f"\n           tables measured here: lookups ×{forward:.2f}, updates ×{backward:.2f} ")
+        text.append("of what the platform says")
+    return text
+
+
+def _candidates(choice: Choice) -> Table:
+    table = Table(title="plans", title_justify="left", box=None, padding=(0, 1))
+    table.add_column("plan", no_wrap=True)
+    for name in ("step", "slower", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("why not")
+    for c in choice.candidates:
+        slower = "" if c is choice.winner else f"+{share(c.step_us / choice.winner.step_us - 1)}"
+        table.add_row(
+            c.name, time(c.step_us), slower, size(max(c.memory_bytes)), c.why,
+            style="" if c.fits else "bright_black",
+        )  # fmt: skip
+    return table
+
+
+def _ranks(choice: Choice) -> Table:
+    winner = choice.winner
+    table = Table(title="what each rank carries", title_justify="left", box=None, padding=(0, 1))
+    table.add_column("rank", justify="right")
+    for name in ("parts", "lookup", "all_to_all", "memory"):
+        table.add_column(name, justify="right")
+    table.add_column("lookup, all_to_all")
+    parts = [len(winner.plan.on_rank(rank)) for rank in range(choice.ranks)]
+    for rank in range(min(choice.ranks, MOST_RANKS_LISTED)):
+        table.add_row(
+            str(rank), str(parts[rank]), time(winner.lookup_us[rank]), time(winner.exchange_us[rank]),
+            size(winner.memory_bytes[rank]), _bar(winner, rank),
+        )  # fmt: skip
+    if choice.ranks > MOST_RANKS_LISTED:
+        table.add_row("…", "", "", "", "", f"and {choice.ranks - MOST_RANKS_LISTED} more (see --json)")
+    return table
+
+
+def _bar(candidate: PlanCandidate, rank: int) -> Text:
+    scale = BAR_WIDTH / max(_busiest(candidate), 1e-9)
+    lookup = round(scale * candidate.lookup_us[rank])
+    exchange = round(scale * (candidate.lookup_us[rank] + candidate.exchange_us[rank])) - lookup
+    return Text("█" * lookup, style="green") + Text("█" * exchange, style="red")
+
+
+def _busiest(candidate: PlanCandidate) -> float:
+    return max(a + b for a, b in zip(candidate.lookup_us, candidate.exchange_us, strict=True))

@@ -1,0 +1,308 @@
+"""The cost of a plan is the whole simulated step.
+
+A DLRM's program is built and priced once. A plan changes only a few of its launches: the
+copies of the indices, the lookups, and the exchanges of pooled embeddings and gradients.
+Those are filled in for thousands of plans at once, and one walk prices them all: overlap
+with the dense part, stragglers and exposed communication included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.kernels.embedding.model import EmbeddingModel
+from stepsight.platform.load import Platform
+from stepsight.program.job import Kernel
+from stepsight.sharding.pricing.condense import condense
+from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
+from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
+from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
+from stepsight.sharding.pricing.measured_tables import MeasuredTables
+from stepsight.sharding.pricing.stragglers import straggling_us
+from stepsight.simulate.engine import Priced
+from stepsight.simulate.lowering import Meeting
+from stepsight.simulate.price import PricedJob, PricedLane, price
+from stepsight.simulate.shared_memory import side_by_side
+from stepsight.simulate.timeline import run, simulate, step_times
+from stepsight.tables.plan import COLUMN_WISE, Plan, Shard
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.table import Table
+from stepsight.workload.dlrm.build import DlrmWorkload, build
+from stepsight.workload.dlrm.embeddings import INDEX_BYTES, PlanOps, rank_lookup
+
+BATCHED_CELLS = 4_000_000
+"""Launches × configurations × ranks walked at once at most: keeps the walk inside the caches."""
+CUT_WIDTH, MOST_CUT = 8, 8
+"""Tables of at least twice this width are cut, so many at most, to see what putting them together costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """A condensed lane and where in it the launches of the plan's ops stand."""
+
+    priced: PricedLane
+    copies: tuple[int, int] | None
+    forward: int
+    join: int | None
+    backward: int | None
+    exchange: int | None
+    exchange_back: int | None
+    reduce: int | None
+    update: int
+    base_us: FloatArray
+    slowed_us: FloatArray
+
+    def slowed(self, launch: int, times: FloatArray) -> FloatArray:
+        """A launch's times slowed by what ran beside it in the template.
+
+        At most by as many µs (the overlap is that of the dense part, not longer for a longer
+        launch), and at most by the same ratio (a shorter one overlaps less).
+        """
+        base, extra = self.base_us[launch], self.slowed_us[launch]
+        return np.asarray(times + np.minimum(extra, times * (extra / base if base > 0 else 0.0)))
+
+
+class PlanPricer:
+    """Prices plans of one DLRM on one platform.
+
+    ``days`` are the workload's tables with the index streams of several days; by default
+    there is one day, the workload's own. ``measured`` is what its tables took here.
+    """
+
+    def __init__(
+        self, workload: DlrmWorkload, platform: Platform, days: Sequence[Sequence[Table]] = (),
+        measured: MeasuredTables | None = None,
+    ) -> None:  # fmt: skip
+        config = workload.config
+        self.workload, self.platform = workload, platform
+        self.ranks, self.batch = config.ranks, config.batch
+        self._contention, self._jitter = platform.spec.contention, 0.0
+        self.device = "cpu" if platform.spec.host.synchronous else "cuda"
+        template = workload.with_plan(SHARDERS["size_lookup_greedy"](config.tables, config.ranks))
+        job, ops = build(template.config, self.device)
+        priced = price(job, platform)
+        self._job = job
+        self._lanes = [self._lane(lane, priced, ops, times) for lane, times in self._settled(priced)]
+        self._priced = PricedJob(job, tuple(lane.priced for lane in self._lanes), {})
+        self._launches = sum(lane.priced.lane.tape.launches for lane in self._lanes)
+        self._copy = _Curve(platform, "copy_h2d", ("bytes",), "int64")
+        self._concat = _Curve(platform, "concat", ("read_bytes", "write_bytes"), "fp32")
+        costs = partial(
+            PartCosts,
+            days or [config.tables],
+            config.batch,
+            config.ranks,
+            self._lookup_model(template, ops),
+            optimizer=config.sparse_optimizer,
+            ranks_per_node=platform.spec.gpus_per_node,
+        )
+        self.costs = costs()
+        self._exchange = Exchange(platform, config.batch, config.ranks, self.costs.ranks_per_node)
+        self._joining_us = (0.0, 0.0)
+        if not days:  # the simulated program looks its own indices up
+            self._joining_us = self._joining(template)
+        if measured:  # not before: what joining costs is seen against a simulation that knows no measurement
+            self.costs, self._contention = costs(measured=measured), measured.contention(self._contention)
+            self._jitter = measured.jitter
+
+    def step_us(self, plans: Sequence[Plan]) -> FloatArray:
+        """Step times of plans, (plans, days)."""
+        return self.times(self.costs.loads(plans))
+
+    def times(self, loads: Loads) -> FloatArray:
+        """Step times of loads, (plans, days)."""
+        plans, days, ranks = loads.columns.shape
+        flat = _reshaped(loads, (plans * days, ranks))
+        most = max(1, BATCHED_CELLS // (self._launches * ranks))
+        pieces = [self._walk(_rows(flat, slice(at, at + most))) for at in range(0, plans * days, most)]
+        return np.concatenate(pieces).reshape(plans, days)
+
+    def exchange_us_per_column(self, loads: Loads) -> float:
+        """What one more pooled column on each rank adds to the exchange of these loads, on average."""
+        more = replace(loads, columns=loads.columns * 1.1)
+        added = self._exchange.times(more)[0] - self._exchange.times(loads)[0]
+        columns = (more.columns - loads.columns).sum()
+        return float(added.sum() / columns) if columns > 0 else 0.0
+
+    def exchange_us(self, loads: Loads) -> FloatArray:
+        """Both exchanges of each rank, in the shape of the loads."""
+        there, back = self._exchange.times(loads)
+        return there + back
+
+    def part_us(self, part: TablePart) -> tuple[float, float, float, float]:
+        """One part alone on a rank: forward lookup, its exchange, backward, its exchange (mean over days)."""
+        row = self.costs.matrix_row(part)
+        sums = np.zeros((1, len(row), self.ranks, row.shape[-1]))
+        sums[0, :, 0] = row
+        loads = self.costs.times(sums)
+        exchange, exchange_back = self._exchange.times(loads)
+        return (
+            float(loads.forward_us[0, :, 0].mean()),
+            float(exchange[0, :, 0].mean()),
+            float(loads.backward_us[0, :, 0].mean()),
+            float(exchange_back[0, :, 0].mean()),
+        )
+
+    def simulated_us(self, plan: Plan) -> float:
+        """The step time as ``predict`` would print it: the plan's own program, simulated in full."""
+        job = self.workload.with_plan(plan).job(self.device)
+        return simulate(job, self.platform).step_us
+
+    def _settled(self, priced: PricedJob) -> list[tuple[PricedLane, Priced]]:
+        """Lanes with the times they have while computing and communicating slow each other."""
+        return list(zip(priced.lanes, run(priced, self.platform).stretched, strict=True))
+
+    def _lane(self, lane: PricedLane, priced: PricedJob, ops: PlanOps, times: Priced) -> _Lane:
+        tape = lane.lane.tape
+
+        def launches(op: int | None) -> list[int]:
+            return [] if op is None else np.flatnonzero(tape.launch_op == op).tolist()
+
+        copies = [*launches(ops.copy_indices), *launches(ops.copy_offsets)]
+        forward, backward = launches(ops.lookup_forward), launches(ops.lookup_backward)
+        exchange, exchange_back = launches(ops.alltoall_forward), launches(ops.alltoall_backward)
+        reduces = [i.launch for i in tape.instructions if isinstance(i, Meeting) and i.kind == "all_reduce"]
+        last = int(tape.launches - 1)
+        varying = {*copies, *forward, *backward, *exchange, *exchange_back, last}
+        spec = self.platform.spec
+        # No rank is special: what overlaps in the template overlaps alike on all of them.
+        alike = Priced(times.host_us, times.device_us.mean(axis=-1, keepdims=True))
+        short = condense(
+            lane.lane, alike, varying, synchronous=spec.host.synchronous, gap_us=spec.gpu.kernel_gap_us
+        )
+        new = short.launch_of
+
+        def only(found: list[int]) -> int | None:
+            return new[found[-1]] if found else None
+
+        return _Lane(
+            replace(lane, lane=short.lane, times=short.times),
+            (new[copies[0]], new[copies[1]]) if len(copies) == 2 else None,
+            new[forward[0]],
+            new[forward[1]] if len(forward) > 1 else None,
+            only(backward),
+            only(exchange),
+            only(exchange_back),
+            only(reduces),
+            new[last],
+            *_slowing(lane.times.device_us, times.device_us, new),
+        )
+
+    def _lookup_model(self, template: DlrmWorkload, ops: PlanOps) -> LookupModel:
+        config = template.config
+        fused = self._kernel_of(0, ops.lookup_forward).lookup
+        self.fused = fused is not None and fused.fused
+        if fused is None or not fused.fused:
+            return SeparateLookups(self.platform.kernels.estimate)
+        measured = self.platform.kernels.measured_lookups(fused.operator)
+        if measured is not None:
+            return measured
+        lookups = [rank_lookup(config, config.plan, rank, fused=True) for rank in range(config.ranks)]
+        together = -(-len(config.tables) // config.ranks)
+        model = EmbeddingModel.for_gpu(self.platform.spec.gpu)
+        return scaled_to(model, self.platform.kernels.estimate, lookups, together)
+
+    def _kernel_of(self, rank: int, op: int) -> Kernel:
+        return self._job.programs[self._job.program_of_rank[rank]].ops[op].kernels[0]
+
+    def _walk(self, loads: Loads) -> FloatArray:
+        count = len(loads)
+        contention, per_node = self._contention, self.platform.spec.gpus_per_node
+        forward = side_by_side(loads.forward_us, contention.lookups_forward, per_node)
+        backward = side_by_side(loads.backward_us, contention.lookups_backward, per_node)
+        exchange, exchange_back = self._exchange.times(loads)
+        reduce_us = update_us = np.zeros(count)
+        if loads.gradient_bytes.any():
+            reduce_us, update_us = self._exchange.replicated(loads.gradient_bytes[:, 0])
+        filled = []
+        for lane in self._lanes:
+            ranks = lane.priced.lane.ranks
+            base = lane.priced.times.device_us
+            device = np.repeat(np.broadcast_to(base, (len(base), 1, len(ranks))), count, axis=1)
+            if lane.copies:
+                device[lane.copies[0]] = self._copy.time_us(INDEX_BYTES * loads.lookups[:, ranks])
+                device[lane.copies[1]] = self._copy.time_us(INDEX_BYTES * loads.bags[:, ranks])
+            device[lane.forward] = lane.slowed(lane.forward, forward[:, ranks])
+            if lane.join is not None:
+                device[lane.join] = self._concat.time_us(POOLED_BYTES * self.batch * loads.columns[:, ranks])
+            for launch, times in (
+                (lane.backward, backward),
+                (lane.exchange, exchange),
+                (lane.exchange_back, exchange_back),
+            ):
+                if launch is not None:
+                    device[launch] = lane.slowed(launch, times[:, ranks])
+            if lane.reduce is not None:
+                device[lane.reduce] += reduce_us[:, None]
+            device[lane.update] += update_us[:, None]
+            filled.append(Priced(lane.priced.times.host_us, device))
+        cuts = loads.cuts.sum(axis=-1)
+        first, each = self._joining_us
+        joining = np.where(cuts > 0, first + each * cuts, 0.0)
+        # From the exchange of gradients to the next one of pooled rows ranks do not meet.
+        straggling = straggling_us(forward + backward, self._jitter)
+        return step_times(self._priced, self.platform, filled) + joining + straggling
+
+    def _joining(self, template: DlrmWorkload) -> tuple[float, float]:
+        """What the step takes longer once tables are cut, and for each part: their columns must be
+        put together again, which the template's program does not do. Seen on two cut plans."""
+        wide = [t for t in template.tables if t.dim >= 2 * CUT_WIDTH]
+        if self.ranks == 1 or not wide:
+            return 0.0, 0.0
+        points = []
+        for count in sorted({1, min(len(wide), MOST_CUT)}):
+            plan = _halved(template.plan, {t.name for t in wide[:count]})
+            points.append((2.0 * count, self.simulated_us(plan) - float(self.step_us([plan]).mean())))
+        each = (points[-1][1] - points[0][1]) / max(points[-1][0] - points[0][0], 1.0)
+        each = max(each, 0.0)
+        return max(points[0][1] - each * points[0][0], 0.0), each
+
+
+def _slowing(
+    base: FloatArray, slowed: FloatArray, launch_of: dict[int, int]
+) -> tuple[FloatArray, FloatArray]:
+    """Mean times of the kept launches alone, and how much longer they took beside others."""
+    alone, longer = np.zeros(len(launch_of)), np.zeros(len(launch_of))
+    for old, new in launch_of.items():
+        alone[new] = base[old].mean()
+        longer[new] = max(0.0, slowed[old].mean() - alone[new])
+    return alone, longer
+
+
+def _halved(plan: Plan, tables: set[str]) -> Plan:
+    """The plan with these tables cut into two column parts, which stay where they were."""
+    shards: list[Shard] = []
+    for s in plan.shards:
+        if s.table not in tables:
+            shards.append(s)
+            continue
+        middle = s.width // 2
+        shards += [replace(s, columns=(0, middle), kind=COLUMN_WISE),
+                   replace(s, columns=(middle, s.width), kind=COLUMN_WISE)]  # fmt: skip
+    return replace(plan, shards=tuple(shards))
+
+
+class _Curve:
+    """A kernel's time by its bytes, asked of the platform once for a ladder of sizes."""
+
+    def __init__(self, platform: Platform, family: str, dims: Sequence[str], dtype: str) -> None:
+        self.sizes = np.concatenate([[1.0], np.geomspace(256.0, 2.0**38, 145)])
+        kernels = [Kernel(family, tuple((d, float(s)) for d in dims), dtype) for s in self.sizes]
+        self.times = platform.kernels.estimate(kernels).time_us
+
+    def time_us(self, size: FloatArray) -> FloatArray:
+        return np.interp(size, self.sizes, self.times)
+
+
+def _reshaped(loads: Loads, shape: tuple[int, ...]) -> Loads:
+    """The same loads in another shape."""
+    return Loads(*(getattr(loads, name).reshape(shape) for name in Loads.__slots__))
+
+
+def _rows(loads: Loads, chosen: slice | IntArray) -> Loads:
+    return Loads(*(getattr(loads, name)[chosen] for name in Loads.__slots__))

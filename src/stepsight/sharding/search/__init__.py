@@ -1,0 +1,1 @@
+"""Search for the plan with the least simulated step time."""

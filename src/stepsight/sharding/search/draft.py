@@ -1,0 +1,202 @@
+"""A plan being worked on: parts on ranks, their summed costs, and what small changes would cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, Loads, PartCosts
+from stepsight.sharding.search.rules import Spread, holders
+from stepsight.tables.plan import COLUMN_WISE, TABLE_ROW_WISE, TABLE_WISE, Plan, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Two ranks exchange columns: ``leave`` and ``come`` are (table, width) at the first rank.
+
+    A move leaves one and brings none, a swap does both, a split leaves part of a width.
+    """
+
+    from_rank: int
+    to_rank: int
+    leave: tuple[int, int]
+    come: tuple[int, int] | None = None
+
+
+class Draft:
+    """Column widths of tables on ranks, tables spread over many ranks, and the sums of both."""
+
+    def __init__(self, costs: PartCosts) -> None:
+        self.costs = costs
+        self.widths: list[dict[int, int]] = [{} for _ in range(costs.ranks)]
+        self.spread: dict[int, Spread] = {}
+        columns = self._row(0, costs.tables[0].dim).shape[-1]
+        self.sums = np.zeros((len(costs.days), costs.ranks, columns))
+
+    @classmethod
+    def of(cls, costs: PartCosts, plan: Plan) -> Draft:
+        """The draft of a plan; row-wise tables are taken as spread evenly."""
+        draft = cls(costs)
+        for shard in plan.shards:
+            table = costs.index_of[shard.table]
+            if shard.kind in (TABLE_WISE, COLUMN_WISE):
+                draft.add(table, shard.rank, shard.width)
+            elif table not in draft.spread:
+                node = shard.rank // costs.ranks_per_node
+                draft.apply(Spread(table, shard.kind, node if shard.kind == TABLE_ROW_WISE else 0))
+        return draft
+
+    def copy(self) -> Draft:
+        twin = object.__new__(Draft)
+        twin.costs, twin.spread = self.costs, dict(self.spread)
+        twin.widths = [dict(held) for held in self.widths]
+        twin.sums = self.sums.copy()
+        return twin
+
+    def add(self, table: int, rank: int, width: int) -> None:
+        """Put columns on a rank (beside those of the same table that it holds)."""
+        held = self.widths[rank].get(table, 0)
+        self._set(table, rank, held + width)
+
+    def remove(self, table: int, rank: int, width: int) -> None:
+        self._set(table, rank, self.widths[rank][table] - width)
+
+    def apply(self, change: Move | Spread) -> None:
+        """Carry a change out."""
+        if isinstance(change, Move):
+            self._carry(change.leave, change.from_rank, change.to_rank)
+            if change.come:
+                self._carry(change.come, change.to_rank, change.from_rank)
+            return
+        for rank, held in enumerate(self.widths):
+            if change.table in held:
+                self.remove(change.table, rank, held[change.table])
+        before = self.spread.pop(change.table, None)
+        if before:
+            self.sums -= self.spread_sums(before)
+            np.maximum(self.sums, 0.0, out=self.sums)
+        if change.kind == TABLE_WISE:
+            self.add(change.table, change.node_or_rank, self.costs.tables[change.table].dim)
+        elif change.kind == COLUMN_WISE:
+            self._deal(change.table, change.node_or_rank)
+        else:
+            self.spread[change.table] = change
+            self.sums += self.spread_sums(change)
+
+    def loads(self) -> Loads:
+        """The loads of this one draft."""
+        return self.costs.times(self.sums[None])
+
+    def loads_after(self, changes: Sequence[Move]) -> Loads:
+        """The loads that each change would lead to."""
+        now = self.loads()
+        count = len(changes)
+        first = np.array([c.from_rank for c in changes])
+        second = np.array([c.to_rank for c in changes])
+        delta = np.stack([self._delta(c) for c in changes])
+        lost, won = (self._times_of(ranks, delta[:, :, side]) for side, ranks in enumerate((first, second)))
+        which = np.arange(count)
+
+        def after(name: str) -> FloatArray:
+            values = np.repeat(getattr(now, name), count, axis=0)
+            values[which, :, first] = getattr(lost, name)[..., 0]
+            values[which, :, second] = getattr(won, name)[..., 0]
+            return values
+
+        return Loads(*(after(name) for name in Loads.__slots__))
+
+    def loads_spread(self, changes: Sequence[Spread]) -> Loads:
+        """The loads after each table's spreading."""
+        sums = np.repeat(self.sums[None], len(changes), axis=0)
+        for k, change in enumerate(changes):
+            twin = self.copy()
+            twin.apply(change)
+            sums[k] = twin.sums
+        return self.costs.times(sums)
+
+    def plan(self, name: str) -> Plan:
+        """The plan: columns are dealt out in the order of ranks."""
+        dealt = dict.fromkeys(range(len(self.costs.tables)), 0)
+        shards: list[Shard] = []
+        for rank, held in enumerate(self.widths):
+            for table, width in held.items():
+                whole = self.costs.tables[table]
+                kind = TABLE_WISE if width == whole.dim else COLUMN_WISE
+                start = dealt[table]
+                dealt[table] = start + width
+                shards.append(Shard(whole.name, rank, (start, start + width), (0, whole.rows), kind))
+        for change in self.spread.values():
+            shards += self._spread_shards(change)
+        order = self.costs.index_of
+        return Plan(self.costs.ranks, tuple(sorted(shards, key=lambda s: (order[s.table], s.rank))), name)
+
+    def spread_sums(self, change: Spread) -> FloatArray:
+        """What a spread table adds to every rank, (days, ranks, columns)."""
+        added = np.zeros_like(self.sums)
+        table = self.costs.tables[change.table]
+        for rank, (start, stop) in holders(self.costs, change):
+            part = self.costs.part(change.table, table.dim, stop - start, change.kind)
+            added[:, rank] += self.costs.matrix_row(part)
+        return added
+
+    def _spread_shards(self, change: Spread) -> list[Shard]:
+        table = self.costs.tables[change.table]
+        return [
+            Shard(table.name, rank, (0, table.dim), rows, change.kind)
+            for rank, rows in holders(self.costs, change)
+        ]
+
+    def _deal(self, table: int, parts: int) -> None:
+        """Equal column parts on the ranks that have the fewest columns to send."""
+        dim = self.costs.tables[table].dim
+        edges = [round(i * dim / parts / 4) * 4 for i in range(parts)] + [dim]
+        ranks = np.argsort(self.sums[0, :, COLUMNS - EXTRAS], kind="stable")[:parts].tolist()
+        for rank, (start, stop) in zip(ranks, pairwise(edges), strict=True):
+            self.add(table, rank, stop - start)
+
+    def _set(self, table: int, rank: int, width: int) -> None:
+        held = self.widths[rank]
+        if table in held:
+            self.sums[:, rank] -= self._row(table, held[table])
+        if width:
+            held[table] = width
+            self.sums[:, rank] += self._row(table, width)
+        else:
+            held.pop(table, None)
+        np.maximum(self.sums[:, rank], 0.0, out=self.sums[:, rank])
+
+    def _carry(self, part: tuple[int, int], source: int, target: int) -> None:
+        self.remove(*_at(part, source))
+        self.add(*_at(part, target))
+
+    def _row(self, table: int, width: int) -> FloatArray:
+        return self.costs.column_part(table, width)
+
+    def _times_of(self, ranks: IntArray, added: FloatArray) -> Loads:
+        """Loads of one rank a change, (changes, days, 1); a difference of sums may round below zero."""
+        sums = self.sums[:, ranks].transpose(1, 0, 2) + added
+        return self.costs.times(np.maximum(sums, 0.0)[:, :, None])
+
+    def _delta(self, change: Move) -> FloatArray:
+        """What the change adds to its two ranks, (days, 2, columns)."""
+        delta = np.zeros((self.sums.shape[0], 2, self.sums.shape[2]))
+        moved = [(change.leave, change.from_rank, change.to_rank, 0)]
+        if change.come:
+            moved.append((change.come, change.to_rank, change.from_rank, 1))
+        for (table, width), source, target, side in moved:
+            had, have = self.widths[source][table], self.widths[target].get(table, 0)
+            delta[:, side] -= self._row(table, had)
+            if had > width:
+                delta[:, side] += self._row(table, had - width)
+            delta[:, 1 - side] += self._row(table, have + width)
+            if have:
+                delta[:, 1 - side] -= self._row(table, have)
+        return delta
+
+
+def _at(part: tuple[int, int], rank: int) -> tuple[int, int, int]:
+    return part[0], rank, part[1]

@@ -1,0 +1,258 @@
+"""Search for the plan with the least simulated step time.
+
+Greedy starts first, then the best of thousands of small changes at a time (moves, swaps,
+column splits, spreading a table over ranks), each priced by the whole step. Where nothing
+small helps any more, the plan is shaken and the search goes on. It can be stopped at any
+time, is the same for the same seed, and says how far it is from the least possible step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.sharding.pricing.bound import least_loads
+from stepsight.sharding.pricing.loads import Loads
+from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.search.draft import Draft, Move
+from stepsight.sharding.search.neighbours import changes, shaken, spreads
+from stepsight.sharding.search.rules import Rules, Spread
+from stepsight.sharding.search.starts import starts, table_weights
+from stepsight.tables.plan import TABLE_WISE, Plan
+
+OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
+    "mean": lambda us: np.asarray(us.mean(axis=-1)),
+    "worst": lambda us: np.asarray(us.max(axis=-1)),
+}
+"""How the step times of several days become one number."""
+EVENNESS = 0.01
+"""Share of the busiest ranks' load in the score: leads over plateaus of the step time."""
+CLOSE_ENOUGH = 1e-3
+"""A gap to the lower bound below which a search has nothing left to find."""
+WALKED = 96
+"""Of the small changes, those that look best by loads alone are priced by the whole step."""
+LOADS = ("forward_us", "backward_us", "columns")
+LEAST_EXPOSED = 0.02
+"""A load that does not show in the step now still counts a little: it may when others are gone."""
+STARTS = 3
+"""Greedy drafts that are each improved before the best is shaken."""
+SHAKES = 40
+"""Shakes without a better plan after which a search ends before its budget."""
+
+
+def usual_budget_s(tables: int, ranks: int) -> float:
+    """Seconds after which more search seldom buys much (docs/sharding.md)."""
+    return 0.1 + 0.004 * tables + 0.01 * ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a search stands."""
+
+    seconds: float
+    priced: int
+    step_us: float
+    bound_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best plan of a search: its step time, the lower bound, and what the search took."""
+
+    plan: Plan
+    step_us: float
+    bound_us: float
+    priced: int
+    seconds: float
+    fits: bool
+
+    @property
+    def gap(self) -> float:
+        """How much slower than the lower bound, as a fraction."""
+        return self.step_us / self.bound_us - 1
+
+
+def search(
+    pricer: PlanPricer, rules: Rules | None = None, *, budget_s: float | None = None, seed: int = 0,
+    objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+) -> Found:  # fmt: skip
+    """The best plan found within ``budget_s`` seconds, or earlier where shaking no longer helps.
+
+    ``also`` are plans to start from besides the greedy ones.
+    """
+    return _Search(pricer, rules or Rules(), budget_s, seed, objective, progress).run(also)
+
+
+def search_careful(
+    pricer: PlanPricer, rules: Rules, *, margin: float, budget_s: float | None = None, seed: int = 0,
+    objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+) -> Found:  # fmt: skip
+    """The simplest plan that no other is faster than by a share of ``margin``.
+
+    One of ``also`` before one that nobody uses, whole tables before cut ones: gains smaller than what
+    predictions are off against each other may not be there, and a search finds those first.
+    """
+    if budget_s is None:
+        budget_s = usual_budget_s(len(pricer.costs.tables), pricer.costs.ranks)
+
+    def best(kinds: Sequence[str]) -> Found:
+        return search(
+            pricer, replace(rules, kinds=tuple(kinds)), budget_s=budget_s / 2, seed=seed, objective=objective,
+            also=also, progress=progress,
+        )  # fmt: skip
+
+    whole, cut = best([TABLE_WISE]), best(rules.kinds)
+    found = replace(cut, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds)
+    limit_us, usual_us = cut.step_us / (1 - margin), np.inf
+    if also:
+        loads = pricer.costs.loads(also)
+        fits = (loads.memory_bytes <= rules.memory_bytes).all(axis=(1, 2))
+        step_us = np.where(fits, OBJECTIVES[objective](pricer.times(loads)), np.inf)
+        usual = int(np.argmin(step_us))
+        usual_us = float(step_us[usual])
+        if usual_us <= limit_us:
+            return replace(found, plan=also[usual], step_us=usual_us, fits=True)
+    if whole.fits and whole.step_us <= min(limit_us, usual_us * (1 - margin)):
+        return replace(found, plan=whole.plan, step_us=whole.step_us, fits=True)
+    return found
+
+
+class _Search:
+    def __init__(
+        self, pricer: PlanPricer, rules: Rules, budget_s: float | None, seed: int, objective: str,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:  # fmt: skip
+        self.pricer, self.rules, self.costs = pricer, rules, pricer.costs
+        self.reduce, self.progress = OBJECTIVES[objective], progress
+        self.rng = np.random.default_rng(seed)
+        self.began, self.priced = time.perf_counter(), 0
+        self.budget_s = (
+            usual_budget_s(len(self.costs.tables), self.costs.ranks) if budget_s is None else budget_s
+        )
+        self.exchange_us = self._exchange_us_per_column()
+        self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules)))[0])
+        self.best: Draft | None = None
+        self.best_us, self.best_score = float("inf"), float("inf")
+
+    def run(self, also: Sequence[Plan]) -> Found:
+        for start, score in self._starts(also):
+            if self._over(0):
+                break
+            self._keep(*self._descend(start, score))
+        idle = 0
+        while not self._over(idle):
+            other = shaken(self._best(), self.rules, self.rng)
+            better = self._keep(*self._descend(other, float(self._score(other.loads())[0])))
+            idle = 0 if better else idle + 1
+        best = self._best()
+        fits = bool((best.loads().memory_bytes <= self.rules.memory_bytes).all())
+        return Found(best.plan("search"), self.best_us, self.bound_us, self.priced, self._seconds(), fits)
+
+    def _starts(self, also: Sequence[Plan]) -> list[tuple[Draft, float]]:
+        """The most promising greedy drafts, best first."""
+        weights = table_weights(self.costs, self.exchange_us)
+        drafts = [*starts(self.costs, self.rules, weights), *(Draft.of(self.costs, plan) for plan in also)]
+        scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
+        order = np.argsort(scores, kind="stable")
+        self._keep(drafts[order[0]], float(scores[order[0]]))
+        return [(drafts[i].copy(), float(scores[i])) for i in order[:STARTS]]
+
+    def _descend(self, draft: Draft, score: float) -> tuple[Draft, float]:
+        """Take the best small change until none helps."""
+        while not self._over(0):
+            found: list[Move | Spread] = []
+            scores: list[FloatArray] = []
+            small = changes(draft, self.rules, self.exchange_us)
+            if small:
+                loads = draft.loads_after(small)
+                chosen = np.argsort(self._roughly(loads, self._exposed(draft)), kind="stable")[:WALKED]
+                found += [small[i] for i in chosen.tolist()]
+                scores.append(self._score(Loads(*(getattr(loads, n)[chosen] for n in Loads.__slots__))))
+            wide = spreads(draft, self.rules, self.exchange_us)
+            if wide:
+                found += wide
+                scores.append(self._score(draft.loads_spread(wide)))
+            if not found:
+                break
+            every = np.concatenate(scores)
+            best = int(np.argmin(every))
+            if not every[best] < score * (1 - 1e-6):
+                break
+            draft.apply(found[best])
+            score = float(every[best])
+            self._keep(draft, score)
+        return draft, score
+
+    def _keep(self, draft: Draft, score: float) -> bool:
+        if score >= self.best_score * (1 - 1e-6):
+            return False
+        self.best, self.best_score = draft.copy(), score
+        self.best_us = float(self.reduce(self.pricer.times(draft.loads()))[0])
+        if self.progress:
+            self.progress(Progress(self._seconds(), self.priced, self.best_us, self.bound_us))
+        return True
+
+    def _score(self, loads: Loads) -> FloatArray:
+        """Step time, a little evenness, and a high price on memory that is not there."""
+        self.priced += len(loads)
+        step = self.reduce(self.pricer.times(loads))
+        over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
+        share = over / self.rules.memory_bytes if np.isfinite(self.rules.memory_bytes) else 0.0
+        return np.asarray((step + EVENNESS * self._evenness(loads)) * (1 + 100 * share))
+
+    def _exposed(self, draft: Draft) -> tuple[float, ...]:
+        """How much of one more µs of each of the three loads shows in this draft's step."""
+        now = draft.loads()
+        longer = [replace(now, **{name: 1.05 * getattr(now, name)}) for name in LOADS]
+        together = Loads(*(np.concatenate([getattr(x, n) for x in (now, *longer)]) for n in Loads.__slots__))
+        step = self.reduce(self.pricer.times(together))
+        added = [max(0.05 * self.reduce(_soft_max(us))[0], 1e-9) for us in self._waits(now)]
+        return tuple(
+            float(np.clip((us - step[0]) / more, LEAST_EXPOSED, 1.0))
+            for us, more in zip(step[1:], added, strict=True)
+        )
+
+    def _roughly(self, loads: Loads, exposed: tuple[float, ...]) -> FloatArray:
+        """An order of merit without a walk: the busiest ranks' loads, and memory that is not there."""
+        over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
+        return np.asarray(self._evenness(loads, exposed) * (1 + over))
+
+    def _evenness(self, loads: Loads, exposed: tuple[float, ...] = (1.0, 1.0, 1.0)) -> FloatArray:
+        """What the step waits for: the busiest rank of each of the three loads, the next ones too."""
+        waits = [weight * _soft_max(us) for weight, us in zip(exposed, self._waits(loads), strict=True)]
+        return self.reduce(np.sum(waits, axis=0))
+
+    def _waits(self, loads: Loads) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return loads.forward_us, loads.backward_us, 2 * self.exchange_us * loads.columns
+
+    def _exchange_us_per_column(self) -> float:
+        """What one more pooled column on a rank adds to an even exchange."""
+        costs = self.costs
+        even = costs.times(costs.matrix[: len(costs.tables)].sum(axis=0)[None, :, None] / costs.ranks)
+        loads = Loads(*(np.repeat(getattr(even, name), costs.ranks, axis=-1) for name in Loads.__slots__))
+        return self.pricer.exchange_us_per_column(loads)
+
+    def _best(self) -> Draft:
+        if self.best is None:
+            raise RuntimeError("no plan has been priced yet")
+        return self.best
+
+    def _over(self, idle: int) -> bool:
+        if self._seconds() >= self.budget_s:
+            return True
+        if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH):
+            return True
+        return self.costs.ranks == 1 or idle >= SHAKES
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.began
+
+
+def _soft_max(load: FloatArray) -> FloatArray:
+    """Nearly the busiest rank's load, but the next ones count too."""
+    top = np.maximum(load.max(axis=-1, keepdims=True), 1e-12)
+    return np.asarray(top[..., 0] * ((load / top) ** 8).mean(axis=-1) ** (1 / 8))

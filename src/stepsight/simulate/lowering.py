@@ -1,0 +1,214 @@
+"""Rank programs lowered to tapes: what the engine walks.
+
+A tape is the structure of a program with every name resolved: which host marks lie
+between which joins, which launches go to which stream. Between two joins nothing but
+running sums and running maxima happens, so such a stretch is one vectorised step for all
+ranks and all configurations, however many kernels it holds. Programs that differ only in
+sizes share a tape; the ranks on one tape form a `Lane`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepsight.errors import StepsightError
+from stepsight.estimate import IntArray
+from stepsight.program.job import HOST, Collective, Job, Kernel, Op, RankProgram
+
+HOST_CLOCK = -1
+"""Stands for the host where a stream's number is expected."""
+LONGEST_STRETCH = 4096
+"""Marks in one stretch at most, which bounds the engine's working memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Host marks ``lo`` to ``hi`` without any join; ``launches`` by stream, in order."""
+
+    lo: int
+    hi: int
+    launches: tuple[tuple[int, IntArray], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """``waiter`` waits for a launch (``on_launch`` ≥ 0) or for all of ``on_stream`` so far."""
+
+    waiter: int
+    on_launch: int
+    on_stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The ranks of a group meet in the ``ordinal``-th collective that this rank calls on it."""
+
+    launch: int
+    stream: int
+    group: str
+    ordinal: int
+    after: tuple[int, ...]
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredProgram:
+    """Instructions, and for every launch its stream, host mark and operator."""
+
+    instructions: tuple[Stretch | Join | Meeting, ...]
+    streams: tuple[str, ...]
+    launch_stream: IntArray
+    launch_mark: IntArray
+    launch_op: IntArray
+    op_start_mark: IntArray
+    op_end_mark: IntArray
+    awaited: frozenset[int]
+    marks: int
+
+    @property
+    def launches(self) -> int:
+        return len(self.launch_stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The ranks that walk one tape, and which of the job's programs each runs."""
+
+    tape: LoweredProgram
+    ranks: IntArray
+    program_of_rank: IntArray
+
+
+def lanes(job: Job, *, synchronous: bool) -> tuple[Lane, ...]:
+    """The job's ranks, gathered by the structure of their programs."""
+    by_structure: dict[Any, list[int]] = {}
+    for index, program in enumerate(job.programs):
+        by_structure.setdefault(_structure(program), []).append(index)
+    programs = np.array(job.program_of_rank)
+    result = []
+    for members in by_structure.values():
+        ranks = np.flatnonzero(np.isin(programs, members))
+        if len(ranks):
+            result.append(Lane(_lower(job.programs[members[0]], synchronous), ranks, programs[ranks]))
+    return tuple(sorted(result, key=lambda lane: int(lane.ranks[0])))
+
+
+def launches_of(op: Op) -> tuple[Kernel | Collective, ...]:
+    """What an operator launches, in order: its kernels, then its collective."""
+    return (*op.kernels, op.collective) if op.collective else op.kernels
+
+
+def _structure(program: RankProgram) -> Any:
+    def of(op: Op) -> Any:
+        c = op.collective
+        streams = tuple(k.stream for k in op.kernels)
+        return streams, op.waits, op.blocks_host, (c.kind, c.group, c.stream, c.after) if c else None
+
+    return tuple(of(op) for op in program.ops)
+
+
+def _lower(program: RankProgram, synchronous: bool) -> LoweredProgram:
+    carriers = {op.collective.stream for op in program.ops if op.collective}
+    lowering = _Lowering(synchronous, carriers)
+    for index, op in enumerate(program.ops):
+        lowering.add(index, op)
+    return lowering.tape()
+
+
+class _Lowering:
+    """Walks a program once, closing a stretch at every join."""
+
+    def __init__(self, synchronous: bool, carriers: set[str]) -> None:
+        self.synchronous, self.carriers = synchronous, carriers
+        self.instructions: list[Stretch | Join | Meeting] = []
+        self.streams: dict[str, int] = {}
+        self.launch_stream: list[int] = []
+        self.launch_mark: list[int] = []
+        self.launch_op: list[int] = []
+        self.op_start: list[int] = []
+        self.op_end: list[int] = []
+        self.last_launch: dict[int, int] = {}
+        self.awaited: set[int] = set()
+        self.ordinals: dict[str, int] = {}
+        self.marks = 0
+        self.open_mark = 0
+        self.open_launches: list[int] = []
+
+    def add(self, index: int, op: Op) -> None:
+        self.op_start.append(self._mark())
+        for wait in op.waits:
+            self._wait(wait.waiter, wait.on, index)
+        for item in launches_of(op):
+            launch = self._launch(index, item)
+            if isinstance(item, Collective):
+                self._meet(launch, item)
+            else:
+                self.open_launches.append(launch)
+        if op.blocks_host and index in self.last_launch and not self.synchronous:
+            self._wait(HOST, index, index + 1)
+        self.op_end.append(self._mark())
+        if self.marks - self.open_mark >= LONGEST_STRETCH:
+            self._close()
+
+    def tape(self) -> LoweredProgram:
+        self._close()
+        return LoweredProgram(
+            tuple(self.instructions), tuple(self.streams),
+            np.array(self.launch_stream, dtype=np.int64), np.array(self.launch_mark, dtype=np.int64),
+            np.array(self.launch_op, dtype=np.int64), np.array(self.op_start, dtype=np.int64),
+            np.array(self.op_end, dtype=np.int64), frozenset(self.awaited), self.marks,
+        )  # fmt: skip
+
+    def _mark(self) -> int:
+        self.marks += 1
+        return self.marks - 1
+
+    def _stream(self, name: str) -> int:
+        return self.streams.setdefault(name, len(self.streams))
+
+    def _launch(self, op: int, item: Kernel | Collective) -> int:
+        launch = len(self.launch_stream)
+        self.launch_stream.append(self._stream(item.stream))
+        self.launch_mark.append(self._mark())
+        self.launch_op.append(op)
+        self.last_launch[op] = launch
+        return launch
+
+    def _close(self) -> None:
+        if self.marks == self.open_mark:
+            return
+        by_stream: dict[int, list[int]] = {}
+        for launch in self.open_launches:
+            by_stream.setdefault(self.launch_stream[launch], []).append(launch)
+        launches = tuple((s, np.array(ls, dtype=np.int64)) for s, ls in by_stream.items())
+        self.instructions.append(Stretch(self.open_mark, self.marks, launches))
+        self.open_mark, self.open_launches = self.marks, []
+
+    def _wait(self, waiter: str, on: int | str, here: int) -> None:
+        # A synchronous device has no compute stream of its own: whoever waits there is the host.
+        by_host = waiter == HOST or (self.synchronous and waiter not in self.carriers)
+        number = HOST_CLOCK if by_host else self._stream(waiter)
+        if isinstance(on, str):
+            self._close()
+            if on == HOST:
+                raise StepsightError(f"op {here} waits for the host, which every launch does anyway")
+            self.instructions.append(Join(number, -1, self._stream(on)))
+            return
+        if not 0 <= on < here:
+            raise StepsightError(f"op {here} waits for op {on}, which does not come before it")
+        launch = self.last_launch.get(on)
+        if launch is not None:
+            self._close()
+            self.awaited.add(launch)
+            self.instructions.append(Join(number, launch, -1))
+
+    def _meet(self, launch: int, collective: Collective) -> None:
+        self._close()
+        ordinal = self.ordinals.get(collective.group, 0)
+        self.ordinals[collective.group] = ordinal + 1
+        after = tuple(self._stream(s) for s in collective.after)
+        stream = self.launch_stream[launch]
+        self.instructions.append(Meeting(launch, stream, collective.group, ordinal, after, collective.kind))

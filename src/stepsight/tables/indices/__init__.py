@@ -1,0 +1,1 @@
+"""Which rows a batch asks for: distributions, index files, reuse."""

@@ -1,0 +1,195 @@
+"""Index files: the lookups of real batches, table by table, as a stream that is never loaded whole.
+
+Formats: ``.npz``/``.pt`` with ``indices``, ``offsets`` and ``lengths`` (tables × batch; a tuple
+in that order, as in dlrm_datasets), ``.npy`` (one table's indices, or samples × tables), and
+Criteo-style text (tab- or comma-separated, hexadecimal or decimal columns, one lookup each).
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.tables.indices.arrays_on_disk import AnyArray, arrays_in
+from stepsight.tables.indices.reuse import exact_stats, mean_stats, stats_of_draws
+from stepsight.tables.indices.stats import IndexStats
+
+CHUNK = 1 << 21
+"""Lookups read at once."""
+BATCHES_SAMPLED = 8
+"""A batch's statistics are the mean over so many stretches of the file."""
+_LINES = 1 << 16
+"""Lines of text read at once."""
+_CRITEO_COLUMNS, _CRITEO_DENSE = 40, 14
+"""Criteo's click logs: a label, 13 counts, 26 categories."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableStream:
+    """The lookups of one table in time order, and the size of every bag (empty: all of one lookup)."""
+
+    indices: AnyArray
+    lengths: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @property
+    def lookups(self) -> int:
+        return len(self.indices)
+
+    @property
+    def bags(self) -> int:
+        return len(self.lengths) or self.lookups
+
+    @property
+    def pooling(self) -> float:
+        return self.lookups / max(self.bags, 1)
+
+    def pooling_quantiles(self, at: tuple[float, ...] = (0.0, 0.5, 0.95, 1.0)) -> FloatArray:
+        """Quantiles of the pooling factor over bags."""
+        return np.quantile(self.lengths if len(self.lengths) else np.ones(1), at)
+
+    def first_bags(self, bags: int) -> TableStream:
+        """The same table for the first so many bags only."""
+        if not len(self.lengths):
+            return TableStream(self.indices[:bags])
+        lengths = self.lengths[:bags]
+        return TableStream(self.indices[: int(lengths.sum())], lengths)
+
+    def window(self, first: int, count: int) -> IntArray:
+        return np.asarray(self.indices[first : first + count], dtype=np.int64)
+
+    def chunks(self, first: int = 0, count: int | None = None) -> Iterator[IntArray]:
+        """The lookups from ``first`` on, a few million at a time."""
+        end = self.lookups if count is None else min(self.lookups, first + count)
+        for start in range(first, end, CHUNK):
+            yield self.window(start, min(CHUNK, end - start))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexFile:
+    """An index file: one stream per table."""
+
+    path: str
+    tables: tuple[TableStream, ...]
+
+    def table(self, number: int) -> TableStream:
+        if not 0 <= number < len(self.tables):
+            raise InputError(self.path, f"no table {number}", f"it has {len(self.tables)}, numbered from 0")
+        return self.tables[number]
+
+
+@lru_cache(maxsize=16)
+def open_index_file(path: str) -> IndexFile:
+    """Open an index file; only its small parts (bag sizes) are read now."""
+    name = path.removesuffix(".gz")
+    if name.endswith((".csv", ".tsv", ".txt")):
+        return IndexFile(path, _text_tables(Path(path)))
+    if not name.endswith((".npz", ".npy", ".pt", ".pth")):
+        raise InputError(path, "not a known kind of index file", "give .npz, .npy, .pt, .csv, .tsv or .txt")
+    arrays = arrays_in(path)
+    named = {
+        key: arrays[str(i)] for i, key in enumerate(("indices", "offsets", "lengths")) if str(i) in arrays
+    }
+    return IndexFile(path, _tables(path, {**arrays, **named}))
+
+
+def batch_stats(path: str, table: int, rows: int, lookups: float) -> IndexStats:
+    """Statistics of a batch of so many lookups, taken from an index file."""
+    stream = open_index_file(path).table(table)
+    wanted = max(1, round(lookups))
+    if stream.lookups == 0:
+        raise InputError(path, f"table {table} has no lookups", "choose another table")
+    if wanted > stream.lookups:
+        return stats_of_draws(rows, lookups, stream.chunks, stream.lookups)
+    samples = min(BATCHES_SAMPLED, stream.lookups // wanted)
+    starts = np.linspace(0, stream.lookups - wanted, samples).astype(np.int64)
+    return mean_stats(
+        [exact_stats(partial(stream.chunks, int(first), wanted), wanted, rows) for first in starts]
+    )
+
+
+def _tables(path: str, arrays: dict[str, AnyArray]) -> tuple[TableStream, ...]:
+    if "indices" not in arrays:
+        raise InputError(path, f"has no array 'indices' (only {', '.join(arrays) or 'none'})", "name it so")
+    indices = arrays["indices"]
+    if not np.issubdtype(indices.dtype, np.integer):
+        raise InputError(path, f"'indices' is {indices.dtype}, not an integer array", "save row numbers")
+    if indices.ndim == 2:
+        return tuple(TableStream(indices[:, i]) for i in range(indices.shape[1]))
+    lengths = arrays.get("lengths")
+    if lengths is None and "offsets" in arrays:
+        offsets = np.asarray(arrays["offsets"], dtype=np.int64)
+        if len(offsets) and offsets[-1] != len(indices):
+            offsets = np.append(offsets, len(indices))
+        lengths = np.diff(offsets)[None, :]
+    if lengths is None:
+        return (TableStream(indices.reshape(-1)),)
+    sizes = np.atleast_2d(np.asarray(lengths, dtype=np.int64))
+    ends = np.cumsum(sizes.sum(axis=1))
+    if int(ends[-1]) != len(indices):
+        raise InputError(
+            path, f"the bags hold {int(ends[-1])} lookups but 'indices' {len(indices)}", "check 'lengths'"
+        )
+    starts = np.concatenate([[0], ends[:-1]])
+    return tuple(
+        TableStream(indices[a:b], size) for a, b, size in zip(starts, ends, sizes, strict=True)
+    )  # fmt: skip
+
+
+def _open_text(path: Path) -> IO[str]:
+    if not path.is_file():
+        raise InputError(str(path), "no such index file", "check the path")
+    if path.suffix == ".gz":
+        return io.TextIOWrapper(gzip.open(path, "rb"), newline="")
+    return path.open(newline="")
+
+
+def _text_tables(path: Path) -> tuple[TableStream, ...]:
+    with _open_text(path) as file:
+        first = file.readline()
+        delimiter = "\t" if "\t" in first else ","
+        columns = first.rstrip("\r\n").split(delimiter)
+        skip = _CRITEO_DENSE if len(columns) == _CRITEO_COLUMNS else 0
+        if not _is_header(columns):
+            file.seek(0)
+        parts: list[list[IntArray]] = [[] for _ in columns[skip:]]
+        rows = csv.reader(file, delimiter=delimiter)
+        line = 1
+        while lines := list(islice(rows, _LINES)):
+            where = f"{path}, lines {line}–{line + len(lines) - 1}"
+            for i, column in enumerate(list(zip(*lines, strict=False))[skip:]):
+                parts[i].append(_labels(column, f"{where}, column {skip + i + 1}"))
+            line += len(lines)
+    return tuple(TableStream(np.concatenate([np.zeros(0, dtype=np.int64), *p])) for p in parts)
+
+
+def _is_header(columns: list[str]) -> bool:
+    return any(c.strip() and not _is_number(c) for c in columns)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        int(text, 16)
+    except ValueError:
+        return False
+    return True
+
+
+def _labels(column: tuple[str, ...], where: str) -> IntArray:
+    """Row labels of a text column; an empty cell is a label of its own."""
+    try:
+        return np.array([int(cell, 16) if cell else -1 for cell in column], dtype=np.int64)
+    except ValueError as error:
+        raise InputError(
+            where, f"not a row number ({error})", "give decimal or hexadecimal integers"
+        ) from None

@@ -1,0 +1,61 @@
+"""What an embedding kernel is asked to do: which tables, how many lookups, which rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stepsight.tables.indices.distributions import IndexDistribution
+
+EMBEDDING_BAG, FBGEMM = "embedding_bag", "fbgemm"
+"""Operators of a CPU: one torch call per table, or FBGEMM's table-batched one for all of them."""
+FBGEMM_OPTIMIZERS = {
+    "sgd": "EXACT_SGD",
+    "adagrad": "EXACT_ADAGRAD",
+    "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD",
+}
+"""Fused updates that FBGEMM has for a CPU (release 1.8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLookup:
+    """One table (or one column slice of one) in one lookup.
+
+    ``batch`` bags of ``pooling`` lookups on average; ``indices`` says which rows they hit.
+    """
+
+    rows: int
+    dim: int
+    batch: int
+    pooling: float
+    indices: IndexDistribution
+    dtype: str = "fp32"
+    weighted: bool = False
+
+    @property
+    def lookups(self) -> float:
+        return self.batch * self.pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A fused lookup over many tables; ``optimizer`` is the fused update of its backward.
+
+    ``optimizer``: none, sgd, adagrad, rowwise_adagrad, adam. ``fused`` is False for one
+    ``nn.EmbeddingBag`` call per table. The order of the tables means nothing.
+    ``sorted_update``: the backward sorts the indices and touches each distinct row once
+    (FBGEMM, nn.EmbeddingBag); without it every lookup reads and writes its row as it comes
+    (the table-batched kernels of 2020). ``replayed``: the same batch has just gone through
+    the caches, as in a micro-benchmark; in a training step they start cold. ``part``: the
+    share of the whole that one kernel does, where a trace shows a backward as many.
+    ``operator``: what looks up on a CPU; empty for the one that its platform was calibrated with.
+    """
+
+    tables: tuple[TableLookup, ...]
+    optimizer: str = "sgd"
+    fused: bool = True
+    sorted_update: bool = True
+    replayed: bool = False
+    part: float = 1.0
+    operator: str = ""

@@ -1,0 +1,102 @@
+"""Rules of thumb that place whole tables: what people use, and what the search must beat.
+
+The seven sharders of METHOD §7. A greedy sharder takes the tables from the costliest down
+and gives each to the rank with the least cost so far; they differ in what they call cost.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.tables.plan import Plan
+from stepsight.tables.table import Table, check_tables
+
+Sharder = Callable[[Sequence[Table], int], Plan]
+
+
+def round_robin(tables: Sequence[Table], ranks: int) -> Plan:
+    """Table i goes to rank i mod n."""
+    _check(tables, ranks)
+    return Plan.table_wise(tables, [i % ranks for i in range(len(tables))], ranks, "round_robin")
+
+
+def chunks(tables: Sequence[Table], ranks: int) -> Plan:
+    """Consecutive runs of equally many tables."""
+    _check(tables, ranks)
+    return Plan.table_wise(tables, [i * ranks // len(tables) for i in range(len(tables))], ranks, "chunks")
+
+
+def random(tables: Sequence[Table], ranks: int, seed: int = 0) -> Plan:
+    """Each table on a rank drawn at random, the same one for the same seed."""
+    _check(tables, ranks)
+    drawn = np.random.default_rng(seed).integers(0, ranks, len(tables))
+    return Plan.table_wise(tables, drawn.tolist(), ranks, "random")
+
+
+def size_cost(table: Table) -> float:
+    """E·D: the weights."""
+    return table.rows * table.dim
+
+
+def lookup_cost(table: Table) -> float:
+    """D·L: the values read per sample."""
+    return table.dim * table.lookups
+
+
+def norm_lookup_cost(table: Table) -> float:
+    """D·L/E: the values read per sample, normalised by the rows that they spread over."""
+    return table.dim * table.lookups / table.rows
+
+
+def size_lookup_cost(table: Table) -> float:
+    """D·L·log10 E: reads, dearer in a larger table, which the caches hold less of."""
+    return table.dim * table.lookups * math.log10(max(table.rows, 10))
+
+
+def greedy(tables: Sequence[Table], ranks: int, cost: Callable[[Table], float], name: str) -> Plan:
+    """From the costliest table down, each to the rank with the least cost so far.
+
+    Equal ranks are told apart by how many tables they hold, so that tables without any
+    cost spread out too.
+    """
+    _check(tables, ranks)
+    costs = [cost(table) for table in tables]
+    heap: list[tuple[float, int, int]] = [(0.0, 0, rank) for rank in range(ranks)]
+    rank_of = [0] * len(tables)
+    for i in sorted(range(len(tables)), key=lambda i: (-costs[i], i)):
+        load, held, rank = heapq.heappop(heap)
+        rank_of[i] = rank
+        heapq.heappush(heap, (load + costs[i], held + 1, rank))
+    return Plan.table_wise(tables, rank_of, ranks, name)
+
+
+def _greedy_by(name: str, cost: Callable[[Table], float]) -> Sharder:
+    def sharder(tables: Sequence[Table], ranks: int) -> Plan:
+        return greedy(tables, ranks, cost, name)
+
+    sharder.__name__ = name
+    sharder.__doc__ = f"Greedy by {cost.__doc__}"
+    return sharder
+
+
+SHARDERS: dict[str, Sharder] = {
+    "round_robin": round_robin,
+    "chunks": chunks,
+    "random": random,
+    "size_greedy": _greedy_by("size_greedy", size_cost),
+    "lookup_greedy": _greedy_by("lookup_greedy", lookup_cost),
+    "norm_lookup_greedy": _greedy_by("norm_lookup_greedy", norm_lookup_cost),
+    "size_lookup_greedy": _greedy_by("size_lookup_greedy", size_lookup_cost),
+}
+"""The sharders by name."""
+
+
+def _check(tables: Sequence[Table], ranks: int) -> None:
+    check_tables(tables)
+    if ranks < 1:
+        raise InputError("ranks", f"is {ranks}", "a plan needs at least one rank")

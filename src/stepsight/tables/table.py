@@ -1,0 +1,91 @@
+"""Embedding tables as a sharding plan sees them: how big, how often asked, by which indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.errors import InputError
+from stepsight.tables.indices.distributions import IndexDistribution
+
+UNIFORM = IndexDistribution.uniform()
+
+OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
+    "none": (0.0, 0.0),
+    "sgd": (0.0, 0.0),
+    "adagrad": (1.0, 0.0),
+    "rowwise_adagrad": (0.0, 1.0),
+    "adam": (2.0, 0.0),
+    "adamw": (2.0, 0.0),
+}
+"""What an optimizer keeps: fp32 values per weight, and fp32 values per row (their definitions)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One embedding table with pooled lookups.
+
+    ``pooling`` is the mean number of lookups per sample and feature; ``features`` is how many
+    sparse features share the table, each with its own pooled output. ``indices`` says which
+    rows the lookups hit.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    pooling: float
+    indices: IndexDistribution = UNIFORM
+    dtype: str = "fp32"
+    features: int = 1
+
+    def __post_init__(self) -> None:
+        where = f"table {self.name!r}"
+        if self.rows < 1:
+            raise InputError(where, f"rows is {self.rows}", "a table has at least one row")
+        if self.dim < 1:
+            raise InputError(where, f"dim is {self.dim}", "a table has at least one column")
+        if not 0 <= self.pooling < float("inf"):
+            raise InputError(
+                where, f"pooling is {self.pooling}", "give the mean lookups per sample, 0 or more"
+            )
+        if self.features < 1:
+            raise InputError(where, f"features is {self.features}", "at least one feature uses a table")
+        dtype_bytes(self.dtype)
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.rows * self.dim * dtype_bytes(self.dtype)
+
+    @property
+    def lookups(self) -> float:
+        """Rows read per sample."""
+        return self.pooling * self.features
+
+    @property
+    def output_columns(self) -> int:
+        """Pooled output values per sample."""
+        return self.dim * self.features
+
+    def state_bytes(self, optimizer: str, rows: int | None = None, columns: int | None = None) -> float:
+        """Optimizer state of the table, or of a part of it."""
+        try:
+            per_weight, per_row = OPTIMIZER_STATE[optimizer]
+        except KeyError:
+            raise InputError(
+                "optimizer", f"unknown optimizer {optimizer!r}", f"one of {', '.join(OPTIMIZER_STATE)}"
+            ) from None
+        part_rows = self.rows if rows is None else rows
+        part_columns = self.dim if columns is None else columns
+        return 4.0 * part_rows * (per_weight * part_columns + per_row)
+
+
+def check_tables(tables: Sequence[Table], where: str = "tables") -> None:
+    """Names must tell tables apart: a plan refers to them by name."""
+    if not tables:
+        raise InputError(where, "there is no embedding table", "give at least one [[tables]] entry")
+    seen: set[str] = set()
+    for table in tables:
+        if table.name in seen:
+            raise InputError(where, f"two tables are named {table.name!r}", "give each its own name")
+        seen.add(table.name)

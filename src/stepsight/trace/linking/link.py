@@ -1,0 +1,224 @@
+"""Linking one rank's trace: operator ↔ launch call ↔ kernel, and the tree of operators.
+
+Kernels name their launch call by ``correlation``; the call lies inside an operator on its
+thread. Where a trace (2024 on) holds a kernel but not its call, the operator is found by
+``External id``.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from stepsight.overheads.operators import op_class
+from stepsight.trace.linking.hidden_waits import hidden_waits
+from stepsight.trace.linking.launches import NO_OP, Launch
+from stepsight.trace.reading.events import Event
+from stepsight.trace.reading.kineto import KinetoTrace
+
+_CLOCK_DRIFT_US = 12.0
+"""How far the runtime's clock was seen to run behind the operators' (TorchRec traces, 2023)."""
+_SHORTEST_LAUNCH_US = 5.0
+"""From the start of a launch call to its kernel on an idle stream, at least (V100 traces)."""
+_ENGINE_SUM_US = 60.0
+"""The autograd engine's gradient addition follows its node within this (torch 1.8 traces)."""
+
+_SYNC = re.compile(
+    r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"
+)
+_STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")
+_RECORD = re.compile(r"^(cuda|hip|cu)EventRecord")
+_NCCL = re.compile(r"^(nccl|rccl|.*ncclDevKernel|.*ncclKernel|.*rcclGenericKernel)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class LinkedTrace:
+    """A rank's trace with every kernel joined to its call and operator.
+
+    ``ops`` holds operators (and the ``nccl:`` ranges) in time order, ``parent`` the index of
+    the operator around each, `NO_OP` for a top-level one. ``syncs``, ``stream_waits`` and
+    ``records`` are the runtime calls that order host, streams and events.
+    ``orphans`` are kernels whose launch lies outside the trace.
+    """
+
+    trace: KinetoTrace
+    ops: list[Event]
+    parent: list[int]
+    spans: dict[int | str, tuple[list[float], list[int]]]
+    launches: list[Launch] = field(default_factory=list)
+    orphans: list[Event] = field(default_factory=list)
+    syncs: list[Event] = field(default_factory=list)
+    stream_waits: list[Event] = field(default_factory=list)
+    records: list[Event] = field(default_factory=list)
+    hidden_waits: dict[int, Launch] = field(default_factory=dict)
+    """Host waits that no call shows, by ``id`` of the call made up for them in ``syncs``."""
+    by_external_id: int = 0
+    clock_shift_us: float = 0.0
+    """By how much the GPU's clock ran early; its events have been moved."""
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What other modules work out once for the whole trace, by their own keys."""
+    _children: dict[int, list[int]] = field(default_factory=dict)
+    _places: dict[int, tuple[list[Launch], int]] = field(default_factory=dict)
+
+    @property
+    def link_rate(self) -> float:
+        """Share of the kernels with a launch call in the trace that found their operator."""
+        kernels = sum(len(x.gpu) for x in self.launches)
+        found = sum(len(x.gpu) for x in self.launches if x.op != NO_OP)
+        return found / kernels if kernels else 1.0
+
+    def children(self, op: int) -> list[int]:
+        """The operators directly inside one, in time order; of `NO_OP`, the top-level ones."""
+        if not self._children:
+            for i, p in enumerate(self.parent):
+                self._children.setdefault(p, []).append(i)
+        return self._children.get(op, [])
+
+    def before(self, launch: Launch, count: int) -> list[Launch]:
+        """The launches just before one on its stream, nearest first."""
+        row, at = self._place(launch)
+        return row[max(0, at - count) : at][::-1]
+
+    def after(self, launch: Launch, count: int) -> list[Launch]:
+        """The launches just behind one on its stream, nearest first."""
+        row, at = self._place(launch)
+        return row[at + 1 : at + 1 + count]
+
+    def _place(self, launch: Launch) -> tuple[list[Launch], int]:
+        if not self._places:
+            rows: dict[int | str, list[Launch]] = defaultdict(list)
+            for one in self.launches:
+                row = rows[one.gpu[0].args.stream]
+                self._places[id(one)] = (row, len(row))
+                row.append(one)
+        return self._places.get(id(launch), ([launch], 0))
+
+    def enclosing(self, call: Event) -> int:
+        """The innermost operator around a call on its thread."""
+        if call.tid not in self.spans:
+            return NO_OP
+        starts, indices = self.spans[call.tid]
+        at = bisect_right(starts, call.ts) - 1
+        op = indices[at] if at >= 0 else NO_OP
+        while op != NO_OP and self.ops[op].end < call.ts:
+            op = self.parent[op]
+        return op
+
+    def chain(self, op: int) -> Iterable[Event]:
+        """The operator and everything around it, innermost first."""
+        while op != NO_OP:
+            yield self.ops[op]
+            op = self.parent[op]
+
+
+def is_collective_kernel(event: Event) -> bool:
+    """Whether a GPU event is a NCCL or RCCL kernel."""
+    return _names_collective(event.name)
+
+
+@lru_cache(maxsize=4096)
+def _names_collective(kernel: str) -> bool:
+    return bool(_NCCL.match(kernel)) and "memcpy" not in kernel.lower()
+
+
+def link(trace: KinetoTrace) -> LinkedTrace:
+    """Join the events of one rank."""
+    nccl_ranges = [a for a in trace.annotations if a.name.startswith(("nccl:", "gloo:"))]
+    ops = sorted([*trace.host_ops, *nccl_ranges], key=lambda e: (e.ts, -e.dur))
+    parent, spans = _tree(ops)
+    gpu_of: dict[int, list[Event]] = defaultdict(list)
+    for event in trace.gpu:
+        gpu_of[event.args.correlation].append(event)
+    joined = LinkedTrace(trace, ops, parent, spans)
+    for call in trace.runtime:
+        if _SYNC.match(call.name):
+            joined.syncs.append(call)
+        elif _STREAM_WAIT.match(call.name):
+            joined.stream_waits.append(call)
+        elif _RECORD.match(call.name):
+            joined.records.append(call)
+        work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
+        if work:
+            joined.launches.append(Launch(call, work, joined.enclosing(call)))
+    _align_gpu_clock(joined)
+    joined.orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
+    _link_by_external_id(joined)
+    for call, launch in hidden_waits(joined.launches, joined.orphans, trace.runtime, ops):
+        joined.syncs.append(call)
+        if launch is not None:
+            joined.hidden_waits[id(call)] = launch
+    return joined
+
+
+def _align_gpu_clock(joined: LinkedTrace) -> None:
+    """Shift the GPU's events where their clock runs early: no kernel begins before its launch."""
+    if not joined.launches:
+        return
+    lead = max(x.call.ts - x.gpu[0].ts for x in joined.launches) + _SHORTEST_LAUNCH_US
+    if lead <= _SHORTEST_LAUNCH_US:
+        return
+    joined.clock_shift_us = lead
+    for event in joined.trace.gpu:
+        event.ts += lead
+
+
+def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float], list[int]]]]:
+    """Each operator's parent, and per thread the start times and indices for looking up."""
+    parent = [NO_OP] * len(ops)
+    stacks: dict[int | str, list[int]] = defaultdict(list)
+    spans: dict[int | str, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
+    for i, op in enumerate(ops):
+        stack = stacks[op.tid]
+        end = op.ts + op.dur
+        # Timestamps of old traces are whole µs, so a child may seem to outlive its parent by one.
+        while stack and (ops[stack[-1]].end <= op.ts or ops[stack[-1]].end < end - 1.5):
+            stack.pop()
+        if stack:
+            parent[i] = stack[-1]
+        stack.append(i)
+        starts, indices = spans[op.tid]
+        starts.append(op.ts)
+        indices.append(i)
+    return parent, spans
+
+
+def _link_by_external_id(joined: LinkedTrace) -> None:
+    """Operators for calls that lie in none by time (another thread's launch, a missing range)."""
+    by_id = {op.args.external_id: i for i, op in enumerate(joined.ops) if op.args.external_id >= 0}
+    for launch in joined.launches:
+        if launch.op != NO_OP:
+            continue
+        external = launch.call.args.external_id
+        # Older traces repeat the correlation here; it then names no operator.
+        if external >= 0 and external != launch.call.args.correlation and external in by_id:
+            launch.op = by_id[external]
+            joined.by_external_id += 1
+        else:
+            launch.op = _just_before(joined, launch.call)
+
+
+def _just_before(joined: LinkedTrace, call: Event) -> int:
+    """The operator that ended just before a call outside any operator.
+
+    The runtime's clock runs a few µs beside the operators' in some traces. On the autograd
+    thread, the engine adds gradients up after a node returns, outside its range.
+    """
+    if call.tid not in joined.spans:
+        return NO_OP
+    starts, indices = joined.spans[call.tid]
+    at = bisect_right(starts, call.ts) - 1
+    if at < 0:
+        return NO_OP
+    op = indices[at]
+    top = op
+    while joined.parent[top] != NO_OP:
+        top = joined.parent[top]
+    backward = op_class(joined.ops[top].name) == "backward"
+    near = _ENGINE_SUM_US if backward else _CLOCK_DRIFT_US
+    usable = backward or op_class(joined.ops[op].name) != "view" or top != op
+    return op if usable and call.ts - joined.ops[top].end <= near else NO_OP

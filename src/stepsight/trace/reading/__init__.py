@@ -1,0 +1,1 @@
+"""Trace files in: Kineto, execution traces, Chakra."""

@@ -1,0 +1,121 @@
+"""PyTorch execution traces (ET): the operators of a step with shapes and tensor identities.
+
+Schemas 1.0.0–1.0.x keep fields flat on the node; from 1.0.2-chakra on they lie under
+``inputs``, ``outputs`` and ``attrs``. Both read into the same node. Chakra's "ET plus"
+JSON is the flat form with times and kernels joined in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stepsight.errors import InputError
+from stepsight.trace.reading.files import TraceFile
+from stepsight.trace.reading.repair import mended, salvaged
+
+
+@dataclass(frozen=True, slots=True)
+class EtNode:
+    """One operator (or thread, or kernel) of an execution trace.
+
+    ``record_id`` is the record-function id that Kineto repeats; ``category`` is set on the
+    kernels of an ET plus. ``ts`` and ``dur`` are µs, where the file has times.
+    """
+
+    id: int
+    name: str
+    parent: int
+    record_id: int = -1
+    sequence: int = -1
+    thread: int = 0
+    shapes: tuple[Any, ...] = ()
+    types: tuple[str, ...] = ()
+    inputs: tuple[Any, ...] = ()
+    outputs: tuple[Any, ...] = ()
+    op_schema: str = ""
+    category: str = ""
+    ts: float | None = None
+    dur: float | None = None
+    correlation: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionTrace:
+    """The nodes of one rank in file order."""
+
+    path: str
+    schema: str
+    nodes: tuple[EtNode, ...]
+    warnings: tuple[str, ...] = ()
+    pid: int = -1
+
+    def by_id(self) -> dict[int, EtNode]:
+        return {node.id: node for node in self.nodes}
+
+    @property
+    def operators(self) -> list[EtNode]:
+        """The nodes that stand for host operators: no threads, no markers, no kernels."""
+        return [n for n in self.nodes if not n.category and not n.name.startswith(("[", "##"))]
+
+
+def looks_like_et(content: bytes) -> bool:
+    """Whether the bytes are an execution trace."""
+    head = content[:4096]
+    return b'"schema"' in head and b'"nodes"' in content[:65536]
+
+
+def read_execution_trace(file: TraceFile) -> ExecutionTrace:
+    """Read an ET of any schema; a cut file gives the nodes it still holds."""
+    document, warnings = _document(file)
+    nodes = [node for raw in document.get("nodes", []) if (node := _node(raw)) is not None]
+    if not nodes:
+        raise InputError(file.path, "holds no execution-trace nodes", "record it again")
+    return ExecutionTrace(
+        file.path, str(document.get("schema", "")), tuple(nodes), (*file.warnings, *warnings),
+        _whole(document.get("pid")),
+    )  # fmt: skip
+
+
+def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:
+    for content in (file.content, mended(file.content)):
+        try:
+            whole = msgspec.json.decode(content)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(whole, dict):
+            return whole, []
+    partial, lost = salvaged(mended(file.content))
+    return partial, [
+        f"{file.name}: cut or broken JSON; {len(partial.get('nodes', []))} nodes read, {lost} bytes lost"
+    ]
+
+
+def _node(raw: Any) -> EtNode | None:
+    if not isinstance(raw, dict) or "id" not in raw or "name" not in raw:
+        return None
+    nested = isinstance(raw.get("attrs"), list)
+    fields = {a.get("name"): a.get("value") for a in raw["attrs"]} if nested else raw
+    inputs = raw.get("inputs") if nested else None
+    outputs = raw.get("outputs") if nested else None
+    args = raw.get("args") if isinstance(raw.get("args"), dict) else {}
+    return EtNode(
+        int(raw["id"]), str(raw["name"]), int(raw.get("ctrl_deps", raw.get("parent", 0)) or 0),
+        _whole(fields.get("rf_id")), _whole(fields.get("seq_id")), _whole(fields.get("tid"), 0),
+        tuple((inputs or {}).get("shapes", ()) if nested else raw.get("input_shapes", ())),
+        tuple((inputs or {}).get("types", ()) if nested else raw.get("input_types", ())),
+        tuple((inputs or {}).get("values", ()) if nested else raw.get("inputs", ())),
+        tuple((outputs or {}).get("values", ()) if nested else raw.get("outputs", ())),
+        str(fields.get("op_schema") or ""), str(raw.get("cat", "")), _number(raw.get("ts")),
+        _number(raw.get("dur")), _whole((args or {}).get("correlation")),
+    )  # fmt: skip
+
+
+def _whole(value: Any, default: int = -1) -> int:
+    return int(value) if isinstance(value, int | float) else default
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

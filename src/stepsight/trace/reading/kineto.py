@@ -1,0 +1,175 @@
+"""Kineto traces: what torch.profiler writes, from torch 1.8 on, for CUDA and ROCm."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from stepsight.errors import InputError
+from stepsight.trace.reading.events import ANNOTATION, GPU, GPU_ANNOTATION, HOST_OP, RUNTIME, SYNC, Event
+from stepsight.trace.reading.files import TraceFile
+from stepsight.trace.reading.repair import mended, salvaged
+
+
+class ProcessGroup(msgspec.Struct, frozen=True):
+    """One entry of ``distributedInfo.pg_config``."""
+
+    pg_name: str = ""
+    pg_size: int = 0
+    ranks: tuple[int, ...] = ()
+    backend_config: str = ""
+
+
+class DistributedInfo(msgspec.Struct, frozen=True):
+    """Who this rank was."""
+
+    rank: int = 0
+    world_size: int = 1
+    backend: str = ""
+    pg_config: tuple[ProcessGroup, ...] | None = None
+
+
+class _Document(msgspec.Struct):
+    traceEvents: list[Event] = []  # noqa: N815
+    distributedInfo: DistributedInfo | None = None  # noqa: N815
+    deviceProperties: list[dict[str, Any]] = []  # noqa: N815
+    baseTimeNanoseconds: int = 0  # noqa: N815
+    schemaVersion: int | str | None = None  # noqa: N815
+
+
+@dataclass(frozen=True, slots=True)
+class KinetoTrace:
+    """One rank's profile, its events by kind and in time order.
+
+    ``base_us`` plus an event's ``ts`` is wall-clock time, comparable between the ranks of a host.
+    """
+
+    path: str
+    host_ops: list[Event]
+    annotations: list[Event]
+    runtime: list[Event]
+    gpu: list[Event]
+    syncs: list[Event]
+    gpu_annotations: list[Event]
+    distributed: DistributedInfo | None
+    devices: tuple[str, ...]
+    base_us: float = 0.0
+    memory_gb: float | None = None
+    warnings: tuple[str, ...] = field(default=())
+
+    @property
+    def rank(self) -> int | None:
+        return self.distributed.rank if self.distributed else None
+
+    @property
+    def world_size(self) -> int:
+        return max(self.distributed.world_size, 1) if self.distributed else 1
+
+    @property
+    def device(self) -> str:
+        """The name of the GPU, or "" where the trace does not say."""
+        return self.devices[0] if self.devices else ""
+
+
+_DECODER = msgspec.json.Decoder(_Document)
+_LENIENT = msgspec.json.Decoder(Event, strict=False)
+_LIST_DECODER = msgspec.json.Decoder(list[Event])
+
+
+def looks_like_kineto(content: bytes) -> bool:
+    """Whether the bytes are a Chrome trace."""
+    head = content[:4096].lstrip()
+    return b'"traceEvents"' in content[:2_000_000] or (head[:1] == b"[" and b'"ph"' in head)
+
+
+def read_kineto(file: TraceFile) -> KinetoTrace:
+    """Decode one profiler trace; broken files give what they hold, with a warning."""
+    with _collector_off():
+        document, warnings = _decode(file)
+        return _sorted_by_kind(file, document, (*file.warnings, *warnings))
+
+
+def _decode(file: TraceFile) -> tuple[_Document, list[str]]:
+    for mend in (False, True):
+        data = mended(file.content) if mend else file.content
+        try:
+            if data.lstrip()[:1] == b"[":
+                return _Document(_LIST_DECODER.decode(data)), []
+            return _DECODER.decode(data), []
+        except msgspec.DecodeError:
+            continue
+    return _decode_loosely(file)
+
+
+def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
+    """Event by event: one odd event must not cost the whole trace."""
+    loose, lost_bytes = salvaged(mended(file.content))
+    events: list[Event] = []
+    odd = 0
+    for item in loose.pop("traceEvents", []):
+        try:
+            events.append(_LENIENT.decode(msgspec.json.encode(item)))
+        except msgspec.ValidationError:
+            odd += 1
+    if not events:
+        raise InputError(file.path, "holds no profiler events that can be read", "export the trace again")
+    warnings = []
+    if lost_bytes:
+        warnings.append(
+            f"{file.name}: cut or broken JSON; {len(events)} events read, the last {lost_bytes} bytes lost"
+        )
+    if odd:
+        warnings.append(f"{file.name}: {odd} events with unexpected fields were left out")
+    try:
+        document = msgspec.convert({**loose, "traceEvents": []}, _Document, strict=False)
+    except msgspec.ValidationError:
+        document = _Document()
+    document.traceEvents = events
+    return document, warnings
+
+
+def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, ...]) -> KinetoTrace:
+    kinds: dict[int, list[Event]] = {
+        k: [] for k in (HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION, -1)
+    }
+    for event in document.traceEvents:
+        if event.ph == "X":
+            kinds[event.kind].append(event)
+    if not kinds[HOST_OP] and not kinds[RUNTIME] and not kinds[GPU]:
+        raise InputError(
+            file.path,
+            "holds no operators, launches or kernels",
+            "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+        )
+    for events in kinds.values():
+        events.sort(key=lambda e: (e.ts, -e.dur))
+    if not kinds[HOST_OP]:
+        warnings = (*warnings, f"{file.name}: no host operators were recorded; kernels stand alone")
+    names = tuple(str(d.get("name", "")) for d in document.deviceProperties)
+    return KinetoTrace(
+        file.path, kinds[HOST_OP], kinds[ANNOTATION], kinds[RUNTIME], kinds[GPU], kinds[SYNC],
+        kinds[GPU_ANNOTATION], document.distributedInfo, names, document.baseTimeNanoseconds / 1e3,
+        _memory_gb(document), warnings,
+    )  # fmt: skip
+
+
+def _memory_gb(document: _Document) -> float | None:
+    sizes = [d.get("totalGlobalMem") for d in document.deviceProperties]
+    return sizes[0] / 1e9 if sizes and isinstance(sizes[0], int) else None
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """Decoding makes a million long-lived objects; collecting in between only costs time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

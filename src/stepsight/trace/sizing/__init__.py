@@ -1,0 +1,1 @@
+"""Which kernel with which sizes a launch was."""

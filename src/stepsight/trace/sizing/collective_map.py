@@ -1,0 +1,116 @@
+"""From a NCCL kernel and the operator around it to a `Collective`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.tensors import Tensor, dtype_of, tensors_of
+
+_BY_NAME = (
+    ("all_to_all", re.compile(r"all_?to_?all|alltoall", re.I)),
+    ("all_reduce", re.compile(r"all_?reduce", re.I)),
+    ("reduce_scatter", re.compile(r"reduce_?scatter", re.I)),
+    ("all_gather", re.compile(r"all_?gather", re.I)),
+    ("broadcast", re.compile(r"broadcast|_bcast", re.I)),
+    ("send_recv", re.compile(r"send|recv", re.I)),
+    ("barrier", re.compile(r"barrier", re.I)),
+    ("reduce", re.compile(r"reduce", re.I)),
+)
+WORLD = "world"
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCollective:
+    """What a trace says of one collective call.
+
+    ``bytes`` counts as `Collective.bytes` does; None where the trace holds no sizes.
+    ``splits`` are the elements this rank sends to each peer of an uneven all_to_all.
+    """
+
+    kind: str
+    bytes: float | None
+    dtype: str
+    group: str
+    group_size: int | None
+    splits: tuple[int, ...] = ()
+    element_bytes: int = 4
+
+
+def collective_of(linked: LinkedTrace, launch: Launch, world: int) -> TracedCollective:
+    """Kind, bytes and group of the collective behind a NCCL kernel launch."""
+    kernel = launch.gpu[0]
+    chain = list(linked.chain(launch.op))
+    stated = next((e for e in (kernel, *chain) if e.args.collective), None)
+    named = [stated.args.collective] if stated else []
+    named += [e.name for e in chain if e.name.startswith(("nccl:", "c10d::", "_c10d", "c10d_"))]
+    kind = _kind([*named, kernel.name])
+    size = (stated.args.group_size if stated else -1) or -1
+    group_size = size if size > 0 else None
+    if stated and stated.args.in_elements >= 0:
+        return _stated(stated, kind, group_size, world)
+    tensors = _inputs(chain)
+    return _from_shapes(kind, tensors, group_size or world, kernel)
+
+
+def _kind(names: list[str]) -> str:
+    for name in names:
+        for kind, pattern in _BY_NAME:
+            if pattern.search(name):
+                # NCCL has no all_to_all kernel: it shows as grouped sends and receives.
+                return kind
+    return "send_recv"
+
+
+def _stated(event: Event, kind: str, group_size: int | None, world: int) -> TracedCollective:
+    args = event.args
+    dtype = dtype_of(args.dtype)
+    width = dtype_bytes(dtype)
+    elements = max(args.in_elements, args.out_elements)
+    if kind in ("all_to_all", "send_recv", "all_reduce", "broadcast", "reduce"):
+        elements = max(args.in_elements, args.out_elements if kind != "all_to_all" else args.in_elements)
+    splits = tuple(int(x) for x in re.findall(r"\d+", args.in_splits))
+    group = args.group_name or WORLD
+    if group_size == world:
+        group = WORLD
+    return TracedCollective(kind, float(elements * width), dtype, group, group_size, splits, width)
+
+
+def _inputs(chain: list[Event]) -> list[Tensor]:
+    for event in chain:
+        found = tensors_of(event)
+        if found:
+            return found
+    return []
+
+
+def _from_shapes(kind: str, tensors: list[Tensor], world: int, kernel: Event) -> TracedCollective:
+    if not tensors:
+        return TracedCollective(kind, None, _dtype_from_kernel(kernel.name), WORLD, None)
+    total = float(sum(t.bytes for t in tensors))
+    largest = float(max(t.bytes for t in tensors))
+    if kind == "all_gather":
+        # Some versions list only the share, some the share and the whole.
+        size = largest if len(tensors) > 1 else total * world
+    elif kind in ("all_to_all", "reduce_scatter"):
+        size = largest
+    else:
+        size = total
+    return TracedCollective(kind, size, tensors[0].dtype, WORLD, None, (), dtype_bytes(tensors[0].dtype))
+
+
+def _dtype_from_kernel(name: str) -> str:
+    for mark, dtype in (
+        ("bf16", "bf16"),
+        ("f16", "fp16"),
+        ("half", "fp16"),
+        ("int8", "int8"),
+        ("uint8", "uint8"),
+    ):
+        if mark in name:
+            return dtype
+    return "fp32"

@@ -1,0 +1,1 @@
+"""Sizes where a trace recorded none: read off grids, names and neighbours."""

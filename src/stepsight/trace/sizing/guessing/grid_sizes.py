@@ -1,0 +1,164 @@
+"""Sizes where a trace recorded no shapes: read off the launch grid and the kernel's own name.
+
+PyTorch's element-wise kernels handle a known number of elements per block. What GEMMs and
+concatenations hide, the kernels beside them tell (`gemm_grids`, `concat_grids`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from math import prod
+
+from stepsight.program.job import Kernel
+from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.guessing.concat_grids import concat_by_grid
+from stepsight.trace.sizing.guessing.conv_grids import conv_by_neighbours, image_elements, is_norm
+from stepsight.trace.sizing.guessing.gemm_grids import gemm_by_grid, grid_of
+from stepsight.trace.sizing.guessing.named_sizes import attention_by_name, row_length, softmax_by_name
+from stepsight.trace.sizing.guessing.persistent_gemms import row_width
+from stepsight.trace.sizing.launch_grid import GEMM, elements_by_grid
+
+_CHUNK = 65536
+"""Elements of a chunk in PyTorch's and apex's multi-tensor kernels."""
+_CHUNK_FILLED = 0.75
+"""A tensor's last chunk is half full on average, most tensors have one to four."""
+_ROW_KERNELS = (
+    ("softmax_warp_backward", "softmax_backward"), ("SoftMaxBackward", "softmax_backward"),
+    ("softmax", "softmax"), ("SoftMax", "softmax"), ("nll_loss_backward", "nll_loss_backward"),
+    ("nll_loss_forward", "nll_loss"), ("layer_norm_grad", "layer_norm_backward"),
+    ("GammaBetaBackward", "layer_norm_backward"), ("layer_norm", "layer_norm"), ("LayerNorm", "layer_norm"),
+    ("bn_bw", "batch_norm_backward"), ("bn_fw", "batch_norm"),
+)  # fmt: skip
+"""Kernels that work on rows, by what their names hold; the rows' length does not show."""
+_LOOKUP = re.compile(r"split_embedding\w*_(forward|backward)\w*<[^(]*?,\s*(\d+)(?:ul)?,\s*(\d+)(?:ul)?>\(")
+"""FBGEMM's lookup kernels: vectors of four a thread and threads a row are their last parameters."""
+_VECTOR = 4
+_DTYPE_MEMO = "common_dtype"
+
+
+def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: Event) -> Kernel:
+    """A kernel by its grid: an estimate of its sizes, never of its time."""
+    name = op.name if op else ""
+    dtype = _dtype(event.name) if not event.name.startswith("triton") else _common_dtype(linked)
+    convolution = conv_by_neighbours(linked, launch, dtype)
+    if convolution:
+        return convolution
+    gemm = grid_of(event)
+    if gemm:
+        return gemm_by_grid(linked, launch, gemm, dtype)
+    if "multi_tensor_apply" in event.name:
+        return _multi_tensor(event, name)
+    lookup = _LOOKUP.search(event.name)
+    if lookup:
+        return _lookup(linked, launch, event, lookup)
+    if "indexing_backward_kernel" in event.name:
+        # A warp takes an index, the grid's depth counts what each index stands for.
+        picks = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
+        return Kernel.of("scatter", dtype, name="index_put", rows=picks, cols=1, table_rows=picks)
+    if is_norm(event) and event.grid():
+        image, channels = image_elements(linked, launch), event.grid()[0]
+        if image:
+            family = "batch_norm_backward" if "bw" in event.name else "batch_norm"
+            return Kernel.of(family, dtype, name=name, rows=max(image / channels, 1.0), cols=channels)
+    elements = max(elements_by_grid(event), prod(event.grid()[:1]) * row_width(linked, launch))
+    width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
+    if "reduce_kernel" in event.name:
+        return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
+    named = softmax_by_name(event, dtype, name) or attention_by_name(event, dtype, name)
+    if named:
+        return named
+    for word, family in _ROW_KERNELS:
+        if word in event.name and not event.name.startswith("triton"):
+            length = row_length(linked, launch)
+            if length:
+                return Kernel.of(family, dtype, name=name, rows=prod(event.grid() or (1,)), cols=length)
+            return Kernel.of(family, dtype, name=name, rows=max(elements / 128, 1), cols=128)
+    if "dropout_kernel" in event.name:
+        return Kernel.of("dropout", dtype, name=name, elements=4 * elements)
+    if "CatArray" in event.name:
+        return concat_by_grid(linked, launch, event, dtype, width)
+    if "FillFunctor" in event.name:
+        return Kernel.of("fill", dtype, name=name, bytes=elements * width)
+    inputs = 2 if _binary(event.name) else 1
+    read_width, write_width = _widths(name, event.name, width)
+    return Kernel.of(
+        "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * elements * read_width,
+        write_bytes=elements * write_width,
+    )  # fmt: skip
+
+
+def _widths(op: str, kernel: str, width: int) -> tuple[int, int]:
+    """Bytes of an element read and written: logic reads and comparisons write single bytes, and a
+    cast is named by its result, mostly between four bytes and two."""
+    call = op.split("::")[-1].rstrip("_")
+    if "direct_copy" in kernel and "LoadWithCast" in kernel:
+        return (2 if width == 4 else 4), width
+    if call.startswith(("logical_", "bitwise_")):
+        return 1, 1
+    return (width, 1) if call in ("lt", "le", "gt", "ge", "eq", "ne", "isfinite", "isnan") else (width, width)
+
+
+def _multi_tensor(event: Event, name: str) -> Kernel:
+    """A foreach or fused optimizer kernel: a block takes a chunk of one tensor of each list."""
+    lists = re.search(r"TensorList\w*Metadata<(\d+)", event.name)
+    depth = int(lists[1]) if lists else 2
+    elements = float(prod(event.grid() or (1,)) * _CHUNK * _CHUNK_FILLED)
+    return Kernel.of(
+        "optimizer", name=name, elements=elements, read_bytes=4 * depth * elements,
+        write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
+    )  # fmt: skip
+
+
+def _lookup(linked: LinkedTrace, launch: Launch, event: Event, found: re.Match[str]) -> Kernel:
+    """A lookup by its bags (a warp each) and the widest row that its registers hold.
+
+    At least one row a bag is read; how many more, and how many of those from cache, no grid shows.
+    A backward runs on a capped grid: its bags are those of the forward with the same row width.
+    """
+    width = _VECTOR * int(found[2]) * int(found[3])
+    if found[1] == "forward":
+        bags = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
+        size = 4.0 * bags * width
+        return Kernel.of("elementwise", name="lookup by grid", elements=bags * width, read_bytes=size,
+                         write_bytes=size)  # fmt: skip
+    for other in linked.before(launch, len(linked.launches)):
+        forward = _LOOKUP.search(other.gpu[0].name)
+        if forward and forward[1] == "forward" and forward[2] == found[2]:
+            made = _lookup(linked, other, other.gpu[0], forward)
+            return Kernel.of("elementwise", name="lookup backward by grid", elements=made.dim("elements"),
+                             read_bytes=made.dim("write_bytes"), write_bytes=1.0)  # fmt: skip
+    size = 4.0 * elements_by_grid(event)
+    return Kernel.of(
+        "elementwise", name="lookup backward by grid", elements=size / 4, read_bytes=size, write_bytes=size
+    )
+
+
+def _binary(name: str) -> bool:
+    return (
+        "BinaryFunctor" in name
+        or "CUDAFunctor_add" in name
+        or ("CUDAFunctorOnSelf" not in name and "Functor_add" in name)
+    )
+
+
+def _dtype(name: str) -> str:
+    if name.startswith(("nvjet_q", "nvjet_r")):
+        return "fp8"
+    if "bf16" in name or "BFloat16" in name or "bfloat16" in name:
+        return "bf16"
+    if "Half" in name or "fp16" in name or "f16" in name or "h884" in name or name.startswith("nvjet_h"):
+        return "fp16"
+    if name.startswith("nvjet_t"):
+        return "bf16"
+    return "tf32" if "s1688" in name or "tf32" in name else "fp32"
+
+
+def _common_dtype(linked: LinkedTrace) -> str:
+    """What the trace's matrix products compute in: its other kernels mostly stream the same."""
+    if _DTYPE_MEMO not in linked.memo:
+        seen = Counter(_dtype(x.gpu[0].name) for x in linked.launches if GEMM.search(x.gpu[0].name))
+        linked.memo[_DTYPE_MEMO] = seen.most_common(1)[0][0] if seen else "fp32"
+    return str(linked.memo[_DTYPE_MEMO])

@@ -1,0 +1,196 @@
+"""Embedding kernels of a trace as lookups: FBGEMM's table-batched ones and nn.EmbeddingBag's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stepsight.program.job import Kernel
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.trace.linking.launches import NO_OP, Launch
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.tensors import Tensor, tensors_of
+
+_FORWARD = re.compile(
+    r"(?:split|dense)_embedding\w*_forward|embedding_forward_split|EmbeddingBag_updateOutput"
+)
+_BACKWARD = re.compile(r"split_embedding\w*_backward\w*kernel|split_embedding_backward")
+_SIDE = re.compile("cta_per_row|find_long_segments|grad_indice_weights|backward_count")
+_BACKWARD_OP = re.compile(r"SplitLookupFunction|split_embedding_backward")
+_LOOKUP_OP = re.compile(
+    r"(?:split|dense)_embedding_codegen_(?:lookup|forward)|_embedding_bag$|SplitLookupFunction|SplitNoWeight"
+)
+_SAMPLE_WEIGHTS = "grad_indice_weights"
+"""The gradient of per-sample weights reads every row again, as a forward does."""
+_WEIGHTS = (
+    (re.compile("cta_per_row"), 60.0),
+    (re.compile("warp_per_row"), 15.0),
+    (re.compile("Onesweep|RadixSort(?!Histogram|ExclusiveSum)|linearize_index"), 4.0),
+    (re.compile("ReduceByKey|DeviceScanKernel"), 3.0),
+)
+"""How the work of one backward lies on its kernels, roughly, in per cent (FBGEMM on an A100, 2022); only
+their sum counts."""
+_LITTLE = 0.3
+"""Every other kernel: histograms, scans' preparations, fills."""
+_ASSUMED = IndexDistribution.zipf(1.05)
+"""A trace does not hold the indices; DESIGN's example exponent stands in."""
+
+
+@dataclass(slots=True)
+class _Backward:
+    """One backward as the trace shows it: what it looks up, and the work on all its kernels."""
+
+    lookup: Lookup | None
+    weight: float = 0.0
+
+
+def lookup_kernel(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -> Kernel | None:
+    """The lookup behind an embedding kernel, if it is one and its sizes are known.
+
+    The kernels of one backward (sort, updates of long and of short runs, bookkeeping) share its
+    time: the model times a backward as a whole.
+    """
+    call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), op)
+    if _FORWARD.search(event.name):
+        lookup = _from_forward(linked, call)
+        return _kernel("embedding", call, lookup) if lookup else None
+    backward = _backwards(linked).get(id(call))
+    if backward is None or _by_itself(linked, launch):
+        return None
+    if backward.lookup is None:
+        main = _BACKWARD.search(event.name) and not _SIDE.search(event.name)
+        return None if main else Kernel.of("fill", name="embedding_bookkeeping", bytes=1.0)
+    if _SAMPLE_WEIGHTS in event.name:
+        return _kernel("embedding", call, backward.lookup)
+    part = replace(backward.lookup, part=_weight(event) / backward.weight)
+    return _kernel("embedding_backward", call, part)
+
+
+def _kernel(family: str, call: Event, lookup: Lookup) -> Kernel:
+    return Kernel(family, (), lookup.tables[0].dtype, name=call.name, lookup=lookup)
+
+
+def _backwards(linked: LinkedTrace) -> dict[int, _Backward]:
+    """Every backward of the trace by ``id`` of its call."""
+    found: dict[int, _Backward] | None = linked.memo.get("lookup_backwards")
+    if found is None:
+        found = linked.memo["lookup_backwards"] = {}
+        for launch in linked.launches:
+            call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), None)
+            if call is None or not _BACKWARD_OP.search(call.name) or _by_itself(linked, launch):
+                continue
+            if id(call) not in found:
+                found[id(call)] = _Backward(_from_backward(linked, call))
+            found[id(call)].weight += sum(_weight(event) for event in launch.gpu)
+    return found
+
+
+def _by_itself(linked: LinkedTrace, launch: Launch) -> bool:
+    """An operator inside the backward (a fill, a copy) that has a rule of its own."""
+    return linked.ops[launch.op].name.startswith("aten::") if launch.op != NO_OP else False
+
+
+def _weight(event: Event) -> float:
+    if event.name.startswith(("Mem", "Copy")) or _SAMPLE_WEIGHTS in event.name:
+        return 0.0  # timed by themselves
+    return next((weight for name, weight in _WEIGHTS if name.search(event.name)), _LITTLE)
+
+
+def _optimizer(name: str) -> str:
+    for known in ("rowwise_adagrad", "adagrad", "adam", "sgd"):
+        if known in name:
+            return known
+    return "none" if "ense" in name else "sgd"
+
+
+def _from_forward(linked: LinkedTrace, call: Event) -> Lookup | None:
+    inputs = tensors_of(call)
+    vectors = [t for t in inputs if len(t.shape) == 1]
+    if call.name.endswith("_embedding_bag"):
+        return _bag(inputs)
+    weights = max((t.elements for t in vectors if t.dtype in ("fp32", "fp16", "bf16", "int8")), default=0)
+    tables = _tables(vectors)
+    found = _indices_and_offsets(vectors, tables) if tables else None
+    if not weights or found is None:
+        return None
+    indices, offsets = found
+    batch = max((offsets.elements - 1) // tables, 1)
+    dim = _dim(linked, call, batch, tables)
+    dtype = next((t.dtype for t in vectors if t.elements == weights), "fp32")
+    return _lookup(
+        tables, batch, indices.elements / (batch * tables), dim, weights, dtype, _optimizer(call.name)
+    )
+
+
+def _tables(vectors: list[Tensor]) -> int:
+    """The number of tables: the weights' offsets have it, D_offsets one more."""
+    sizes = [t.elements for t in vectors if t.dtype.startswith("int")]
+    for size in sizes:
+        if size > 0 and size + 1 in sizes:
+            return size
+    return 0
+
+
+def _indices_and_offsets(vectors: list[Tensor], tables: int) -> tuple[Tensor, Tensor] | None:
+    """Two integer vectors side by side: the longest indices followed by one offset per bag and one."""
+    whole = [t for t in vectors if t.dtype in ("int64", "int32")]
+    pairs = [
+        (first, second)
+        for first, second in pairwise(whole)
+        if second.elements > tables + 1 and (second.elements - 1) % tables == 0
+    ]
+    return max(pairs, key=lambda p: p[0].elements, default=None)
+
+
+def _dim(linked: LinkedTrace, call: Event, batch: int, tables: int) -> float:
+    """Mean embedding dim, from the gradient that comes back: batch × sum of dims."""
+    for event in _gradients(linked):
+        for tensor in tensors_of(event):
+            if len(tensor.shape) == 2 and tensor.shape[0] == batch and tensor.shape[1] >= tables:
+                width = tensor.shape[1] / tables
+                if 4 <= width <= 2048:
+                    return width
+    return 64.0
+
+
+def _gradients(linked: LinkedTrace) -> list[Event]:
+    return [e for e in linked.ops if "SplitLookupFunction" in e.name and e.shapes()]
+
+
+def _from_backward(linked: LinkedTrace, call: Event) -> Lookup | None:
+    gradient = next((t for t in tensors_of(call) if len(t.shape) == 2), None)
+    if gradient is None:
+        return None
+    batch, total_dim = gradient.shape
+    for forward in linked.ops:
+        if "_embedding_codegen_lookup" in forward.name:
+            made = _from_forward(linked, forward)
+            if (
+                made
+                and made.tables[0].batch == batch
+                and abs(sum(t.dim for t in made.tables) / total_dim - 1) < 0.05
+            ):
+                return Lookup(made.tables, _optimizer(call.name), True)
+    return None
+
+
+def _lookup(
+    tables: int, batch: int, pooling: float, dim: float, weights: float, dtype: str, optimizer: str
+) -> Lookup:
+    rows = max(int(weights / (tables * dim)), 1)
+    one = TableLookup(rows, max(round(dim), 1), batch, pooling, _ASSUMED, dtype)
+    return Lookup((one,) * tables, optimizer, True)
+
+
+def _bag(inputs: list[Tensor]) -> Lookup | None:
+    if len(inputs) < 3 or len(inputs[0].shape) != 2:
+        return None
+    weight, indices, offsets = inputs[0], inputs[1], inputs[2]
+    batch = max(offsets.elements, 1)
+    table = TableLookup(
+        weight.shape[0], weight.shape[1], batch, indices.elements / batch, _ASSUMED, weight.dtype
+    )
+    return Lookup((table,), "none", False)

@@ -1,0 +1,138 @@
+"""GEMM and convolution sizes from an operator's recorded inputs."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.kernels.tensor_cores import ROW_BYTES, UNALIGNED
+from stepsight.program.job import Kernel
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.launch_grid import elements_by_grid
+from stepsight.trace.sizing.tensors import Tensor, positional
+
+GEMM_KERNEL = re.compile(
+    r"gemm|gemv|Cijk|nvjet|cutlass(?!.*flash)(?!.*Flash)|xmma|s884|s1688|s16816|cublas|dot_kernel|wgrad|dgrad"
+    r"|implicit_convolve|winograd|cudnn.*conv|convolve|MIOpen.*Conv|igemm|naive_conv",
+    re.IGNORECASE,
+)
+_HELPERS = re.compile(
+    r"splitKreduce|splitk_reduce|epilogue::impl|reduce_1Block|winograd_nonfused|computeOffsets|kern_precompute|nchwToNhwc|nhwcToNchw|transpose",
+    re.I,
+)
+_WORKSPACE = re.compile(r"init_device_workspace")
+LAYOUT = "layout"
+"""Kernels that put a convolution's image or weights into the order its main kernel wants."""
+_LAYOUT_SLACK = 4
+"""A layout kernel with no more threads than this many per weight moves the weights, not the image."""
+_ALIGNED_TO = re.compile(r"_align(\d)")
+_TENSOR_CORE_FP32 = re.compile(r"tf32|s1688|s16816|tensorop_s|xf32", re.IGNORECASE)
+
+
+GEMM_OPS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_int_mm", "addmv", "mv"})
+
+
+def gemm_by_scalars(op: Event) -> Kernel | None:
+    """A hand-written matmul kernel that was given its M, N and K as numbers only."""
+    if not re.search(r"linear|matmul|gemm|(^|_)mm(_|$)", op.name):
+        return None
+    numbers = [int(x) for x in op.concrete() if isinstance(x, str) and x.isdigit()]
+    if len(numbers) < 3 or min(numbers[:3]) < 16:
+        return None
+    m, n, k = numbers[:3]
+    return Kernel.of("gemm", "bf16", name=op.name, batch=1, m=m, n=n, k=k)
+
+
+def gemm_kernel(op: Event, event: Event) -> Kernel | None:
+    """C = A·B from the operator's matrices; None where it has no two that fit."""
+    inputs = positional(op)
+    name = op.name.split("::")[-1]
+    first = 1 if name in ("addmm", "baddbmm", "addbmm", "addmv") else 0
+    pair = inputs[first : first + 2]
+    if len(pair) < 2 or pair[0] is None or pair[1] is None:
+        return None
+    sizes = _sizes(name, pair[0], pair[1])
+    if sizes is None:
+        return None
+    batch, m, n, k = sizes
+    dtype = _compute_dtype(pair[0].dtype, event.name)
+    if _HELPERS.search(event.name):
+        # The tail of a split-K GEMM: partial results are read and added up.
+        size = float(batch * m * n * 4)
+        return Kernel.of("elementwise", dtype, name="split_k_reduce", elements=batch * m * n,
+                         read_bytes=2 * size, write_bytes=size)  # fmt: skip
+    if _is_unaligned(event.name, dtype):
+        name = f"{name}, {UNALIGNED}"
+    return Kernel.of("gemm", dtype, name=name, batch=batch, m=m, n=n, k=k)
+
+
+def _is_unaligned(kernel: str, dtype: str) -> bool:
+    """Whether the kernel was made for rows off 16-byte boundaries: CUTLASS names the elements it loads."""
+    loads = _ALIGNED_TO.search(kernel)
+    return loads is not None and int(loads[1]) * dtype_bytes(dtype) < ROW_BYTES
+
+
+def _sizes(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:
+    if name == "linear" and len(b.shape) == 2:
+        return 1, prod(a.shape[:-1]), b.shape[0], a.shape[-1]
+    if len(a.shape) == 2 and len(b.shape) == 2 and a.shape[1] == b.shape[0]:
+        return 1, a.shape[0], b.shape[1], a.shape[1]
+    if len(a.shape) == 3 and len(b.shape) == 3 and a.shape[2] == b.shape[1]:
+        return a.shape[0], a.shape[1], b.shape[2], a.shape[2]
+    if len(a.shape) == 2 and len(b.shape) == 1 and a.shape[1] == b.shape[0]:
+        return 1, a.shape[0], 1, a.shape[1]
+    if len(a.shape) > 2 and len(b.shape) == 2 and a.shape[-1] == b.shape[0]:
+        return 1, prod(a.shape[:-1]), b.shape[1], a.shape[-1]
+    return None
+
+
+def _compute_dtype(dtype: str, kernel: str) -> str:
+    return "tf32" if dtype == "fp32" and _TENSOR_CORE_FP32.search(kernel) else dtype
+
+
+def conv_kernel(op: Event, event: Event) -> Kernel | None:
+    """A convolution, its data gradient or its weight gradient."""
+    if "conv" not in op.name.lower():
+        return None
+    inputs = [t for t in positional(op) if t is not None and len(t.shape) == 4]
+    backward = "backward" in op.name.lower()
+    if len(inputs) < (3 if backward else 2):
+        return None
+    image, weight, gradient = inputs[0], inputs[1], None
+    if backward:
+        # convolution_backward(grad, input, weight); cudnn's own was (input, grad, weight).
+        first, second, weight = inputs[0], inputs[1], inputs[2]
+        old = "cudnn" in op.name or "miopen" in op.name
+        image, gradient = (first, second) if old else (second, first)
+    if _WORKSPACE.search(event.name):
+        return Kernel.of("fill", image.dtype, name="workspace", bytes=elements_by_grid(event))
+    if _HELPERS.search(event.name):
+        moved = weight if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements else image
+        return Kernel.of("transpose", image.dtype, name=LAYOUT, elements=moved.elements)
+    b, c_in, h, w = image.shape
+    c_out, per_group, kh, kw = weight.shape
+    stride, padding = _stride_padding(op, gradient, h, kh)
+    family = "conv"
+    if backward:
+        weights = re.search(r"wgrad|bwd_?weight|BwdW|_wrw", event.name, re.IGNORECASE) is not None
+        family = "conv_wgrad" if weights else "conv_dgrad"
+    return Kernel.of(
+        family, _compute_dtype(image.dtype, event.name), name=op.name, batch=b, c_in=c_in, c_out=c_out, h=h,
+        w=w, kh=kh, kw=kw, stride=stride, padding=padding, groups=max(c_in // max(per_group, 1), 1),
+    )  # fmt: skip
+
+
+def _stride_padding(op: Event, gradient: Tensor | None, h: int, kh: int) -> tuple[int, int]:
+    """From the recorded scalars; else the stride that fits the output, with "same" padding."""
+    lists = [
+        [int(x) for x in re.findall(r"-?\d+", text)]
+        for text in op.concrete()
+        if isinstance(text, str) and re.fullmatch(r"\[\d+(, \d+)*\]", text)
+    ]
+    if gradient is None and len(lists) >= 2:
+        return max(lists[0][0], 1), lists[1][0]
+    padding = (kh - 1) // 2
+    if gradient is not None and gradient.shape[2] > 0:
+        return max(1, round((h + 2 * padding - kh + 1) / gradient.shape[2])), padding
+    return 1, padding

@@ -1,0 +1,61 @@
+"""What a prediction from a trace must say of the trace: hidden sizes, odd delays, the profiler's own work."""
+
+from __future__ import annotations
+
+from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.sizing.kernel_map import launching_op
+from stepsight.trace.step.job import rank_program
+from stepsight.trace.step.program import StepProgram
+from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
+from stepsight.trace.step.run import TraceRun, measured_step_us
+
+_MANY_GUESSED = 0.05
+"""Share of the kernels' time without recorded sizes from which a prediction says so."""
+_MUCH_DELAY = 0.1
+"""Share of the step that unexplained delays must take to be worth a word."""
+
+
+def caveats(run: TraceRun, step: int) -> list[str]:
+    """Notes on one step of a run, for whoever reads its prediction."""
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    linked = {r.rank: r.linked for r in run.ranks}
+    guessed = max(_guessed_share(linked[rank], program) for rank, program in programs.items())
+    measured_us = measured_step_us(run)
+    notes = []
+    if guessed > _MANY_GUESSED:
+        notes.append(
+            f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: theirs are read off launch"
+            " grids and the kernels beside them; attention, fused and some convolution kernels hide theirs,"
+            " so that a GPU-bound step may come out too short (record with record_shapes=True)"
+        )
+    worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
+    late_us = programs[worst].unexplained_us
+    if late_us > _MUCH_DELAY * measured_us:
+        notes.append(
+            f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with their stream idle and"
+            " nothing to wait for, as on a GPU shared with other work: no model knows it, --replay keeps it"
+        )
+    recording_us = {rank: sum(recording_gaps(linked[rank], p).values()) for rank, p in programs.items()}
+    slowed = max(recording_us, key=lambda rank: recording_us[rank])
+    if recording_us[slowed] > MUCH_RECORDING * measured_us:
+        notes.append(
+            f"the profiler itself held rank {slowed} up for {recording_us[slowed] / 1e3:.1f} ms of the"
+            f" {measured_us / 1e3:.1f} ms step, trying to record arguments of Triton launches that are"
+            " neither tensor nor number; a step not profiled so does not take it (record without shapes)"
+        )
+    return notes
+
+
+def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:
+    """Share of the kernels' time whose operator has no recorded sizes; copies state theirs."""
+    total = guessed = 0.0
+    for traced in program.ops:
+        for launch in traced.launches:
+            if is_collective_kernel(launch.gpu[0]):
+                continue
+            op = launching_op(linked, launch)
+            known = op is not None and bool(op.shapes())
+            for event in launch.gpu:
+                total += event.dur
+                guessed += 0.0 if known or event.name.startswith(("Memcpy", "Memset")) else event.dur
+    return guessed / total if total else 0.0

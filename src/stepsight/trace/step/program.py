@@ -1,0 +1,292 @@
+"""One rank's step of a trace as a `RankProgram`: host units become ops, calls become launches.
+
+Host times are those the trace shows, op by op; who times the kernels (models or the
+trace itself) is decided later.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from stepsight.overheads.gather import NOTHING
+from stepsight.overheads.operators import op_class, plain_name
+from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
+from stepsight.trace.linking.hidden_waits import HIDDEN
+from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.collective_map import TracedCollective, collective_of
+from stepsight.trace.sizing.kernel_map import kernel_of
+from stepsight.trace.step.host_parts import allocating_times, host_times, spread
+from stepsight.trace.step.steps import Step
+from stepsight.trace.step.units import LAUNCH, SYNC, WAIT, HostUnit, Item
+from stepsight.trace.step.waits import StreamId, WaitResolver
+
+SYNC_CALL_US = 4.0
+"""What a synchronize call costs that finds nothing to wait for (shortest in V100 and A100 traces)."""
+BLOCKING_CALL_US = 10.0
+"""The host's own part of a copy call that returns when the copy is done."""
+QUEUE_GAP_US = 10.0
+"""A kernel that begins within this of its turn began at once (gaps in all traces: 1–5 µs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedOp:
+    """An op of the program with what the trace knew beyond it.
+
+    ``allocating`` is the part of its host times that went into allocating device memory.
+    """
+
+    op: Op
+    unit: HostUnit
+    launches: tuple[Launch, ...] = ()
+    collective: TracedCollective | None = None
+    allocating: HostTimes = NOTHING
+
+
+@dataclass(slots=True)
+class StepProgram:
+    """One rank's ops for one step. ``start_us`` is the step's start on the rank's clock."""
+
+    ops: list[TracedOp]
+    start_us: float
+    end_us: float
+    streams: dict[StreamId, str]
+    clipped_us: float = 0.0
+    """Host time that ran beside another thread's and so did not lengthen the step."""
+    unexplained_us: float = 0.0
+    """Time that kernels began late for no reason the trace shows; replay counts it as theirs."""
+
+
+def stream_names(linked: LinkedTrace) -> dict[StreamId, str]:
+    """Our names for the trace's streams: the busiest is compute, NCCL's are comm, comm2, …"""
+    kernels: dict[StreamId, float] = defaultdict(float)
+    nccl: dict[StreamId, float] = defaultdict(float)
+    for launch in linked.launches:
+        for event in launch.gpu:
+            (nccl if is_collective_kernel(event) else kernels)[event.args.stream] += event.dur
+    busiest = max(kernels, key=lambda s: kernels[s], default=None)
+    names: dict[StreamId, str] = {}
+    if busiest is not None:
+        names[busiest] = COMPUTE
+    for i, stream in enumerate(sorted((s for s in nccl if s != busiest), key=lambda s: -nccl[s])):
+        names[stream] = COMM if i == 0 else f"{COMM}{i + 1}"
+    for stream in kernels:
+        names.setdefault(stream, f"stream {stream}")
+    return names
+
+
+def step_program(
+    linked: LinkedTrace, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int
+) -> StepProgram:
+    """The ops that the host started within the step, in order, over all its threads."""
+    if not resolver.stream_names:
+        resolver.stream_names.update(stream_names(linked))
+    builder = _Builder(linked, resolver, world, step)
+    for unit in units:
+        if step.start_us <= unit.start < step.end_us:
+            builder.add(unit)
+    return builder.program
+
+
+@dataclass(slots=True)
+class _Segment:
+    """Launches between two points where the host or a stream must wait."""
+
+    waits: list[Wait] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
+
+
+class _Builder:
+    def __init__(self, linked: LinkedTrace, resolver: WaitResolver, world: int, step: Step) -> None:
+        self.linked, self.resolver, self.world = linked, resolver, world
+        self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
+        self.op_of_launch: dict[int, int] = {}
+        self.host_at = step.start_us
+        self.phase = "forward"
+        self.named: set[int] = set()
+        self.pending: list[Wait] = []
+        self.queued: set[str] = set()
+        self.held_until: dict[StreamId, float] = {}
+
+    def add(self, unit: HostUnit) -> None:
+        if unit.op < 0 and all(i.kind == WAIT for i in unit.items):
+            # A wait call that the runtime's clock put beside its operator: the next one has it.
+            self.pending += [w for item in unit.items for w in self._stream_wait(item)]
+            return
+        share = self._share(unit)
+        t1 = max(0.0, unit.start - self.host_at)
+        self.host_at = max([self.host_at, unit.end, *(i.call.end for i in unit.items)])
+        at = unit.start
+        segment = _Segment(self.pending)
+        self.pending = []
+        for item in unit.items:
+            if item.kind == LAUNCH and item.launch is not None:
+                collective = is_collective_kernel(item.launch.gpu[0])
+                if collective and segment.launches:
+                    at, t1 = self._close(unit, segment, at, item.call.ts, t1, share)
+                    segment = _Segment()
+                segment.launches.append(item.launch)
+                self.named.clear()
+                if collective or blocks(item.launch):
+                    at, t1 = self._close(unit, segment, at, item.call.end, t1, share)
+                    segment = _Segment()
+            elif item.kind == SYNC:
+                if segment.launches or segment.waits:
+                    at, t1 = self._close(unit, segment, at, item.call.ts, t1, share)
+                    segment = _Segment()
+                self._sync(unit, item, t1 + share * max(0.0, item.call.ts - at))
+                at, t1 = item.call.end, 0.0
+            else:
+                if segment.launches:
+                    at, t1 = self._close(unit, segment, at, item.call.ts, t1, share)
+                    segment = _Segment()
+                segment.waits += self._stream_wait(item)
+        self._close(unit, segment, at, unit.end, t1, share, last=True)
+
+    def _share(self, unit: HostUnit) -> float:
+        """How much of the unit's time was not already covered by another thread's."""
+        span = unit.end - unit.start
+        alone = max(0.0, unit.end - max(unit.start, self.host_at))
+        self.program.clipped_us += span - alone
+        return alone / span if span > 0 else 1.0
+
+    def _close(
+        self, unit: HostUnit, segment: _Segment, start: float, end: float, t1: float, share: float,
+        *, last: bool = False,
+    ) -> tuple[float, float]:  # fmt: skip
+        """Make an op of the segment; returns where the next begins and its T1."""
+        stalls = self.resolver.stalls
+        if last and not segment.launches and not segment.waits and unit.items:
+            # The tail of a unit whose calls are all done: host time only.
+            if end - start > 0.05:
+                times = host_times([], start, end, t1, share, stalls)
+                allocating = allocating_times([], start, end, t1, share, stalls)
+                self._emit(unit, (), None, (), times, allocating=allocating)
+            return end, 0.0
+        calls = [x.call for x in segment.launches]
+        blocking = bool(segment.launches) and blocks(segment.launches[-1])
+        times = host_times(calls, start, end, t1, share, stalls)
+        allocating = allocating_times(calls, start, end, t1, share, stalls)
+        if blocking:
+            # The call returned once its copy was done: what it waited is the simulation's to say.
+            done = segment.launches[-1].gpu[-1].end
+            times = replace(
+                host_times(calls[:-1], start, calls[-1].ts, t1, share, stalls),
+                t4=BLOCKING_CALL_US,
+                t3=end - done,
+            )
+            times = replace(times, t2=max(0.0, calls[0].ts - start))
+        kernels: list[Kernel] = []
+        collective: Collective | None = None
+        traced: TracedCollective | None = None
+        for launch in segment.launches:
+            if is_collective_kernel(launch.gpu[0]):
+                segment.waits += [] if segment.waits else self._input_wait(launch)
+                collective, traced = self._collective(launch)
+            else:
+                kernels += [self._kernel(launch, event) for event in launch.gpu]
+        if len(kernels) > len(calls) > 0:
+            times = spread(times, len(calls), len(kernels))
+        index = self._emit(
+            unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced, blocking,
+            allocating,
+        )  # fmt: skip
+        for launch in segment.launches:
+            self.op_of_launch[id(launch)] = index
+            self.queued.add(self.program.streams.get(launch.gpu[-1].args.stream, COMPUTE))
+        return end, 0.0
+
+    def _emit(
+        self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
+        waits: tuple[Wait, ...], times: HostTimes, launches: list[Launch] | tuple[()] = (),
+        traced: TracedCollective | None = None, blocking: bool = False, allocating: HostTimes = NOTHING,
+    ) -> int:  # fmt: skip
+        name = plain_name(unit.name)
+        shapes = _shapes(self.linked.ops[unit.op]) if unit.op >= 0 else ()
+        kind = op_class(unit.name)
+        if kind == "backward":
+            self.phase = "backward"
+        elif kind == "optimizer" or (self.phase == "backward" and "Optimizer" in name):
+            self.phase = "optimizer"
+        op = Op(name, kernels, collective, waits, blocking, self.phase, "", shapes, times)
+        self.program.ops.append(TracedOp(op, unit, tuple(launches), traced, allocating))
+        return len(self.program.ops) - 1
+
+    def _kernel(self, launch: Launch, event: Event) -> Kernel:
+        stream = self.program.streams.get(event.args.stream, COMPUTE)
+        held = self.held_until.get(event.args.stream, 0.0)
+        ready = max(launch.call.end, held, self.resolver.free_at.get(id(event), 0.0))
+        late = max(0.0, event.ts - ready)
+        if late > QUEUE_GAP_US:
+            self.program.unexplained_us += late
+        kernel = kernel_of(self.linked, launch, event, stream)
+        return replace(kernel, measured_us=event.dur + late)
+
+    def _input_wait(self, launch: Launch) -> list[Wait]:
+        """A collective waits for what made its input, whether or not the trace shows the call."""
+        found = self.resolver.held_by(launch)
+        index = self.op_of_launch.get(id(found.launch)) if found else None
+        stream = self.program.streams.get(launch.gpu[0].args.stream)
+        return [Wait(stream, index)] if stream is not None and index is not None else []
+
+    def _collective(self, launch: Launch) -> tuple[Collective, TracedCollective]:
+        traced = collective_of(self.linked, launch, self.world)
+        kernel = launch.gpu[0]
+        stream = self.program.streams.get(kernel.args.stream, COMM)
+        made = Collective(
+            traced.kind, traced.bytes if traced.bytes is not None else 0.0, traced.group, stream,
+            traced.dtype, None, kernel.name.split("(")[0], kernel.dur, (),
+        )  # fmt: skip
+        return made, traced
+
+    def _stream_wait(self, item: Item) -> list[Wait]:
+        found = self.resolver.stream_wait(item.call, self.named)
+        if found is None:
+            return []
+        self.named.add(id(found.launch))
+        ended = found.launch.gpu[-1].end
+        self.held_until[found.waiter] = max(self.held_until.get(found.waiter, 0.0), ended)
+        waiter = self.program.streams.get(found.waiter)
+        on = self._target(found.launch)
+        return [Wait(waiter, on)] if waiter is not None and on is not None and waiter != on else []
+
+    def _target(self, launch: Launch) -> int | str | None:
+        """The op behind a launch; for one of an earlier step, its stream, if nothing new is queued there."""
+        index = self.op_of_launch.get(id(launch))
+        if index is not None:
+            return index
+        stream = self.program.streams.get(launch.gpu[-1].args.stream)
+        earlier = launch.call.ts < self.program.start_us
+        return stream if earlier and stream not in self.queued else None
+
+    def _sync_target(self, launch: Launch) -> int | str | None:
+        """What the host waits for; of an earlier step's work, all that its stream still has queued."""
+        index = self.op_of_launch.get(id(launch))
+        return index if index is not None else self.program.streams.get(launch.gpu[-1].args.stream)
+
+    def _sync(self, unit: HostUnit, item: Item, t1: float) -> None:
+        held = self.resolver.host_sync(item.call)
+        on = [t for x in held if (t := self._sync_target(x)) is not None]
+        if not held and item.call.name == HIDDEN:
+            on = [COMPUTE]
+        ended = max((x.gpu[-1].end for x in held), default=item.call.ts)
+        # From the end of the awaited kernel to the host's return; a call that found nothing costs itself.
+        after = item.call.end - max(ended, item.call.ts) if held else min(item.call.dur, SYNC_CALL_US)
+        times = HostTimes(t1, 0.0, 0.0, 0.0, max(0.0, min(after, item.call.dur)))
+        waits = tuple(Wait(HOST, i) for i in on)
+        alone = HostUnit(item.call.name, item.call.ts, item.call.end, unit.thread)
+        self._emit(alone, (), None, waits, times)
+
+
+def blocks(launch: Launch) -> bool:
+    """Whether the call returned only when its work was done, as a copy to pageable memory does."""
+    ended = launch.gpu[-1].end
+    return launch.call.dur > 3 * BLOCKING_CALL_US and launch.call.ts < ended <= launch.call.end + 2.0
+
+
+def _shapes(event: Event) -> tuple[tuple[int, ...], ...]:
+    return tuple(
+        tuple(s) for s in event.shapes() if isinstance(s, list) and s and all(isinstance(x, int) for x in s)
+    )

@@ -1,0 +1,183 @@
+"""A run: the traces of all its ranks that there are, read, linked and cut into steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes
+from stepsight.trace.linking.link import LinkedTrace, link
+from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
+from stepsight.trace.reading.files import TraceFile, file_name, trace_files
+from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
+from stepsight.trace.step.steps import STORM_SHARE, Step, allocation_us, find_steps, gpu_periods
+from stepsight.trace.step.units import HostUnit, host_units
+from stepsight.trace.step.waits import WaitResolver
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """One rank of a run, linked."""
+
+    rank: int
+    linked: LinkedTrace
+    steps: tuple[Step, ...]
+    programs: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
+    """Step programs already built, by step (`job.rank_program` fills it)."""
+
+    @property
+    def path(self) -> str:
+        return self.linked.trace.path
+
+    @property
+    def base_us(self) -> float:
+        return self.linked.trace.base_us
+
+    @cached_property
+    def units(self) -> list[HostUnit]:
+        return host_units(self.linked)
+
+    @cached_property
+    def resolver(self) -> WaitResolver:
+        return WaitResolver(self.linked)
+
+    @cached_property
+    def periods_us(self) -> FloatArray:
+        """Gaps between successive steps on this rank's GPU timeline."""
+        return gpu_periods(self.linked, len(self.steps))
+
+    def is_storm(self, step: Step) -> bool:
+        """Whether calls that allocate device memory make this step untypical."""
+        start, end = np.array(step.start_us), np.array(step.end_us)
+        return bool(allocation_us(self.linked, start, end) > STORM_SHARE * (end - start))
+
+
+@dataclass(frozen=True)
+class TraceRun:
+    """The ranks of one run that have traces; ``world_size`` counts all of them.
+
+    ``missing`` are ranks without a trace: in a prediction, stand-ins run rank programs of
+    ranks that have one.
+    """
+
+    ranks: tuple[RankTrace, ...]
+    world_size: int
+    device: str
+    warnings: tuple[str, ...] = field(default=())
+    gpus_on_host: int = 0
+    memory_gb: float | None = None
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        have = {r.rank for r in self.ranks}
+        return tuple(i for i in range(self.world_size) if i not in have)
+
+    @property
+    def steps(self) -> int:
+        """Steps that every rank shows."""
+        return min(len(r.steps) for r in self.ranks)
+
+
+def load_trace(paths: Path | str | Sequence[Path | str]) -> TraceRun:
+    """Read the profiler traces of one run, one or more ranks; folders are searched recursively."""
+    listed = [paths] if isinstance(paths, str | Path) else list(paths)
+    traces: list[KinetoTrace] = []
+    warnings: list[str] = []
+    shaped: list[ExecutionTrace] = []
+    for file in trace_files([Path(p) for p in listed]):
+        if not looks_like_kineto(file.content):
+            shaped += _execution_trace(file, warnings)
+            continue
+        trace = read_kineto(file)
+        warnings += trace.warnings
+        traces.append(trace)
+    if not traces:
+        raise InputError(
+            ", ".join(str(p) for p in listed), "holds no profiler (Kineto) trace",
+            "an execution trace alone has no times; add the profiler trace of the same run",
+        )  # fmt: skip
+    return run_of(_one_run(traces, warnings), warnings, shaped)
+
+
+def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrace]:
+    """The file as an execution trace; one that cannot be read costs a warning, not the run."""
+    if not looks_like_et(file.content):
+        return []
+    try:
+        return [read_execution_trace(file)]
+    except InputError as error:
+        warnings.append(str(error).replace(file.path, file.name))
+        return []
+
+
+def _one_run(traces: list[KinetoTrace], warnings: list[str]) -> list[KinetoTrace]:
+    """The traces of a single run: two traces of one rank mean two runs; the first is kept."""
+    if len(traces) == 1:
+        return traces
+    kept: dict[int, KinetoTrace] = {}
+    for number, trace in enumerate(sorted(traces, key=_first_time)):
+        rank = trace.rank if trace.rank is not None else number
+        if rank in kept:
+            warnings.append(
+                f"{file_name(trace.path)}: a second trace of rank {rank}; left out"
+                " (give the files of one run)"
+            )
+        else:
+            kept[rank] = trace
+    return [kept[r] for r in sorted(kept)]
+
+
+def _first_time(trace: KinetoTrace) -> float:
+    firsts = [events[0].ts for events in (trace.runtime, trace.host_ops, trace.gpu) if events]
+    return trace.base_us + min(firsts)
+
+
+def run_of(
+    traces: list[KinetoTrace], warnings: Sequence[str] = (), shaped: Sequence[ExecutionTrace] = ()
+) -> TraceRun:
+    """Link the traces of one run, one a rank, and find their steps.
+
+    ``shaped`` are execution traces of the same run: they give sizes to profiles without any.
+    """
+    warnings = list(warnings)
+    ranks: list[RankTrace] = []
+    for number, trace in enumerate(traces):
+        linked = link(trace)
+        if shaped and not has_shapes(linked):
+            for et in (e for e in shaped if belongs(linked, e)):
+                add_shapes(linked, et)
+        rank = trace.rank if trace.rank is not None else number
+        ranks.append(RankTrace(rank, linked, tuple(find_steps(linked))))
+    world = max([t.world_size for t in traces] + [max(r.rank for r in ranks) + 1])
+    device = next((t.device for t in traces if t.device), "")
+    if len(ranks) < world:
+        warnings.append(f"{len(ranks)} of {world} ranks have a trace; stand-ins take the place of the others")
+    memory = next((t.memory_gb for t in traces if t.memory_gb), None)
+    return TraceRun(tuple(ranks), world, device, tuple(warnings), len(traces[0].devices), memory)
+
+
+def measured_step_us(run: TraceRun) -> float:
+    """The run's true step time.
+
+    Several steps: the median period of the GPU timelines, over ranks, without what
+    allocation storms stretch. One step: from when the last rank began to when the last ended.
+    """
+    periods = [p for r in run.ranks for p in r.periods_us.tolist() if not np.isnan(p)]
+    if periods:
+        return float(np.median(periods))
+    starts, ends = zip(*(step_bounds(r, 0) for r in run.ranks), strict=True)
+    return float(max(ends) - max(starts))
+
+
+def step_bounds(rank: RankTrace, step: int) -> tuple[float, float]:
+    """Start of a step on the host and the end of its last kernel or host range, wall clock in µs."""
+    span = rank.steps[step]
+    ends = [e.end for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
+    return rank.base_us + span.start_us, rank.base_us + max([span.end_us, *ends])

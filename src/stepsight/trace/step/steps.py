@@ -1,0 +1,143 @@
+"""Where a trace's training steps begin, and how long one takes on the GPU's own clock.
+
+ProfilerStep is a range on the host, which may run far ahead of the GPU. The step time
+that counts is the period of the GPU timeline: the gap between successive runs of the
+kernels that run once a step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
+
+_STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
+STORM_SHARE = 0.25
+"""Allocation calls that take more of a step than this make it untypical: they end once memory is cached."""
+ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
+_FEWEST_REPEATS = 3
+"""Twice the same may be two layers; three times evenly over the trace are steps."""
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A training step as the host saw it; ``how`` says by what it was found."""
+
+    name: str
+    start_us: float
+    end_us: float
+    how: str
+
+
+def find_steps(linked: LinkedTrace) -> list[Step]:
+    """By ProfilerStep, else by iteration markers, else by the repetition of kernels, else one step."""
+    return _profiler_steps(linked) or _marker_steps(linked) or _repeated_steps(linked) or _whole(linked)
+
+
+def gpu_periods(linked: LinkedTrace, steps: int) -> FloatArray:
+    """Gaps between successive steps on the GPU timeline, in µs; empty for a single step.
+
+    Entry i is the median, over kernels that run once a step, of the gap between run i and
+    i+1; gaps that an allocation storm stretched do not count (NaN where all are).
+    """
+    if steps < 2:
+        return np.zeros(0)
+    starts: dict[tuple[str, str, int | str], list[float]] = defaultdict(list)
+    for launch in linked.launches:
+        for event in launch.gpu:
+            # A collective starts when its rank arrives, not when its step does.
+            if not is_collective_kernel(event):
+                key = (event.name, str(event.grid()), event.args.stream)
+                starts[key].append(event.ts)
+    once = [sorted(ts) for ts in starts.values() if len(ts) == steps]
+    if not once:
+        return np.zeros(0)
+    runs = np.array(once)
+    gaps = np.diff(runs, axis=1)
+    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > STORM_SHARE * gaps
+    periods = [
+        float(np.median(g[~s])) if (~s).any() else np.nan for g, s in zip(gaps.T, storm.T, strict=True)
+    ]
+    return np.array(periods)
+
+
+def allocation_us(linked: LinkedTrace, start: FloatArray, end: FloatArray) -> FloatArray:
+    """Time of the calls that allocate or free device memory between two moments."""
+    calls = [c for c in linked.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
+    begun = np.array([c.ts for c in calls])
+    total = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
+    return np.asarray(total[np.searchsorted(begun, end)] - total[np.searchsorted(begun, start)])
+
+
+def _profiler_steps(linked: LinkedTrace) -> list[Step]:
+    ranges = [*linked.trace.annotations, *linked.trace.host_ops]
+    found = [Step(e.name, e.ts, e.end, "ProfilerStep") for e in ranges if _STEP.match(e.name)]
+    if not found:
+        return []
+    # The step that was open when recording stopped leaves an empty range.
+    usual = float(np.median([s.end_us - s.start_us for s in found]))
+    kept = [s for s in found if s.end_us - s.start_us > 0.05 * usual]
+    return sorted(kept, key=lambda s: s.start_us)
+
+
+def _marker_steps(linked: LinkedTrace) -> list[Step]:
+    """Annotations of one name (but for a number) that recur evenly over the trace."""
+    starts: dict[tuple[str, int | str], list[float]] = defaultdict(list)
+    for event in linked.trace.annotations:
+        starts[_DIGITS.sub("#", event.name), event.tid].append(event.ts)
+    even = [ts for ts in starts.values() if _recurs_evenly(ts, linked)]
+    if not even:
+        return []
+    steps = Counter(len(ts) for ts in even).most_common(1)[0][0]
+    first = min((ts for ts in even if len(ts) == steps), key=lambda ts: ts[0])
+    return _between(first, linked, "iteration marker")
+
+
+def _repeated_steps(linked: LinkedTrace) -> list[Step]:
+    """The commonest count of equal kernels is the number of steps; the first of them marks each."""
+    seen: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for launch in linked.launches:
+        for event in launch.gpu:
+            seen[event.name, str(event.grid())].append(launch.call.ts)
+    counts = Counter(len(ts) for ts in seen.values() if len(ts) > 1)
+    for steps, votes in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
+        alike = sum(len(ts) for ts in seen.values() if len(ts) % steps == 0)
+        even = [ts for ts in seen.values() if len(ts) == steps and _recurs_evenly(ts, linked)]
+        if votes >= 3 and even and alike > 0.6 * sum(len(ts) for ts in seen.values()):
+            return _between(min(even, key=lambda ts: ts[0]), linked, "repetition of kernels")
+    return []
+
+
+def _recurs_evenly(starts: list[float], linked: LinkedTrace) -> bool:
+    if len(starts) < _FEWEST_REPEATS:
+        return False
+    gaps = np.diff(starts)
+    first, last = _span(linked)
+    covered = starts[-1] + float(gaps.mean()) - starts[0]
+    return bool(gaps.min() > 0.5 * np.median(gaps) and covered > 0.6 * (last - first))
+
+
+def _between(starts: list[float], linked: LinkedTrace, how: str) -> list[Step]:
+    bounds = [*starts, max(_span(linked)[1], starts[-1] + 1.0)]
+    return [Step(f"step {i}", a, b, how) for i, (a, b) in enumerate(pairwise(bounds))]
+
+
+def _whole(linked: LinkedTrace) -> list[Step]:
+    events = [*linked.ops, *(x.call for x in linked.launches), *linked.syncs]
+    if not events:
+        return []
+    start, end = min(e.ts for e in events), max(e.end for e in events)
+    return [Step("whole trace", start, end, "no step marks")]
+
+
+def _span(linked: LinkedTrace) -> tuple[float, float]:
+    """First launch and last launch on the host."""
+    calls = [x.call for x in linked.launches]
+    return (calls[0].ts, calls[-1].end) if calls else (0.0, float("inf"))

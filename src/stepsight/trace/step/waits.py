@@ -1,0 +1,160 @@
+"""Which kernel a stream or the host waited for.
+
+Newer traces say it (``cuda_sync`` events name the stream and the recorded event). Older
+ones only show that ``cudaStreamWaitEvent`` or a synchronize call happened; there the
+kernels' own times tell: of all kernels launched before the call, the one that ended last
+before the waiting work began is the one that held it up.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from stepsight.trace.linking.hidden_waits import HIDDEN
+from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.reading.events import Event
+from stepsight.trace.step.stalls import Stalls
+
+_CLOCK_SLACK_US = 4.0
+"""Kernel ends and starts on two streams agree to about this, host and device clocks mostly."""
+_CLOCK_DRIFT_US = 30.0
+"""How far the two clocks drift apart within a trace: calls that waited for milliseconds return up to
+24 µs before the kernel they waited for has ended (TorchRec traces, V100)."""
+_RETURN_US = 40.0
+"""A waiting host goes on within this of the kernel's end (up to 30 µs in the TorchRec traces)."""
+_SURENESS = 10.0
+"""A call must have waited this many times longer than the drift that is granted to it."""
+
+StreamId = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWait:
+    """``waiter`` goes on when the last kernel of ``launch`` has ended."""
+
+    waiter: StreamId
+    launch: Launch
+
+
+class WaitResolver:
+    """Answers, for one rank, what each wait and synchronize call waited for.
+
+    ``stream_names`` are ours for the trace's streams (`program.stream_names` fills it).
+    ``free_at`` gives, by ``id`` of a GPU event, when its stream had done all before it;
+    ``stalls`` what of the host's time was waiting for the queue or the allocator.
+    """
+
+    def __init__(self, linked: LinkedTrace) -> None:
+        self.launches = linked.launches
+        self.starts = [x.call.ts for x in linked.launches]
+        self.by_stream: dict[StreamId, list[Launch]] = {}
+        for launch in linked.launches:
+            self.by_stream.setdefault(launch.gpu[-1].args.stream, []).append(launch)
+        self.stream_starts = {s: [x.call.ts for x in ls] for s, ls in self.by_stream.items()}
+        self.by_thread: dict[int | str, list[Launch]] = {}
+        for launch in linked.launches:
+            self.by_thread.setdefault(launch.call.tid, []).append(launch)
+        self.thread_starts = {t: [x.call.ts for x in ls] for t, ls in self.by_thread.items()}
+        self.stated = {e.args.correlation: e for e in linked.trace.syncs}
+        self.stream_names: dict[StreamId, str] = {}
+        self.hidden = linked.hidden_waits
+        self.free_at = _stream_free_times(linked)
+        self.recorded = {e.args.correlation: e for e in linked.records}
+        self.stalls = Stalls(linked)
+
+    def stream_wait(self, call: Event, taken: set[int]) -> StreamWait | None:
+        """What a stream-wait call waits for; ``taken`` holds the ids of launches already named
+        by the calls just before it, so that two waits in a row name two streams."""
+        stated = self.stated.get(call.args.correlation)
+        if stated is not None and stated.args.wait_on_stream != -1:
+            return self._stated_wait(call, stated)
+        waiting = self._next_on_thread(call)
+        return self._held_by(waiting, call.ts, taken) if waiting is not None else None
+
+    def held_by(self, launch: Launch) -> StreamWait | None:
+        """What a launch on its own stream must have waited for, where no wait call shows it."""
+        return self._held_by(launch, launch.call.ts, set())
+
+    def _held_by(self, waiting: Launch, before: float, taken: set[int]) -> StreamWait | None:
+        stream, began = waiting.gpu[0].args.stream, waiting.gpu[0].ts
+        best: Launch | None = None
+        for other, launches in self.by_stream.items():
+            if other == stream:
+                continue
+            held = self._last_ended(launches, self.stream_starts[other], before, began)
+            if (
+                held is not None
+                and id(held) not in taken
+                and (best is None or held.gpu[-1].end > best.gpu[-1].end)
+            ):
+                best = held
+        return StreamWait(stream, best) if best is not None else None
+
+    def host_sync(self, call: Event) -> list[Launch]:
+        """The launches whose end let a synchronize call return: one per stream for a device sync."""
+        if id(call) in self.hidden:
+            return [self.hidden[id(call)]]
+        if call.name == HIDDEN:
+            return []
+        latest = {s: self._last_before(s, call.ts) for s in self.by_stream}
+        candidates = [x for x in latest.values() if x is not None]
+        if "Device" in call.name or "Ctx" in call.name:
+            return candidates
+        stated = self.stated.get(call.args.correlation)
+        if stated is not None and stated.args.stream in latest and "Stream" in stated.args.cuda_sync_kind:
+            named = latest[stated.args.stream]
+            return [named] if named is not None else []
+        ended = [x for x in candidates if x.gpu[-1].end <= call.end + _CLOCK_SLACK_US]
+        last = max(ended, key=lambda x: x.gpu[-1].end, default=None)
+        if last is None or last.gpu[-1].end < call.end - _RETURN_US:
+            # Nothing ended as the call returned: by the device's clock it may have ended just after.
+            drift = min(_CLOCK_DRIFT_US, call.dur / _SURENESS)
+            last = min(
+                (x for x in candidates if call.end < x.gpu[-1].end <= call.end + drift),
+                key=lambda x: x.gpu[-1].end, default=last,
+            )  # fmt: skip
+        if last is not None and last.gpu[-1].end >= call.ts:
+            return [last]
+        # It returned at once: the work just launched on this thread had ended already.
+        mine = self._before_on_thread(call)
+        return [mine] if mine is not None and mine in ended else []
+
+    def _stated_wait(self, call: Event, stated: Event) -> StreamWait | None:
+        record = self.recorded.get(stated.args.wait_on_cuda_event_record_corr_id)
+        held = self._last_before(stated.args.wait_on_stream, record.ts if record else call.ts)
+        return StreamWait(stated.args.stream, held) if held is not None else None
+
+    def _next_on_thread(self, call: Event) -> Launch | None:
+        launches = self.by_thread.get(call.tid, [])
+        at = bisect_left(self.thread_starts.get(call.tid, []), call.ts)
+        return launches[at] if at < len(launches) else None
+
+    def _before_on_thread(self, call: Event) -> Launch | None:
+        launches = self.by_thread.get(call.tid, [])
+        at = bisect_right(self.thread_starts.get(call.tid, []), call.ts) - 1
+        return launches[at] if at >= 0 else None
+
+    def _last_before(self, stream: StreamId, time: float) -> Launch | None:
+        launches = self.by_stream.get(stream, [])
+        at = bisect_right(self.stream_starts.get(stream, []), time) - 1
+        return launches[at] if at >= 0 else None
+
+    @staticmethod
+    def _last_ended(launches: list[Launch], starts: list[float], call: float, began: float) -> Launch | None:
+        """The last launch issued before the call that had ended when the waiting work began."""
+        at = bisect_right(starts, call) - 1
+        while at >= 0 and launches[at].gpu[-1].end > began + _CLOCK_SLACK_US:
+            at -= 1
+        return launches[at] if at >= 0 else None
+
+
+def _stream_free_times(linked: LinkedTrace) -> dict[int, float]:
+    free: dict[StreamId, float] = {}
+    found: dict[int, float] = {}
+    for event in sorted(linked.trace.gpu, key=lambda e: e.ts):
+        stream = event.args.stream
+        found[id(event)] = free.get(stream, 0.0)
+        free[stream] = max(free.get(stream, 0.0), event.end)
+    return found

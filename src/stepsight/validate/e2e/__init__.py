@@ -1,0 +1,1 @@
+"""Whole steps against measured ones."""

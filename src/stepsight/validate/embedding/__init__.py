@@ -1,0 +1,1 @@
+"""Lookups against measurements."""

@@ -1,0 +1,1 @@
+"""Kernel models against measurements."""

@@ -1,0 +1,226 @@
+"""Kernel models against measurements: shapes left out, GPUs left out, and whole kernel lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.fitting.kernels.sources import (
+    SERVING_SYSTEMS,
+    Measured,
+    measured_rows,
+    serving_attention,
+    serving_gemm,
+)
+from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.models import KernelModels
+from stepsight.prediction.kernel_tables.files import TableTimes, read_table
+from stepsight.prediction.kernel_tables.rows import Rows, rows_of
+from stepsight.score import Score
+
+TOPIC = "kernels"
+ABOVE_US = 60.0
+CLEAR_US = 20.0
+"""Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
+TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
+JUDGED = ("P100", "V100", "A100-40G")
+"""The GPUs whose fp32 tables carry targets; T4 ran throttled."""
+
+TRACED = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
+"""Devices of trace_kernels.parquet with half-precision training or inference at full clock."""
+
+Target = tuple[float, float]
+LINEAR: Target = (0.04, 0.06)
+BMM: Target = (0.05, 0.08)
+VECTOR: Target = (0.05, 0.08)
+SERVING_GEMM: Target = (0.03, 0.045)
+ATTENTION: Target = (0.06, 0.09)
+LEFT_OUT: Target = (0.12, 0.18)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Predicted beside measured times of some rows."""
+
+    name: str
+    predicted: FloatArray
+    measured: FloatArray
+    used: str
+
+    def score(self, target: Target | None = None) -> Score:
+        gmae, mape = target or (None, None)
+        return Score.of(
+            TOPIC, self.name, self.predicted, self.measured, self.used, gmae_target=gmae, mape_target=mape
+        )
+
+    @classmethod
+    def pooled(cls, name: str, parts: Sequence[Compared], used: str = "") -> Compared:
+        """All rows of several comparisons as one."""
+        return cls(
+            name,
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.measured for part in parts]),
+            used or parts[0].used,
+        )
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """Every score that the folder's tables (and aiconfigurator-core, where installed) allow.
+
+    ``rows``: "heldout" scores the tenth of shapes that no fit saw; "all" every row, for folders
+    that took no part in the fit.
+    """
+    from stepsight.validate.kernels.dlrm import dlrm_scores
+
+    measured = list(_event_rows(data))
+    found = _event_scores(measured, rows)
+    blind = list(_gpu_left_out(p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED))
+    if rows == "heldout":
+        serving, unseen = _serving()
+        found += serving
+        blind += unseen
+    return found + _left_out_scores(blind) + _trace_scores(data) + dlrm_scores(data)
+
+
+def _event_rows(data: Path) -> Iterator[Measured]:
+    for name in TABLES:
+        path = data / "kernels" / f"{name}.parquet"
+        if path.is_file():
+            table = read_table(path)
+            yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), path.name)
+
+
+def _event_scores(measured: Iterable[Measured], rows: str) -> list[Score]:
+    """One line per GPU and op; all element-wise ops of a GPU share one."""
+    lines: dict[tuple[str, str, str], list[Compared]] = {}
+    for part in measured:
+        op = "all ops" if part.batch.family == "elementwise" else part.variant
+        compared = _compare(part, rows)
+        if len(compared.measured):
+            lines.setdefault((part.batch.family, op, part.gpu), []).append(compared)
+    return [
+        Compared.pooled(f"{family} fp32 {op} {gpu}", parts).score(_event_target(family, op, gpu))
+        for (family, op, gpu), parts in lines.items()
+    ]
+
+
+def _event_target(family: str, op: str, gpu: str) -> Target | None:
+    if gpu not in JUDGED or family == "conv":
+        return None
+    return {"linear": LINEAR, "bmm": BMM}.get(op, VECTOR)
+
+
+def _compare(part: Measured, rows: str) -> Compared:
+    """One op on one GPU, with the shipped models, as the command line answers."""
+    shown = part.time_us > (ABOVE_US if part.timed_by_events else 0.0)
+    used = f"above {ABOVE_US:.0f} µs" if part.timed_by_events else "all sizes"
+    if rows == "heldout":
+        shown &= part.held_out
+        pairs = part.batch.family == "gemm" and part.stacks
+        used = f"{'whole (n, k) pairs' if pairs else 'shapes'} left out, {used}"
+    name = f"{part.batch.family} {part.batch.dtype} {part.variant} {part.gpu}"
+    if part.stacks:
+        name += f" {part.stacks[0]}"
+    models = KernelModels.for_gpu(load_gpu(part.gpu))
+    return Compared(name, _predicted(part, shown, models), part.time_us[shown], used)
+
+
+def _predicted(part: Measured, shown: npt.NDArray[np.bool_], models: KernelModels) -> FloatArray:
+    at = np.nonzero(shown)[0]
+    if not len(at):
+        return np.zeros(0)
+    stacks = None if part.stacks is None else [part.stacks[int(i)] for i in at]
+    batch = replace(part.batch.take(at), positions=np.arange(len(at)))
+    times = TableTimes(len(at))
+    rows = Rows(part.gpu, batch, part.timed_by_events, stacks)
+    times.put(rows, models.estimate_batch(batch, stacks), models)
+    return times.time_us
+
+
+def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Compared]:
+    """Each GPU timed by the models of the others alone, as an unmeasured GPU would be."""
+    for part in parts:
+        spec = load_gpu(part.gpu)
+        models = KernelModels.for_gpu(spec)
+        strangers = tuple(
+            m
+            for m in models.shipped
+            if (m.machine.architecture, m.machine.sms) != (spec.architecture, spec.sms)
+        )
+        above = ABOVE_US if part.timed_by_events else CLEAR_US
+        shown = part.time_us > above
+        blind = KernelModels(spec, strangers, models.streams)
+        kernel_us = blind.estimate_batch(part.batch.take(np.nonzero(shown)[0])).time_us
+        path = models.event_path(part.batch.take(np.arange(1)))[0]
+        predicted = path.reading_us(kernel_us) if part.timed_by_events else kernel_us
+        name = f"GPU left out: gemm {part.batch.dtype} {part.variant} {part.gpu}"
+        yield Compared(name, predicted, part.time_us[shown], f"all shapes above {above:.0f} µs")
+
+
+def _left_out_scores(blind: Sequence[Compared]) -> list[Score]:
+    """One line per GPU, and one over all rows of all GPUs."""
+    if not blind:
+        return []
+    everything = Compared.pooled(
+        "GPU left out: gemm, all", blind, f"all rows of the {len(blind)} lines above"
+    )
+    return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
+
+
+def _trace_scores(data: Path) -> list[Score]:
+    """Half-precision GEMMs inside real steps, where the profiler saw them."""
+    path = data / "kernels" / "trace_kernels.parquet"
+    if not path.is_file():
+        return []
+    table = read_table(path)
+    device = np.array([str(gpu) for gpu in table["gpu"]])
+    found = []
+    for gpu in TRACED:
+        mine = device == gpu
+        part = {key: np.asarray(column)[mine] for key, column in table.items()}
+        duration_us = np.asarray(part["dur_us_mean"], dtype=np.float64)
+        models = KernelModels.for_gpu(load_gpu(gpu))
+        for rows in rows_of(part, path.name):
+            if rows.batch.family != "gemm" or rows.batch.dtype not in ("fp16", "bf16"):
+                continue
+            kept = np.nonzero(duration_us[rows.batch.positions] > CLEAR_US)[0]
+            if len(kept):
+                batch = rows.batch.take(kept)
+                name = f"gemm {batch.dtype} in traces, {gpu}"
+                predicted = models.estimate_batch(batch).time_us
+                measured = duration_us[batch.positions]
+                found.append(Compared(name, predicted, measured, f"kernels above {CLEAR_US:.0f} µs").score())
+    return found
+
+
+def _serving() -> tuple[list[Score], list[Compared]]:
+    """GEMM and attention of the aiconfigurator-core tables; nothing where it is not installed."""
+    found: list[Score] = []
+    blind: list[Compared] = []
+    try:
+        for gpu in SERVING_SYSTEMS:
+            gemm = list(serving_gemm(gpu, "bf16"))
+            judged = SERVING_GEMM if gpu in ("A100-SXM4-80G", "H100-SXM-80G") else None
+            found += _stacks(f"gemm bf16 {gpu}", gemm, judged)
+            found += _stacks(f"gemm fp8 {gpu}", list(serving_gemm(gpu, "fp8")), None)
+            found += _stacks(f"attention bf16 {gpu}", list(serving_attention(gpu)), ATTENTION)
+            blind += _gpu_left_out(gemm[:1])
+    except InputError as error:
+        if "aiconfigurator" not in error.where:
+            raise
+    return found, blind
+
+
+def _stacks(name: str, parts: Sequence[Measured], target: Target | None) -> list[Score]:
+    """One line per software stack, and the bar on all of them together."""
+    compared = [_compare(part, "heldout") for part in parts]
+    if not compared:
+        return []
+    together = Compared.pooled(f"{name}, all stacks", compared).score(target)
+    return [together, *(line.score() for line in compared)]

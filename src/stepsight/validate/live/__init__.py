@@ -1,0 +1,1 @@
+"""Random models, predicted and then trained here."""

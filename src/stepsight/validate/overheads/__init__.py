@@ -1,0 +1,1 @@
+"""Host overheads of one workload, from the others."""

@@ -1,0 +1,1 @@
+"""The choice of a plan against what plans really take."""

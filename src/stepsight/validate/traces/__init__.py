@@ -1,0 +1,1 @@
+"""Traces: read, replayed, predicted."""

@@ -1,0 +1,146 @@
+"""The runs under a folder of traces: which files belong together, and what each trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import StepsightError
+from stepsight.trace.reading.files import trace_files
+from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
+from stepsight.trace.step.job import rank_program, typical_step
+from stepsight.trace.step.run import TraceRun, measured_step_us, run_of
+
+_TOGETHER_US = 5e6
+"""The ranks of one run write their first events within a few seconds of each other."""
+_SLEEP_SHARE = 0.5
+"""A single host gap longer than this share of the step is an artificial sleep."""
+_MARKED = ("ProfilerStep", "iteration marker")
+"""Repetitions of kernels may be layers."""
+_RUN_NUMBER = re.compile(r"run_\d+")
+DLRM, TRANSFORMER, CNN, OTHER = "dlrm", "transformer", "cnn", "other"
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """One run with what it trains and, where it cannot be scored, why not."""
+
+    name: str
+    run: TraceRun
+    kind: str
+    left_out: str = ""
+    host: str = ""
+    """The collection it came with: traces of one collection share a host."""
+    workload: str = ""
+
+    @property
+    def measured_us(self) -> float:
+        return measured_step_us(self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """Enough of a trace to know which run it belongs to."""
+
+    path: str
+    rank: int | None
+    world_size: int
+    device: str
+    start_us: float
+
+
+def scored_runs(folder: Path) -> Iterator[ScoredRun]:
+    """Every training run under a folder, one at a time; copies of a run come once."""
+    groups: list[list[_Header]] = []
+    for trace in _traces([folder]):
+        _place(groups, _Header(trace.path, trace.rank, trace.world_size, trace.device, _start(trace)))
+    for headers in groups:
+        wanted = {h.path for h in headers}
+        files = sorted({Path(h.path.split("::")[0]) for h in headers})
+        traces = [t for t in _traces(files) if t.path in wanted]
+        run = run_of(sorted(traces, key=lambda t: t.rank or 0))
+        if _not_scored(run) is None:
+            host, workload = _collection(folder, headers[0].path)
+            yield ScoredRun(_name(folder, headers[0].path), run, kind_of(run), _left_out(run), host, workload)
+
+
+def _traces(paths: list[Path]) -> Iterator[KinetoTrace]:
+    for file in trace_files(paths):
+        if looks_like_kineto(file.content):
+            try:
+                yield read_kineto(file)
+            except StepsightError:
+                continue
+
+
+def _place(groups: list[list[_Header]], trace: _Header) -> None:
+    for group in groups:
+        first = group[0]
+        near = abs(first.start_us - trace.start_us) < _TOGETHER_US
+        alike = first.world_size == trace.world_size and first.device == trace.device
+        if near and alike and trace.world_size > 1:
+            if all(t.rank != trace.rank for t in group):
+                group.append(trace)
+            return
+    groups.append([trace])
+
+
+def _start(trace: KinetoTrace) -> float:
+    firsts = [events[0].ts for events in (trace.runtime, trace.host_ops, trace.gpu) if events]
+    return trace.base_us + min(firsts)
+
+
+def _collection(folder: Path, path: str) -> tuple[str, str]:
+    file = Path(path.split("::")[0])
+    inside = file.relative_to(folder).parts if file.is_relative_to(folder) else file.parts
+    # Runs of one program that differ by a number only are one workload.
+    return inside[0], _RUN_NUMBER.sub("", "/".join(inside[:-1]))
+
+
+def _name(folder: Path, path: str) -> str:
+    file = Path(path.split("::")[0])
+    shown = file.relative_to(folder) if file.is_relative_to(folder) else file
+    stem = shown.name.split(".")[0][:24]
+    return f"{shown.parts[0]}/{stem}" if len(shown.parts) > 1 else stem
+
+
+def _not_scored(run: TraceRun) -> str | None:
+    """Why a trace is no training run: None where it is one."""
+    if run.world_size > 1 and len(run.ranks) == run.world_size:
+        return None
+    if run.ranks[0].steps[0].how not in _MARKED or run.steps < 3:
+        return "fewer than three marked steps"
+    if not np.isfinite(run.ranks[0].periods_us).any():
+        return "no kernel recurs once a step"
+    return None
+
+
+def _left_out(run: TraceRun) -> str:
+    """An artificial sleep or allocation storms in every step."""
+    if all(r.is_storm(s) for r in run.ranks for s in r.steps):
+        return "allocation storms in every step"
+    measured = measured_step_us(run)
+    step = typical_step(run)
+    for rank in run.ranks:
+        program = rank_program(run, rank, step)
+        longest = max((t.op.overhead_us.t1 for t in program.ops if t.op.overhead_us), default=0.0)
+        if longest > _SLEEP_SHARE * measured:
+            return f"rank {rank.rank} sleeps {longest / 1e3:.0f} ms"
+    return ""
+
+
+def kind_of(run: TraceRun) -> str:
+    """What is trained, by the operators that show."""
+    linked = run.ranks[0].linked
+    names = " ".join({e.name for e in linked.ops} | {x.gpu[0].name for x in linked.launches})
+    if re.search(r"split_embedding|embedding_bag|EmbeddingBag|fbgemm", names):
+        return DLRM
+    if re.search(r"conv2d|convolution|cudnn.*conv|MIOpen", names, re.IGNORECASE):
+        return CNN
+    if re.search(r"flash_attn|attention|layer_norm|rms_norm|aten::bmm", names, re.IGNORECASE):
+        return TRANSFORMER
+    return OTHER

@@ -1,0 +1,248 @@
+"""Traces: how well they open and link, and how well their steps are rebuilt and predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.prediction.summary import naive_us
+from stepsight.prediction.traced.predict import INDIVIDUAL, PACED, SHARED, simulate_trace
+from stepsight.score import Score
+from stepsight.simulate.timeline import Timeline
+from stepsight.trace.sizing.operator_kernels import Agreement, check_operators
+from stepsight.trace.step.job import collective_waiting, rank_program, typical_step
+from stepsight.trace.step.platforms import guess_platform
+from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
+from stepsight.trace.step.run import TraceRun
+from stepsight.trace.step.sleeps import sleeps
+from stepsight.validate.traces.runs import DLRM, TRANSFORMER, ScoredRun, scored_runs
+from stepsight.validate.traces.shared_hosts import SharedHosts
+
+TOPIC = "traces"
+_UNNAMED_GPU = "V100-SXM2-16G"
+"""Traces from before deviceProperties: the ones here say V100 in their folder's name."""
+DLRM_TARGET, TRANSFORMER_TARGET, REPLAY_TARGET, SHARED_POINTS = 0.0521, 0.03, 0.02, 0.022
+CORRELATION_TARGET, LINK_TARGET, MAP_TARGET = 0.95, 0.99, 0.95
+
+
+@dataclass(slots=True)
+class Row:
+    """One run: measured, rebuilt and predicted step times in µs."""
+
+    name: str
+    kind: str
+    measured: float
+    replay: float
+    individual: float
+    naive: float
+    left_out: str = ""
+    shared: float = float("nan")
+    paced: float = float("nan")
+    blind: float = float("nan")
+    recording: float = 0.0
+    """What the profiler spent on arguments it cannot record, in µs a step."""
+    sleeps: float = 0.0
+    """What the program sleeps on purpose, in µs a step."""
+    in_time: float = float("nan")
+    """Predicted without the wait for ranks that were not recorded."""
+    link_rate: float = 1.0
+    waiting: tuple[float, float] | None = None
+    agreement: Agreement = field(default_factory=Agreement)
+
+    @property
+    def is_recorders(self) -> bool:
+        """Whether its measured step is in good part the profiler's, which no other workload can tell."""
+        return self.recording > MUCH_RECORDING * self.measured
+
+    def line(self) -> str:
+        """The row in words."""
+        parts = (
+            ("replay", self.replay), ("predict", self.individual), ("absent peers in time", self.in_time),
+            ("shared", self.shared), ("at its pace", self.paced), ("other hosts", self.blind),
+        )  # fmt: skip
+        said = ", ".join(f"{k} {v / self.measured - 1:+.1%}" for k, v in parts if np.isfinite(v))
+        left = f" (left out: {self.left_out})" if self.left_out else ""
+        naive = f"naive {self.naive / self.measured - 1:+.0%}"
+        return f"{self.name} {self.measured / 1e3:.2f} ms: {said}, {naive}{left}"
+
+
+def scores(folder: Path) -> list[Score]:
+    """Score every training run under a folder of traces."""
+    rows: list[Row] = []
+    runs: list[ScoredRun] = []
+    for scored in scored_runs(folder):
+        rows.append(_row(scored))
+        runs.append(scored)
+    _add_shared(rows, runs)
+    return _board(rows)
+
+
+def _row(scored: ScoredRun) -> Row:
+    run = scored.run
+    platform = _platform(run)
+    replay = simulate_trace(run, platform, replay=True)
+    predicted = simulate_trace(run, platform, overheads=INDIVIDUAL)
+    row = Row(
+        scored.name, scored.kind, scored.measured_us, replay.step_us, predicted.step_us, naive_us(predicted),
+        scored.left_out, recording=_recording_us(run), sleeps=_sleeps_us(run),
+        link_rate=min(r.linked.link_rate for r in run.ranks),
+    )  # fmt: skip
+    if run.missing:
+        row.in_time = simulate_trace(run, platform, overheads=INDIVIDUAL, late_peers=False).step_us
+    for rank in run.ranks[:1]:
+        row.agreement.add(check_operators(rank.linked))
+    if len(run.ranks) == run.world_size > 1:
+        row.waiting = waiting_correlation(run, replay)
+    return row
+
+
+def _recording_us(run: TraceRun) -> float:
+    """Of the rank that has most of it: gaps of a step in which the profiler worked for itself."""
+    step = typical_step(run)
+    return max(sum(recording_gaps(r.linked, rank_program(run, r, step)).values()) for r in run.ranks)
+
+
+def _sleeps_us(run: TraceRun) -> float:
+    """Of the rank that sleeps most: its pauses that every step makes alike."""
+    return max(sum(sleeps([rank_program(run, r, s) for s in range(run.steps)]).values()) for r in run.ranks)
+
+
+def _platform(run: TraceRun) -> str | None:
+    try:
+        guess_platform(run)
+        return None
+    except InputError:
+        return f"{run.world_size}x{_UNNAMED_GPU}"
+
+
+def _add_shared(rows: list[Row], runs: Sequence[ScoredRun]) -> None:
+    """Predict each run with host times of other workloads: of its host, and of other hosts alone."""
+    hosts = SharedHosts(runs)
+    for row, scored in zip(rows, runs, strict=True):
+        if row.left_out:
+            continue
+        predict = partial(simulate_trace, scored.run, _platform(scored.run))
+        others = hosts.other_hosts(scored)
+        row.paced = predict(overheads=PACED, shared=others).step_us
+        row.blind = predict(overheads=SHARED, shared=others).step_us
+        siblings = hosts.same_host(scored)
+        if siblings is not None:
+            row.shared = predict(overheads=SHARED, shared=siblings).step_us
+
+
+def waiting_correlation(run: TraceRun, replay: Timeline) -> tuple[float, float]:
+    """Correlation, over ranks and over calls, of the waiting inside collectives with the trace's."""
+    step = typical_step(run)
+    seen, made = collective_waiting(run, step), simulated_waiting(replay, run)
+    by_rank = _correlation([sum(w) for w in seen], [sum(w) for w in made])
+    by_call = _correlation([x for w in seen for x in w], [x for w in made for x in w])
+    return by_rank, by_call
+
+
+def simulated_waiting(timeline: Timeline, run: TraceRun) -> list[list[float]]:
+    """The same from the simulation."""
+    result = []
+    for rank in run.ranks:
+        times = timeline.rank(rank.rank)
+        meetings = [i for i, c in enumerate(times.lane.category) if c == "communication"]
+        result.append([float(times.begin_us[i] - times.start_us[i]) for i in meetings])
+    return result
+
+
+def _correlation(a: list[float], b: list[float]) -> float:
+    if len(a) != len(b) or len(a) < 2 or np.std(a) == 0 or np.std(b) == 0:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _board(rows: list[Row]) -> list[Score]:
+    used = [r for r in rows if not r.left_out]
+    board = [_errors("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")]
+    for kind, target in ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), ("cnn", None)):
+        mine = [r for r in used if r.kind == kind]
+        if mine:
+            board += _of_kind(kind, mine, target)
+    board += _checks(rows)
+    return board
+
+
+def _of_kind(kind: str, rows: list[Row], target: float | None) -> list[Score]:
+    where = f"{kind} runs; host times from other steps or ranks"
+    board = [_errors(f"{kind}, individual overheads", rows, "individual", target, where)]
+    awake = [r for r in rows if not r.sleeps]
+    if awake and len(awake) < len(rows):
+        asleep = "; ".join(f"{r.name}: {r.sleeps / 1e3:.0f} ms a step" for r in rows if r.sleeps)
+        name = f"{kind}, individual overheads, none that sleeps"
+        board.append(_errors(name, awake, "individual", target, f"{where}; left out for sleeping: {asleep}"))
+    if any(np.isfinite(r.in_time) for r in rows):
+        name = f"{kind}, absent peers in time"
+        alone = [r for r in rows if np.isfinite(r.in_time)]
+        board.append(_errors(name, alone, "in_time", None, "runs with one rank recorded of several"))
+    board += _shared(kind, rows)
+    board.append(_errors(f"{kind}, naive sum of kernels", rows, "naive", None, "baseline, no host, no waits"))
+    return board
+
+
+def _shared(kind: str, rows: list[Row]) -> list[Score]:
+    """Host times from others, each line beside individual ones on the same rows."""
+    siblings = [r for r in rows if np.isfinite(r.shared)]
+    slowed = [r for r in siblings if r.is_recorders]
+    board = []
+    if len(siblings) > len(slowed):
+        board.append(_beside_individual(kind, [r for r in siblings if not r.is_recorders]))
+    if slowed:
+        named = "; ".join(f"{r.name}: {r.recording / 1e3:.0f} ms a step" for r in slowed)
+        whole = _beside_individual(kind, siblings)
+        said = f"{whole.rows_used}, those included that the profiler slowed ({named})"
+        board.append(replace(whole, name=f"{whole.name}, slowed too", rows_used=said, target="", met=None))
+    pace = "host times from other hosts, at the pace of the run's other steps or ranks (three numbers)"
+    board.append(_errors(f"{kind}, other hosts at its pace", rows, "paced", None, pace))
+    board.append(_errors(f"{kind}, other hosts", rows, "blind", None, "host times from other hosts alone"))
+    return board
+
+
+def _beside_individual(kind: str, rows: list[Row]) -> Score:
+    score = _errors(f"{kind}, shared overheads", rows, "shared", None, "")
+    alone = _errors("", rows, "individual", None, "").gmae
+    where = f"host times from other workloads of the host; individual on these rows {alone:.1%}"
+    target = f"GMAE ≤ individual + {SHARED_POINTS:.1%}"
+    return replace(score, rows_used=where, target=target, met=score.gmae <= alone + SHARED_POINTS)
+
+
+def _errors(name: str, rows: list[Row], part: str, target: float | None, where: str) -> Score:
+    note = "; ".join(r.line() for r in rows) if part in ("individual", "replay") else ""
+    values = [getattr(r, part) for r in rows]
+    return Score.of(TOPIC, name, values, [r.measured for r in rows], where, gmae_target=target, note=note)
+
+
+def _checks(rows: list[Row]) -> list[Score]:
+    linked = min((r.link_rate for r in rows), default=1.0)
+    agreement = Agreement()
+    for row in rows:
+        agreement.add(row.agreement)
+    odd = ", ".join(f"{n}×{op}→{'+'.join(f)}" for (op, f), n in agreement.others.most_common(6))
+    board = [
+        _share("kernels linked to their operator", linked, len(rows), LINK_TARGET, "worst run"),
+        _share("operator → kernels map", agreement.share, agreement.checked, MAP_TARGET, f"others: {odd}"),
+    ]
+    for row in rows:
+        if row.waiting is not None and not row.left_out and np.isfinite(row.waiting[0]):
+            by_rank, by_call = row.waiting
+            note = f"by rank {by_rank:.3f}, by call {by_call:.3f}"
+            board.append(_share(f"waiting in collectives, {row.name}", by_rank, 1, CORRELATION_TARGET, note))
+    left = [f"{r.name}: {r.left_out}" for r in rows if r.left_out]
+    if left:
+        board.append(Score(TOPIC, "left out", len(left), 0.0, 0.0, "; ".join(left)))
+    return board
+
+
+def _share(name: str, value: float, rows: int, target: float, note: str) -> Score:
+    """A share to be high: shown as what is missing from one."""
+    return Score(
+        TOPIC, name, rows, 1 - value, 1 - value, "1 − share", f"≥ {target:.0%}", value >= target, note
+    )

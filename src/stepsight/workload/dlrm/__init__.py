@@ -1,0 +1,1 @@
+"""DLRM training steps."""

@@ -1,0 +1,238 @@
+"""A hybrid-parallel DLRM step: sharded embeddings, data-parallel dense part.
+
+The order is that of PyTorch's own DLRM: copies in, lookup, start of the all_to_all,
+bottom MLP under it, wait, interaction, top MLP, loss; then the backward pass as autograd
+orders it, with bucketed all_reduce and the all_to_all of gradients, and the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stepsight.errors import InputError
+from stepsight.program.job import Job, Op, RankProgram
+from stepsight.tables.lookup import FBGEMM
+from stepsight.tables.plan import Plan
+from stepsight.tables.table import Table
+from stepsight.workload.dlrm import embeddings, exchange
+from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.eager_2020 import as_in_2020
+from stepsight.workload.dlrm.embeddings import PlanOps
+from stepsight.workload.dlrm.interactions import interact, interaction_width
+from stepsight.workload.dlrm.node_sums import GATHER, SUM, NodeTables, without_node_tables
+from stepsight.workload.memory import MemoryReport, dlrm_memory
+from stepsight.workload.operators.matmuls import linear
+from stepsight.workload.operators.norms import pointwise_loss
+from stepsight.workload.operators.pointwise import relu, sigmoid
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import cat
+from stepsight.workload.parallel.step import train_step
+
+
+@dataclass(frozen=True)
+class DlrmWorkload:
+    """A DLRM that can be turned into rank programs for any plan."""
+
+    config: DlrmConfig
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def ranks(self) -> int:
+        return self.config.ranks
+
+    @property
+    def tables(self) -> tuple[Table, ...]:
+        return self.config.tables
+
+    @property
+    def plan(self) -> Plan:
+        return self.config.plan
+
+    def with_plan(self, plan: Plan) -> DlrmWorkload:
+        """The same model with its tables elsewhere."""
+        plan.check(self.config.tables)
+        return DlrmWorkload(replace(self.config, plan=plan))
+
+    def job(self, device: str = "cuda", *, fused: bool | None = None) -> Job:
+        """Every rank's program. ``fused`` overrides the workload's lookup on a GPU."""
+        job = build(self.config, device, fused)[0]
+        if self.config.stack == "now" or device != "cuda":
+            return job
+        parameters = _record(self.config, device, True).parameters
+        programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
+        return replace(job, programs=tuple(programs))
+
+    def plan_ops(self, device: str = "cuda", *, fused: bool | None = None) -> PlanOps:
+        """Which ops of every rank's program a change of plan changes."""
+        if self.config.stack != "now":
+            raise InputError(
+                self.config.source or self.name, "stack 2020 runs on one rank", "nothing to plan"
+            )
+        return build(self.config, device, fused)[1]
+
+    def memory(self) -> MemoryReport:
+        """What each rank's device must hold at the peak."""
+        return dlrm_memory(self.config, _record(self.config, "cuda", True))
+
+
+def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:
+    """All ranks' programs: one common program in which each rank has its own few ops."""
+    if device == "cuda":
+        one_kernel = config.fused_lookup if fused is None else fused
+    else:
+        one_kernel = config.cpu_lookup == FBGEMM
+    tape = _record(config, device, one_kernel)
+    marks = PlanOps(
+        copy_indices=tape.marks.get("copy_indices"),
+        copy_offsets=tape.marks.get("copy_offsets"),
+        lookup_forward=tape.marks["lookup_forward"],
+        lookup_backward=tape.marks["lookup_backward"],
+        alltoall_forward=tape.marks.get("alltoall_forward"),
+        alltoall_backward=tape.marks.get("alltoall_backward"),
+    )
+    nodes = NodeTables.of(config, device)
+    plan = without_node_tables(config.plan) if nodes else config.plan
+    among_all = exchange.PooledExchange.among_all(config, plan)
+    exchanges = (
+        (marks.alltoall_forward, among_all.calls(backward=False)),
+        (marks.alltoall_backward, among_all.calls(backward=True)),
+    )
+    programs: dict[tuple[tuple[Op, ...], int], RankProgram] = {}
+    order = []
+    for rank in range(config.ranks):
+        ops = list(tape.ops)
+        own = _own_ops(config, rank, one_kernel)
+        places = (marks.copy_indices, marks.copy_offsets, marks.lookup_forward, marks.lookup_backward)
+        for at, op in zip(places, own, strict=True):
+            if at is not None:
+                ops[at] = op
+        for at, calls in exchanges:
+            if at is not None:
+                ops[at] = replace(ops[at], calls=(calls[rank],))
+        if nodes:
+            for at in (tape.marks[SUM], tape.marks[GATHER]):
+                ops[at] = nodes.own_op(ops[at], rank)
+        key = own, nodes.width(rank) if nodes else 0
+        order.append(programs.setdefault(key, RankProgram(tuple(ops), f"rank {rank}")))
+    job = Job.of(order)
+    return replace(job, groups={**job.groups, **nodes.groups()}) if nodes else job, marks
+
+
+def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:
+    lookup = embeddings.rank_lookup(config, config.plan, rank, fused=fused)
+    return (*embeddings.index_copies(config, lookup), *embeddings.lookup_ops(config, lookup))
+
+
+def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
+    """Rank 0's step."""
+    own = _own_ops(config, 0, fused)
+
+    def model(tape: Tape) -> Callable[[], Tensor]:
+        parameters = DenseParameters.register(tape, config)
+        return lambda: _forward(tape, config, parameters, own)
+
+    return train_step(config.training, device, config.ranks, config.bucket_mb, model)
+
+
+def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]) -> Tensor:
+    dense, target = _inputs(tape, config, own)
+    nodes = NodeTables.of(config, tape.device)
+    plan = without_node_tables(config.plan) if nodes else config.plan
+    widths = embeddings.sent_widths(plan, config.tables)[0], nodes.width(0) if nodes else 0
+    if config.input_dist and config.ranks > 1 and tape.device == "cuda":
+        exchange.distribute_inputs(tape, config)
+    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
+    under_way = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
+    x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
+    parts = [each.finish(tape) for each in under_way] or [pooled]
+    parts += [own_part] if own_part.elements else []
+    pooled = cat(tape, parts, 1) if len(parts) > 1 else parts[0]
+    with tape.scope("interaction"):
+        joined = interact(tape, config, x, pooled, parameters.interaction)
+    logits = mlp(tape, "top", joined, parameters.top, last_relu=False)
+    return _loss(tape, config, logits, target)
+
+
+def _inputs(tape: Tape, config: DlrmConfig, own: tuple[Op, ...]) -> tuple[Tensor, Tensor]:
+    local = config.batch_per_rank
+    dense = Tensor.new((local, config.features), persistent=True)
+    target = Tensor.new((local, 1), persistent=True)
+    if tape.device == "cuda":
+        tape.ops.append(embeddings.copy_to_device("dense", dense.elements, 4))
+        tape.marks["copy_indices"] = len(tape.ops)
+        tape.ops.append(own[0])
+        tape.marks["copy_offsets"] = len(tape.ops)
+        tape.ops.append(own[1])
+        tape.ops.append(embeddings.copy_to_device("target", target.elements, 4))
+    return dense, target
+
+
+@dataclass(frozen=True, slots=True)
+class DenseParameters:
+    """The data-parallel parameters in the order the module registers them."""
+
+    bottom: Sequence[tuple[Tensor, Tensor]]
+    interaction: Sequence[tuple[Tensor, ...]]
+    top: Sequence[tuple[Tensor, Tensor]]
+
+    @classmethod
+    def register(cls, tape: Tape, config: DlrmConfig) -> DenseParameters:
+        bottom = _linears(tape, "bottom", (config.features, *config.bottom))
+        middle: list[tuple[Tensor, ...]] = []
+        if config.interaction == "dot":
+            middle = [
+                (tape.parameter(f"projection.{table.name}", config.bottom[-1], table.dim),)
+                for table in odd_tables(config)
+            ]
+        elif config.interaction == "dcnv2":
+            width, rank = config.bottom[-1] + sum(t.output_columns for t in config.tables), config.cross_rank
+            for i in range(config.cross_layers):
+                v = tape.parameter(f"cross.{i}.v", rank, width)
+                w = tape.parameter(f"cross.{i}.w", width, rank)
+                middle.append((v, w, tape.parameter(f"cross.{i}.bias", width)))
+        return cls(bottom, middle, _linears(tape, "top", (interaction_width(config), *config.top)))
+
+
+def odd_tables(config: DlrmConfig) -> list[Table]:
+    """Tables whose dim is not the common one: a dot interaction projects them."""
+    return [table for table in config.tables if table.dim != config.bottom[-1]]
+
+
+def _linears(tape: Tape, label: str, sizes: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+    return [
+        (tape.parameter(f"{label}.{i}.weight", n, k), tape.parameter(f"{label}.{i}.bias", n))
+        for i, (k, n) in enumerate(pairwise(sizes))
+    ]
+
+
+def mlp(
+    tape: Tape, label: str, x: Tensor, layers: Sequence[tuple[Tensor, Tensor]], *, last_relu: bool
+) -> Tensor:
+    """Linear layers with relu between them."""
+    with tape.scope(label):
+        for i, (weight, bias) in enumerate(layers):
+            x = linear(tape, x, weight, bias)
+            if last_relu or i < len(layers) - 1:
+                x = relu(tape, x)
+    return x
+
+
+def _loss(tape: Tape, config: DlrmConfig, logits: Tensor, target: Tensor) -> Tensor:
+    """bce and mse act on probabilities, as PyTorch's DLRM does; under autocast bce takes the logits."""
+    loss = config.training.loss
+    with tape.scope("loss"):
+        if loss == "bce_logits" or (loss == "bce" and tape.autocast):
+            name = "binary_cross_entropy_with_logits"
+            return pointwise_loss(tape, name, "BinaryCrossEntropyWithLogitsBackward0", logits, target)
+        probability = sigmoid(tape, logits)
+        if loss == "mse":
+            return pointwise_loss(tape, "mse_loss", "MseLossBackward0", probability, target)
+        return pointwise_loss(
+            tape, "binary_cross_entropy", "BinaryCrossEntropyBackward0", probability, target
+        )

@@ -1,0 +1,182 @@
+"""A DLRM as its TOML file describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.records import nearest
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM
+from stepsight.tables.plan import Plan
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.table import Table
+from stepsight.workload.fields import Fields
+from stepsight.workload.training import Training
+
+INTERACTIONS = ("dot", "cat", "dcnv2")
+LOSSES = ("bce", "mse", "bce_logits")
+SPARSE_UPDATES = ("sorted", "scattered")
+CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
+STACKS = ("now", "2020")
+SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
+_TABLE_DTYPES = ("fp32", "fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class DlrmConfig:
+    """Model, batch, training and spread of one DLRM. ``batch`` is global.
+
+    ``plan`` says which table lives on which rank. ``input_dist``: the step begins with an
+    all_to_all of indices (each rank reads its own samples); otherwise each rank reads the
+    indices of its own tables for the whole batch. ``fused_lookup``: all local tables in
+    one kernel (FBGEMM) instead of one ``embedding_bag`` per table; ``cpu_lookup``: the operator
+    of a CPU. ``sparse_update``: the lookup's backward sorts the indices and updates each distinct
+    row once (FBGEMM), or every lookup updates its row as it comes (scattered: the table-batched
+    kernels of 2020). ``stack``: what eager PyTorch and DLRM's script launch and wait for, now or
+    in 2020 (one rank, sgd).
+    """
+
+    name: str
+    batch: int
+    features: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    interaction: str
+    tables: tuple[Table, ...]
+    training: Training
+    ranks: int
+    plan: Plan
+    bucket_mb: float = 25.0
+    cross_layers: int = 3
+    cross_rank: int = 512
+    sparse_optimizer: str = "sgd"
+    sparse_update: str = "sorted"
+    input_dist: bool = False
+    fused_lookup: bool = True
+    cpu_lookup: str = EMBEDDING_BAG
+    stack: str = "now"
+    source: str = field(default="", compare=False)
+
+    @property
+    def batch_per_rank(self) -> int:
+        return self.batch // self.ranks
+
+
+def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
+    """The file's fields, checked."""
+    fields = Fields(document, source)
+    fields.choice("kind", ("dlrm",))
+    dense = fields.section("dense")
+    parallel = fields.section("parallel")
+    training_fields = fields.section("training")
+    sparse = str(training_fields.anything("sparse_optimizer", ""))
+    sparse_update = training_fields.choice("sparse_update", SPARSE_UPDATES, "sorted")
+    stack = training_fields.choice("stack", STACKS, "now")
+    training = Training.read(training_fields, LOSSES, "sgd", 0.0)
+    tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
+    _name_apart(tables, source)
+    ranks = parallel.integer("ranks", 1)
+    batch = fields.integer("batch")
+    if batch % ranks:
+        raise fields.fail(
+            "batch", f"{batch} samples do not divide over {ranks} ranks", f"use a multiple of {ranks}"
+        )
+    config = DlrmConfig(
+        name=fields.text("name", Path(source).stem),
+        batch=batch,
+        features=dense.integer("features"),
+        bottom=dense.integers("bottom"),
+        top=dense.integers("top"),
+        interaction=dense.choice("interaction", INTERACTIONS, "dot"),
+        tables=tables,
+        training=training,
+        ranks=ranks,
+        plan=_plan(parallel, tables, ranks, source),
+        bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
+        cross_layers=dense.integer("cross_layers", 3),
+        cross_rank=dense.integer("cross_rank", 512),
+        sparse_optimizer=_sparse_optimizer(sparse, training, source),
+        sparse_update=sparse_update,
+        input_dist=parallel.flag("input_dist", False),
+        fused_lookup=parallel.flag("fused_lookup", True),
+        cpu_lookup=parallel.choice("cpu_lookup", CPU_LOOKUPS, EMBEDDING_BAG),
+        stack=stack,
+        source=source,
+    )
+    for section in (dense, parallel, fields):
+        section.finish()
+    if not tables and config.interaction != "cat":
+        raise InputError(source, "a DLRM without tables has nothing to interact", "add [[tables]]")
+    if stack == "2020" and (ranks > 1 or training.optimizer != "sgd" or config.interaction != "dot"):
+        raise InputError(
+            f"{source}: [training]: stack", "2020 is known for one rank, sgd and the dot interaction alone",
+            'leave it out, or set stack = "now"',
+        )  # fmt: skip
+    return config
+
+
+def _sparse_optimizer(given: str, training: Training, source: str) -> str:
+    if given:
+        if given not in SPARSE_OPTIMIZERS:
+            raise InputError(f"{source}: [training]: sparse_optimizer", f"unknown {given!r}",
+                             nearest(given, SPARSE_OPTIMIZERS))  # fmt: skip
+        return given
+    return {"adamw": "adam", "none": "none"}.get(training.optimizer, training.optimizer)
+
+
+def _tables(entry: Fields) -> list[Table]:
+    count = entry.integer("count", 1)
+    rows, dim = entry.integer("rows"), entry.integer("dim")
+    pooling = entry.number("pooling", 1.0)
+    indices = IndexDistribution.parse(entry.anything("indices", "uniform"), entry.at("indices"))
+    dtype = entry.choice("dtype", _TABLE_DTYPES, "fp32")
+    name = entry.text("name", "")
+    entry.finish()
+    stem = name or f"t{entry.where.rpartition('[')[2].rstrip(']')}"
+    return [
+        Table(stem if count == 1 else f"{stem}_{i}", rows, dim, pooling, indices, dtype) for i in range(count)
+    ]
+
+
+def _name_apart(tables: tuple[Table, ...], source: str) -> None:
+    seen: set[str] = set()
+    for table in tables:
+        if table.name in seen:
+            raise InputError(
+                f"{source}: tables", f"two tables are named {table.name!r}", "give each its own name"
+            )
+        seen.add(table.name)
+
+
+def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) -> Plan:
+    """A sharder's name, ``{ file = … }``, or a list with the rank of each table."""
+    value = parallel.anything("sharding", "size_lookup_greedy")
+    where = parallel.at("sharding")
+    if not tables:
+        return Plan(ranks, ())
+    if isinstance(value, str):
+        if value not in SHARDERS:
+            raise InputError(where, f"unknown sharder {value!r}", nearest(value, list(SHARDERS)))
+        return SHARDERS[value](tables, ranks)
+    if isinstance(value, list):
+        if len(value) != len(tables) or not all(isinstance(r, int) for r in value):
+            raise InputError(
+                where, f"must give a rank for each of the {len(tables)} tables", "e.g. [0, 1, 0, 1]"
+            )
+        plan = Plan.table_wise(tables, value, ranks, "given")
+    elif isinstance(value, Mapping) and set(value) == {"file"}:
+        path = Path(str(value["file"]))
+        plan = Plan.read(path if path.is_absolute() or path.exists() else Path(source).parent / path)
+        where = str(path)
+    else:
+        raise InputError(
+            where, f"is {value!r}", 'write a sharder\'s name, { file = "plan.json" } or a list of ranks'
+        )
+    if plan.ranks != ranks:
+        raise InputError(where, f"the plan is for {plan.ranks} ranks, the job has {ranks}", "make them agree")
+    plan.check(tables, where)
+    return plan

@@ -1,0 +1,201 @@
+"""The all_to_all of a DLRM: pooled embeddings to the ranks that own the samples, and back.
+
+Started after the lookup and awaited where the interaction reads it, so that the bottom
+MLP runs under it; the exchange of gradients runs under the bottom MLP's backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.program.job import COMM, COMPUTE, Call, Collective, Kernel, Wait
+from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, Plan, Shard
+from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.embeddings import INDEX_BYTES, replicated, sent_widths
+from stepsight.workload.dlrm.node_sums import PEERS, NodeTables, sum_inside, without_node_tables
+from stepsight.workload.operators.pointwise import add
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import cat, clone, concatenated, given, split, view
+
+
+@dataclass(frozen=True, slots=True)
+class PooledExchange:
+    """An all_to_all of pooled embeddings: ``widths`` are the columns that each member of the group
+    sends to every other one, for the other's samples. ``name`` is how the tape marks it."""
+
+    config: DlrmConfig
+    widths: tuple[int, ...]
+    name: str = "alltoall"
+    group: str = "world"
+
+    @classmethod
+    def among_all(cls, config: DlrmConfig, plan: Plan) -> PooledExchange:
+        return cls(config, tuple(sent_widths(plan, config.tables)))
+
+    @classmethod
+    def among_peers(cls, tables: NodeTables) -> PooledExchange:
+        """Of what was summed inside the nodes."""
+        return cls(tables.config, tuple(tables.widths), PEERS, PEERS)
+
+    @property
+    def forward_mark(self) -> str:
+        return f"{self.name}_forward"
+
+    @property
+    def backward_mark(self) -> str:
+        return f"{self.name}_backward"
+
+    def collective(self, *, backward: bool) -> Collective:
+        """The exchange of pooled embeddings, or of their gradients."""
+        row = np.asarray(self.widths, dtype=np.float64) * self.config.batch_per_rank * 4
+        sent = np.repeat(row[:, None], len(row), axis=1)
+        if backward:
+            sent = np.ascontiguousarray(sent.T)
+        return _exchange(sent, "gradients" if backward else "pooled", group=self.group)
+
+    def calls(self, *, backward: bool) -> list[Call]:
+        """The exchange as each member calls it: the values it receives and the values it sends."""
+        local, members = self.config.batch_per_rank, len(self.widths)
+        others = (local * sum(self.widths),)
+        calls = []
+        for width in self.widths:
+            own = (local * members * width,)
+            calls.append(Call("c10d::alltoall_base_", (own, others) if backward else (others, own)))
+        return calls
+
+    def start(self, tape: Tape, pooled: Tensor) -> UnderWay:
+        """Starts the all_to_all; its gradient waits for the exchange of gradients."""
+        with tape.op("All2All_Pooled_Req", (pooled,)):
+            received = Tensor.new((self.config.batch_per_rank * sum(self.widths),))
+            started = tape.communicate(self.collective(backward=False), Wait(COMM, COMPUTE))
+
+            def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+                tape.wait(Wait(COMPUTE, tape.marks[self.backward_mark]))
+                return (Tensor.new(pooled.shape),)
+
+            tape.record("All2All_Pooled_ReqBackward", (pooled,), (received,), rule)
+        tape.marks[self.forward_mark] = started
+        return UnderWay(self, received, started)
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """An exchange that has been started."""
+
+    exchange: PooledExchange
+    received: Tensor
+    started: int
+
+    def finish(self, tape: Tape) -> Tensor:
+        """Waits, and lays what all members sent side by side for the own samples."""
+        local, widths = self.exchange.config.batch_per_rank, self.exchange.widths
+        with tape.op("All2All_Pooled_Wait", (self.received,)):
+            tape.wait(Wait(COMPUTE, self.started))
+            parts = [Tensor.new((local, width)) for width in widths]
+            out = concatenated(tape, parts, 1)
+
+            def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+                grad = given(g[0])
+                pieces = [grad.alias((local, width), grad.strides) for width in widths]
+                flat = [view(tape, p if p.is_contiguous() else clone(tape, p), -1) for p in pieces]
+                send = concatenated(tape, flat, 0)
+                with tape.suspended_op(), tape.op("c10d::alltoall_base_", (send,)):
+                    back = self.exchange.collective(backward=True)
+                    tape.marks[self.exchange.backward_mark] = tape.communicate(back, Wait(COMM, COMPUTE))
+                return (Tensor.new(self.received.shape),)
+
+            tape.record("All2All_Pooled_WaitBackward", (self.received,), (out,), rule)
+        return out
+
+
+def _exchange(sent: FloatArray, name: str, dtype: str = "fp32", group: str = "world") -> Collective:
+    kind = "all_to_all" if np.ptp(sent) == 0 else "all_to_allv"
+    largest = float(max(sent.sum(axis=1).max(), sent.sum(axis=0).max()))
+    return Collective(kind, largest, group, dtype=dtype, send_bytes=sent, name=name)
+
+
+def start_exchanges(
+    tape: Tape, config: DlrmConfig, nodes: NodeTables | None, pooled: Tensor, partial: Tensor
+) -> list[UnderWay]:
+    """All that brings pooled embeddings to their samples: sums inside the nodes first, since the
+    compute stream waits for them, then the exchanges that run under the bottom MLP."""
+    under_way = []
+    summed = sum_inside(tape, nodes, partial) if nodes else None
+    whole = PooledExchange.among_all(config, without_node_tables(config.plan) if nodes else config.plan)
+    if nodes is None or any(whole.widths):
+        under_way.append(whole.start(tape, pooled))
+    if nodes and summed:
+        under_way.append(PooledExchange.among_peers(nodes).start(tape, summed))
+    return under_way
+
+
+def whole_tables(tape: Tape, config: DlrmConfig, pooled: Tensor) -> dict[str, Tensor]:
+    """One tensor per table (samples × dim) out of the side-by-side shards of all ranks."""
+    nodes = NodeTables.of(config, tape.device)
+    shards = _side_by_side(config.plan, nodes)
+    features = {table.name: table.features for table in config.tables}
+    pieces = split(tape, pooled, [shard.width * features[shard.table] for shard in shards], 1)
+    of_table: dict[str, list[Tensor]] = {}
+    for shard, piece in zip(shards, pieces, strict=True):
+        of_table.setdefault(shard.table, []).append(piece)
+    added = {s.table for s in shards if s.kind == ROW_WISE or (s.kind == TABLE_ROW_WISE and not nodes)}
+    return {name: _whole(tape, name in added, parts) for name, parts in of_table.items()}
+
+
+def _side_by_side(plan: Plan, nodes: NodeTables | None) -> list[Shard]:
+    """Shards in the order of their columns: rank after rank, then what was summed in each node, then
+    what every rank holds."""
+    exchanged = without_node_tables(plan) if nodes else plan
+    sent = [s for rank in range(plan.ranks) for s in exchanged.on_rank(rank) if s.kind != DATA_PARALLEL]
+    summed = [s for shards in nodes.shards for s in shards] if nodes else []
+    return sent + summed + replicated(plan)
+
+
+def _whole(tape: Tape, added: bool, parts: Sequence[Tensor]) -> Tensor:
+    """Column parts stand side by side; row parts are partial sums of the same columns."""
+    if len(parts) == 1:
+        return parts[0]
+    if not added:
+        return cat(tape, parts, 1)
+    total = parts[0]
+    for part in parts[1:]:
+        total = add(tape, total, part)
+    return total
+
+
+def distribute_inputs(tape: Tape, config: DlrmConfig) -> None:
+    """Each rank has read its own samples: their indices go to the ranks that hold the tables.
+
+    Lengths first; the host reads how much will come (and so waits for the device), then the
+    indices follow and are put in table order (TorchRec's input distribution).
+    """
+    tables = {table.name: table for table in config.tables}
+    held = [[s for s in config.plan.on_rank(r) if s.kind != DATA_PARALLEL] for r in range(config.ranks)]
+    bags = np.array([sum(tables[s.table].features for s in own) for own in held], dtype=np.float64)
+    lookups = np.array(
+        [sum(tables[s.table].lookups * s.height / tables[s.table].rows for s in own) for own in held]
+    )
+    local = config.batch_per_rank * INDEX_BYTES
+    for name, per_sample in (("lengths", bags), ("indices", lookups)):
+        with tape.op("c10d::alltoall_base_"):
+            sent = np.repeat(per_sample[None, :] * local, config.ranks, axis=0)
+            started = tape.communicate(_exchange(sent, name, "int64"), Wait(COMM, COMPUTE))
+        if name == "lengths":
+            with tape.op("aten::to"):
+                tape.wait(Wait(COMPUTE, started))
+                tape.launch(Kernel.of("copy_d2h", "int64", name="splits", bytes=INDEX_BYTES * config.ranks))
+                tape.block_host()
+    moved = float(config.batch * lookups.mean())
+    with tape.op("fbgemm::permute_2D_sparse_data"):
+        tape.wait(Wait(COMPUTE, started))
+        size = INDEX_BYTES * moved
+        tape.launch(
+            Kernel.of(
+                "elementwise", "int64", name="permute", elements=moved, read_bytes=size, write_bytes=size
+            )
+        )

@@ -1,0 +1,1 @@
+"""Operators over symbolic tensors, as eager PyTorch runs them."""

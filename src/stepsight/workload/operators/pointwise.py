@@ -1,0 +1,205 @@
+"""Element-wise functions, casts, dropout and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepsight.program.job import Kernel
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor, broadcast
+from stepsight.workload.operators.views import cast, given
+
+
+def pointwise_kernel(name: str, inputs: Sequence[Tensor], out: Tensor) -> Kernel:
+    """One pass over the inputs, one write of the output."""
+    return Kernel.of(
+        "elementwise", out.dtype, name=name, elements=out.elements,
+        read_bytes=sum(t.bytes for t in inputs), write_bytes=out.bytes,
+    )  # fmt: skip
+
+
+def emit(tape: Tape, name: str, inputs: Sequence[Tensor], out: Tensor, aten: str = "") -> Tensor:
+    """An element-wise library call inside the open operator."""
+    tape.call(f"aten::{aten or name}", inputs, pointwise_kernel(name, inputs, out))
+    return out
+
+
+def like(inputs: Sequence[Tensor], dtype: str | None = None) -> Tensor:
+    """The result of an element-wise kernel: the inputs' common shape, laid out as the first full one."""
+    shape = inputs[0].shape
+    for other in inputs[1:]:
+        shape = broadcast(shape, other.shape)
+    for x in inputs:
+        if x.shape == shape:
+            return x.empty_like(dtype)
+    return Tensor.new(shape, dtype or inputs[0].dtype)
+
+
+def lowered(tape: Tape, x: Tensor) -> Tensor:
+    """What autocast hands to a matrix product: the lower precision, parameters cast once a step.
+
+    Autocast casts a function's arguments from the last to the first.
+    """
+    if tape.autocast is None or x.dtype != "fp32":
+        return x
+    if not x.parameter:
+        return cast(tape, x, tape.autocast)
+    known = tape.known_cast(x)
+    if known is None:
+        known = cast(tape, x, tape.autocast)
+        tape.remember_cast(x, known)
+    return known
+
+
+def raised(tape: Tape, x: Tensor) -> Tensor:
+    """What autocast hands to a function that needs the range of fp32."""
+    return x if tape.autocast is None else cast(tape, x, "fp32")
+
+
+def unary(tape: Tape, name: str, x: Tensor, node: str, *, saves: str = "input") -> Tensor:
+    """relu, gelu, tanh, sigmoid, silu: the gradient reads the saved input or output."""
+    with tape.op(f"aten::{name}", (x,)):
+        out = emit(tape, name, (x,), x.empty_like())
+        kept = out if saves == "output" else x
+        tape.save(kept)
+        backward = {"relu": "threshold_backward"}.get(name, f"{name}_backward")
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            inputs = (given(g[0]), kept)
+            return (emit(tape, backward, inputs, like(inputs)),)
+
+        tape.record(node, (x,), (out,), rule)
+    return out
+
+
+def relu(tape: Tape, x: Tensor) -> Tensor:
+    return unary(tape, "relu", x, "ReluBackward0", saves="output")
+
+
+def rsqrt(tape: Tape, x: Tensor) -> Tensor:
+    """1/√x; its gradient is written out: -½ · grad · result³."""
+    with tape.op("aten::rsqrt", (x,)):
+        out = emit(tape, "rsqrt", (x,), x.empty_like())
+        tape.save(out)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            cubed = emit(tape, "pow", (out,), out.empty_like())
+            scaled = emit(tape, "mul", (given(g[0]),), given(g[0]).empty_like())
+            return (emit(tape, "mul", (scaled, cubed), like((scaled, cubed))),)
+
+        tape.record("RsqrtBackward0", (x,), (out,), rule)
+    return out
+
+
+def gelu(tape: Tape, x: Tensor) -> Tensor:
+    return unary(tape, "gelu", x, "GeluBackward0")
+
+
+def tanh(tape: Tape, x: Tensor) -> Tensor:
+    return unary(tape, "tanh", x, "TanhBackward0", saves="output")
+
+
+def silu(tape: Tape, x: Tensor) -> Tensor:
+    return unary(tape, "silu", x, "SiluBackward0")
+
+
+def sigmoid(tape: Tape, x: Tensor) -> Tensor:
+    return unary(tape, "sigmoid", x, "SigmoidBackward0", saves="output")
+
+
+def tensor_binary(tape: Tape, name: str, a: Tensor, b: Tensor) -> Tensor:
+    """add, sub or mul of two tensors, broadcast; gradients are summed back to each size."""
+    with tape.op(f"aten::{name}", (a, b)):
+        out = emit(tape, name, (a, b), like((a, b), _wider(a, b)))
+        if name == "mul":
+            tape.save(*([b] if a.requires_grad else []), *([a] if b.requires_grad else []))
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            grad = given(g[0])
+            if name == "mul":  # autograd computes the second operand's gradient first
+                second = emit(tape, "mul", (grad, a), like((grad, a))) if b.requires_grad else None
+                parts = [emit(tape, "mul", (grad, b), like((grad, b))) if a.requires_grad else None, second]
+            else:
+                parts = [grad if a.requires_grad else None, grad if b.requires_grad else None]
+                if name == "sub" and b.requires_grad:
+                    parts[1] = emit(tape, "neg", (grad,), grad.empty_like())
+            return parts
+
+        tape.record(f"{name.capitalize()}Backward0", (a, b), (out,), rule)
+    return out
+
+
+def _wider(a: Tensor, b: Tensor) -> str:
+    return "fp32" if "fp32" in (a.dtype, b.dtype) else a.dtype
+
+
+def add(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    return tensor_binary(tape, "add", a, b)
+
+
+def mul(tape: Tape, a: Tensor, b: Tensor) -> Tensor:
+    return tensor_binary(tape, "mul", a, b)
+
+
+def negate(tape: Tape, x: Tensor) -> Tensor:
+    with tape.op("aten::neg", (x,)):
+        out = emit(tape, "neg", (x,), x.empty_like())
+        tape.record(
+            "NegBackward0",
+            (x,),
+            (out,),
+            lambda g: (emit(tape, "neg", (given(g[0]),), given(g[0]).empty_like()),),
+        )
+    return out
+
+
+def scalar(tape: Tape, name: str, x: Tensor) -> Tensor:
+    """add, sub, mul, div or pow of a tensor and a number."""
+    with tape.op(f"aten::{name}", (x,)):
+        out = emit(tape, name, (x,), x.empty_like())
+        if name == "pow":
+            tape.save(x)
+        tape.record(
+            f"{name.capitalize()}Backward0",
+            (x,),
+            (out,),
+            lambda g: (_scalar_grad(tape, name, x, given(g[0])),),
+        )
+    return out
+
+
+def _scalar_grad(tape: Tape, name: str, x: Tensor, grad: Tensor) -> Tensor:
+    if name in ("add", "sub"):
+        return grad
+    if name == "pow":
+        powered = emit(tape, "pow", (x,), x.empty_like())
+        scaled = emit(tape, "mul", (powered,), powered.empty_like())
+        return emit(tape, "mul", (grad, scaled), like((grad, scaled)))
+    return emit(tape, name, (grad,), grad.empty_like())
+
+
+def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
+    """Training dropout: one fused kernel on a GPU, mask, scale and product on a CPU."""
+    if probability == 0:
+        return x
+    with tape.op("aten::dropout", (x,)):
+        if tape.device == "cuda":
+            return _fused_dropout(tape, x)
+        mask = x.empty_like()
+        emit(tape, "bernoulli_", (mask,), mask)
+        emit(tape, "div_", (mask,), mask)
+        return mul(tape, x, mask)
+
+
+def _fused_dropout(tape: Tape, x: Tensor) -> Tensor:
+    out, mask = x.empty_like(), x.empty_like("bool")
+    tape.call("aten::native_dropout", (x,), Kernel.of("dropout", x.dtype, elements=x.elements))
+    tape.save(mask)
+
+    def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+        inputs = (given(g[0]), mask)
+        out_grad = inputs[0].empty_like()
+        return (emit(tape, "native_dropout_backward", inputs, out_grad),)
+
+    tape.record("NativeDropoutBackward0", (x,), (out,), rule)
+    return out

@@ -1,0 +1,252 @@
+"""Views and the copies that stand in where a view is impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from stepsight.program.job import Kernel
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor, view_strides
+
+_VIEW_NODES = {
+    "aten::view": "ViewBackward0",
+    "aten::_unsafe_view": "UnsafeViewBackward0",
+    "aten::_reshape_alias": "ReshapeAliasBackward0",
+}
+
+
+def view(tape: Tape, x: Tensor, *shape: int, name: str = "aten::view") -> Tensor:
+    """The same elements under other sizes; -1 is inferred. The strides must allow it."""
+    sizes = _infer(x, shape)
+    strides = view_strides(x, sizes)
+    if strides is None:
+        raise RuntimeError(f"view of {x.shape} {x.strides} as {sizes} needs a copy")
+    with tape.op(name, (x,)):
+        out = x.alias(sizes, strides)
+        tape.record(_VIEW_NODES[name], (x,), (out,), lambda g: (reshape(tape, given(g[0]), *x.shape),))
+    return out
+
+
+def reshape(tape: Tape, x: Tensor, *shape: int) -> Tensor:
+    """A view where the strides allow it, else a contiguous copy."""
+    sizes = _infer(x, shape)
+    with tape.op("aten::reshape", (x,)):
+        if x.is_contiguous():
+            return view(tape, x, *sizes)
+        if view_strides(x, sizes) is not None:
+            return view(tape, x, *sizes, name="aten::_reshape_alias")
+        return view(tape, clone(tape, x), *sizes, name="aten::_unsafe_view")
+
+
+def clone(tape: Tape, x: Tensor) -> Tensor:
+    """A contiguous copy."""
+    with tape.op("aten::clone", (x,)):
+        out = Tensor.new(x.shape, x.dtype)
+        tape.call("aten::clone", (x,), copy_kernel(x, out))
+        tape.record("CloneBackward0", (x,), (out,), lambda g: (g[0],))
+    return out
+
+
+def contiguous(tape: Tape, x: Tensor) -> Tensor:
+    if x.is_contiguous():
+        return x
+    with tape.op("aten::contiguous", (x,)):
+        return clone(tape, x)
+
+
+def copy_kernel(source: Tensor, out: Tensor, name: str = "copy") -> Kernel:
+    """The kernel that copies ``source`` into a layout: a plain copy, or a transposing one."""
+    if source.dtype != out.dtype:
+        return Kernel.of(
+            "elementwise", out.dtype, name="cast", elements=out.elements,
+            read_bytes=source.bytes, write_bytes=out.bytes,
+        )  # fmt: skip
+    if source.strides == out.strides or (source.is_contiguous() and out.is_contiguous()):
+        return Kernel.of("copy_d2d", out.dtype, name=name, bytes=out.bytes)
+    return Kernel.of("transpose", out.dtype, name=name, elements=out.elements)
+
+
+def transpose(tape: Tape, x: Tensor, first: int, second: int) -> Tensor:
+    with tape.op("aten::transpose", (x,)):
+        out = swapped(x, first, second)
+        tape.record("TransposeBackward0", (x,), (out,), lambda g: (swapped(given(g[0]), first, second),))
+    return out
+
+
+def t(tape: Tape, x: Tensor) -> Tensor:
+    """The transpose of a matrix."""
+    with tape.op("aten::t", (x,)):
+        out = swapped(x, 0, 1)
+        tape.record("TBackward0", (x,), (out,), lambda g: (swapped(given(g[0]), 0, 1),))
+    return out
+
+
+def permute(tape: Tape, x: Tensor, *order: int) -> Tensor:
+    with tape.op("aten::permute", (x,)):
+        out = _permuted(x, order)
+        inverse = tuple(order.index(i) for i in range(len(order)))
+        tape.record("PermuteBackward0", (x,), (out,), lambda g: (_permuted(given(g[0]), inverse),))
+    return out
+
+
+def expand(tape: Tape, x: Tensor, *shape: int) -> Tensor:
+    """Repeats size-1 dimensions without a copy."""
+    with tape.op("aten::expand", (x,)):
+        pad = len(shape) - len(x.shape)
+        old = (1,) * pad + x.shape
+        strides = (0,) * pad + x.strides
+        out = x.alias(
+            tuple(shape),
+            tuple(0 if a == 1 and b != 1 else s for a, b, s in zip(old, shape, strides, strict=True)),
+        )
+        tape.record("ExpandBackward0", (x,), (out,), lambda g: (tape.sum_to(given(g[0]), x.shape),))
+    return out
+
+
+def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
+    at = dim if dim >= 0 else len(x.shape) + 1 + dim
+    with tape.op("aten::unsqueeze", (x,)):
+        stride = x.shape[at] * x.strides[at] if at < len(x.shape) else 1
+        out = x.alias((*x.shape[:at], 1, *x.shape[at:]), (*x.strides[:at], stride, *x.strides[at:]))
+        tape.record("UnsqueezeBackward0", (x,), (out,), lambda g: (_dropped(given(g[0]), at),))
+    return out
+
+
+def squeeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
+    at = dim % len(x.shape)
+    with tape.op("aten::squeeze", (x,)):
+        out = _dropped(x, at) if x.shape[at] == 1 else x.alias(x.shape, x.strides)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            grad = given(g[0])
+            if len(grad.shape) == len(x.shape):
+                return (grad,)
+            stride = grad.shape[at] * grad.strides[at] if at < len(grad.shape) else 1
+            return (
+                grad.alias(
+                    (*grad.shape[:at], 1, *grad.shape[at:]),
+                    (*grad.strides[:at], stride, *grad.strides[at:]),
+                ),
+            )
+
+        tape.record("SqueezeBackward1", (x,), (out,), rule)
+    return out
+
+
+def split(
+    tape: Tape, x: Tensor, sizes: Sequence[int], dim: int, name: str = "aten::split_with_sizes"
+) -> list[Tensor]:
+    """Consecutive pieces along ``dim`` as views; the gradient is their concatenation."""
+    at = dim % len(x.shape)
+    with tape.op(name, (x,)):
+        pieces = [x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides) for size in sizes]
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            missing = [
+                Tensor.new(p.shape, x.dtype) for p, grad in zip(pieces, g, strict=True) if grad is None
+            ]
+            for zero in missing:
+                tape.call("aten::zeros", (), fill_kernel(zero))
+            filled = iter(missing)
+            return (concatenated(tape, [grad if grad is not None else next(filled) for grad in g], at),)
+
+        node = "SplitBackward0" if name == "aten::split" else "SplitWithSizesBackward0"
+        tape.record(node, (x,), pieces, rule)
+    return pieces
+
+
+def narrow(tape: Tape, x: Tensor, dim: int, size: int, name: str = "aten::slice") -> Tensor:
+    """The leading (or any) ``size`` entries of ``dim``; the gradient is padded with zeros."""
+    at = dim % len(x.shape)
+    with tape.op(name, (x,)):
+        out = x.alias((*x.shape[:at], size, *x.shape[at + 1 :]), x.strides)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            if size == x.shape[at]:
+                return (given(g[0]),)
+            whole = Tensor.new(x.shape, x.dtype)
+            tape.call(
+                "aten::slice_backward", (given(g[0]),), fill_kernel(whole), copy_kernel(given(g[0]), out)
+            )
+            return (whole,)
+
+        tape.record("SliceBackward0", (x,), (out,), rule)
+    return out
+
+
+def cat(tape: Tape, parts: Sequence[Tensor], dim: int) -> Tensor:
+    """The parts side by side in a new tensor; gradients are views of its gradient."""
+    at = dim % len(parts[0].shape)
+    with tape.op("aten::cat", parts):
+        parts = _promoted(tape, parts)
+        out = concatenated(tape, parts, at)
+
+        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            grad = given(g[0])
+            return [grad.alias(p.shape, grad.strides) for p in parts]
+
+        tape.record("CatBackward0", parts, (out,), rule)
+    return out
+
+
+def _promoted(tape: Tape, parts: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Autocast brings the parts of a concatenation to their widest dtype."""
+    if len({p.dtype for p in parts}) == 1:
+        return parts
+    return [cast(tape, p, "fp32") for p in parts]
+
+
+def cast(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    """The tensor in another dtype; its gradient is cast back."""
+    if x.dtype == dtype:
+        return x
+    with tape.op("aten::to", (x,)):
+        out = _converted(tape, x, dtype)
+        tape.record("ToCopyBackward0", (x,), (out,), lambda g: (_converted(tape, given(g[0]), x.dtype),))
+    return out
+
+
+def _converted(tape: Tape, x: Tensor, dtype: str) -> Tensor:
+    out = x.empty_like(dtype)
+    tape.call("aten::_to_copy", (x,), copy_kernel(x, out))
+    return out
+
+
+def concatenated(tape: Tape, parts: Sequence[Tensor], at: int) -> Tensor:
+    shape = parts[0].shape
+    out = Tensor.new((*shape[:at], sum(p.shape[at] for p in parts), *shape[at + 1 :]), parts[0].dtype)
+    kernel = Kernel.of("concat", out.dtype, read_bytes=out.bytes, write_bytes=out.bytes, inputs=len(parts))
+    tape.call("aten::cat", parts, kernel)
+    return out
+
+
+def fill_kernel(x: Tensor) -> Kernel:
+    return Kernel.of("fill", x.dtype, bytes=x.bytes)
+
+
+def swapped(x: Tensor, first: int, second: int) -> Tensor:
+    """The view with two dimensions exchanged."""
+    order = list(range(len(x.shape)))
+    a, b = first % len(order), second % len(order)
+    order[a], order[b] = order[b], order[a]
+    return _permuted(x, order)
+
+
+def _permuted(x: Tensor, order: Sequence[int]) -> Tensor:
+    return x.alias(tuple(x.shape[i] for i in order), tuple(x.strides[i] for i in order))
+
+
+def _dropped(x: Tensor, at: int) -> Tensor:
+    return x.alias(x.shape[:at] + x.shape[at + 1 :], x.strides[:at] + x.strides[at + 1 :])
+
+
+def _infer(x: Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    known = prod(s for s in shape if s != -1)
+    return tuple(x.elements // max(known, 1) if s == -1 else s for s in shape)
+
+
+def given(grad: Tensor | None) -> Tensor:
+    if grad is None:
+        raise RuntimeError("a gradient rule ran without its gradient")
+    return grad

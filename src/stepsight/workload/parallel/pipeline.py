@@ -1,0 +1,187 @@
+"""Micro batches, pipeline stages and tensor groups: one program per stage, 1F1B.
+
+Ranks are numbered as Megatron numbers them: tensor fastest, then data, then pipeline. A
+stage runs its warm-up forwards, then one forward and one backward in turn, then the
+remaining backwards; between the two, activations and gradients cross a boundary together.
+Gradients are reduced over the data group at the end, in one buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from stepsight.program.job import COMM, COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
+from stepsight.workload.memory import MemoryReport, RankMemory, dense_memory
+from stepsight.workload.operators import optimizers
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.parallel.step import start_backward
+from stepsight.workload.transformers.config import StagePart, TransformerConfig
+
+Model = Callable[[Tape, TransformerConfig, StagePart], Callable[[], Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What one stage does with a micro batch, and what it holds."""
+
+    forward: list[Op]
+    first_backward: list[Op]
+    backward: list[Op]
+    tape: Tape
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Appends blocks of ops, keeping the waits inside each block pointing at the right op."""
+
+    ops: list[Op] = field(default_factory=list)
+
+    def block(self, ops: Sequence[Op], after: int | None) -> None:
+        base = len(self.ops)
+        self.ops.extend(ops)
+        for i, op in enumerate(ops):
+            if op.waits:
+                self.ops[base + i] = replace(op, waits=tuple(_moved(w, base) for w in op.waits))
+        if after is not None:
+            first = self.ops[base]
+            self.ops[base] = replace(first, waits=(*first.waits, Wait(COMPUTE, after)))
+
+    def exchange(self, name: str, boundary: int, bytes_: float, dtype: str) -> int:
+        """A message across a stage boundary, or one each way at once.
+
+        The host then waits for the device (Megatron calls ``torch.cuda.synchronize()`` after
+        every exchange), so it never runs ahead of a pipeline.
+        """
+        stream = f"p2p {boundary}"
+        collective = Collective("send_recv", bytes_, f"boundary {boundary}", stream, dtype, name=name)
+        self.ops.append(Op(f"c10d::{name}", (), collective, (Wait(stream, COMPUTE),), phase="forward"))
+        started = len(self.ops) - 1
+        self.ops.append(Op("cudaDeviceSynchronize", waits=(Wait(HOST, started), Wait(HOST, COMPUTE))))
+        return started
+
+
+def _moved(wait: Wait, base: int) -> Wait:
+    return replace(wait, on=wait.on + base) if isinstance(wait.on, int) else wait
+
+
+def build(c: TransformerConfig, device: str, model: Model) -> Job:
+    """All ranks' programs; the ranks of a stage share one."""
+    micro = replace(c, batch_per_rank=c.batch_per_rank // c.micro_batches)
+    recorded = {part: _stage(micro, part, device, model) for part in set(_parts(c))}
+    programs = [_program(micro, c, s, recorded[part]) for s, part in enumerate(_parts(c))]
+    per_stage = c.data * c.tensor
+    order = tuple(rank // per_stage for rank in range(c.ranks))
+    return Job(tuple(programs), order, groups(c))
+
+
+def groups(c: TransformerConfig) -> dict[str, tuple[Group, ...]]:
+    """The process groups by the ranks' numbering."""
+
+    def rank(stage: int, data: int, tensor: int) -> int:
+        return tensor + c.tensor * (data + c.data * stage)
+
+    stages, replicas, shares = range(c.pipeline), range(c.data), range(c.tensor)
+    made: dict[str, Sequence[tuple[int, ...]]] = {
+        "world": [tuple(range(c.ranks))],
+        "tensor": [tuple(rank(s, d, t) for t in shares) for s in stages for d in replicas],
+        "data": [tuple(rank(s, d, t) for d in replicas) for s in stages for t in shares],
+    }
+    pairs = [(d, t) for d in replicas for t in shares]
+    for boundary in range(c.pipeline - 1):
+        ends = [(rank(boundary, d, t), rank(boundary + 1, d, t)) for d, t in pairs]
+        made[f"boundary {boundary}"] = ends
+    if c.pipeline > 1:
+        made["embedding"] = [(rank(0, d, t), rank(c.pipeline - 1, d, t)) for d, t in pairs]
+    return {
+        name: tuple(Group(f"{name} {i}", ranks) for i, ranks in enumerate(sets))
+        for name, sets in made.items()
+    }
+
+
+def _parts(c: TransformerConfig) -> list[StagePart]:
+    """What each stage holds; all stages between the ends are alike."""
+    return [StagePart(c.layers // c.pipeline, s == 0, s == c.pipeline - 1) for s in range(c.pipeline)]
+
+
+def _stage(micro: TransformerConfig, part: StagePart, device: str, model: Model) -> Stage:
+    """Records a stage twice: the first micro batch makes the gradients, later ones add to them."""
+    recorded = []
+    for kept in (False, True):
+        tape = micro.training.tape(device)
+        tape.grads_kept = kept
+        out = model(tape, micro, part)()
+        forward = list(tape.ops)
+        start_backward(tape, out, given=not part.last)
+        backward = [_rebased(op, len(forward)) for op in tape.ops[len(forward) :]]
+        recorded.append((forward, backward, tape))
+    return Stage(recorded[0][0], recorded[0][1], recorded[1][1], recorded[0][2])
+
+
+def _rebased(op: Op, base: int) -> Op:
+    return replace(op, waits=tuple(_moved(w, -base) for w in op.waits)) if op.waits else op
+
+
+def _program(micro: TransformerConfig, c: TransformerConfig, stage: int, parts: Stage) -> RankProgram:
+    writer = _Writer()
+    last = c.pipeline - 1
+    dtype = parts.tape.parameter_dtype
+    bytes_ = float(Tensor.new((micro.batch_per_rank, micro.sequence, micro.hidden), dtype).bytes)
+
+    def exchange(name: str, boundary: int) -> int | None:
+        if not 0 <= boundary < last:
+            return None
+        return writer.exchange(name, boundary, bytes_, dtype)
+
+    warmup = min(last - stage, c.micro_batches)
+    steady = c.micro_batches - warmup
+    for _ in range(warmup):
+        writer.block(parts.forward, exchange("recv_", stage - 1))
+        exchange("send", stage)
+    arrived = exchange("recv_", stage - 1) if steady else None
+    for i in range(steady):
+        writer.block(parts.forward, arrived)
+        gradient = exchange("send_forward_recv_backward", stage)
+        writer.block(parts.backward if i else parts.first_backward, gradient)
+        more = i < steady - 1
+        arrived = exchange("send_backward_recv_forward" if more else "send", stage - 1)
+    for i in range(warmup):
+        first = not steady and i == 0
+        writer.block(parts.first_backward if first else parts.backward, exchange("recv_", stage))
+        exchange("send", stage - 1)
+    _finish(writer, c, stage, parts)
+    return RankProgram(tuple(writer.ops), f"stage {stage}")
+
+
+def _finish(writer: _Writer, c: TransformerConfig, stage: int, parts: Stage) -> None:
+    """Reduce gradients over replicas, tied embeddings over the ends, then update."""
+    tape = Tape(parts.tape.device)
+    tape.phase = "backward"
+    parameters = parts.tape.parameters
+    if c.data > 1:
+        _reduce(tape, "data", float(sum(p.bytes for p in parameters)), parameters[0].dtype)
+    if c.pipeline > 1 and stage in (0, c.pipeline - 1) and c.head == "lm":
+        _reduce(tape, "embedding", float(parameters[0].bytes), parameters[0].dtype)
+    tape.phase = "optimizer"
+    optimizers.step(tape, c.training.optimizer, parameters, c.training.fused_optimizer)
+    writer.block(tape.ops, None)
+
+
+def _reduce(tape: Tape, group: str, bytes_: float, dtype: str) -> None:
+    with tape.op("c10d::allreduce_"):
+        collective = Collective("all_reduce", bytes_, group, dtype=dtype, name="gradients")
+        started = tape.communicate(collective, Wait(COMM, COMPUTE))
+    with tape.op("aten::copy_"):
+        tape.wait(Wait(COMPUTE, started))
+
+
+def memory(c: TransformerConfig, model: Model) -> MemoryReport:
+    """A stage keeps the activations of all micro batches between their forward and backward."""
+    micro = replace(c, batch_per_rank=c.batch_per_rank // c.micro_batches)
+    ranks: list[RankMemory] = []
+    for s, part in enumerate(_parts(c)):
+        one = dense_memory(_stage(micro, part, "cuda", model).tape, c.training, c.data)
+        in_flight = min(c.pipeline - s, c.micro_batches)
+        ranks.extend([replace(one, activations=in_flight * one.activations)] * (c.data * c.tensor))
+    return MemoryReport(tuple(ranks))

@@ -1,0 +1,94 @@
+"""A transformer's training step: the family's model, data parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepsight.program.job import Call, Job, Kernel, Op
+from stepsight.workload.memory import MemoryReport, dense_memory
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.parallel import pipeline
+from stepsight.workload.parallel.step import train_step
+from stepsight.workload.transformers.config import TransformerConfig
+from stepsight.workload.transformers.families import bert, gpt, gpt2, llama, megatron, xlnet
+
+
+def _unsplit(model: Callable[[Tape, TransformerConfig], Callable[[], Tensor]]) -> pipeline.Model:
+    """A family that is never cut into stages."""
+    return lambda tape, c, part: model(tape, c)
+
+
+MODELS: dict[str, pipeline.Model] = {
+    "bert": _unsplit(bert.model),
+    "gpt2": gpt2.model,
+    "gpt": gpt.model,
+    "opt": gpt.model,
+    "llama": _unsplit(llama.model),
+    "xlnet": _unsplit(xlnet.model),
+    "megatron": megatron.model,
+}
+
+
+@dataclass(frozen=True)
+class TransformerWorkload:
+    """A transformer that can be turned into rank programs."""
+
+    config: TransformerConfig
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def ranks(self) -> int:
+        return self.config.ranks
+
+    def job(self, device: str = "cuda") -> Job:
+        """Every rank's program; ranks that do the same share one."""
+        c = self.config
+        if self._staged:
+            return pipeline.build(c, device, MODELS[c.family])
+        program = self._tape(device).program(self.name)
+        if c.tensor == 1:
+            return Job.replicated(program, self.ranks)
+        return Job((program,), (0,) * self.ranks, pipeline.groups(c))
+
+    def memory(self) -> MemoryReport:
+        """What each rank's device must hold at the peak."""
+        c = self.config
+        if self._staged:
+            return pipeline.memory(c, MODELS[c.family])
+        return MemoryReport((dense_memory(self._tape("cuda"), c.training, c.data),) * self.ranks)
+
+    @property
+    def _staged(self) -> bool:
+        """Micro batches or stages; Megatron reduces gradients as a pipeline does in any case."""
+        c = self.config
+        return c.pipeline * c.micro_batches > 1 or c.family == "megatron"
+
+    def _tape(self, device: str) -> Tape:
+        c = self.config
+
+        def model(tape: Tape) -> Callable[[], Tensor]:
+            forward = MODELS[c.family](tape, c, c.whole)
+
+            def run() -> Tensor:
+                _copy_inputs(tape, c)
+                return forward()
+
+            return run
+
+        group = "world" if c.tensor == 1 else "data"
+        return train_step(c.training, device, c.data, c.bucket_mb, model, group)
+
+
+def _copy_inputs(tape: Tape, c: TransformerConfig) -> None:
+    """Token ids and labels go to the device."""
+    if tape.device != "cuda":
+        return
+    shape = (c.batch_per_rank, c.sequence)
+    kernel = Kernel.of("copy_h2d", "int64", bytes=8 * c.batch_per_rank * c.sequence)
+    op = Op("aten::to", (kernel,), label="inputs", shapes=(shape,), calls=(Call("aten::_to_copy", (shape,)),))
+    tape.ops.extend([op] * (1 if c.training.loss == "none" else 2))

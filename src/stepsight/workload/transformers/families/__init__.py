@@ -1,0 +1,1 @@
+"""The transformer families, each written once over symbolic tensors."""

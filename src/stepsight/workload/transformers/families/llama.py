@@ -1,0 +1,112 @@
+"""Llama: RMS norm, rotary positions, grouped-query attention, SwiGLU, untied head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stepsight.workload.operators.matmuls import linear, matmul
+from stepsight.workload.operators.norms import rms_norm, softmax
+from stepsight.workload.operators.pointwise import add, dropout, mul, negate, scalar, silu
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import (
+    cat,
+    contiguous,
+    expand,
+    narrow,
+    reshape,
+    transpose,
+    unsqueeze,
+    view,
+)
+from stepsight.workload.transformers.blocks import buffer, embedding, flash_attention
+from stepsight.workload.transformers.config import TransformerConfig
+from stepsight.workload.transformers.decoder import lm_head
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Projections without biases, out × in."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    o: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    input_norm: Tensor
+    post_norm: Tensor
+
+    @classmethod
+    def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Layer:
+        h, f, kv = c.hidden, c.ffn, c.kv_heads * c.head_dim
+        sizes = {"q": (h, h), "k": (kv, h), "v": (kv, h), "o": (h, h), "gate": (f, h), "up": (f, h),
+                 "down": (h, f), "input_norm": (h,), "post_norm": (h,)}  # fmt: skip
+        return cls(**{key: tape.parameter(f"{name}.{key}", *shape) for key, shape in sizes.items()})
+
+
+def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
+    """Registers the parameters; the result runs the forward pass to the loss (or the last output)."""
+    tokens = tape.parameter("tokens", c.vocab, c.hidden)
+    layers = [Layer.register(tape, f"layer.{i}", c) for i in range(c.layers)]
+    last_norm = tape.parameter("norm", c.hidden)
+    head = tape.parameter("lm_head", c.vocab, c.hidden) if c.head == "lm" else last_norm
+
+    def forward() -> Tensor:
+        with tape.scope("embeddings"):
+            x = embedding(tape, tokens, buffer((c.batch_per_rank, c.sequence), "int64"))
+        for i, layer in enumerate(layers):
+            with tape.scope(f"layer {i}"):
+                x = add(tape, x, _attention(tape, c, layer, rms_norm(tape, x, layer.input_norm)))
+                x = add(tape, x, _mlp(tape, layer, rms_norm(tape, x, layer.post_norm)))
+        with tape.scope("head"):
+            return lm_head(tape, c, rms_norm(tape, x, last_norm), head)
+
+    return forward
+
+
+def _attention(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor) -> Tensor:
+    q = _heads(tape, linear(tape, x, layer.q), c.heads)
+    k = _heads(tape, linear(tape, x, layer.k), c.kv_heads)
+    v = _heads(tape, linear(tape, x, layer.v), c.kv_heads)
+    cos, sin = buffer((1, 1, c.sequence, c.head_dim)), buffer((1, 1, c.sequence, c.head_dim))
+    q, k = rotated(tape, q, cos, sin), rotated(tape, k, cos, sin)
+    k, v = repeated(tape, k, c.heads), repeated(tape, v, c.heads)
+    if c.training.attention == "flash":
+        context = flash_attention(tape, q, k, v, causal=True)
+    else:
+        scores = scalar(tape, "mul", matmul(tape, q, transpose(tape, k, 2, 3)))
+        scores = add(tape, scores, buffer((1, 1, c.sequence, c.sequence)))
+        context = matmul(tape, dropout(tape, softmax(tape, scores), c.training.dropout), v)
+    context = contiguous(tape, transpose(tape, context, 1, 2))
+    return linear(tape, reshape(tape, context, *x.shape), layer.o)
+
+
+def _heads(tape: Tape, x: Tensor, heads: int) -> Tensor:
+    batch, sequence, width = x.shape
+    return transpose(tape, view(tape, x, batch, sequence, heads, width // heads), 1, 2)
+
+
+def rotated(tape: Tape, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x · cos + rotate_half(x) · sin."""
+    half = x.shape[-1] // 2
+    straight = mul(tape, x, cos)
+    first, second = narrow(tape, x, -1, half), narrow(tape, x, -1, half)
+    turned = cat(tape, (negate(tape, second), first), -1)
+    return add(tape, straight, mul(tape, turned, sin))
+
+
+def repeated(tape: Tape, x: Tensor, heads: int) -> Tensor:
+    """Each key or value head once for every query head of its group."""
+    batch, kv_heads, sequence, dim = x.shape
+    if kv_heads == heads:
+        return x
+    wide = expand(tape, unsqueeze(tape, x, 2), batch, kv_heads, heads // kv_heads, sequence, dim)
+    return reshape(tape, wide, batch, heads, sequence, dim)
+
+
+def _mlp(tape: Tape, layer: Layer, x: Tensor) -> Tensor:
+    gated = silu(tape, linear(tape, x, layer.gate))
+    return linear(tape, mul(tape, gated, linear(tape, x, layer.up)), layer.down)

@@ -1,0 +1,77 @@
+"""Imports go one way: from a line of docs/architecture.md's layer list to the lines below it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "stepsight"
+TORCH = ("run", "calibrate", "capture", "sharding.torchrec")
+"""The only packages that may import torch, fbgemm or torchrec, always lazily or in their own modules."""
+HEAVY = ("torch", "fbgemm_gpu", "torchrec")
+
+
+def layers() -> list[list[str]]:
+    """The order as the document states it: one line a layer, the highest first."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    match = re.search(r"```layers\n(.*?)```", text, re.DOTALL)
+    assert match, "docs/architecture.md has no block ```layers"
+    names = [re.split(r"\s{2,}", line)[0] for line in match[1].splitlines() if line.strip()]
+    return [[name.strip() for name in line.split(",")] for line in names]
+
+
+def modules() -> Iterator[tuple[Path, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        if parts not in (("__init__",), ("__main__",)):
+            yield path, parts[0]
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of every import, wherever it stands, and of every lazily named module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if re.fullmatch(r"stepsight(\.\w+)+", node.value):
+                yield node.lineno, node.value
+
+
+def test_every_package_has_its_line() -> None:
+    stated = {name for layer in layers() for name in layer}
+    found = {package for _, package in modules()}
+    assert found <= stated, f"not in docs/architecture.md: {sorted(found - stated)}"
+
+
+def test_no_import_goes_up_or_sideways() -> None:
+    rank = {name: i for i, layer in enumerate(layers()) for name in layer}
+    wrong = []
+    for path, package in modules():
+        for line, name in imported(path):
+            parts = name.split(".")
+            if parts[0] != "stepsight" or len(parts) < 2 or parts[1] not in rank or parts[1] == package:
+                continue
+            if rank[parts[1]] <= rank[package]:
+                wrong.append(f"{path.relative_to(ROOT)}:{line} ({package}) imports {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_only_the_measuring_packages_import_torch() -> None:
+    wrong = []
+    for path, _ in modules():
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        if module.startswith(TORCH):
+            continue
+        wrong += [
+            f"{path.relative_to(ROOT)}:{line} imports {name}"
+            for line, name in imported(path)
+            if name.split(".")[0] in HEAVY
+        ]
+    assert not wrong, "\n".join(wrong)
