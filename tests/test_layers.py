@@ -39,9 +39,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if re.fullmatch(r"stepsight(\.\w+)+", node.value):
-                yield node.lineno, node.value
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"stepsight(\.\w+)+", str(node.value)):
+            yield node.lineno, str(node.value)
 
 
 def test_every_package_has_its_line() -> None:
