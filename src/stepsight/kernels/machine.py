@@ -7,10 +7,9 @@ from math import log2
 
 from stepsight.hardware.spec import GpuSpec
 
-GA100_SMS = 108
-"""Multiprocessors of an A100, the Ampere chip with HBM and 64 fp32 lanes each (data sheet)."""
-GP100_SMS = 56
-"""Multiprocessors of a P100, the Pascal chip with HBM (data sheet)."""
+HBM_SMS = {"pascal": (56,), "ampere": (108, 56), "blackwell": (148, 152, 160)}
+"""Multiprocessors of the boards with HBM in generations that have both kinds of memory (data sheets):
+P100; A100 and A30; B200 and B300, GB200 and GB300."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,9 @@ class Machine:
 
     @property
     def gddr(self) -> bool:
-        """Whether the board carries GDDR memory: all Turing and Ada boards, and the small chips of others."""
-        small = {"ampere": GA100_SMS, "pascal": GP100_SMS}.get(self.architecture)
-        return self.architecture in ("turing", "ada") or (small is not None and self.sms != small)
+        """Whether the board carries GDDR memory: all Turing and Ada boards, and those of others without HBM."""
+        stacked = HBM_SMS.get(self.architecture)
+        return self.architecture in ("turing", "ada") or (stacked is not None and self.sms not in stacked)
 
     def with_memory_of(self, other: Machine) -> Machine:
         """This chip's measured arithmetic beside the other board's memory."""
@@ -60,7 +59,7 @@ class Machine:
 _GENERATIONS = {
     "maxwell": 0.0, "pascal": 0.5, "volta": 3.0, "turing": 3.7, "ampere": 4.0,
     "ada": 4.6, "hopper": 5.0, "blackwell": 5.5,
-    "cdna2": 5.5, "cdna3": 6.0,
+    "cdna": 5.0, "cdna2": 5.5, "cdna3": 6.0, "cdna4": 6.5,
 }  # fmt: skip
 """Where each generation stands on a line on which near ones share libraries and habits: Pascal's
 kernels were Maxwell's, while those of Ampere, Ada, Hopper and Blackwell go back to one source."""

@@ -10,7 +10,7 @@ import numpy as np
 from stepsight.estimate import Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.learned.model import LearnedModel
-from stepsight.kernels.machine import GA100_SMS, Machine
+from stepsight.kernels.machine import Machine
 
 RELATIVES = {"fp32": 2}
 """How many of the nearest measured GPUs stand in for an unmeasured one: two of the old and diverse
@@ -137,9 +137,7 @@ def _sustained(machine: Machine, dtype: str) -> Machine:
     """The machine with the arithmetic it keeps up, as far as its relatives' figures do not show it."""
     unit = "fp32" if dtype in ("fp32", "fp64") else "tensor"
     share = SUSTAINED.get((machine.name, unit), 1.0) * SUSTAINED.get((machine.architecture, unit), 1.0)
-    wide = machine.architecture in DUAL_ISSUE or (
-        machine.architecture == "ampere" and machine.sms != GA100_SMS
-    )
+    wide = machine.architecture in DUAL_ISSUE or (machine.architecture == "ampere" and machine.gddr)
     if unit == "fp32" and wide:
         share *= DUAL_ISSUE_REACH
     return replace(machine, tflops=machine.tflops * share)

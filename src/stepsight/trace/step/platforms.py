@@ -14,7 +14,8 @@ from stepsight.platform.load import Platform
 from stepsight.trace.step.run import TraceRun
 
 _MODEL = re.compile(
-    r"(GH200|H100|H200|H800|B200|A100|A800|V100|P100|MI\d{3}X?|L40S|L4|A40|T4)", re.IGNORECASE
+    r"(GB[23]00|GH200|H100|H200|H800|H20|B[23]00|A100|A800|V100|P100|MI\d{3}X?|L40S|L20|L4|A10|A30|A40|T4|P4)",
+    re.IGNORECASE,
 )
 _IDLE_US = 5.0
 _QUEUED_US = 10.0
