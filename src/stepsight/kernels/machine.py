@@ -40,7 +40,7 @@ class Machine:
 
     @property
     def gddr(self) -> bool:
-        """Whether the board carries GDDR memory: all Turing and Ada boards, and those of others without HBM."""
+        """Whether the board carries GDDR memory: all of Turing and Ada, and others without HBM."""
         stacked = HBM_SMS.get(self.architecture)
         return self.architecture in ("turing", "ada") or (stacked is not None and self.sms not in stacked)
 
