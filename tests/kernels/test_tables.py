@@ -10,15 +10,20 @@ from stepsight.prediction.kernel_tables.files import read_table, time_table, wri
 from stepsight.prediction.kernel_tables.rows import rows_of
 
 
-def test_the_fp32_gemm_layout() -> None:
+def test_the_fp32_gemm_layout_whose_n_is_the_reduction() -> None:
     (rows,) = rows_of({"gpu": ["V100"], "op": ["bmm"], "B": [4], "M": [8], "N": [16], "K": [32]})
     assert rows.batch.family == "gemm" and rows.timed_by_events
     assert {k: v.tolist() for k, v in rows.batch.dims.items()} == {
         "batch": [4],
         "m": [8],
-        "n": [16],
-        "k": [32],
+        "n": [32],
+        "k": [16],
     }
+
+
+def test_short_names_of_the_event_timed_tables_mean_their_boards() -> None:
+    gemm = {"gpu": ["V100", "A100-SXM4-40G"], "op": ["bmm"] * 2, "B": [4] * 2, "M": [8] * 2, "N": [16] * 2}
+    assert [rows.gpu for rows in rows_of(gemm | {"K": [32] * 2})] == ["V100-PCIE-32G", "A100-SXM4-40G"]
 
 
 def test_the_vector_layout_tells_two_tensors_from_one() -> None:

@@ -19,7 +19,7 @@ from stepsight.kernels.learned.transfer import Choice, choose
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
-from stepsight.kernels.roofline import SPREAD_ROOFLINE, roofline
+from stepsight.kernels.roofline import roofline
 from stepsight.kernels.streams import (
     STREAMS,
     VARIANTS,
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 EMBEDDING_FAMILIES = frozenset({"embedding", "embedding_backward"})
 STREAMS_FILE = "streams.json"
+OUTSIDE_SPREAD = 0.04
+"""Spread added per e-fold outside the fitted range: large fp32 GEMMs timed by fits on small ones."""
+MOST_OUTSIDE_SPREAD = 0.4
 FAR_OUTSIDE = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
 
@@ -152,9 +155,7 @@ class KernelModels:
             far = np.maximum(far, outside)
         # Relatives err towards their own library's weak spots, which do not carry over: take the best.
         time_us = chosen.factor * np.exp(np.min(logs, axis=0))
-        spread = np.where(
-            far > 0, np.hypot(chosen.spread, SPREAD_ROOFLINE * (1 - np.exp(-far))), chosen.spread
-        )
+        spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
         notes = dict(answer.notes)
         for i in np.nonzero(far > FAR_OUTSIDE)[0]:

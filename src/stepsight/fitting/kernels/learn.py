@@ -27,6 +27,8 @@ CLEAR_OF_FLOOR = 1.15
 """Rows whose reading is less than this times the launch floor show the host, not the kernel."""
 FIRST_PRINCIPLES_WEIGHT = 0.2
 """What a time from first principles counts against a measured one."""
+NORMAL_90 = 1.645
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
 SCORED_ABOVE_US = 60.0
 """Event-timed rows are scored above this (the tables' own note on their floor)."""
 
@@ -117,6 +119,11 @@ def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int, note: 
     sources = ", ".join(dict.fromkeys(part.source for part in measured))
     return replace(
         model,
-        spread=float(np.std(np.log(p / t))),
+        spread=spread_of(np.log(p / t)),
         provenance=Provenance(sources, rows, FIT_DATE, len(t), gmae(p, t), mape(p, t), note),
     )
+
+
+def spread_of(log_ratio: FloatArray) -> float:
+    """The spread whose 90 % interval holds 90 % of the residuals, whatever their tails look like."""
+    return float(np.quantile(np.abs(log_ratio), 0.9)) / NORMAL_90

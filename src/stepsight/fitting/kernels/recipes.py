@@ -31,12 +31,18 @@ MOST_ROWS = 110_000
 
 SETTINGS = {
     "gemm": Settings(trees=650),
-    "linear": Settings(trees=450, rate=0.12, rows=0.6, repeats=2),  # fewer rows than the other GEMM tables
+    "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, repeats=2),  # fewer rows than bmm
+    "bmm": Settings(trees=600, rate=0.25, clip=0.05),
     "conv": Settings(trees=400, repeats=2),
     "attention": Settings(trees=500),
     "softmax": Settings(trees=150, depth=4, rate=0.1),
     "layer_norm": Settings(trees=150, depth=4, rate=0.1),
 }
+
+FP32_ARTEFACTS = {
+    "gemm_fp32": ("gemm",), "conv_fp32": ("conv",), "rows_fp32": ("softmax", "layer_norm"),
+}  # fmt: skip
+"""Artefacts of the event-timed tables, and the families in each."""
 
 LAUNCHED_AT = 0.5
 """Where in a GEMM operator's host time its kernel is launched: readings of the V100 linear table
@@ -77,7 +83,8 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
     tables: dict[str, dict[str, list[Measured]]] = {}
     for part in event_tables(data):
         tables.setdefault(part.gpu, {}).setdefault(part.batch.family, []).append(part)
-    streams, learned = [], []
+    streams: list[Streamed] = []
+    learned: dict[str, list[LearnedModel]] = {artefact: [] for artefact in FP32_ARTEFACTS}
     added: dict[str, float] = {}
     for gpu, families in tables.items():
         machine = Machine.of(load_gpu(gpu), "fp32")
@@ -88,13 +95,14 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
             yield Fitted("streams", stream)
     for gpu, families in tables.items():
         machine = Machine.of(load_gpu(gpu), "fp32")
-        for family in ("gemm", "conv", "softmax", "layer_norm"):
-            for part in families.get(family, ()):
+        for artefact, members in FP32_ARTEFACTS.items():
+            for part in (part for family in members for part in families.get(family, ())):
                 model = _event_model(part, machine, added.get(gpu, float(np.mean(list(added.values())))))
-                learned.append(model)
-                yield Fitted("fp32", model)
+                learned[artefact].append(model)
+                yield Fitted(artefact, model)
     save_streams(out / "streams.json", streams)
-    save_models(out / "fp32.npz", learned)
+    for artefact, models in learned.items():
+        save_models(out / f"{artefact}.npz", models)
 
 
 def _event_model(part: Measured, machine: Machine, added_us: float) -> LearnedModel:

@@ -8,8 +8,10 @@ GPU can be asked about another.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.kernels.families import Dims, conv_output
@@ -26,11 +28,12 @@ TILES = (
 
 def gemm_features(d: Dims, element_bytes: FloatArray, machine: Machine) -> dict[str, FloatArray]:
     """Sizes, intensity, alignment; for every tile its padding waste and its last, partly idle wave."""
-    b, m, n, k = (np.maximum(d[key], 1.0) for key in ("batch", "m", "n", "k"))
-    arithmetic = 2 * b * m * n * k / (machine.tflops * 1e6)
-    traffic = element_bytes * b * (m * k + n * k + m * n) / (machine.memory_gbps * 1e3)
+    b, m, n, k = (np.maximum(d[key], 1.0).astype(np.float32) for key in ("batch", "m", "n", "k"))
     ln_m, ln_n, ln_k, ln_b = np.log(m), np.log(n), np.log(k), np.log(b)
-    ln_arithmetic, ln_traffic = np.log(arithmetic), np.log(traffic)
+    ln_mn = ln_m + ln_n
+    ln_arithmetic = ln_b + ln_mn + ln_k - np.float32(np.log(machine.tflops * 5e5))
+    moved = b * (m * k + n * k + m * n) * element_bytes.astype(np.float32)
+    ln_traffic = np.log(moved) - np.float32(np.log(machine.memory_gbps * 1e3))
     columns = {
         "batch": ln_b,
         "m": ln_m,
@@ -38,28 +41,37 @@ def gemm_features(d: Dims, element_bytes: FloatArray, machine: Machine) -> dict[
         "k": ln_k,
         "light": np.maximum(ln_arithmetic, ln_traffic),
         "intensity": ln_arithmetic - ln_traffic,
-        "cache": ln_traffic + np.log(machine.memory_gbps / machine.l2_mb),
-        "outputs": ln_b + ln_m + ln_n,
+        "cache": ln_traffic + np.float32(np.log(machine.memory_gbps / machine.l2_mb)),
+        "outputs": ln_b + ln_mn,
         "aspect": ln_m - ln_n,
         "short": np.minimum(ln_m, ln_n),
-        "depth": ln_k - (ln_m + ln_n) / 2,
+        "long": np.maximum(ln_m, ln_n),
+        "depth": ln_k - ln_mn / 2,
         "left": ln_b + ln_m + ln_k,
         "right": ln_b + ln_n + ln_k,
+        "deep_m": ln_k - ln_m,
+        "deep_n": ln_k - ln_n,
         "align_m": _alignment(m),
         "align_n": _alignment(n),
         "align_k": _alignment(k),
         "pad_k": np.log(np.ceil(k / 32) * 32) - ln_k,
     }
+    blocks = {side: (np.ceil(m / side), np.ceil(n / side)) for side in (32, 64, 128, 256)}
+    best = None
     for rows, cols in TILES:
-        padded = np.ceil(m / rows) * np.ceil(n / cols)
-        waves = padded * b / machine.sms
-        waste = np.log(padded * (rows * cols)) - ln_m - ln_n
-        idle = np.log(np.ceil(waves) / waves)
+        padded = blocks[rows][0] * blocks[cols][1]
+        waves = padded * b * np.float32(1 / machine.sms)
+        ln_waves = np.log(waves)
+        waste = ln_waves + np.float32(np.log(rows * cols * machine.sms)) - ln_mn - ln_b
+        idle = np.log(np.ceil(waves)) - ln_waves
+        slow = waste + idle
+        best = slow if best is None else np.minimum(best, slow)
         columns[f"waste_{rows}x{cols}"] = waste
-        columns[f"slow_{rows}x{cols}"] = waste + idle
+        columns[f"slow_{rows}x{cols}"] = slow
         if rows == cols:
-            columns[f"waves_{rows}"] = np.log(waves)
+            columns[f"waves_{rows}"] = ln_waves
             columns[f"idle_{rows}"] = idle
+    columns["slow_best"] = np.asarray(best)
     return columns
 
 
@@ -149,7 +161,7 @@ FEATURES: Mapping[str, FeatureSet] = {
 }
 
 
-def _alignment(size: FloatArray) -> FloatArray:
+def _alignment(size: npt.NDArray[np.floating[Any]]) -> FloatArray:
     """log2 of the largest power of two up to 32 that divides the size."""
     whole = np.maximum(size, 1.0).astype(np.int64)
     power: FloatArray = np.log2(np.minimum(whole & -whole, 32).astype(np.float64))

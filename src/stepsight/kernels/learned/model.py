@@ -12,7 +12,6 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.features import FEATURES
 from stepsight.kernels.learned.trees import ObliviousTrees
 from stepsight.kernels.machine import Machine
-from stepsight.kernels.roofline import EFFICIENCY, USUAL
 
 BASE_US = 2.5
 """Added to the speed of light before the efficiency is learned, so that it stays finite for the
@@ -25,9 +24,6 @@ RANGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "rows": ("rows", "cols", "light"),
 }
 """The columns whose fitted range decides whether a shape is an extrapolation."""
-
-REACH = 1.5
-"""How fast trust in the trees fades outside the fitted range: to 1/e over a factor of e^1.5 in size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,8 @@ class LearnedModel:
 
     ``variant`` tells apart kernels of one family that were measured apart ("linear", "bmm").
     ``stacks`` lists the software stacks that were measured beside each other; their position
-    is a column of the trees. ``spread`` is the standard deviation of ln(time) on unseen shapes.
+    is a column of the trees. ``spread`` is the standard deviation of ln(time) whose 90 % interval holds
+    90 % of unseen shapes.
     ``low`` and ``high`` bound the fitted range of the columns named in `RANGE_KEYS`.
     """
 
@@ -86,7 +83,10 @@ class LearnedModel:
     def time_us(
         self, batch: Batch, machine: Machine, stack: Sequence[str] | None = None
     ) -> tuple[FloatArray, FloatArray]:
-        """Kernel times on ``machine``, and how far (in e-folds) each shape lies outside the fitted range."""
+        """Kernel times on ``machine``, and how far (in e-folds) each shape lies outside the fitted range.
+
+        Outside it every tree answers as at the edge: the efficiency stays flat, the speed of light goes on.
+        """
         named = FEATURES[self.features](batch.dims, batch.element_bytes, machine)
         outside = self._outside(named)
         if self.stacks:
@@ -94,10 +94,7 @@ class LearnedModel:
         table = np.stack([named[key] for key in self.columns]).astype(np.float32)
         learned = self.trees.predict(table)
         light = light_us(batch.as_family(self.family), machine)
-        trust = np.exp(-outside / REACH)
-        reach = EFFICIENCY.get(self.family, USUAL)
-        plain = np.log((BASE_US + light / reach.arithmetic) / (BASE_US + light))
-        return (BASE_US + light) * np.exp(trust * learned + (1 - trust) * plain), outside
+        return (BASE_US + light) * np.exp(learned), outside
 
     def _outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
         total = np.zeros(len(next(iter(named.values()))))

@@ -17,12 +17,21 @@ import numpy.typing as npt
 from stepsight.estimate import FloatArray
 
 Columns32 = npt.NDArray[np.float32]
-Pair = tuple[list[int], npt.NDArray[np.float32], npt.NDArray[np.float32]]
+Tree = tuple[list[int], npt.NDArray[np.float32]]
 
 CHUNK_ROWS = 32_768
 """Rows evaluated at a time: the columns of one chunk stay in the processor's cache."""
 FEW_ROWS = 256
 """Up to here all trees are asked at once: the calls, not the rows, would set the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two trees (or the last, odd one) and the sum of their leaves by both indices."""
+
+    first: Tree
+    second: Tree | None
+    leaf: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,33 +79,44 @@ class ObliviousTrees:
         return np.asarray(self.bias + picked.sum(axis=0, dtype=np.float64))
 
     def _pairs(self) -> list[Pair]:
-        """Two trees at a time as one of twice the depth: the look-up costs more than the questions."""
-        size = len(self.leaf)
-        found: list[Pair] = []
-        for t in range(0, size - 1, 2):
-            both = self.leaf[t][:, None] + self.leaf[t + 1][None, :]
-            questions = np.concatenate([self.feature[t], self.feature[t + 1]]).tolist()
-            found.append(
-                (questions, np.concatenate([self.threshold[t], self.threshold[t + 1]]), both.ravel())
-            )
-        if size % 2:
-            found.append((self.feature[-1].tolist(), self.threshold[-1], self.leaf[-1]))
-        return found
+        """Trees two at a time, with one table of their sums: the look-up costs more than the questions."""
+        trees = [(f.tolist(), t) for f, t in zip(self.feature, self.threshold, strict=True)]
+        found = [
+            Pair(trees[t], trees[t + 1], (self.leaf[t][:, None] + self.leaf[t + 1][None, :]).ravel())
+            for t in range(0, len(trees) - 1, 2)
+        ]
+        return [*found, Pair(trees[-1], None, self.leaf[-1])] if len(trees) % 2 else found
 
     def _chunk(self, columns: Columns32, pairs: list[Pair]) -> npt.NDArray[np.float32]:
         n = columns.shape[1]
         above = np.empty(n, dtype=bool)
-        bit = above.view(np.uint8)
-        index = np.empty(n, dtype=np.uint16)
+        first, second = np.empty(n, dtype=np.uint8), np.empty(n, dtype=np.uint8)
+        wide, index = np.empty(n, dtype=np.uint16), np.empty(n, dtype=np.intp)
         picked = np.empty(n, dtype=np.float32)
         total = np.full(n, self.bias, dtype=np.float32)
-        for feature, threshold, leaf in pairs:
-            np.greater(columns[feature[0]], threshold[0], out=above)
-            np.copyto(index, bit)
-            for level in range(1, len(feature)):
-                np.left_shift(index, 1, out=index)
-                np.greater(columns[feature[level]], threshold[level], out=above)
-                np.bitwise_or(index, bit, out=index)
-            leaf.take(index, out=picked, mode="clip")
+        leaves = 1 << self.depth
+        for pair in pairs:
+            _ask(pair.first, columns, first, above)
+            if pair.second is None:
+                np.copyto(index, first)
+            else:
+                _ask(pair.second, columns, second, above)
+                np.copyto(wide, first)
+                np.multiply(wide, leaves, out=wide)
+                np.copyto(index, wide)
+                np.copyto(wide, second)
+                np.add(index, wide, out=index, casting="unsafe")
+            pair.leaf.take(index, out=picked, mode="clip")
             total += picked
         return total
+
+
+def _ask(tree: Tree, columns: Columns32, leaf: npt.NDArray[np.uint8], above: npt.NDArray[np.bool_]) -> None:
+    """Which leaf of one tree each row falls into, in 8-bit arithmetic (numpy shifts bytes slowly)."""
+    features, thresholds = tree
+    np.greater(columns[features[0]], thresholds[0], out=leaf.view(bool))
+    bit = above.view(np.uint8)
+    for level in range(1, len(features)):
+        np.add(leaf, leaf, out=leaf)
+        np.greater(columns[features[level]], thresholds[level], out=above)
+        np.bitwise_or(leaf, bit, out=leaf)

@@ -29,7 +29,7 @@ ABOVE_US = 60.0
 CLEAR_US = 20.0
 """Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
-JUDGED = ("P100", "V100", "A100-40G")
+JUDGED = ("P100", "V100-PCIE-32G", "A100-PCIE-40G")
 """The GPUs whose fp32 tables carry targets; T4 ran throttled."""
 
 TRACED = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
