@@ -19,6 +19,7 @@ from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
+from stepsight.kernels.known import KnownKernels
 from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
 from stepsight.records import Table, nearest, override, read_toml, record
@@ -48,6 +49,11 @@ class Platform:
             if self.folder
             else KernelModels.for_gpu(self.spec.gpu)
         )
+
+    @cached_property
+    def known_kernels(self) -> KnownKernels:
+        """The same models, which remember what they were asked."""
+        return KnownKernels(self.kernels)
 
     @cached_property
     def collectives(self) -> CollectiveModels:

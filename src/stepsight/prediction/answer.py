@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_
 from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
+
+if TYPE_CHECKING:
+    from stepsight.prediction.llm.figures import LanguageFigures
 
 METHOD_SPREAD = 0.04
 """What is left when every kernel is right: between the 3.00 % and 5.21 % that the published
@@ -44,7 +48,8 @@ class Prediction:
     """Step time with its interval, where it goes, and what it rests on.
 
     ``breakdown_us`` is what the devices did during the step, the mean over ranks; its parts
-    add up to the step. ``sensitivities`` say what each part means for the step time.
+    add up to the step. ``sensitivities`` say what each part means for the step time. ``language``: tokens,
+    FLOPs and the bubble of a language model's step.
     """
 
     workload: str
@@ -61,6 +66,7 @@ class Prediction:
     memory: MemoryLine | None = None
     measured_us: float | None = None
     notes: tuple[str, ...] = ()
+    language: LanguageFigures | None = None
 
     @property
     def exposed_communication_us(self) -> float:

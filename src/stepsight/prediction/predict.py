@@ -6,8 +6,10 @@ from dataclasses import fields
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import MemoryLine, Prediction, predict_job
+from stepsight.prediction.llm.predict import predict_language
 from stepsight.simulate.timeline import STEADY_STEPS
 from stepsight.workload.files import Workload
+from stepsight.workload.llm.workload import LanguageWorkload
 
 
 def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
@@ -18,6 +20,8 @@ def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS
     """
     platform = platform.with_ranks(workload.ranks)
     memory = _memory(workload, platform)
+    if isinstance(workload, LanguageWorkload):
+        return predict_language(workload.config, platform, memory)
     device = "cpu" if platform.spec.host.synchronous else "cuda"
     return predict_job(workload.job(device), platform, workload=workload.name, steps=steps, memory=memory)
 

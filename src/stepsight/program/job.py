@@ -42,6 +42,8 @@ class Kernel:
     ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
     ``measured_us`` is the duration a trace showed; only replay looks at it. ``size_spread`` is how far,
     as a standard deviation of ln(time), sizes that had to be guessed put the time in doubt.
+    ``parts``: the kernel stands for these, each so many times, one behind the other without a gap in
+    what the host launches; its family then only names the category.
     """
 
     family: str
@@ -52,6 +54,7 @@ class Kernel:
     lookup: Lookup | None = None
     measured_us: float | None = None
     size_spread: float = 0.0
+    parts: tuple[tuple[Kernel, int], ...] = ()
 
     @classmethod
     def of(
@@ -79,7 +82,8 @@ class Collective:
     ``after`` names the streams whose queued work must end before the data may move: the
     compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
     that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
-    not hold (`stepsight.trace.step.absent_peers`).
+    not hold (`stepsight.trace.step.absent_peers`). ``count``: it stands for that many alike ones in a row.
+    ``spans``: the ranks that really take part, where the job shows one of them for all that do the same.
     """
 
     kind: str
@@ -93,6 +97,8 @@ class Collective:
     after: tuple[str, ...] = (COMPUTE,)
     size_spread: float = 0.0
     late_us: float = 0.0
+    count: int = 1
+    spans: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:
@@ -141,7 +147,8 @@ class Op:
     ``blocks_host``: the host waits for the op's last kernel (``.item()``, a copy to
     pageable memory). ``shapes`` are the tensor inputs' sizes, where known. ``overhead_us`` is
     the op's own host time where a trace showed it; the platform's overheads serve otherwise.
-    ``calls`` are the library calls inside it, where a builder knows them.
+    ``calls`` are the library calls inside it, where a builder knows them. ``framework`` names the host
+    profile by which ``launches`` real launches, for which this op stands, cost the host.
     """
 
     name: str
@@ -154,6 +161,8 @@ class Op:
     shapes: tuple[tuple[int, ...], ...] = ()
     overhead_us: HostTimes | None = None
     calls: tuple[Call, ...] = ()
+    framework: str = ""
+    launches: int = 0
 
 
 @dataclass(frozen=True, slots=True)

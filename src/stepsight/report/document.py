@@ -28,6 +28,8 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "coverage": msgspec.to_builtins(prediction.coverage),
         "notes": list(prediction.notes),
     }
+    if prediction.language:
+        result["language"] = msgspec.to_builtins(prediction.language)
     if prediction.memory:
         result["memory"] = memory_document(prediction.memory)
     if prediction.measured_us is not None:

@@ -22,6 +22,7 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
+from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.training import Training
 from stepsight.workload.transformers.config import TransformerConfig
 
@@ -48,6 +49,10 @@ class Trainer:
         if isinstance(workload, DlrmWorkload):
             module, self.batches = _dlrm(workload.config, rank, device, batches, generator)
             bucket_mb = workload.config.bucket_mb
+        elif isinstance(workload, LanguageWorkload):
+            raise InputError(
+                workload.name, "only plain data parallelism is really trained", "leave out framework and axes"
+            )
         else:
             module, self.batches = _transformer(workload.config, device, batches, generator)
             bucket_mb = workload.config.bucket_mb

@@ -14,8 +14,10 @@ import numpy as np
 
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
+from stepsight.overheads.frameworks import framework_times
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
+from stepsight.simulate.condensed import with_condensed
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import Lane, LoweredProgram, lanes, launches_of
 from stepsight.simulate.shared_memory import side_by_side, slowdown_of
@@ -62,7 +64,7 @@ class _Book:
     def __init__(self, job: Job, platform: Platform, replayed: frozenset[str]) -> None:
         self.job, self.platform, self.replayed = job, platform, replayed
         self.notes: dict[str, str] = {}
-        self.host_times: dict[tuple[str, int], HostTimes] = {}
+        self.host_times: dict[tuple[str | int, ...], HostTimes] = {}
         self.collectives: dict[tuple[str, float, tuple[int, ...]], Estimate] = {}
         kernels = {id(k): k for p in job.programs for op in p.ops for k in op.kernels}
         self.number = {key: i for i, key in enumerate(kernels)}
@@ -109,7 +111,7 @@ class _Book:
                 time[launch] = side_by_side(time[launch], slowdown, spec.gpus_per_node)
 
     def _estimate(self, kernels: list[Kernel]) -> Estimates:
-        estimates = self.platform.kernels.estimate(kernels)
+        estimates = with_condensed(kernels, self.platform)
         for position, note in estimates.notes.items():
             self.notes.setdefault(kernels[position].name or kernels[position].family, note)
         unsure = np.array([k.size_spread for k in kernels])
@@ -150,13 +152,14 @@ class _Book:
         kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
         kind = "all_to_all" if kind == "all_to_allv" else kind
         # Sets that lie on the nodes in the same way take the same time.
-        nodes = np.array(group.ranks) // self.platform.spec.gpus_per_node
+        ranks = item.spans or group.ranks
+        nodes = np.array(ranks) // self.platform.spec.gpus_per_node
         layout = tuple(np.unique(nodes, return_counts=True)[1].tolist())
         key = (kind, size, layout)
         if key not in self.collectives:
-            self.collectives[key] = models.estimate(kind, np.array([size]), group.ranks)[0]
+            self.collectives[key] = models.estimate(kind, np.array([size]), ranks)[0]
         estimate = self.collectives[key]
-        return [estimate.time_us] * len(group.ranks), estimate
+        return [estimate.time_us * item.count] * len(group.ranks), estimate
 
     def _host(self, lane: Lane, programs: IntArray, column: IntArray) -> FloatArray:
         columns = [self._host_of(lane.tape, self.job.programs[p].ops) for p in programs]
@@ -168,7 +171,7 @@ class _Book:
         spent = np.zeros(tape.marks)
         for i, op in enumerate(ops):
             launches = len(op.kernels) + (op.collective is not None)
-            times = op.overhead_us or self._overheads(op.name, launches)
+            times = op.overhead_us or self._overheads(op, launches)
             first, last = tape.op_start_mark[i], tape.op_end_mark[i]
             spent[first] = times.t1
             if launches == 0:
@@ -179,10 +182,15 @@ class _Book:
             spent[last] = times.t3
         return spent
 
-    def _overheads(self, name: str, launches: int) -> HostTimes:
-        key = (name, launches)
+    def _overheads(self, op: Op, launches: int) -> HostTimes:
+        key = (op.framework, op.phase, op.launches, launches) if op.framework else (op.name, launches)
         if key not in self.host_times:
-            self.host_times[key] = self.platform.overheads.of(name, launches=launches)
+            overheads = self.platform.overheads
+            if op.framework:
+                found = framework_times(overheads, op.framework, op.phase, op.launches, launches)
+            else:
+                found = overheads.of(op.name, launches=launches)
+            self.host_times[key] = found
         return self.host_times[key]
 
 

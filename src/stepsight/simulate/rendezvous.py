@@ -126,7 +126,7 @@ class _Gathering:
 
     def add(self, ranks: IntArray, arrival: Arrival) -> None:
         mine = self.meeting
-        if arrival.meeting.kind != mine.kind:
+        if arrival.meeting.kind != mine.kind and any(rows.shape[1] > 1 for rows in self.sets):
             raise StepsightError(
                 f"collective no. {mine.ordinal} of group {mine.group!r} is {mine.kind} on one rank and "
                 f"{arrival.meeting.kind} on rank {int(ranks[0])}"

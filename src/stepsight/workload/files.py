@@ -8,10 +8,12 @@ from stepsight.errors import InputError
 from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import read_dlrm
+from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.workload import LanguageWorkload, is_language_model
 from stepsight.workload.transformers.build import TransformerWorkload
 from stepsight.workload.transformers.config import read_transformer
 
-Workload = DlrmWorkload | TransformerWorkload
+Workload = DlrmWorkload | TransformerWorkload | LanguageWorkload
 KINDS = ("dlrm", "transformer")
 
 
@@ -35,6 +37,8 @@ def parse_workload(document: dict[str, object], where: str) -> Workload:
     kind = document.get("kind")
     if kind == "dlrm":
         return DlrmWorkload(read_dlrm(document, where))
+    if kind == "transformer" and is_language_model(document):
+        return LanguageWorkload(read_language(document, where))
     if kind == "transformer":
         return TransformerWorkload(read_transformer(document, where))
     if kind is None:

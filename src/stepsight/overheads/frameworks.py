@@ -1,0 +1,47 @@
+"""What training frameworks cost the host for each kernel or collective they launch.
+
+An operator of a condensed program stands for many real launches. The host's time for them follows from
+the framework: its Python around a layer's forward pass, autograd's C++ behind the backward pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.overheads.tables import Overheads
+from stepsight.program.job import HostTimes
+
+
+@dataclass(frozen=True, slots=True)
+class HostProfile:
+    """µs a launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`)."""
+
+    forward_us: float
+    backward_us: float
+    optimizer_us: float = 6.0
+
+
+REFERENCE, REFERENCE_US = "aten::add", 13.3
+"""T1 to T4 of one add on the H100-era hosts for which the profiles are stated; other hosts scale with it."""
+
+PROFILES = {
+    "eager": HostProfile(14.0, 8.0),
+    "megatron": HostProfile(14.0, 8.0),
+    "megatron-deepspeed": HostProfile(14.0, 8.0),
+    "nanotron": HostProfile(18.0, 9.0),
+    "torchtitan": HostProfile(10.0, 7.0),
+    "deepspeed": HostProfile(16.0, 9.0),
+    "llm-foundry": HostProfile(14.0, 8.0),
+    "internevo": HostProfile(14.0, 8.0),
+    "hf": HostProfile(16.0, 8.0),
+}
+
+
+def framework_times(overheads: Overheads, framework: str, phase: str, launches: int, shown: int) -> HostTimes:
+    """T1–T5 of an operator that stands for ``launches`` and is shown as ``shown`` of them."""
+    profile = PROFILES[framework]
+    each = {"forward": profile.forward_us, "backward": profile.backward_us}.get(phase, profile.optimizer_us)
+    add = overheads.of(REFERENCE, launches=1)
+    total = launches * each * (add.t1 + add.t2 + add.t3 + add.t4) / REFERENCE_US
+    share = total / max(shown, 1)
+    return HostTimes(0.0, 0.0, 0.0, share, 0.0) if shown else HostTimes(0.0, 0.0, 0.0, 0.0, total)

@@ -1,0 +1,1 @@
+"""Language-model training steps, composed from the priced passes of each stage."""

@@ -1,0 +1,342 @@
+"""A whole step from its passes: the pipeline's walk, gradient reduction behind it, and the update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.platform.load import Platform
+from stepsight.prediction.llm.passes import HOST, Overlap, Part, PassTime, Pricer, Scale, added, overlapped
+from stepsight.prediction.llm.pipeline import walk
+from stepsight.workload.llm.blocks import gradient_messages, parameter_message
+from stepsight.workload.llm.build import RUNS, split_pass
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.schedule import Item
+from stepsight.workload.llm.stages import Pieces, PieceWork, Run, pieces
+from stepsight.workload.llm.update import update_kernels, update_launches
+from stepsight.workload.llm.work import Pass
+
+PIPELINE, DATA, SHARD = "pipeline", "data", "shard"
+
+
+@dataclass(slots=True)
+class StageParts:
+    """Where one stage's step goes, in µs: compute by category, exposed communication by axis, the host's
+    delays, and waiting for other stages (the bubble)."""
+
+    compute: dict[str, float] = field(default_factory=dict)
+    exposed: dict[str, float] = field(default_factory=dict)
+    communication: dict[str, float] = field(default_factory=dict)
+    host_bound_us: float = 0.0
+    bubble_us: float = 0.0
+    host_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """The step's time and its stages'."""
+
+    step_us: float
+    stages: tuple[StageParts, ...]
+
+
+class Composer:
+    """Prices a configuration once, and answers for any scale of its parts."""
+
+    def __init__(self, c: LanguageConfig, platform: Platform) -> None:
+        self.c, self.s = c, c.spread
+        self.pricer = Pricer(c, platform)
+        contention = platform.spec.contention
+        self.scale = Scale("", "", contention.compute_under_comm, contention.comm_under_compute)
+        maker = Pieces(c, RUNS if self.s.zero == 3 or self._reduces else 1)
+        self.works = [maker.work(piece) for piece in pieces(c)]
+        self._times = {
+            id(w): _PieceTimes(c, w, self.pricer, split=self.s.schedule == "zero_bubble") for w in self.works
+        }
+        self._transfer = self._transfers()
+        self._ends = [self._end_of(stage) for stage in range(self.s.pipeline)]
+        self._world = (
+            self.pricer.collective("world", "all_reduce", 4.0)
+            if c.ranks > 1 and c.training.clipping
+            else Part()
+        )
+
+    @property
+    def _reduces(self) -> bool:
+        return self.s.data * self.s.context > 1
+
+    def names(self) -> list[str]:
+        """Categories and axes that can be asked about, and the host."""
+        names: dict[str, None] = {}
+        for times in self._times.values():
+            for one in (times.forward, times.backward, *times.runs_forward, *times.runs_backward):
+                names.update(dict.fromkeys((*one.compute, *one.waited, *(o.axis for o in one.overlaps))))
+        for end in self._ends:
+            names.update(dict.fromkeys(end.update))
+        if self._reduces:
+            names[SHARD if self.s.zero else DATA] = None
+        if self.s.pipeline > 1:
+            names[PIPELINE] = None
+        return [*names, HOST]
+
+    def step(self, asked: str = "", how: str = "", host_spread: float = 0.2) -> Composed:
+        """The step, with one part free or slower by its spread."""
+        scale = self.scale.asking(asked, how)
+        host = {"free": 0.0, "slow": 1.0 + host_spread}.get(how, 1.0) if asked == HOST else 1.0
+        durations = {key: times.durations(scale, host, self.s) for key, times in self._times.items()}
+        s = self.s
+
+        def duration(item: Item) -> float:
+            return durations[id(self.works[item.piece])].of(item.kind)
+
+        transfer = [scale.of(PIPELINE, part) for part in self._transfer]
+        walked = walk(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, duration, transfer)
+        stages, ends = [], []
+        for stage in range(s.pipeline):
+            mine = [durations[id(w)] for w in self.works[stage :: s.pipeline]]
+            parts = StageParts()
+            for d in mine:
+                d.add_to(parts, s.micro_batches)
+            behind = self._behind(stage, scale, parts)
+            stages.append(parts)
+            ends.append(walked.end_us[stage] + behind)
+        last = max(ends)
+        update = [self._update(stage, scale, host, parts) for stage, parts in enumerate(stages)]
+        step_us = last + scale.of("world", self._world) + max(update)
+        for parts in stages:
+            spent = sum(parts.compute.values()) + sum(parts.exposed.values()) + parts.host_bound_us
+            parts.bubble_us = max(0.0, step_us - spent)
+        return Composed(step_us, tuple(stages))
+
+    def _behind(self, stage: int, scale: Scale, parts: StageParts) -> float:
+        """Gradient reduction that the last backward pass does not cover, and tied embeddings."""
+        exposed = 0.0
+        end = self._ends[stage]
+        if end.reduction:
+            axis = SHARD if self.s.zero else DATA
+            compute = comm = 0.0
+            for i, run_us in enumerate(end.run_us(scale)):
+                took = scale.of(axis, end.reduction[i])
+                under = min(took, run_us)
+                compute += run_us
+                comm = max(comm, compute) + took * self.scale.comm_under_compute ** (
+                    0.0 if under < took else 0.5
+                )
+            total = sum(scale.of(axis, part) for part in end.reduction)
+            exposed = max(0.0, comm - compute) if self.s.overlap_gradients else total
+            parts.exposed[axis] = parts.exposed.get(axis, 0.0) + exposed
+            parts.communication[axis] = parts.communication.get(axis, 0.0) + total
+        tied = scale.of(PIPELINE, end.tied)
+        if tied:
+            parts.exposed[PIPELINE] = parts.exposed.get(PIPELINE, 0.0) + tied
+        return exposed + tied
+
+    def _update(self, stage: int, scale: Scale, host: float, parts: StageParts) -> float:
+        """Optimizer and the parameters' way back."""
+        end = self._ends[stage]
+        device = 0.0
+        for name, part in end.update.items():
+            device += scale.of(name, part)
+            parts.compute[name] = parts.compute.get(name, 0.0) + scale.of(name, part)
+        gather = scale.of(SHARD, end.gather)
+        if gather:
+            parts.exposed[SHARD] = parts.exposed.get(SHARD, 0.0) + gather
+        late = max(0.0, end.host_us * host - device)
+        parts.host_bound_us += late
+        return device + late + gather
+
+    def _transfers(self) -> list[Part]:
+        """A message from each stage to the next."""
+        c, s = self.c, self.s
+        if s.pipeline == 1:
+            return [Part()]
+        bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
+        bytes_ /= s.tensor if s.sequence_parallel else 1
+        stride = s.stride("pipeline")
+        host = self.pricer.host_us("forward", 1) * c.framework.message_launches
+        found = []
+        for stage in range(s.pipeline):
+            ends = (stage * stride, (stage + 1) % s.pipeline * stride)
+            part = self.pricer.collective(f"{PIPELINE} {stage}", "send_recv", bytes_, spans=ends)
+            found.append(Part(part.time_us + host, part.spread_us + 0.2 * host))
+        return found
+
+    def _end_of(self, stage: int) -> _End:
+        c, s, works = self.c, self.s, self.works[stage :: self.s.pipeline]
+        held = sum(w.parameters + w.expert_parameters for w in works)
+        reduction = []
+        first = works[0]
+        if self._reduces and s.zero < 3:
+            for w in works:
+                for run in w.backward:
+                    parts = [self.pricer.collective(*m) for m in gradient_messages(c, run)]
+                    reduction.append(Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts)))
+        update: dict[str, Part] = {}
+        launches = 0
+        if c.training.optimizer != "none":
+            layers = sum(run.layers for w in works for run in w.forward)
+            update = self.pricer.kernels(dict.fromkeys(update_kernels(c, held, layers), 1))
+            launches = update_launches(layers)
+        gather = Part()
+        if s.zero in (1, 2) and s.sharded_over > 1 and launches:
+            gather = self.pricer.collective(*parameter_message(c, held))
+        tied = Part()
+        if c.model.tied and s.pipeline > 1 and stage in (0, s.pipeline - 1):
+            grad = 4.0 if c.framework.gradients == "fp32" else 2.0
+            ends = (0, (s.pipeline - 1) * s.stride("pipeline"))
+            tied = self.pricer.collective(
+                "tied", "all_reduce", grad * c.padded_vocab / s.tensor * c.model.hidden, spans=ends
+            )
+        runs = (
+            self._times[id(first)].runs_backward
+            if len(works) == 1
+            else tuple(t for w in works for t in self._times[id(w)].runs_backward)
+        )
+        return _End(tuple(reduction), runs, update, self.pricer.host_us("optimizer", launches), gather, tied)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a stage does behind its last backward pass."""
+
+    reduction: tuple[Part, ...]
+    runs: tuple[PassTime, ...]
+    update: Mapping[str, Part]
+    host_us: float
+    gather: Part
+    tied: Part
+
+    def run_us(self, scale: Scale) -> list[float]:
+        return [run.device_us(scale) for run in self.runs]
+
+
+@dataclass(slots=True)
+class _Durations:
+    """A piece's passes under one scale: their times, and where they go."""
+
+    times: dict[str, float]
+    parts: list[tuple[PassTime, Scale]]
+    exposed_gathers: float
+    host_late: float
+    host_us: float
+    gathers: float
+
+    def of(self, kind: str) -> float:
+        return self.times[kind]
+
+    def add_to(self, parts: StageParts, times: int) -> None:
+        for one, scale in self.parts:
+            for name, part in one.compute.items():
+                parts.compute[name] = parts.compute.get(name, 0.0) + times * scale.of(name, part)
+            for axis, part in one.waited.items():
+                _add(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
+            for o in one.overlaps:
+                both, only = overlapped(o, scale)
+                parts.compute[o.category] = parts.compute.get(o.category, 0.0) + times * (both - only)
+                _add(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
+        if self.gathers:
+            _add(parts, SHARD, times * self.exposed_gathers, times * self.gathers)
+        parts.host_bound_us += times * self.host_late
+        parts.host_us += times * self.host_us
+
+
+def _add(parts: StageParts, axis: str, exposed: float, all_of_it: float) -> None:
+    parts.exposed[axis] = parts.exposed.get(axis, 0.0) + exposed
+    parts.communication[axis] = parts.communication.get(axis, 0.0) + all_of_it
+
+
+class _PieceTimes:
+    """A piece's priced passes."""
+
+    def __init__(self, c: LanguageConfig, work: PieceWork, pricer: Pricer, *, split: bool) -> None:
+        self.c, self.split = c, split
+        self.runs_forward = tuple(pricer.price(run.work, "forward") for run in work.forward)
+        self.runs_backward = tuple(pricer.price(run.work, "backward") for run in work.backward)
+        self.forward, self.backward = _joined(self.runs_forward), _joined(self.runs_backward)
+        self.weights: PassTime | None = None
+        if split:
+            total = Pass()
+            for run in work.backward:
+                total += run.work
+            self.inputs_pass, self.weights_pass = (
+                split_pass(total, weights=False),
+                split_pass(total, weights=True),
+            )
+            self.backward = pricer.price(self.inputs_pass, "backward")
+            self.weights = pricer.price(self.weights_pass, "backward")
+        self.gathers: list[Part] = []
+        self.reductions: list[Part] = []
+        if c.spread.zero == 3 and c.spread.sharded_over > 1:
+            self.gathers = [self._gather(run, pricer) for run in work.forward]
+            self.reductions = [self._reduction(run, pricer) for run in work.backward]
+
+    def _gather(self, run: Run, pricer: Pricer) -> Part:
+        count = max(1, run.layers)
+        bytes_ = run.parameters * (2 if self.c.training.half else 4) / count
+        return pricer.collective(SHARD, "all_gather", bytes_, count)
+
+    def _reduction(self, run: Run, pricer: Pricer) -> Part:
+        parts = [pricer.collective(*m) for m in gradient_messages(self.c, run)]
+        return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
+
+    def durations(self, scale: Scale, host: float, spread: object) -> _Durations:
+        """Both passes: the device's time, or the host's where that is longer.
+
+        A host that never waits for the device evens both passes out.
+        """
+        passes = {"F": self.forward, "B": self.backward}
+        if self.weights is not None:
+            passes["W"] = self.weights
+        device = {kind: one.device_us(scale) for kind, one in passes.items()}
+        exposed = dict.fromkeys(passes, 0.0)
+        total_gathers = 0.0
+        if self.gathers:
+            exposed["F"], total_gathers = self._exposed(self.runs_forward, self.gathers, [], scale)
+            again = self.gathers[::-1] if self.c.spread.reshard else []
+            exposed["B"], more = self._exposed(self.runs_backward, again, self.reductions, scale)
+            total_gathers += more
+        busy = {kind: device[kind] + exposed[kind] for kind in passes}
+        hosts = {kind: one.host_us * host for kind, one in passes.items()}
+        if self.c.framework.host_waits and self.c.spread.pipeline > 1:
+            late = {kind: max(0.0, hosts[kind] - busy[kind]) for kind in passes}
+        else:
+            behind = max(0.0, sum(hosts.values()) - sum(busy.values()))
+            late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
+        return _Durations(
+            {kind: busy[kind] + late[kind] for kind in passes},
+            [(one, scale) for one in passes.values()],
+            sum(exposed.values()),
+            sum(late.values()),
+            sum(hosts.values()),
+            total_gathers,
+        )
+
+    def _exposed(
+        self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale
+    ) -> tuple[float, float]:
+        """ZeRO-3: gathers ahead of each run and reductions behind it, on one link; what compute waits for."""
+        compute = busy = 0.0
+        link = ready = scale.of(SHARD, gathers[0]) if gathers else 0.0
+        for i, run in enumerate(runs):
+            begin, took = max(compute, ready), run.device_us(scale)
+            compute, busy = begin + took, busy + took
+            if i + 1 < len(
+                gathers
+            ):  # issued when this run begins, or where nothing is prefetched when it ends
+                issued = begin if self.c.spread.prefetch else compute
+                link = ready = max(link, issued) + scale.of(SHARD, gathers[i + 1])
+            if reductions:
+                link = max(link, compute) + scale.of(SHARD, reductions[i])
+        total = sum(scale.of(SHARD, p) for p in (*gathers, *reductions))
+        return max(compute, link) - busy, total
+
+
+def _joined(times: tuple[PassTime, ...]) -> PassTime:
+    overlaps: list[Overlap] = [o for one in times for o in one.overlaps]
+    return PassTime(
+        added(one.compute for one in times),
+        added(one.waited for one in times),
+        tuple(overlaps),
+        sum(one.host_us for one in times),
+    )

@@ -1,0 +1,58 @@
+"""What people who train language models count in: tokens, FLOPs, the bubble, communication by axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.hardware.spec import GpuSpec
+from stepsight.prediction.llm.compose import Composed
+from stepsight.workload.llm.config import LanguageConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageFigures:
+    """A step in the field's words.
+
+    ``mfu`` is model FLOPs (6 a parameter and token, and attention over the whole sequence; nothing run
+    again counts) over the GPUs' dense peak in the precision of the products. ``bubble`` is the share of the
+    step in which a stage waits for others, the mean over stages; ``exposed_share`` that of communication
+    not covered by compute, by axis of parallelism.
+    """
+
+    parameters: int
+    active_parameters: int
+    tokens_per_step: int
+    tokens_per_s: float
+    tokens_per_s_per_gpu: float
+    tflops_per_gpu: float
+    mfu: float
+    bubble: float
+    exposed_share: Mapping[str, float]
+    micro_batches: int
+
+
+def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigures:
+    """The figures of a composed step."""
+    seconds = composed.step_us / 1e6
+    tokens = c.tokens_per_step
+    flops = tokens * c.model.flops_per_token(c.sequence) / seconds / c.ranks
+    axes = dict.fromkeys(axis for stage in composed.stages for axis in stage.exposed)
+    return LanguageFigures(
+        parameters=c.model.parameters(),
+        active_parameters=c.model.parameters(active=True),
+        tokens_per_step=tokens,
+        tokens_per_s=tokens / seconds,
+        tokens_per_s_per_gpu=tokens / seconds / c.ranks,
+        tflops_per_gpu=flops / 1e12,
+        mfu=flops / gpu.peak_flops(c.training.product_dtype),
+        bubble=float(np.mean([stage.bubble_us for stage in composed.stages])) / composed.step_us,
+        exposed_share={
+            axis: float(np.mean([stage.exposed.get(axis, 0.0) for stage in composed.stages]))
+            / composed.step_us
+            for axis in axes
+        },
+        micro_batches=c.spread.micro_batches,
+    )

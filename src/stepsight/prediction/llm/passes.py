@@ -1,0 +1,184 @@
+"""A pass's time on a platform: kernels by category, messages by axis, and the host's share.
+
+Kernels, collectives and host gaps come from the same models that price any job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from stepsight.estimate import Estimate, Source
+from stepsight.kernels.families import category
+from stepsight.overheads.frameworks import framework_times
+from stepsight.platform.load import Platform
+from stepsight.program.job import Kernel
+from stepsight.workload.llm.blocks import Blocks
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.work import Message, Pass
+
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A category's or an axis's time in µs, and its spread weighted by time."""
+
+    time_us: float = 0.0
+    spread_us: float = 0.0
+
+    def plus(self, time_us: float, spread: float) -> Part:
+        return Part(self.time_us + time_us, self.spread_us + time_us * spread)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """A message that runs beside some kernels: both times alone, and which axis and category they are."""
+
+    axis: str
+    message: Part
+    beside: Part
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class PassTime:
+    """Compute by category, messages that compute waits for by axis, and overlapping pairs."""
+
+    compute: Mapping[str, Part] = field(default_factory=dict)
+    waited: Mapping[str, Part] = field(default_factory=dict)
+    overlaps: tuple[Overlap, ...] = ()
+    host_us: float = 0.0
+
+    def device_us(self, scale: Scale) -> float:
+        """The device's time for the pass, with some parts scaled."""
+        total = sum(scale.of(name, part) for name, part in self.compute.items())
+        total += sum(scale.of(axis, part) for axis, part in self.waited.items())
+        return total + sum(overlapped(o, scale)[0] for o in self.overlaps)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """One question: a category or axis slower by its spread, or free. Slowdowns of overlapping work."""
+
+    changed: str = ""
+    how: str = ""
+    compute_under_comm: float = 1.0
+    comm_under_compute: float = 1.0
+
+    def of(self, name: str, part: Part) -> float:
+        if name != self.changed:
+            return part.time_us
+        return 0.0 if self.how == "free" else part.time_us + part.spread_us
+
+    def asking(self, name: str, how: str) -> Scale:
+        return replace(self, changed=name, how=how)
+
+
+def overlapped(o: Overlap, scale: Scale) -> tuple[float, float]:
+    """How long a message and the kernels beside it take together, and how much of that only the message."""
+    message, beside = scale.of(o.axis, o.message), scale.of(o.category, o.beside)
+    both = min(message, beside)
+    beside += both * (1 - 1 / scale.compute_under_comm)
+    message += both * (1 - 1 / scale.comm_under_compute)
+    return max(message, beside), max(0.0, message - beside)
+
+
+class Pricer:
+    """Prices passes of one configuration on one platform."""
+
+    def __init__(self, c: LanguageConfig, platform: Platform) -> None:
+        self.c, self.platform = c, platform
+        self.blocks = Blocks(c)
+        self.sources: dict[Source, float] = {}
+        self.notes: dict[str, str] = {}
+        self.unmodelled: dict[tuple[str, str], float] = {}
+        self._messages: dict[tuple[str, str, float], Estimate] = {}
+        self._passes: dict[tuple[int, str], tuple[Pass, PassTime]] = {}
+        self._host: dict[str, float] = {}
+
+    def price(self, work: Pass, phase: str) -> PassTime:
+        key = (id(work), phase)
+        if key not in self._passes:
+            self._passes[key] = (work, self._price(work, phase))
+        return self._passes[key][1]
+
+    def kernels(self, kernels: Mapping[Kernel, int]) -> dict[str, Part]:
+        """Kernels one behind the other, by category."""
+        known = self.platform.known_kernels.estimate(kernels)
+        gap_us = self.platform.spec.gpu.kernel_gap_us
+        parts: dict[str, Part] = {}
+        for kernel, count in kernels.items():
+            if count <= 0:
+                continue
+            e = known[kernel]
+            name = category(kernel.family)
+            parts[name] = parts.get(name, Part()).plus(count * (e.time_us + gap_us), e.spread)
+            self._source(e, count * e.time_us, kernel.name or kernel.family)
+        return parts
+
+    def message(self, axis: str, kind: str, bytes_: float, spans: tuple[int, ...] = ()) -> Estimate:
+        """One collective over an axis."""
+        key = (axis, kind, bytes_)
+        if key not in self._messages:
+            ranks = spans or self.blocks.spans[axis]
+            self._messages[key] = self.platform.collectives.estimate(kind, [bytes_], ranks)[0]
+        return self._messages[key]
+
+    def collective(
+        self, axis: str, kind: str, bytes_: float, count: int = 1, spans: tuple[int, ...] = ()
+    ) -> Part:
+        """So many alike collectives, as a part."""
+        e = self.message(axis, kind, bytes_, spans)
+        self._source(e, count * e.time_us, f"{axis} {kind}")
+        return Part().plus(count * e.time_us, e.spread)
+
+    def host_us(self, phase: str, launches: int) -> float:
+        """What the framework's host work for so many launches takes."""
+        if phase not in self._host:
+            times = framework_times(self.platform.overheads, self.c.framework.name, phase, 1000, 0)
+            self._host[phase] = times.t5 / 1000
+        return launches * self._host[phase]
+
+    def _price(self, work: Pass, phase: str) -> PassTime:
+        alone = dict(work.kernels)
+        overlaps: list[Overlap] = []
+        waited: dict[str, Part] = {}
+        for message, count in work.messages.items():
+            part = self.collective(message.axis, message.kind, message.bytes, count)
+            beside = self._beside(message, count, alone)
+            if not beside:
+                old = waited.get(message.axis, Part())
+                waited[message.axis] = Part(old.time_us + part.time_us, old.spread_us + part.spread_us)
+                continue
+            name, kernels = next(iter(self.kernels(beside).items()))
+            overlaps.append(Overlap(message.axis, part, kernels, name))
+        return PassTime(self.kernels(alone), waited, tuple(overlaps), self.host_us(phase, work.launches))
+
+    def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
+        """Takes the kernels that run beside a message out of those that run alone."""
+        taken: dict[Kernel, int] = {}
+        for kernel in message.beside:
+            n = min(count, alone.get(kernel, 0))
+            if n:
+                alone[kernel] -= n
+                taken[kernel] = n
+        return taken
+
+    def _source(self, e: Estimate, time_us: float, name: str) -> None:
+        self.sources[e.source] = self.sources.get(e.source, 0.0) + time_us
+        if e.note:
+            self.notes.setdefault(name, e.note)
+        if e.source in (Source.ROOFLINE, Source.DEFAULT):
+            key = (name, e.source.label)
+            self.unmodelled[key] = self.unmodelled.get(key, 0.0) + time_us
+
+
+def added(parts: Iterable[Mapping[str, Part]]) -> dict[str, Part]:
+    """Parts of the same name together."""
+    total: dict[str, Part] = {}
+    for one in parts:
+        for name, part in one.items():
+            old = total.get(name, Part())
+            total[name] = Part(old.time_us + part.time_us, old.spread_us + part.spread_us)
+    return total

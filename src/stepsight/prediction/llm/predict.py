@@ -1,0 +1,120 @@
+"""The whole prediction of a language model's step, with a timeline to look at."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from stepsight.platform.load import Platform
+from stepsight.prediction.answer import MemoryLine, Prediction
+from stepsight.prediction.llm.answer import HOST_SPREAD, INTERVAL_SIGMAS, METHOD_SPREAD
+from stepsight.prediction.llm.compose import Composed, Composer, StageParts
+from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.sensitivity import Sensitivity
+from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, Coverage, RankSummary, Unmodelled
+from stepsight.simulate.timeline import Timeline, simulate
+from stepsight.workload.llm.build import build
+from stepsight.workload.llm.config import LanguageConfig
+
+MOST_ITEMS = 160
+"""Passes (stages × micro-batches × 2) that a timeline shows at most; the figures always hold all of them."""
+
+
+def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine | None) -> Prediction:
+    """The step of a language model on a platform, explained."""
+    composer = Composer(c, platform)
+    base = composer.step()
+    found = _sensitivities(composer, base)
+    sigma = math.sqrt(METHOD_SPREAD**2 + sum(s.step_spread**2 for s in found))
+    factor = math.exp(INTERVAL_SIGMAS * sigma)
+    timeline, shown = _timeline(c, platform)
+    notes = [f"{name}: {note}" for name, note in composer.pricer.notes.items()]
+    if shown < c.spread.micro_batches:
+        notes.insert(0, f"the timeline shows {shown} of {c.spread.micro_batches} micro-batches")
+    return Prediction(
+        c.name,
+        platform.name,
+        base.step_us,
+        base.step_us / factor,
+        base.step_us * factor,
+        _ranks(c, base),
+        _breakdown(base),
+        _naive(base),
+        found,
+        _coverage(composer),
+        timeline,
+        memory,
+        None,
+        tuple(notes),
+        figures(c, base, platform.spec.gpu),
+    )
+
+
+def _sensitivities(composer: Composer, base: Composed) -> tuple[Sensitivity, ...]:
+    """What each category, axis and the host mean for the step."""
+    found = []
+    for name in composer.names():
+        slow = composer.step(name, "slow", HOST_SPREAD).step_us
+        free = composer.step(name, "free").step_us
+        found.append(Sensitivity(name, free, abs(slow / base.step_us - 1)))
+    return tuple(sorted(found, key=lambda s: s.if_free_us))
+
+
+def _timeline(c: LanguageConfig, platform: Platform) -> tuple[Timeline, int]:
+    """A walk of the step, or of one with fewer micro-batches where it is long."""
+    s = c.spread
+    most = max(1, MOST_ITEMS // (2 * s.chunks))
+    shown = min(s.micro_batches, max(most, s.pipeline))
+    if s.virtual_stages > 1:
+        shown = -(-shown // s.pipeline) * s.pipeline
+    fewer = replace(c, batch_per_rank=c.micro_batch * shown, spread=replace(s, micro_batches=shown))
+    return simulate(build(fewer), platform, steps=1), shown
+
+
+def _ranks(c: LanguageConfig, base: Composed) -> tuple[RankSummary, ...]:
+    """Every rank's figures: those of its stage."""
+    stride, n = c.spread.stride("pipeline"), c.spread.pipeline
+    return tuple(_summary(rank, base.stages[rank // stride % n], base.step_us) for rank in range(c.ranks))
+
+
+def _summary(rank: int, parts: StageParts, step_us: float) -> RankSummary:
+    compute, exposed = sum(parts.compute.values()), sum(parts.exposed.values())
+    return RankSummary(
+        rank,
+        step_us,
+        parts.host_us,
+        compute + exposed,
+        compute,
+        max(sum(parts.communication.values()), exposed),
+        exposed,
+        0.0,
+        parts.host_bound_us + parts.bubble_us,
+    )
+
+
+def _breakdown(base: Composed) -> dict[str, float]:
+    """What the devices did, the mean over stages; the parts add up to the step."""
+    total: dict[str, float] = {}
+    for parts in base.stages:
+        each = {
+            **parts.compute,
+            EXPOSED: sum(parts.exposed.values()),
+            WAITING: parts.bubble_us,
+            IDLE: parts.host_bound_us,
+        }
+        for name, us in each.items():
+            total[name] = total.get(name, 0.0) + us / len(base.stages)
+    return {name: us for name, us in total.items() if us > 0}
+
+
+def _naive(base: Composed) -> float:
+    """The busiest stage's kernels and collectives, one stream each, without any waiting."""
+    return max(max(sum(p.compute.values()), sum(p.communication.values())) for p in base.stages)
+
+
+def _coverage(composer: Composer) -> Coverage:
+    pricer = composer.pricer
+    total = sum(pricer.sources.values()) or 1.0
+    shares = {s.label: us / total for s, us in sorted(pricer.sources.items(), key=lambda item: -item[1])}
+    listed = sorted(pricer.unmodelled.items(), key=lambda item: -item[1])[:20]
+    return Coverage(shares, tuple(Unmodelled("layer", name, label, us) for (name, label), us in listed))

@@ -1,0 +1,1 @@
+"""Language-model training, predicted and measured: iteration times, memory, and what fits."""

@@ -1,0 +1,135 @@
+"""One measured run beside its prediction, and how a file of them is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.llm.answer import quick
+from stepsight.score import gmae, mape
+from stepsight.workload.files import parse_workload
+from stepsight.workload.llm.workload import LanguageWorkload
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A measured run: its description, its platform, and what was measured.
+
+    ``document`` None: the tool cannot express it, for the reason in ``lacks``. ``measured_ms`` None: it did
+    not run; ``out_of_memory``: because it did not fit, as far as the file says.
+    """
+
+    name: str
+    document: dict[str, Any] | None
+    platform: str = ""
+    overrides: tuple[str, ...] = ()
+    measured_ms: float | None = None
+    measured_gb: float | None = None
+    crashed: bool = False
+    lacks: str = ""
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A case with its prediction (times in ms, memory in GB); ``fits`` None: memory was not asked for."""
+
+    case: Case
+    predicted_ms: float = 0.0
+    low_ms: float = 0.0
+    high_ms: float = 0.0
+    memory_gb: float = 0.0
+    fits: bool | None = None
+    lacks: str = ""
+
+    @property
+    def timed(self) -> bool:
+        return self.case.measured_ms is not None and self.predicted_ms > 0
+
+    @property
+    def error(self) -> float:
+        return self.predicted_ms / (self.case.measured_ms or 1.0) - 1
+
+    @property
+    def inside(self) -> bool:
+        return self.low_ms <= (self.case.measured_ms or 0.0) <= self.high_ms
+
+
+@dataclass(frozen=True, slots=True)
+class FileScore:
+    """How the rows of one file came out."""
+
+    file: str
+    rows: int
+    expressed: int
+    timed: int
+    mape: float
+    gmae: float
+    inside: float
+    fits_right: float | None = None
+    fits_rows: int = 0
+    memory_mape: float | None = None
+    lacking: dict[str, int] = field(default_factory=dict)
+    bar: float | None = None
+    note: str = ""
+
+
+@cache
+def platform_of(name: str, overrides: tuple[str, ...] = ()) -> Platform:
+    """Platforms are loaded once: their models remember what they were asked."""
+    return load_platform(name, overrides)
+
+
+def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
+    """Predict one case; what cannot be expressed says why."""
+    if case.document is None:
+        return Outcome(case, lacks=case.lacks or "not expressible")
+    try:
+        workload = parse_workload(case.document, case.name)
+        platform = platform_of(case.platform, case.overrides)
+        capacity = platform.spec.gpu.memory_gb * 1e9
+        peak = workload.memory().peak_bytes
+        if case.crashed or memory_only:
+            return Outcome(case, memory_gb=peak / 1e9, fits=peak <= capacity)
+        if not isinstance(workload, LanguageWorkload):
+            return Outcome(case, lacks="not a language model")
+        found = quick(workload.config, platform.with_ranks(workload.ranks))
+    except StepsightError as error:
+        return Outcome(case, lacks=str(error).split("\n")[0])
+    return Outcome(
+        case, found.step_us / 1e3, found.low_us / 1e3, found.high_us / 1e3, peak / 1e9, peak <= capacity
+    )
+
+
+def scored(file: str, outcomes: Sequence[Outcome], bar: float | None = None, note: str = "") -> FileScore:
+    """The score of one file's rows."""
+    timed = [o for o in outcomes if o.timed]
+    predicted, measured = [o.predicted_ms for o in timed], [o.case.measured_ms or 0.0 for o in timed]
+    ran = [o for o in outcomes if o.fits is not None]
+    any_crashed = any(o.case.crashed for o in ran)
+    with_memory = [o for o in timed if o.case.measured_gb]
+    lacking: dict[str, int] = {}
+    for o in outcomes:
+        if o.lacks:
+            lacking[o.lacks] = lacking.get(o.lacks, 0) + 1
+    return FileScore(
+        file,
+        len(outcomes),
+        sum(not o.lacks for o in outcomes),
+        len(timed),
+        mape(predicted, measured) if timed else 0.0,
+        gmae(predicted, measured) if timed else 0.0,
+        sum(o.inside for o in timed) / len(timed) if timed else 0.0,
+        sum(o.fits != o.case.crashed for o in ran) / len(ran) if any_crashed else None,
+        len(ran) if any_crashed else 0,
+        mape([o.memory_gb for o in with_memory], [o.case.measured_gb or 0.0 for o in with_memory])
+        if with_memory
+        else None,
+        dict(sorted(lacking.items(), key=lambda item: -item[1])),
+        bar,
+        note,
+    )

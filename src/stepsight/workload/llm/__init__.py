@@ -1,0 +1,1 @@
+"""Language models as they are trained on many GPUs: sizes, spread over ranks, and each stage's work."""

@@ -1,0 +1,162 @@
+"""A pass as operators of a program: condensed kernels, and messages beside or between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from stepsight.program.job import COMPUTE, Collective, Kernel, Op, Wait
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.stages import Run
+from stepsight.workload.llm.work import Message, Pass, condensed
+
+GATHER, REDUCE = "parameter gather", "gradient reduce"
+"""The streams of ZeRO's collectives: parameters ahead of the compute that needs them, gradients behind."""
+
+
+class Blocks:
+    """Turns passes into operators; alike passes become the same objects."""
+
+    def __init__(self, c: LanguageConfig) -> None:
+        self.c = c
+        s = c.spread
+        self.spans: Mapping[str, tuple[int, ...]] = {
+            "tensor": s.group("tensor"),
+            "context": s.group("context"),
+            "expert": s.experts(),
+            "data": s.replicas(),
+            "shard": s.shard(),
+            "copies": s.shard_copies(),
+            "expert data": s.expert_replicas(),
+            "world": tuple(range(s.ranks)),
+        }
+        self._passes: dict[int, tuple[Pass, tuple[Op, ...]]] = {}
+
+    def collective(
+        self,
+        axis: str,
+        kind: str,
+        bytes_: float,
+        *,
+        count: int = 1,
+        dtype: str = "",
+        stream: str = "",
+        after: tuple[str, ...] = (COMPUTE,),
+        name: str = "",
+    ) -> Collective:
+        """A collective over an axis, of which the program shows one rank."""
+        return Collective(
+            kind,
+            bytes_,
+            axis,
+            stream or axis,
+            dtype or self.c.training.dtype,
+            name=name or f"{axis} {kind}",
+            after=after,
+            count=count,
+            spans=self.spans[axis],
+        )
+
+    def of(self, work: Pass, phase: str, label: str) -> tuple[Op, ...]:
+        """The operators of a pass: its kernels, then messages that compute waits for, then those beside
+        which part of its kernels run."""
+        if id(work) not in self._passes:
+            self._passes[id(work)] = (work, tuple(self._ops(work, phase, label)))
+        return self._passes[id(work)][1]
+
+    def _ops(self, work: Pass, phase: str, label: str) -> list[Op]:
+        alone = Counter(work.kernels)
+        for message, count in work.messages.items():
+            for kernel in message.beside:
+                alone[kernel] -= min(count, alone[kernel])
+        ops = [self.compute(alone, phase, label)]
+        for message, count in work.messages.items():
+            ops.append(self._message(message, count, phase))
+            if message.beside:
+                ops.append(self.compute(Counter(dict.fromkeys(message.beside, count)), phase, label))
+            ops.append(self.join(message.axis, phase))
+        return ops
+
+    def _message(self, m: Message, count: int, phase: str) -> Op:
+        collective = self.collective(m.axis, m.kind, m.bytes, count=count, dtype=m.dtype)
+        return self.op(
+            f"c10d::{m.kind}", phase, collective=collective, launches=count, label=f"{m.axis} {m.kind}"
+        )
+
+    def compute(self, kernels: Mapping[Kernel, int], phase: str, label: str) -> Op:
+        kept = {k: n for k, n in kernels.items() if n > 0}
+        return self.op(phase, phase, condensed(kept, label), launches=sum(kept.values()), label=label)
+
+    def op(
+        self,
+        name: str,
+        phase: str,
+        kernels: tuple[Kernel, ...] = (),
+        *,
+        collective: Collective | None = None,
+        launches: int = 0,
+        label: str = "",
+        waits: tuple[Wait, ...] = (),
+    ) -> Op:
+        return Op(
+            name,
+            kernels,
+            collective,
+            waits,
+            phase=phase,
+            label=label,
+            framework=self.c.framework.name,
+            launches=launches,
+        )
+
+    def join(self, stream: str, phase: str) -> Op:
+        """Compute goes on when everything queued on a stream is done."""
+        return self.op("wait", phase, waits=(Wait(COMPUTE, stream),))
+
+    def gather(self, run: Run, phase: str) -> Op:
+        """ZeRO-3: the run's parameters, in the type they are used in."""
+        count = max(1, run.layers)
+        bytes_ = run.parameters * (2 if self.c.training.half else 4) / count
+        collective = self.collective(
+            "shard", "all_gather", bytes_, count=count, stream=GATHER, after=(), name="parameters"
+        )
+        return self.op(
+            "c10d::all_gather", phase, collective=collective, launches=3 * count, label="parameters"
+        )
+
+    def reduce(self, run: Run) -> list[Op]:
+        """The run's gradients over the replicas."""
+        ops = []
+        for axis, kind, bytes_, count in gradient_messages(self.c, run):
+            collective = self.collective(axis, kind, bytes_, count=count, stream=REDUCE, name="gradients")
+            ops.append(
+                self.op(
+                    f"c10d::{kind}", "backward", collective=collective, launches=2 * count, label="gradients"
+                )
+            )
+        return ops
+
+
+def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, int]]:
+    """The reduction of a run's gradients over the replicas: axis, kind, bytes of one, how many.
+
+    Summed, or each rank its share (ZeRO-1 to 3); with smaller groups the shares are summed over the rest.
+    """
+    s = c.spread
+    wide = (c.framework.gradients == "fp32" and s.zero < 3) or not c.training.half
+    total = run.parameters * (4.0 if wide else 2.0)
+    count = max(1, run.layers) if s.zero == 3 else max(1, round(total / (s.bucket_mb * 1e6)))
+    if c.framework.flat_reduce and s.zero < 3:
+        count = 1
+    axis, kind = ("shard", "reduce_scatter") if s.zero else ("data", "all_reduce")
+    found = [(axis, kind, total / count, count)]
+    if s.zero and s.data * s.context > s.sharded_over:
+        found.append(("copies", "all_reduce", total / s.sharded_over / count, count))
+    return found
+
+
+def parameter_message(c: LanguageConfig, held: float) -> tuple[str, str, float, int]:
+    """ZeRO-1 and 2: updated parameters back to all ranks that hold them."""
+    bytes_ = held * (2 if c.training.half else 4)
+    count = max(1, round(bytes_ / (c.spread.bucket_mb * 1e6)))
+    return "shard", "all_gather", bytes_ / count, count

@@ -1,0 +1,177 @@
+"""A language model's training step as a job: one program for each stage of the pipeline.
+
+The job shows one rank of every stage. The other ranks of its tensor, context and data groups do the
+same at the same time, so a collective over them carries the ranks it spans and needs no program of
+theirs (`Collective.spans`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
+from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.schedule import Exchange, Item, exchanges, orders
+from stepsight.workload.llm.stages import Pieces, PieceWork, Run, pieces
+from stepsight.workload.llm.update import update_ops
+from stepsight.workload.llm.work import Pass
+
+RUNS = 6
+"""Runs of layers into which a piece is cut where collectives of its parameters overlap its compute."""
+
+
+def build(c: LanguageConfig) -> Job:
+    """The programs of all stages."""
+    s = c.spread
+    maker = Pieces(c, RUNS if s.zero == 3 or s.data * s.context > 1 else 1)
+    works = [maker.work(piece) for piece in pieces(c)]
+    blocks = Blocks(c)
+    order = orders(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages)
+    lists = exchanges(order, s.chunks)
+    programs = [_Stage(c, blocks, works, stage, items).program() for stage, items in enumerate(lists)]
+    return Job(tuple(programs), tuple(range(s.pipeline)), _groups(c, blocks))
+
+
+def _groups(c: LanguageConfig, blocks: Blocks) -> dict[str, tuple[Group, ...]]:
+    stages = range(c.spread.pipeline)
+    groups = {axis: tuple(Group(f"{axis} {r}", (r,)) for r in stages) for axis in blocks.spans}
+    n = len(stages)
+    if n > 1:
+        groups["ends"] = (Group("ends", (0, n - 1)),)
+    for r in stages if n > 1 else ():
+        for way, other in (("forward", (r + 1) % n), ("backward", (r - 1) % n)):
+            groups[f"{way} {r}"] = (Group(f"{way} {r}", tuple(sorted((r, other)))),)
+    return groups
+
+
+class _Stage:
+    """Writes one stage's program."""
+
+    def __init__(
+        self,
+        c: LanguageConfig,
+        blocks: Blocks,
+        works: list[PieceWork],
+        stage: int,
+        items: list[Item | Exchange],
+    ) -> None:
+        self.c, self.blocks, self.works, self.stage, self.items = c, blocks, works, stage, items
+        self.ops: list[Op] = []
+        self.arrived: dict[Item, int] = {}
+        passes = [i for i in items if isinstance(i, Item) and i.kind == "B"]
+        self.last = dict(zip((i.piece for i in passes), (i.micro_batch for i in passes), strict=True))
+        self.whole: dict[tuple[int, str], Pass] = {}
+
+    def program(self) -> RankProgram:
+        for item in self.items:
+            if isinstance(item, Exchange):
+                self._exchange(item)
+            else:
+                self._pass(item)
+        mine = [self.works[p] for p in sorted(self.last)]
+        if self._reduces and not self.c.spread.overlap_gradients and self.c.spread.zero < 3:
+            for work in mine:
+                for run in work.backward:
+                    self.ops += self.blocks.reduce(run)
+        self.ops += [self.blocks.join(REDUCE, "backward")] if self._reduces else []
+        self.ops += update_ops(self.c, self.blocks, mine, self.stage)
+        return RankProgram(tuple(self.ops), f"stage {self.stage}")
+
+    @property
+    def _reduces(self) -> bool:
+        return self.c.spread.data * self.c.spread.context > 1
+
+    def _pass(self, item: Item) -> None:
+        needed = Item(item.kind, item.piece + (-1 if item.kind == "F" else 1), item.micro_batch)
+        if needed in self.arrived:
+            at = self.arrived.pop(needed)
+            waits = [Wait(COMPUTE, at)]
+            waits += [Wait(HOST, at), Wait(HOST, COMPUTE)] if self.c.framework.host_waits else []
+            self.ops.append(self.blocks.op("wait", "forward", waits=tuple(waits)))
+        work = self.works[item.piece]
+        runs = work.forward if item.kind == "F" else work.backward
+        phase = "forward" if item.kind == "F" else "backward"
+        last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
+        if self.c.spread.zero == 3:
+            self._gathered(runs, phase, item)
+        elif last and self._reduces and self.c.spread.overlap_gradients and item.kind == "B":
+            for run in runs:
+                self.ops += self.blocks.of(run.work, phase, run.label)
+                self.ops += self.blocks.reduce(run)
+        else:
+            self.ops += self.blocks.of(self._merged(item, runs), phase, f"{phase} of piece {item.piece}")
+
+    def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:
+        """A whole piece as one pass; with zero-bubble the weights' gradients apart."""
+        key = (item.piece, item.kind)
+        if key not in self.whole:
+            total = Pass()
+            for run in runs:
+                total += run.work
+            if self.c.spread.schedule == "zero_bubble" and item.kind in "BW":
+                total = split_pass(total, weights=item.kind == "W")
+            self.whole[key] = total
+        return self.whole[key]
+
+    def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
+        """ZeRO-3: parameters of the next run come while this one computes; gradients leave behind it."""
+        again = phase == "forward" or self.c.spread.reshard
+        if again:
+            self.ops.append(self.blocks.gather(runs[0], phase))
+        for i, run in enumerate(runs):
+            if again:
+                self.ops.append(self.blocks.join(GATHER, phase))
+                if i + 1 < len(runs) and self.c.spread.prefetch:
+                    self.ops.append(self.blocks.gather(runs[i + 1], phase))
+            self.ops += self.blocks.of(run.work, phase, run.label)
+            if again and i + 1 < len(runs) and not self.c.spread.prefetch:
+                late = self.blocks.gather(runs[i + 1], phase)
+                assert late.collective is not None
+                self.ops.append(replace(late, collective=replace(late.collective, after=(COMPUTE,))))
+            if phase == "backward" and self._reduces:
+                self.ops += self.blocks.reduce(run)
+
+    def _exchange(self, message: Exchange) -> None:
+        """Activations or their gradients, to or from a neighbour."""
+        c, way = self.c, "forward" if message.item.kind == "F" else "backward"
+        sends = message.source == self.stage
+        bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
+        if c.spread.sequence_parallel:
+            bytes_ /= c.spread.tensor
+        stride = c.spread.stride("pipeline")
+        group = f"{way} {message.source}"
+        collective = Collective(
+            "send_recv",
+            bytes_,
+            group,
+            f"{group} {'send' if sends else 'receive'}",
+            c.training.dtype,
+            name=f"{way} activations" if way == "forward" else "gradients of activations",
+            after=(COMPUTE,) if sends else (),
+            spans=(message.source * stride, message.target * stride),
+        )
+        self.ops.append(
+            self.blocks.op(
+                "c10d::send" if sends else "c10d::recv_",
+                way,
+                collective=collective,
+                launches=1,
+                label="pipeline",
+            )
+        )
+        if not sends:
+            self.arrived[message.item] = len(self.ops) - 1
+
+
+def split_pass(work: Pass, *, weights: bool) -> Pass:
+    """The weights' part of a backward pass, or the rest of it."""
+
+    def belongs(name: str) -> bool:
+        return (name in ("wgrad", "accumulate", "bias", "norm weight")) == weights
+
+    kernels = {k: n for k, n in work.kernels.items() if belongs(k.name)}
+    made = Pass(messages=type(work.messages)() if weights else work.messages, kept_bytes=work.kept_bytes)
+    made.kernels.update(kernels)
+    return made

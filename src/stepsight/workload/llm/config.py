@@ -1,0 +1,334 @@
+"""A language model's training as its description states it: model, batch, training, spread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stepsight.workload.fields import Fields
+from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
+from stepsight.workload.llm.frameworks import FRAMEWORKS, Framework
+from stepsight.workload.llm.model import LanguageModel
+from stepsight.workload.llm.spread import AXES, CONTEXT_KINDS, SCHEDULES, Spread
+from stepsight.workload.operators.optimizers import OPTIMIZERS
+
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+RECOMPUTE = ("none", "full", "selective")
+ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3")
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageTraining:
+    """How the model is trained.
+
+    ``recompute``: none; full (a layer keeps only its input, ``recompute_layers`` of each stage, all where
+    zero); selective (Megatron: attention's inside is run again; others: all but products).
+    ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
+    (flash: 2). ``precision = "fp8"``: products in fp8, everything else in bf16. ``master_weights``:
+    half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
+    for each pass. ``offload``: optimizer state and update on the host.
+    """
+
+    precision: str = "bf16"
+    attention: str = "flash2"
+    recompute: str = "none"
+    recompute_layers: int = 0
+    optimizer: str = "adamw"
+    dropout: float = 0.0
+    loss: str = "cross_entropy"
+    clipping: bool = True
+    master_weights: bool = True
+    compiled: bool = False
+    offload: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """The type of activations."""
+        return {"fp8": "bf16", "tf32": "fp32"}.get(self.precision, self.precision)
+
+    @property
+    def product_dtype(self) -> str:
+        """The type products are computed in."""
+        return self.precision
+
+    @property
+    def half(self) -> bool:
+        return self.dtype in ("fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageConfig:
+    """Model, batch and spread. ``batch_per_rank``: sequences a data-parallel replica sees in a step."""
+
+    name: str
+    family: str
+    model: LanguageModel
+    sequence: int
+    batch_per_rank: int
+    training: LanguageTraining
+    spread: Spread
+    framework: Framework
+    source: str = field(default="", compare=False)
+
+    @property
+    def ranks(self) -> int:
+        return self.spread.ranks
+
+    @property
+    def micro_batch(self) -> int:
+        """Sequences in one micro-batch."""
+        return self.batch_per_rank // self.spread.micro_batches
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on one rank."""
+        return self.micro_batch * self.sequence // self.spread.context
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that the whole job sees in a step."""
+        return self.batch_per_rank * self.spread.data * self.sequence
+
+    @property
+    def padded_vocab(self) -> int:
+        """Megatron pads the vocabulary to a multiple of 128 on every tensor rank."""
+        step = (128 if self.framework.pads_vocab else 1) * self.spread.tensor
+        return -(-self.model.vocab // step) * step
+
+
+def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
+    """The file's fields, checked."""
+    fields = Fields(document, source)
+    fields.choice("kind", ("transformer",), "transformer")
+    family = fields.choice("family", tuple(FAMILIES))
+    model = read_model(fields)
+    parallel, training_fields = fields.section("parallel"), fields.section("training")
+    framework = _framework(training_fields, parallel, family)
+    training = _training(training_fields, family, framework)
+    sequence = fields.integer("sequence")
+    spread, batch = _spread(fields, parallel, framework, model)
+    name = fields.text("name", Path(source).stem)
+    for section in (training_fields, parallel, fields):
+        section.finish()
+    config = LanguageConfig(name, family, model, sequence, batch, training, spread, framework, source)
+    _check(config, fields, parallel, training_fields)
+    return config
+
+
+def _framework(training: Fields, parallel: Fields, family: str) -> Framework:
+    """The named one, or what such a job is most often run with."""
+    sharded = str(parallel.values.get("zero", 0)) in ("3", "fsdp")
+    usual = "torchtitan" if sharded else "megatron"
+    return FRAMEWORKS[training.choice("framework", tuple(FRAMEWORKS), usual)]
+
+
+def _training(fields: Fields, family: str, framework: Framework) -> LanguageTraining:
+    recompute, layers = fields.anything("recompute", "none"), 0
+    if isinstance(recompute, bool):
+        recompute = "full" if recompute else "none"
+    elif isinstance(recompute, int):
+        recompute, layers = ("full", recompute) if recompute > 0 else ("none", 0)
+    if recompute not in RECOMPUTE:
+        raise fields.fail(
+            "recompute", f"unknown {recompute!r}", f"one of {', '.join(RECOMPUTE)}, or a number of layers"
+        )
+    precision = fields.choice("precision", PRECISIONS, "bf16")
+    return LanguageTraining(
+        precision=precision,
+        attention=fields.choice("attention", ATTENTION, "flash2"),
+        recompute=str(recompute),
+        recompute_layers=layers,
+        optimizer=fields.choice("optimizer", OPTIMIZERS, "adamw"),
+        dropout=fields.number("dropout", usual_dropout(family), most=0.99),
+        loss=fields.choice("loss", ("cross_entropy", "none"), "cross_entropy"),
+        clipping=fields.flag("clip_gradients", True),
+        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
+        compiled=fields.flag("compile", framework.compiled),
+        offload=fields.flag("offload_optimizer", False),
+    )
+
+
+def _spread(
+    fields: Fields, parallel: Fields, framework: Framework, model: LanguageModel
+) -> tuple[Spread, int]:
+    """The axes, and the batch of one replica."""
+    tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
+    context, others = parallel.integer("context", 1), 0
+    others = tensor * pipeline * context
+    data = _data(parallel, others)
+    batch = _batch(fields, data)
+    micro = parallel.integer("micro_batch", batch if pipeline == 1 else 1)
+    if batch % micro:
+        raise parallel.fail(
+            "micro_batch",
+            f"{micro} does not divide the {batch} sequences of a replica",
+            "use a divisor of global_batch / data",
+        )
+    zero = parallel.anything("zero", 0)
+    zero = 3 if zero == "fsdp" else zero
+    if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
+        raise parallel.fail("zero", f"unknown {zero!r}", 'one of 0, 1, 2, 3 or "fsdp" (the same as 3)')
+    virtual = parallel.integer("virtual_stages", 1)
+    schedule = parallel.choice("schedule", SCHEDULES, "interleaved" if virtual > 1 else "1f1b")
+    spread = Spread(
+        data=data,
+        tensor=tensor,
+        sequence_parallel=parallel.flag("sequence_parallel", False),
+        async_tensor=parallel.flag("async_tensor", False),
+        pipeline=pipeline,
+        schedule=schedule,
+        virtual_stages=virtual,
+        context=context,
+        context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
+        expert=parallel.integer("expert", 1),
+        zero=int(zero),
+        shard_group=parallel.integer("shard_group", 0, least=0),
+        reshard=parallel.flag("reshard", True),
+        prefetch=parallel.flag("prefetch", True),
+        overlap_gradients=parallel.flag("overlap_gradients", framework.overlap),
+        bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
+        micro_batches=batch // micro,
+        order=_order(parallel),
+    )
+    return spread, batch
+
+
+def _data(parallel: Fields, others: int) -> int:
+    """``data`` as given, or what is left of ``ranks`` after the other axes."""
+    if not parallel.has("ranks"):
+        return parallel.integer("data", 1)
+    ranks = parallel.integer("ranks")
+    if ranks % others:
+        raise parallel.fail(
+            "ranks",
+            f"{ranks} ranks do not divide by tensor × context × pipeline = {others}",
+            f"use a multiple of {others}",
+        )
+    data = ranks // others
+    if parallel.integer("data", data) != data:
+        raise parallel.fail(
+            "data", f"the axes do not multiply to the {ranks} of ranks", "give one of the two"
+        )
+    return data
+
+
+def _batch(fields: Fields, data: int) -> int:
+    if not fields.has("global_batch"):
+        return fields.integer("batch_per_rank")
+    if fields.has("batch_per_rank"):
+        raise fields.fail("batch_per_rank", "given beside global_batch", "give one of the two")
+    batch = fields.integer("global_batch")
+    if batch % data:
+        raise fields.fail(
+            "global_batch", f"{batch} sequences do not divide by data = {data}", "use a multiple"
+        )
+    return batch // data
+
+
+def _order(parallel: Fields) -> tuple[str, ...]:
+    given = parallel.anything("order", list(AXES))
+    if sorted(given) != sorted(AXES):
+        raise parallel.fail("order", f"must list {', '.join(AXES)} once each, innermost first", "correct it")
+    return tuple(given)
+
+
+def _check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields) -> None:
+    """What cannot be, and fields that would have no effect."""
+    s, m = c.spread, c.model
+
+    def refuse(where: Fields, key: str, wrong: bool, problem: str, fix: str) -> None:
+        if wrong:
+            raise where.fail(key, problem, fix)
+
+    widths = (m.heads, m.ffn)
+    refuse(
+        parallel,
+        "tensor",
+        any(w % s.tensor for w in widths),
+        f"{s.tensor} does not divide heads = {m.heads} and ffn = {m.ffn}",
+        "use a divisor",
+    )
+    refuse(parallel, "pipeline", s.chunks > m.layers, f"{s.chunks} pieces for {m.layers} layers", "use fewer")
+    refuse(
+        parallel,
+        "sequence_parallel",
+        s.sequence_parallel and s.tensor == 1,
+        "has no effect without tensor parallelism",
+        "set tensor above 1, or leave it out",
+    )
+    refuse(
+        parallel,
+        "async_tensor",
+        s.async_tensor and s.tensor == 1,
+        "has no effect without tensor parallelism",
+        "set tensor above 1, or leave it out",
+    )
+    for key, used in (
+        ("schedule", s.pipeline > 1),
+        ("virtual_stages", s.pipeline > 1 or s.virtual_stages == 1),
+        ("context_kind", s.context > 1),
+        ("shard_group", s.zero > 0),
+        ("reshard", s.zero == 3),
+        ("prefetch", s.zero == 3),
+        ("bucket_mb", s.data * s.context > 1 and s.zero < 3),
+    ):
+        refuse(parallel, key, parallel.has(key) and not used, "has no effect on this spread", "leave it out")
+    refuse(
+        parallel,
+        "schedule",
+        s.schedule == "interleaved" and s.virtual_stages == 1,
+        "an interleaved pipeline has several stages on a rank",
+        "set virtual_stages to 2 or more",
+    )
+    refuse(
+        parallel,
+        "virtual_stages",
+        s.virtual_stages > 1 and s.schedule != "interleaved",
+        f"has no effect on {s.schedule}",
+        'set schedule = "interleaved"',
+    )
+    refuse(parallel, "expert", s.expert > 1 and m.experts is None, "the model has no experts", "leave it out")
+    if m.experts is not None and m.experts.count % s.expert:
+        raise parallel.fail(
+            "expert", f"{s.expert} ranks do not divide {m.experts.count} experts", "use a divisor"
+        )
+    inside = s.tensor * s.context * s.data
+    refuse(
+        parallel,
+        "expert",
+        inside % s.expert != 0,
+        f"{s.expert} does not divide the {inside} ranks of a stage",
+        "use a divisor of tensor × context × data",
+    )
+    refuse(
+        parallel,
+        "shard_group",
+        bool(s.shard_group) and (s.data * s.context) % s.shard_group != 0,
+        f"{s.shard_group} does not divide data × context = {s.data * s.context}",
+        "use a divisor",
+    )
+    refuse(
+        parallel,
+        "context",
+        c.sequence % s.context != 0,
+        f"{s.context} does not divide sequence",
+        "use a divisor",
+    )
+    refuse(
+        training,
+        "master_weights",
+        training.has("master_weights") and not c.training.half,
+        "only half-precision training has fp32 copies",
+        'set precision = "bf16", or leave it out',
+    )
+    refuse(
+        training,
+        "dropout",
+        c.training.dropout > 0
+        and training.has("dropout")
+        and c.family not in ("gpt", "gpt2", "opt", "megatron", "bert", "t5"),
+        f"{c.family} is trained without dropout",
+        "leave it out",
+    )

@@ -1,0 +1,88 @@
+"""What lies before the first layer and behind the last: embeddings, final norm, head and loss."""
+
+from __future__ import annotations
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.program.job import Kernel
+from stepsight.workload.llm import operators as ops
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.layer import LayerWork, accumulate
+from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.work import Message, Pass
+
+
+def embedding_work(c: LanguageConfig) -> LayerWork:
+    """Token (and learned position) embeddings, or an image model's patches."""
+    m, dtype, e = c.model, c.training.dtype, dtype_bytes(c.training.dtype)
+    n, share = float(c.tokens), c.padded_vocab / c.spread.tensor
+    if m.patches:
+        both = ops.linear(dtype, dtype, n, m.hidden, m.patches, bias=True)
+        parameters = float(m.patches * m.hidden)
+        return LayerWork(
+            Pass.of(both.forward, (), e * n * m.patches), Pass.of(both.backward), parameters, 0.0
+        )
+    pick = Kernel.of("gather", dtype, rows=n, cols=m.hidden, table_rows=share)
+    put = [
+        Kernel.of("sort", "int64", elements=n),
+        Kernel.of("scatter", dtype, rows=n, cols=m.hidden, table_rows=share),
+    ]
+    both = Both([pick], put)
+    parameters = share * m.hidden
+    if m.positions == "learned":
+        both += ops.residual(dtype, n * m.hidden, 0.0, fused=True, bias=False)
+        parameters += c.sequence * m.hidden
+    if c.training.dropout:
+        both += Both(
+            [Kernel.of("dropout", dtype, elements=n * m.hidden)],
+            [ops.stream("mul", dtype, n * m.hidden, e + 1, e)],
+            n * m.hidden,
+        )
+    both.backward += accumulate(c, parameters)
+    messages = _summed(c, n * m.hidden)
+    return LayerWork(
+        Pass.of(both.forward, messages, both.kept_bytes), Pass.of(both.backward), parameters, 0.0
+    )
+
+
+def head_work(c: LanguageConfig) -> LayerWork:
+    """Final norm, logits and loss. A tied head holds its own copy where the first stage is another rank."""
+    m, t, f, dtype = c.model, c.spread.tensor, c.framework, c.training.dtype
+    e, n = dtype_bytes(dtype), float(c.tokens)
+    rows = n / (t if c.spread.sequence_parallel else 1)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm or c.training.compiled)
+    both.kept_bytes += e * rows * m.hidden
+    seen = float(c.micro_batch) if m.patches else n
+    share = c.padded_vocab / t
+    both += ops.linear(dtype, dtype, seen, share, m.hidden)
+    messages: list[Message] = []
+    backward: list[Message] = []
+    if c.training.loss != "none":
+        both += ops.loss(dtype, seen, share, fused=f.fused_loss or c.training.compiled, split=t > 1)
+        messages = [Message("tensor", "all_reduce", 4 * n, "fp32")] * (3 if t > 1 else 0)
+    parameters = share * m.hidden
+    both.backward += accumulate(c, parameters)
+    if t > 1:
+        bytes_ = e * n * m.hidden
+        if c.spread.sequence_parallel:
+            messages = [*messages, Message("tensor", "all_gather", bytes_, dtype)]
+            backward = [
+                Message("tensor", "all_gather", bytes_, dtype),
+                Message("tensor", "reduce_scatter", bytes_, dtype),
+            ]
+        else:
+            backward = [Message("tensor", "all_reduce", bytes_, dtype)]
+    own = parameters if not (m.tied and c.spread.pipeline == 1) else 0.0
+    return LayerWork(
+        Pass.of(both.forward, messages, both.kept_bytes),
+        Pass.of(both.backward, backward),
+        own + m.hidden,
+        0.0,
+    )
+
+
+def _summed(c: LanguageConfig, elements: float) -> list[Message]:
+    """Every tensor rank looks up the rows it holds; the results are summed."""
+    if c.spread.tensor == 1:
+        return []
+    kind = "reduce_scatter" if c.spread.sequence_parallel else "all_reduce"
+    return [Message("tensor", kind, dtype_bytes(c.training.dtype) * elements, c.training.dtype)]

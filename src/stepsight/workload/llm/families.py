@@ -1,0 +1,107 @@
+"""The families of language models: what a family fixes, and what its description must say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stepsight.workload.fields import Fields
+from stepsight.workload.llm.model import Experts, LanguageModel, LatentAttention
+
+_LAYER_NORM = {"norm": "layer", "gated": False, "bias": True, "positions": "learned"}
+FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "mixtral": {},
+    "deepseek": {},
+    "qwen": {"qk_norm": False},
+    "gemma": {"tied": True, "norms_per_layer": 2},
+    "gpt": {**_LAYER_NORM, "tied": True, "dropout": 0.1},
+    "gpt2": {**_LAYER_NORM, "tied": True, "dropout": 0.1},
+    "opt": {**_LAYER_NORM, "tied": True, "dropout": 0.1},
+    "megatron": {**_LAYER_NORM, "tied": True, "dropout": 0.1},
+    "mpt": {**_LAYER_NORM, "bias": False, "positions": "alibi", "tied": True},
+    "bert": {**_LAYER_NORM, "causal": False, "tied": True, "dropout": 0.1},
+    "t5": {"positions": "none", "tied": True, "dropout": 0.1, "gated": True},
+    "vit": {**_LAYER_NORM, "causal": False},
+}
+"""Anything not listed is as in Llama: RMS norm, rotary positions, SwiGLU, no biases, untied head."""
+
+
+def read_model(fields: Fields) -> LanguageModel:
+    """The sizes of a model from the top level of its description."""
+    family = fields.choice("family", tuple(FAMILIES))
+    usual = dict(FAMILIES[family])
+    hidden, heads = fields.integer("hidden"), fields.integer("heads")
+    if not fields.has("head_dim") and hidden % heads:
+        raise fields.fail(
+            "heads", f"{heads} heads do not divide hidden = {hidden}", "use a divisor, or head_dim"
+        )
+    kv_heads = fields.integer("kv_heads", heads)
+    if heads % kv_heads:
+        raise fields.fail("kv_heads", f"{kv_heads} do not divide heads = {heads}", "use a divisor")
+    gated = fields.flag("gated", usual.get("gated", True))
+    model = LanguageModel(
+        layers=fields.integer("layers"),
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=fields.integer("head_dim", hidden // heads),
+        ffn=fields.integer("ffn", 4 * hidden),
+        vocab=fields.integer("vocab"),
+        gated=gated,
+        norm=usual.get("norm", "rms"),
+        norms_per_layer=usual.get("norms_per_layer", 2),
+        positions=usual.get("positions", "rotary"),
+        bias=fields.flag("bias", usual.get("bias", False)),
+        tied=fields.flag("tied", usual.get("tied", False)),
+        window=fields.integer("window", 0, least=0),
+        window_every=fields.integer("window_every", 1),
+        causal=usual.get("causal", True),
+        experts=_experts(fields),
+        latent=_latent(fields),
+        encoder_layers=fields.integer("encoder_layers", 0, least=0) if family == "t5" else 0,
+        patches=fields.integer("patch_values", 588) if family == "vit" else 0,
+        qk_norm=fields.flag("qk_norm", usual.get("qk_norm", False)),
+    )
+    if family == "vit" and model.vocab < 1:
+        raise fields.fail("vocab", "an image model's vocab is its number of classes", "for example 1000")
+    return model
+
+
+def usual_dropout(family: str) -> float:
+    return float(FAMILIES[family].get("dropout", 0.0))
+
+
+def _experts(fields: Fields) -> Experts | None:
+    if not fields.has("moe"):
+        return None
+    moe = fields.section("moe")
+    found = Experts(
+        count=moe.integer("experts"),
+        active=moe.integer("active"),
+        ffn=moe.integer("ffn"),
+        shared_ffn=moe.integer("shared_ffn", 0, least=0),
+        dense_layers=moe.integer("dense_layers", 0, least=0),
+        every=moe.integer("every", 1),
+        imbalance=moe.number("imbalance", 1.0, least=1.0),
+    )
+    moe.finish()
+    if found.active > found.count:
+        raise moe.fail("active", f"{found.active} of {found.count} experts cannot be active", "use fewer")
+    return found
+
+
+def _latent(fields: Fields) -> LatentAttention | None:
+    if not fields.has("mla"):
+        return None
+    mla = fields.section("mla")
+    found = LatentAttention(
+        q_rank=mla.integer("q_rank", 0, least=0),
+        kv_rank=mla.integer("kv_rank"),
+        nope_dim=mla.integer("nope_dim"),
+        rope_dim=mla.integer("rope_dim"),
+        v_dim=mla.integer("v_dim"),
+    )
+    mla.finish()
+    return found

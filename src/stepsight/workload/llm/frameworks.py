@@ -1,0 +1,66 @@
+"""What training frameworks do differently: which kernels are fused, how gradients are kept and summed.
+
+These are facts about the frameworks' code; what their host work costs is in
+`stepsight.overheads.frameworks`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework's habits.
+
+    ``fused_norm``, ``fused_rotary``, ``fused_mlp`` (activation and product), ``fused_loss``: one kernel
+    instead of several. ``gradients``: the type in which micro-batches are summed. ``wgrad_accumulates``:
+    the weight-gradient product adds to the sum itself. ``overlap``: gradients are reduced while the
+    backward pass of the last micro-batch runs. ``host_waits``: the host waits for the device at every
+    message between stages. ``flat_reduce``: one buffer for all gradients instead of buckets.
+    ``message_launches``: host work of a message between stages, in launches.
+    """
+
+    name: str
+    fused_norm: bool = True
+    fused_rotary: bool = True
+    fused_mlp: bool = True
+    fused_loss: bool = True
+    gradients: str = "fp32"
+    wgrad_accumulates: bool = False
+    overlap: bool = True
+    host_waits: bool = False
+    flat_reduce: bool = False
+    pads_vocab: bool = False
+    message_launches: int = 2
+    compiled: bool = False
+
+
+FRAMEWORKS = {
+    f.name: f
+    for f in (
+        Framework(
+            "eager", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+        ),
+        Framework("megatron", wgrad_accumulates=True, pads_vocab=True),
+        Framework(
+            "megatron-deepspeed",
+            gradients="half",
+            overlap=False,
+            host_waits=True,
+            flat_reduce=True,
+            pads_vocab=True,
+            fused_loss=False,
+        ),
+        Framework("nanotron", fused_mlp=False, fused_loss=False, host_waits=True),
+        Framework("torchtitan", gradients="half"),
+        Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
+        Framework("llm-foundry", fused_mlp=False, fused_loss=True, gradients="half"),
+        Framework("internevo", fused_mlp=False, gradients="half"),
+        Framework(
+            "hf", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+        ),
+    )
+}
+"""eager: plain PyTorch modules; megatron: Megatron-Core and NeMo; megatron-deepspeed: the 2021–2023 fork;
+hf: Hugging Face transformers and accelerate."""

@@ -1,0 +1,97 @@
+"""What each stage of a language model's training must hold at its fullest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
+from stepsight.workload.memory import MemoryReport, RankMemory
+from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
+
+CONTEXT_BYTES = 1.5e9
+"""CUDA context, cuBLAS and NCCL buffers outside the caching allocator."""
+ALLOCATOR_OVERHEAD = 0.05
+"""Blocks that the caching allocator holds without use, as a share of activations and temporary tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes by what they are for."""
+
+    parameters: float
+    gradients: float
+    optimizer_state: float
+    activations: float
+    temporary: float
+
+
+def language_memory(c: LanguageConfig) -> MemoryReport:
+    """Every rank of a stage holds the same; stages are listed in the order of their ranks."""
+    maker = Pieces(c, 1)
+    parts = pieces(c)
+    stages = [[(p, maker.work(p)) for p in parts[s :: c.spread.pipeline]] for s in range(c.spread.pipeline)]
+    held = [_rank(_stage(c, s, works)) for s, works in enumerate(stages)]
+    stride, n = c.spread.stride("pipeline"), c.spread.pipeline
+    return MemoryReport(tuple(held[(rank // stride) % n] for rank in range(c.ranks)))
+
+
+def _rank(held: Held) -> RankMemory:
+    loose = held.activations + held.temporary
+    return RankMemory(
+        parameters=held.parameters,
+        gradients=held.gradients,
+        optimizer_state=held.optimizer_state,
+        tables=0.0,
+        activations=held.activations,
+        buckets=held.temporary,
+        context=CONTEXT_BYTES + ALLOCATOR_OVERHEAD * loose,
+    )
+
+
+def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> Held:
+    s, t = c.spread, c.training
+    parameters = sum(w.parameters + w.expert_parameters for _, w in works)
+    e = dtype_bytes(t.dtype) if t.master_weights or not t.half else 4
+    share = s.sharded_over
+    wide = c.framework.gradients == "fp32" or not t.half
+    stored = parameters / (share if s.zero == 3 else 1)
+    gradients = stored * (4 if wide else 2) / (share if s.zero == 2 else 1)
+    if wide and t.half and not c.framework.wgrad_accumulates:
+        gradients += stored * 2  # the half-precision gradients that are added to the fp32 ones
+    optimizer = parameters / (share if s.zero else 1) * 4 * STATE_PER_PARAMETER[t.optimizer]
+    if t.half and t.master_weights:
+        optimizer += parameters / (share if s.zero else 1) * 4
+    full = max(run.parameters for _, w in works for run in w.forward) if s.zero == 3 else 0.0
+    activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
+    return Held(stored * e, gradients, optimizer, activations, _temporary(c, works) + 2 * 2 * full / _runs(c))
+
+
+def _runs(c: LanguageConfig) -> int:
+    return max(1, c.model.layers // c.spread.chunks)
+
+
+def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
+    """Micro-batches of a piece between their forward and their backward pass."""
+    s = c.spread
+    if s.schedule == "afab":
+        return s.micro_batches
+    if s.schedule == "interleaved":
+        warmup = (s.pipeline - stage - 1) * 2 + (s.virtual_stages - 1) * s.pipeline + 1
+        return min(warmup / s.virtual_stages, s.micro_batches)
+    return min(s.pipeline - stage, s.micro_batches)
+
+
+def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float:
+    """The largest moment of a backward pass: a layer run again with its gradients, or the logits'."""
+    m, e, t = c.model, dtype_bytes(c.training.dtype), c.spread.tensor
+    inner = (2 if m.gated else 1) * m.ffn
+    layer = e * c.tokens * (2 * inner + 4 * m.hidden) / t
+    if c.training.recompute == "full":
+        whole = Pieces(c, 1).layer(experts=False, recompute="none").forward.kept_bytes
+        layer += whole
+    head = 0.0
+    if any(piece.last for piece, _ in works) and c.training.loss != "none":
+        head = c.tokens * c.padded_vocab / t * (4 + e)
+    return max(layer, head)

@@ -1,0 +1,150 @@
+"""The sizes of a language model, and how many parameters its parts hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """A mixture of experts: of ``count`` experts ``active`` see each token.
+
+    ``ffn`` is one expert's width, ``shared_ffn`` that of the experts every token passes through (zero:
+    none). The first ``dense_layers`` layers have an ordinary MLP, and after them every ``every``-th layer
+    has experts. ``imbalance`` is the busiest rank's tokens over the mean.
+    """
+
+    count: int
+    active: int
+    ffn: int
+    shared_ffn: int = 0
+    dense_layers: int = 0
+    every: int = 1
+    imbalance: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """DeepSeek's attention through low-rank projections; ``q_rank`` zero: queries are projected directly."""
+
+    q_rank: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    v_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """Plain sizes, whatever family they came from.
+
+    ``gated``: the MLP has two input projections (SwiGLU, GeGLU). ``norm``: layer or rms. ``positions``:
+    rotary, learned, alibi or none. ``window``: tokens that sliding-window attention sees (zero: all);
+    ``window_every``: of so many layers one sees everything. ``causal``: no token sees the future.
+    ``encoder_layers`` are those of an encoder in front (T5), whose output every decoder layer attends to.
+    ``patches``: an image model (ViT), whose tokens are patches of so many values each.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    gated: bool = True
+    norm: str = "rms"
+    norms_per_layer: int = 2
+    positions: str = "rotary"
+    bias: bool = False
+    tied: bool = False
+    dropout: float = 0.0
+    window: int = 0
+    window_every: int = 1
+    causal: bool = True
+    experts: Experts | None = None
+    latent: LatentAttention | None = None
+    encoder_layers: int = 0
+    patches: int = 0
+    qk_norm: bool = False
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the MLP of that layer is a mixture of experts."""
+        e = self.experts
+        return e is not None and layer >= e.dense_layers and (layer - e.dense_layers) % e.every == 0
+
+    @property
+    def expert_layers(self) -> int:
+        return sum(self.has_experts(i) for i in range(self.layers))
+
+    @property
+    def attention_parameters(self) -> int:
+        """One layer's attention."""
+        h, d = self.hidden, self.head_dim
+        if self.latent is not None:
+            a = self.latent
+            q_dim = self.heads * (a.nope_dim + a.rope_dim)
+            q = h * q_dim if a.q_rank == 0 else h * a.q_rank + a.q_rank * q_dim
+            kv = h * (a.kv_rank + a.rope_dim) + a.kv_rank * self.heads * (a.nope_dim + a.v_dim)
+            return q + kv + self.heads * a.v_dim * h
+        width = (self.heads + 2 * self.kv_heads) * d
+        bias = (width + h) if self.bias else 0
+        return h * width + self.heads * d * h + bias
+
+    @property
+    def mlp_parameters(self) -> int:
+        """One ordinary layer's MLP."""
+        return self._mlp(self.ffn)
+
+    @property
+    def expert_parameters(self) -> int:
+        """One expert."""
+        return self._mlp(self.experts.ffn) if self.experts else 0
+
+    def _mlp(self, width: int) -> int:
+        bias = (width + self.hidden) if self.bias else 0
+        return self.hidden * width * (3 if self.gated else 2) + bias
+
+    @property
+    def norm_parameters(self) -> int:
+        """One layer's norms."""
+        return self.norms_per_layer * self.hidden * (2 if self.norm == "layer" else 1)
+
+    def layer_parameters(self, layer: int, *, active: bool = False) -> int:
+        """One layer; ``active``: only what one token passes through."""
+        rest = self.attention_parameters + self.norm_parameters
+        e = self.experts
+        if e is None or not self.has_experts(layer):
+            return rest + self.mlp_parameters
+        shared = self._mlp(e.shared_ffn) if e.shared_ffn else 0
+        return (
+            rest + shared + self.hidden * e.count + (e.active if active else e.count) * self.expert_parameters
+        )
+
+    @property
+    def embedding_parameters(self) -> int:
+        """The input table (and learned positions are counted with it by the caller who knows the length)."""
+        return (self.patches if self.patches else self.vocab) * self.hidden
+
+    @property
+    def head_parameters(self) -> int:
+        """The output projection; zero where it is the input table."""
+        return 0 if self.tied else self.vocab * self.hidden
+
+    def parameters(self, *, active: bool = False) -> int:
+        """All of them; ``active``: what one token passes through."""
+        layers = sum(self.layer_parameters(i, active=active) for i in range(self.layers))
+        cross = self.layers * (self.attention_parameters + self.hidden) if self.encoder_layers else 0
+        encoder = self.encoder_layers * (
+            self.attention_parameters + self.mlp_parameters + self.norm_parameters
+        )
+        return layers + cross + encoder + self.embedding_parameters + self.head_parameters + self.hidden
+
+    def flops_per_token(self, sequence: int) -> float:
+        """Forward and backward FLOPs a token as the PaLM paper counts them for MFU: 6 a parameter of the
+        products, and attention over the whole sequence, causal or not."""
+        products = self.parameters(active=True) - (0 if self.tied else self.embedding_parameters)
+        width = self.heads * (self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim)
+        seen = min(self.window, sequence) if self.window and self.window_every == 1 else sequence
+        attention = 12 * self.layers * width * seen
+        return 6.0 * products + attention

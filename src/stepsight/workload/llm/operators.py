@@ -1,0 +1,276 @@
+"""The kernels of the operators that language models are made of, both ways.
+
+Each function gives the forward kernels, the backward kernels and the bytes it keeps between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.program.job import Kernel
+
+
+@dataclass(slots=True)
+class Both:
+    """An operator's kernels forward and backward, and what it keeps."""
+
+    forward: list[Kernel] = field(default_factory=list)
+    backward: list[Kernel] = field(default_factory=list)
+    kept_bytes: float = 0.0
+
+    def __iadd__(self, other: Both) -> Both:
+        self.forward += other.forward
+        self.backward = other.backward + self.backward
+        self.kept_bytes += other.kept_bytes
+        return self
+
+
+def stream(name: str, dtype: str, elements: float, reads: float, writes: float) -> Kernel:
+    """An element-wise kernel that reads and writes so many bytes an element."""
+    return Kernel.of(
+        "elementwise",
+        dtype,
+        name=name,
+        elements=elements,
+        read_bytes=reads * elements,
+        write_bytes=writes * elements,
+    )
+
+
+def linear(
+    product: str, dtype: str, tokens: float, out: float, into: float, *, bias: bool = False, batch: int = 1
+) -> Both:
+    """x · Wᵀ: the product, and its two gradients. Keeps nothing: its input belongs to whoever made it.
+
+    In fp8 input, weight and gradient are cast first, each also transposed for the backward products.
+    """
+
+    def gemm(name: str, m: float, n: float, k: float) -> Kernel:
+        return Kernel.of("gemm", product, name=name, batch=batch, m=m, n=n, k=k)
+
+    both = Both(
+        [gemm("linear", tokens, out, into)],
+        [gemm("dgrad", tokens, into, out), gemm("wgrad", out, into, tokens)],
+    )
+    if product == "fp8":
+        casts = [
+            stream("cast_fp8", dtype, batch * tokens * into, 2, 2),
+            stream("cast_fp8", dtype, batch * out * into, 2, 2),
+        ]
+        both.forward[:0] = casts
+        both.backward.insert(0, stream("cast_fp8", dtype, batch * tokens * out, 2, 2))
+    if bias:
+        both.backward.append(Kernel.of("reduce", dtype, name="bias", rows=out, cols=tokens))
+    return both
+
+
+def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> Both:
+    """Layer or RMS norm; keeps its input."""
+    e, n = dtype_bytes(dtype), rows * hidden
+    if fused or kind == "layer":
+        name = "rms_norm" if kind == "rms" else "layer_norm"
+        return Both(
+            [Kernel.of("layer_norm", dtype, name=name, rows=rows, cols=hidden)],
+            [
+                Kernel.of("layer_norm_backward", dtype, name=name, rows=rows, cols=hidden),
+                Kernel.of(
+                    "reduce",
+                    dtype,
+                    name="norm weight",
+                    rows=hidden * (2 if kind == "layer" else 1),
+                    cols=rows,
+                ),
+            ],
+            e * n,
+        )
+    reduce = Kernel.of("reduce", "fp32", name="mean", rows=rows, cols=hidden)
+    forward = [
+        stream("cast", "fp32", n, e, 4),
+        stream("pow", "fp32", n, 4, 4),
+        reduce,
+        stream("mul", "fp32", n, 4, 4),
+        stream("cast", dtype, n, 4, e),
+        stream("mul", dtype, n, e, e),
+    ]
+    backward = [
+        stream("mul", dtype, n, 2 * e, e),
+        Kernel.of("reduce", dtype, name="norm weight", rows=hidden, cols=rows),
+        stream("cast", "fp32", n, e, 4),
+        stream("mul", "fp32", n, 8, 4),
+        stream("mul", "fp32", n, 8, 4),
+        reduce,
+        stream("div", "fp32", n, 4, 4),
+        stream("add", "fp32", n, 8, 4),
+        stream("cast", dtype, n, 4, e),
+    ]
+    return Both(forward, backward, (e + 4 + e) * n)
+
+
+def flash(
+    dtype: str,
+    name: str,
+    batch: int,
+    heads: int,
+    kv_heads: int,
+    q: int,
+    kv: int,
+    head_dim: int,
+    *,
+    causal: bool,
+) -> Both:
+    """Fused attention; keeps its output and the row sums."""
+
+    def kernel(family: str) -> Kernel:
+        return Kernel.of(
+            family,
+            dtype,
+            name=name,
+            batch=batch,
+            heads=heads,
+            kv_heads=kv_heads,
+            q=q,
+            kv=kv,
+            head_dim=head_dim,
+            causal=int(causal),
+        )
+
+    return Both([kernel("attention")], [kernel("attention_backward")])
+
+
+def plain_attention(
+    dtype: str, batch: int, heads: int, q: int, kv: int, head_dim: int, dropout: float, *, fused: bool
+) -> Both:
+    """Products, scale, mask, softmax and dropout, operator by operator or with Megatron's fused softmax."""
+    e, stack = dtype_bytes(dtype), batch * heads
+    n = float(stack) * q * kv
+
+    def bmm(m: int, cols: int, k: int) -> Kernel:
+        return Kernel.of("gemm", dtype, name="bmm", batch=stack, m=m, n=cols, k=k)
+
+    both = Both([bmm(q, kv, head_dim)], [bmm(q, head_dim, kv), bmm(kv, head_dim, q)])
+    if fused:
+        both += Both(
+            [stream("scaled_masked_softmax", dtype, n, e / 2, e)],
+            [stream("scaled_masked_softmax_backward", dtype, n, e, e)],
+            e * n,
+        )
+    else:
+        rows = float(stack) * q
+        both += Both(
+            [
+                stream("masked_fill", dtype, n, e + 1, e),
+                stream("cast", "fp32", n, e, 4),
+                Kernel.of("softmax", "fp32", rows=rows, cols=kv),
+                stream("cast", dtype, n, 4, e),
+            ],
+            [
+                stream("cast", "fp32", n, e, 4),
+                Kernel.of("softmax_backward", "fp32", rows=rows, cols=kv),
+                stream("cast", dtype, n, 4, e),
+                stream("masked_fill", dtype, n, e + 1, e),
+            ],
+            (4 + e) * n,
+        )
+    if dropout:
+        both += Both(
+            [Kernel.of("dropout", dtype, elements=n)], [stream("mul", dtype, n, e + 1, e)], (1 + e) * n
+        )
+    both += Both([bmm(q, head_dim, kv)], [bmm(kv, head_dim, q), bmm(q, kv, head_dim)])
+    return both
+
+
+def rotary(dtype: str, elements: float, *, fused: bool) -> Both:
+    """Rotary positions of queries and keys."""
+    e = dtype_bytes(dtype)
+    if fused:
+        turn = [stream("rotary", dtype, elements, e, e)]
+        return Both(turn, list(turn))
+    passes = [
+        stream("mul", dtype, elements, e, e),
+        stream("neg", dtype, elements / 2, e, e),
+        stream("cat", dtype, elements, e, e),
+        stream("mul", dtype, elements, e, e),
+        stream("add", dtype, elements, 2 * e, e),
+    ]
+    return Both(passes, list(passes))
+
+
+def activation(dtype: str, tokens: float, ffn: float, *, gated: bool, fused: bool, bias: bool) -> Both:
+    """SwiGLU of two projections, or GELU of one (with its bias); keeps what it reads and what it makes."""
+    e, n = dtype_bytes(dtype), tokens * ffn
+    if not gated:
+        back = [stream("bias_gelu_backward", dtype, n, 2 * e, e)]
+        if bias:
+            back.append(Kernel.of("reduce", dtype, name="bias", rows=ffn, cols=tokens))
+        return Both([stream("bias_gelu", dtype, n, e, e)], back, 2 * e * n)
+    if fused:
+        return Both(
+            [stream("swiglu", dtype, n, 2 * e, e)],
+            [stream("swiglu_backward", dtype, n, 3 * e, 2 * e)],
+            3 * e * n,
+        )
+    return Both(
+        [stream("silu", dtype, n, e, e), stream("mul", dtype, n, 2 * e, e)],
+        [
+            stream("mul", dtype, n, 2 * e, e),
+            stream("mul", dtype, n, 2 * e, e),
+            stream("silu_backward", dtype, n, 2 * e, e),
+            stream("cat", dtype, 2 * n, e, e),
+        ],
+        4 * e * n,
+    )
+
+
+def residual(dtype: str, elements: float, dropout: float, *, fused: bool, bias: bool) -> Both:
+    """x + dropout(y + bias)."""
+    e = dtype_bytes(dtype)
+    if dropout == 0.0:
+        return Both([stream("add", dtype, elements, 2 * e, e)], [])
+    if fused:
+        return Both(
+            [stream("bias_dropout_add", dtype, elements, 2 * e, e + 1)],
+            [stream("bias_dropout_add_backward", dtype, elements, e + 1, e)],
+            elements,
+        )
+    return Both(
+        [Kernel.of("dropout", dtype, elements=elements), stream("add", dtype, elements, 2 * e, e)],
+        [stream("mul", dtype, elements, e + 1, e)],
+        elements,
+    )
+
+
+def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -> Both:
+    """Cross entropy of the logits; ``split``: over a vocabulary that several ranks hold."""
+    e, n = dtype_bytes(dtype), tokens * vocab
+    if fused:
+        return Both(
+            [stream("cross_entropy", dtype, n, e, 0), stream("cross_entropy", dtype, n, e, e)], [], e * n
+        )
+
+    def rows(name: str) -> Kernel:
+        return Kernel.of("reduce", "fp32", name=name, rows=tokens, cols=vocab)
+
+    wide = [stream("cast", "fp32", n, e, 4)]
+    narrow = [stream("cast", dtype, n, 4, e)]
+    if split:
+        forward = [
+            *wide,
+            rows("max"),
+            stream("sub", "fp32", n, 4, 4),
+            stream("exp", "fp32", n, 4, 4),
+            rows("sum"),
+            stream("div", "fp32", n, 4, 4),
+        ]
+        return Both(forward, [stream("mul", "fp32", n, 4, 4), *narrow], (e + 4) * n)
+    forward = [
+        *wide,
+        Kernel.of("softmax", "fp32", rows=tokens, cols=vocab),
+        Kernel.of("nll_loss", "fp32", rows=tokens, cols=vocab),
+    ]
+    backward = [
+        Kernel.of("nll_loss_backward", "fp32", rows=tokens, cols=vocab),
+        Kernel.of("softmax_backward", "fp32", rows=tokens, cols=vocab),
+        *narrow,
+    ]
+    return Both(forward, backward, (e + 8) * n)

@@ -1,0 +1,72 @@
+"""What a rank does in one pass over a piece of the model: kernels, messages, and what it keeps.
+
+Kernels of a pass are counted, not listed: layers are alike, so a stage's pass is its layer's times the
+number of layers. A job holds them condensed, one launch for each category (`condensed`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stepsight.kernels.families import category
+from stepsight.program.job import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective inside a pass: over which axis, of what kind, how many bytes.
+
+    ``beside``: the kernels that run while it is under way; without them, compute waits for it.
+    """
+
+    axis: str
+    kind: str
+    bytes: float
+    dtype: str = "bf16"
+    beside: tuple[Kernel, ...] = ()
+
+
+@dataclass(slots=True)
+class Pass:
+    """Kernels and messages by count, the host's launches, and the bytes kept for the backward pass."""
+
+    kernels: Counter[Kernel] = field(default_factory=Counter)
+    messages: Counter[Message] = field(default_factory=Counter)
+    kept_bytes: float = 0.0
+
+    @classmethod
+    def of(cls, kernels: Iterable[Kernel], messages: Iterable[Message] = (), kept_bytes: float = 0.0) -> Pass:
+        return cls(Counter(kernels), Counter(messages), kept_bytes)
+
+    def __add__(self, other: Pass) -> Pass:
+        return Pass(
+            self.kernels + other.kernels, self.messages + other.messages, self.kept_bytes + other.kept_bytes
+        )
+
+    def times(self, n: int) -> Pass:
+        """This pass over ``n`` alike layers."""
+        if n == 1:
+            return self
+        return Pass(
+            Counter({k: c * n for k, c in self.kernels.items()}),
+            Counter({m: c * n for m, c in self.messages.items()}),
+            self.kept_bytes * n,
+        )
+
+    @property
+    def launches(self) -> int:
+        """Kernels and collectives that the host launches."""
+        return sum(self.kernels.values()) + sum(self.messages.values())
+
+
+def condensed(kernels: Mapping[Kernel, int], name: str) -> tuple[Kernel, ...]:
+    """One launch for each category of kernels, standing for all of them one behind the other."""
+    groups: dict[str, list[tuple[Kernel, int]]] = {}
+    for kernel, count in kernels.items():
+        groups.setdefault(category(kernel.family), []).append((kernel, count))
+    return tuple(
+        Kernel(parts[0][0].family, dtype=parts[0][0].dtype, name=f"{name} {label}", parts=tuple(parts))
+        for label, parts in groups.items()
+    )

@@ -1,0 +1,68 @@
+"""A composed step against the walk of its program, and what must always hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.llm.answer import quick
+from stepsight.simulate.timeline import simulate
+from stepsight.workload.llm.build import build
+from stepsight.workload.llm.config import LanguageConfig, read_language
+
+
+@pytest.fixture(scope="module")
+def platform() -> Platform:
+    return load_platform("2x8xH100-SXM-80G-400G")
+
+
+def config(training: dict[str, Any] | None = None, **parallel: Any) -> LanguageConfig:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 16, "hidden": 4096, "heads": 32, "kv_heads": 8,
+        "ffn": 14336, "vocab": 32000, "sequence": 4096, "global_batch": 16,
+        "training": {"framework": "megatron", **(training or {})}, "parallel": parallel,
+    }  # fmt: skip
+    return read_language(document, "test")
+
+
+SPREADS: list[dict[str, Any]] = [
+    {"micro_batch": 2},
+    {"data": 8, "micro_batch": 1},
+    {"data": 8, "zero": "fsdp"},
+    {"data": 4, "tensor": 2, "micro_batch": 1, "zero": 1},
+    {"tensor": 8, "sequence_parallel": True, "micro_batch": 2},
+    {"pipeline": 4, "micro_batch": 1, "data": 2},
+    {"pipeline": 2, "virtual_stages": 2, "micro_batch": 1},
+    {"pipeline": 4, "schedule": "afab", "micro_batch": 2},
+    {"context": 2, "data": 4, "micro_batch": 1},
+]
+
+
+@pytest.mark.parametrize("parallel", SPREADS, ids=str)
+def test_the_composed_step_is_that_of_the_walk(platform: Platform, parallel: dict[str, Any]) -> None:
+    c = config(**parallel)
+    walked = simulate(build(c), platform, steps=1).step_us
+    assert quick(c, platform).step_us == pytest.approx(walked, rel=0.05)
+
+
+def test_more_micro_batches_than_are_walked_cost_as_much_each(platform: Platform) -> None:
+    few, more, most = (quick(read_language(_batched(n), "test"), platform).step_us for n in (64, 128, 192))
+    assert most - more == pytest.approx(more - few, rel=1e-6)
+
+
+def _batched(n: int) -> dict[str, Any]:
+    return {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 2048, "heads": 16, "ffn": 5504,
+        "vocab": 32000, "sequence": 2048, "global_batch": n, "training": {"framework": "megatron"},
+        "parallel": {"pipeline": 4, "micro_batch": 1},
+    }  # fmt: skip
+
+
+def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:
+    from stepsight.workload.llm.memory import language_memory
+
+    plain, again = config(data=4), config({"recompute": "full"}, data=4)
+    assert quick(again, platform).step_us > 1.2 * quick(plain, platform).step_us
+    assert language_memory(again).peak_bytes < language_memory(plain).peak_bytes

@@ -1,0 +1,86 @@
+"""What a language model's description may say, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.workload.files import parse_workload
+from stepsight.workload.llm.config import LanguageConfig, read_language
+from stepsight.workload.llm.workload import LanguageWorkload
+
+
+def description(**parallel: Any) -> dict[str, Any]:
+    return {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 512, "heads": 8, "kv_heads": 2,
+        "ffn": 1536, "vocab": 1024, "sequence": 256, "global_batch": 16,
+        "training": {"framework": "megatron"}, "parallel": parallel,
+    }  # fmt: skip
+
+
+def read(**parallel: Any) -> LanguageConfig:
+    return read_language(description(**parallel), "a.toml")
+
+
+def test_the_axes_multiply_to_the_ranks() -> None:
+    assert read(data=2, tensor=4, pipeline=2).ranks == 16
+
+
+def test_ranks_leave_the_rest_to_data_parallelism() -> None:
+    assert read(ranks=16, tensor=4, pipeline=2).spread.data == 2
+
+
+def test_the_global_batch_is_cut_into_micro_batches() -> None:
+    c = read(data=2, pipeline=2, micro_batch=2)
+    assert (c.batch_per_rank, c.spread.micro_batches, c.micro_batch) == (8, 4, 2)
+
+
+def test_fsdp_is_zero_3() -> None:
+    assert read(data=4, zero="fsdp").spread == read(data=4, zero=3).spread
+
+
+def test_parameters_of_llama3_8b() -> None:
+    known = {"layers": 32, "hidden": 4096, "heads": 32, "kv_heads": 8, "ffn": 14336, "vocab": 128256}
+    assert read_language(description() | known, "").model.parameters() == 8_030_261_248
+
+
+def test_a_plain_data_parallel_llama_stays_operator_by_operator() -> None:
+    plain = description(data=4) | {"batch_per_rank": 2, "training": {"precision": "bf16"}}
+    plain.pop("global_batch")
+    assert not isinstance(parse_workload(plain, "a.toml"), LanguageWorkload)
+    assert isinstance(parse_workload(description(data=4), "a.toml"), LanguageWorkload)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "field"),
+    [
+        ({"sequence_parallel": True}, "sequence_parallel"),
+        ({"async_tensor": True}, "async_tensor"),
+        ({"schedule": "1f1b"}, "schedule"),
+        ({"pipeline": 2, "schedule": "interleaved"}, "schedule"),
+        ({"pipeline": 2, "schedule": "afab", "virtual_stages": 2}, "virtual_stages"),
+        ({"context_kind": "ring"}, "context_kind"),
+        ({"data": 2, "shard_group": 2}, "shard_group"),
+        ({"data": 2, "zero": 1, "prefetch": True}, "prefetch"),
+        ({"data": 2, "zero": 3, "bucket_mb": 10}, "bucket_mb"),
+        ({"expert": 2, "data": 2}, "expert"),
+        ({"tensor": 3}, "tensor"),
+        ({"data": 3}, "global_batch"),
+        ({"pipeline": 16}, "pipeline"),
+        ({"zero": 4}, "zero"),
+        ({"order": ["data"]}, "order"),
+        ({"tensors": 2}, "tensors"),
+    ],
+)
+def test_what_has_no_effect_or_cannot_be_is_refused_by_name(parallel: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        read(**parallel)
+
+
+def test_neighbouring_ranks_lie_on_the_innermost_axis() -> None:
+    usual = read(data=2, tensor=2, pipeline=2).spread
+    turned = read(data=2, tensor=2, pipeline=2, order=["data", "context", "tensor", "pipeline"]).spread
+    assert usual.group("tensor") == (0, 1) and usual.replicas() == (0, 2)
+    assert turned.group("tensor") == (0, 2) and turned.replicas() == (0, 1)
