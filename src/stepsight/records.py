@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stepsight.errors import InputError
+from stepsight.inputs import read_text
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,11 +29,12 @@ Assignments = Mapping[str, str] | Iterable[str]
 
 def read_toml(path: str | Path) -> Table:
     """The tables of a TOML file; syntax errors name the file and the line."""
+    text = read_text(path)
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise InputError(str(path), "is nested too deeply to be real", "fix the brackets") from None
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
         raise InputError(str(path), f"not valid TOML: {error}", "fix the syntax there") from None
 
 
@@ -49,12 +52,21 @@ def record(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
     for key in table:
         if key not in known:
             raise InputError(f"{where}.{key}", "unknown key", nearest(key, known))
+    _refuse_non_finite(table, where)
     try:
         return msgspec.convert(dict(table), type=kind, strict=True)
     except msgspec.ValidationError as error:
         field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else ""
         problem = str(error).partition(" - at ")[0]
         raise InputError(f"{where}.{field}" if field else where, problem, "correct the value") from None
+
+
+def _refuse_non_finite(value: object, where: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError(where, f"is {value}", "give a finite number")
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            _refuse_non_finite(entry, f"{where}.{key}")
 
 
 def override(table: Mapping[str, Any], assignments: Assignments, where: str) -> Table:
@@ -85,7 +97,7 @@ def _pair(assignment: str) -> tuple[str, str]:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -94,6 +106,9 @@ def _put(node: Any, path: list[str], value: Any, where: str) -> None:
     if isinstance(node, list):
         if head.isdigit() and int(head) >= len(node):
             raise InputError(where, f"there are only {len(node)} entries", "count from 0")
+        if head.isdigit() and not rest:
+            node[int(head)] = value
+            return
         for entry in [node[int(head)]] if head.isdigit() else node:
             _put(entry, rest if head.isdigit() else path, value, where)
     elif not isinstance(node, dict):

@@ -27,7 +27,12 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 )
 @click.option("--name", default="", help="The platform's name; the folder's if left out.")
 @click.option("--seed", default=0, help="Another seed measures other shapes.")
-@click.option("--port", default=0, help="Port for the ranks to meet on (default: any free one).")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port for the ranks to meet on (default: any free one).",
+)
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
 @click.option("--interface", default="", help="Network interface of gloo or NCCL.")
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)

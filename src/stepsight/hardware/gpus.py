@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stepsight.errors import InputError
+from stepsight.hardware.checks import gpu_problems
 from stepsight.hardware.spec import GpuSpec, LinkSpec
 from stepsight.records import Table, nearest, read_toml, record
 
@@ -40,11 +41,9 @@ def gpu_entry_from(table: Table, where: str) -> GpuEntry:
     )
     era = str(fields.pop("host", ""))
     gpu = record(GpuSpec, fields, where)
-    for field in ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps"):
-        if getattr(gpu, field) <= 0:
-            raise InputError(f"{where}.{field}", "must be above zero", "take it from the data sheet")
-    if "fp32" not in gpu.peak_tflops:
-        raise InputError(f"{where}.peak_tflops.fp32", "missing", "every GPU needs its fp32 peak")
+    wrong = gpu_problems(gpu)
+    if wrong:
+        raise InputError(where, "; ".join(wrong), "take the figures from the data sheet")
     return GpuEntry(gpu, link, nic, era)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from stepsight.collectives.contention import contention_of
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import InputError
+from stepsight.hardware.checks import check_platform
 from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.kernels.known import KnownKernels
@@ -88,7 +89,8 @@ def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Pl
     if path.is_dir() or path.suffix == ".toml":
         return _from_path(path, overrides)
     spec = _named(text)
-    return Platform(_overridden(spec, overrides) if overrides else spec)
+    spec = _overridden(spec, overrides) if overrides else spec
+    return Platform(check_platform(spec, f"platform {text}"))
 
 
 def _named(name: str) -> PlatformSpec:
@@ -130,7 +132,8 @@ def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | N
 def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     file = path / "platform.toml" if path.is_dir() else path
     table = override(read_toml(file), overrides, str(file))
-    return Platform(_spec_from(table, str(file)), path if path.is_dir() else None)
+    spec = check_platform(_spec_from(table, str(file)), str(file))
+    return Platform(spec, path if path.is_dir() else None)
 
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:
@@ -172,9 +175,11 @@ def _count(table: Table, key: str, where: str) -> int:
     return value
 
 
-def _merged(kind: type[Any], usual: Any, given: Table | None, where: str) -> Any:
+def _merged(kind: type[Any], usual: Any, given: object, where: str) -> Any:
     if given is None:
         return usual
+    if not isinstance(given, dict):
+        raise InputError(where, f"must be a table, not {given!r}", "name its fields, such as link.gbps")
     fields = {name: getattr(usual, name) for name in usual.__slots__}
     return record(kind, {**fields, **given}, where)
 

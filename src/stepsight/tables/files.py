@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stepsight.errors import InputError
+from stepsight.inputs import csv_records, finite, json_of, read_text, whole
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.table import Table, check_tables
 
@@ -22,10 +20,7 @@ _CSV_OPTIONAL = ("zipf", "dtype", "features")
 def read_tables(path: str | Path) -> tuple[Table, ...]:
     """Tables from ``.csv`` (name, rows, dim, pooling; zipf, dtype, features optional) or ``.json``."""
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(str(path), f"cannot be read ({error})", "name a .csv or .json file") from None
+    text = read_text(path, "name a .csv or .json file")
     tables = _from_json(text, str(path)) if path.suffix.lower() == ".json" else _from_csv(text, str(path))
     check_tables(tables, str(path))
     return tables
@@ -42,12 +37,7 @@ def tables_from_configs(configs: Sequence[Mapping[str, Any]], where: str = "tabl
 
 
 def _from_json(text: str, where: str) -> tuple[Table, ...]:
-    try:
-        document = msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
-        raise InputError(
-            where, f"is not JSON: {error}", "give a list of EmbeddingBagConfig objects"
-        ) from None
+    document = json_of(text, where, "give a list of EmbeddingBagConfig objects")
     if isinstance(document, Mapping):
         document = document.get("tables", document)
     if not isinstance(document, list) or not all(isinstance(entry, Mapping) for entry in document):
@@ -61,16 +51,20 @@ def _from_config(config: Mapping[str, Any], where: str) -> Table:
             raise InputError(
                 where, f"{key} is {config.get(key)!r}", "an EmbeddingBagConfig names it as a whole number"
             )
+    for key in ("feature_names", "pooling_factors"):
+        if config.get(key) is not None and not isinstance(config[key], list):
+            raise InputError(where, f"{key} is {config[key]!r}", "an EmbeddingBagConfig has a list there")
     features = max(1, len(config.get("feature_names") or ()))
-    factors = config.get("pooling_factors") or [config.get("pooling_factor", 1.0)]
+    given = config.get("pooling_factors") or [config.get("pooling_factor", 1.0)]
+    factors = [finite(factor, f"{where}.pooling_factor") for factor in given]
     data_type = str(config.get("data_type", "FP32")).rsplit(".", 1)[-1].upper()
     if data_type not in TORCHREC_DTYPES:
         raise InputError(where, f"data_type is {data_type!r}", f"one of {', '.join(TORCHREC_DTYPES)}")
     return Table(
         name=str(config.get("name") or f"table_{where}"),
-        rows=config["num_embeddings"],
-        dim=config["embedding_dim"],
-        pooling=_number(sum(factors) / len(factors), where, "pooling_factor"),
+        rows=whole(config["num_embeddings"], f"{where}.num_embeddings"),
+        dim=whole(config["embedding_dim"], f"{where}.embedding_dim"),
+        pooling=sum(factors) / len(factors),
         indices=IndexDistribution.parse(config.get("indices"), f"{where}.indices"),
         dtype=TORCHREC_DTYPES[data_type],
         features=features,
@@ -78,38 +72,24 @@ def _from_config(config: Mapping[str, Any], where: str) -> Table:
 
 
 def _from_csv(text: str, where: str) -> tuple[Table, ...]:
-    reader = csv.DictReader(text.splitlines())
-    columns = tuple(name.strip() for name in reader.fieldnames or ())
-    missing = [name for name in _CSV_COLUMNS[1:] if name not in columns]
-    if missing:
+    records = csv_records(text, where, _CSV_COLUMNS[1:])
+    unknown = set(records[0][1]) - {*_CSV_COLUMNS, *_CSV_OPTIONAL} if records else set()
+    if unknown:
         raise InputError(
-            where,
-            f"has no column {', '.join(missing)}",
+            where, f"unknown column {', '.join(sorted(unknown))}",
             f"columns: {', '.join(_CSV_COLUMNS)}, and perhaps {', '.join(_CSV_OPTIONAL)}",
-        )
-    return tuple(
-        _from_row(
-            {(key or "").strip(): (value or "").strip() for key, value in row.items()}, f"{where}:{line}", i
-        )
-        for i, (line, row) in enumerate(enumerate(reader, start=2))
-    )
+        )  # fmt: skip
+    return tuple(_from_row(row, f"{where}:{line}", i) for i, (line, row) in enumerate(records))
 
 
 def _from_row(row: Mapping[str, str], where: str, position: int) -> Table:
-    zipf = _number(row.get("zipf") or 0.0, where, "zipf")
+    zipf = finite(row.get("zipf") or 0.0, f"{where}: zipf")
     return Table(
         name=row.get("name") or f"table_{position}",
-        rows=int(_number(row["rows"], where, "rows")),
-        dim=int(_number(row["dim"], where, "dim")),
-        pooling=_number(row["pooling"], where, "pooling"),
+        rows=whole(row["rows"], f"{where}: rows"),
+        dim=whole(row["dim"], f"{where}: dim"),
+        pooling=finite(row["pooling"], f"{where}: pooling"),
         indices=IndexDistribution.zipf(zipf) if zipf else IndexDistribution.uniform(),
         dtype=row.get("dtype") or "fp32",
-        features=int(_number(row.get("features") or 1, where, "features")),
+        features=whole(row.get("features") or 1, f"{where}: features"),
     )
-
-
-def _number(value: object, where: str, field: str) -> float:
-    try:
-        return float(str(value).replace("_", ""))
-    except ValueError:
-        raise InputError(where, f"{field} is {value!r}", "give a number") from None

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepsight.errors import InputError
+from stepsight.limits import check, limit
 from stepsight.records import nearest
+
+LIMIT_OF = {
+    "layers": "LAYERS", "count": "TABLES",
+    **dict.fromkeys(("ranks", "data", "tensor", "pipeline", "context", "expert"), "RANKS"),
+}  # fmt: skip
+"""Fields whose limit is tighter than that of a size: programs and tables are built one by one."""
 
 
 class Fields:
@@ -38,12 +46,14 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        plain = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not plain or value != int(value):
             raise self.fail(
                 key, f"must be a whole number, not {value!r}", "write plain digits without a unit"
             )
         if value < least:
             raise self.fail(key, f"is {value}", f"must be at least {least}")
+        check(value, LIMIT_OF.get(key, "SIZE"), self.at(key), "it")
         return int(value)
 
     def number(
@@ -52,6 +62,8 @@ class Fields:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.fail(key, f"must be a number, not {value!r}", "write plain digits without a unit")
+        if not math.isfinite(value):
+            raise self.fail(key, f"is {value}", "give a finite number")
         if not least <= value <= most:
             span = f"at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
             raise self.fail(key, f"is {value}", f"must be {span}")
@@ -80,7 +92,7 @@ class Fields:
     def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         value = self._get(key, default)
         good = isinstance(value, (list, tuple)) and all(
-            isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in value
+            isinstance(v, int) and not isinstance(v, bool) and 0 < v <= limit("SIZE") for v in value
         )
         if not good:
             raise self.fail(key, f"must be a list of sizes, not {value!r}", "for example [1024, 256, 128]")

@@ -108,7 +108,10 @@ def _row_timings(
         raise StepsightError("a message of 0 bytes")
     found = []
     for half in halves:
-        time, algbw = float(half[0]), float(half[1])
+        try:
+            time, algbw = float(half[0]), float(half[1])
+        except ValueError as error:
+            raise StepsightError(f"not a number ({error})") from None
         timing = Timing(kind, ranks, nodes, size * size_unit, time * time_unit)
         timing.check()
         implied = timing.bytes / timing.time_us / 1e3

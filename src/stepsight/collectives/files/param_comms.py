@@ -46,10 +46,10 @@ def read_param_comms(path: Path, ranks: int | None = None, nodes: int | None = N
         elif len(numbers) < COLUMNS:
             skipped.append(f"line {number} is cut short")
         else:
-            timing = Timing(kind, ranks, nodes or 1, float(numbers[0]), float(numbers[2]))
             try:
+                timing = Timing(kind, ranks, nodes or 1, float(numbers[0]), float(numbers[2]))
                 timing.check()
-            except StepsightError as error:
+            except (StepsightError, ValueError) as error:
                 skipped.append(f"line {number}: {error}")
             else:
                 timings.append(timing)

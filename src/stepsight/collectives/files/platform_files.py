@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.files.timings import Timing
 from stepsight.collectives.measured import MeasuredSystem
@@ -20,6 +18,7 @@ from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.collectives.topology import GroupShape
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
+from stepsight.inputs import csv_records, read_json, read_text
 from stepsight.program.job import COLLECTIVE_KINDS
 
 FOLDER = "collectives"
@@ -58,14 +57,9 @@ def measured_platform(timings: Iterable[Timing], spec: PlatformSpec, provenance:
 
 def read_timings_csv(path: Path) -> list[Timing]:
     """Measured times from a CSV with the columns above (nodes may be missing)."""
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in COLUMNS if name not in (reader.fieldnames or ()) and name != "nodes"]
-        if missing:
-            raise InputError(
-                str(path), f"no column {', '.join(missing)}", f"the columns are {', '.join(COLUMNS)}"
-            )
-        return [_timing(row, f"{path}, line {line}") for line, row in enumerate(reader, start=2)]
+    required = [name for name in COLUMNS if name != "nodes"]
+    records = csv_records(read_text(path), str(path), required)
+    return [_timing(row, f"{path}, line {line}") for line, row in records]
 
 
 def write_timings_csv(path: Path, timings: Sequence[Timing]) -> None:
@@ -79,16 +73,13 @@ def write_timings_csv(path: Path, timings: Sequence[Timing]) -> None:
 
 def _read_json(path: Path) -> list[Timing]:
     """A list of {kind, ranks, nodes?, bytes: […], time_us: […]}."""
-    try:
-        records = msgspec.json.decode(path.read_bytes())
-    except msgspec.DecodeError as error:
-        raise InputError(str(path), f"not JSON ({error})", "correct or remove the file") from None
+    records = read_json(path, "correct or remove the file")
     timings: list[Timing] = []
     for i, record in enumerate(records if isinstance(records, list) else [records]):
         where = f"{path}, curve {i}"
         if not isinstance(record, dict) or not isinstance(record.get("bytes"), list):
             raise InputError(where, "not a curve", "give kind, ranks, bytes: […] and time_us: […]")
-        if len(record["bytes"]) != len(record.get("time_us", ())):
+        if not isinstance(record.get("time_us"), list) or len(record["bytes"]) != len(record["time_us"]):
             raise InputError(where, "bytes and time_us differ in length", "give one time per size")
         pairs = zip(record["bytes"], record["time_us"], strict=True)
         timings += [_timing({**record, "bytes": b, "time_us": t}, where) for b, t in pairs]
@@ -96,14 +87,14 @@ def _read_json(path: Path) -> list[Timing]:
 
 
 def _timing(row: Mapping[str, Any], where: str) -> Timing:
-    kind = str(row["kind"]).strip()
+    kind = str(row.get("kind", "")).strip()
     if kind not in COLLECTIVE_KINDS:
         raise InputError(where, f"unknown collective {kind!r}", f"one of {', '.join(COLLECTIVE_KINDS)}")
     try:
         timing = Timing(
             kind, int(row["ranks"]), int(row.get("nodes") or 1), float(row["bytes"]), float(row["time_us"])
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, KeyError) as error:
         raise InputError(where, f"not a number ({error})", "correct the row") from None
     try:
         timing.check()

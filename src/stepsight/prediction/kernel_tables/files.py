@@ -11,6 +11,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.gpus import load_gpu
+from stepsight.inputs import csv_rows, read_text
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.rows import Rows, Table, rows_of
 
@@ -29,16 +30,20 @@ def read_table(path: Path) -> Table:
             raise InputError(
                 str(path), "reading parquet needs pyarrow", "pip install 'stepsight[fit]', or give a CSV"
             ) from None
-        table = parquet.read_table(path)
+        try:
+            table = parquet.read_table(path)
+        except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
+            raise InputError(str(path), f"is not readable as parquet ({error})", "write it again") from None
         return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    rows = csv_rows(read_text(path), str(path))
     if len(rows) < 2:
         raise InputError(str(path), "has no rows", "the first line names the columns")
     header, body = rows[0], rows[1:]
     short = next((i for i, row in enumerate(body) if len(row) != len(header)), None)
     if short is not None:
-        raise InputError(f"{path}, line {short + 2}", f"{len(body[short])} fields, not {len(header)}")
+        raise InputError(
+            f"{path}, line {short + 2}", f"{len(body[short])} fields, not {len(header)}", "correct the row"
+        )
     return dict(zip(header, map(list, zip(*body, strict=True)), strict=True))
 
 

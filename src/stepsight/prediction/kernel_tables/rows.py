@@ -18,6 +18,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.columns import Batch, complete
 from stepsight.kernels.families import FAMILIES
+from stepsight.limits import limit
 
 Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
 
@@ -100,8 +101,17 @@ def _numbers(table: Table, key: str, at: IntArray, where: str) -> FloatArray:
     try:
         values = [float(column[i]) for i in at]
     except (TypeError, ValueError):
-        raise InputError(f"{where}, column {key}", "holds something that is not a number") from None
-    return np.array(values, dtype=np.float64)
+        raise InputError(
+            f"{where}, column {key}", "holds something that is not a number", "correct or remove the row"
+        ) from None
+    numbers = np.array(values, dtype=np.float64)
+    wrong = ~(np.isfinite(numbers) & (np.abs(numbers) <= limit("SIZE")))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"{where}, row {int(at[first]) + 1}, column {key}", f"is {numbers[first]:g}", "give a real size"
+        )
+    return numbers
 
 
 def _words(table: Table, key: str, at: IntArray) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from stepsight.errors import InputError
+from stepsight.inputs import finite, whole
+from stepsight.limits import limit
 from stepsight.prediction.traced import whatif
 from stepsight.prediction.traced.predict import TracedStep
 from stepsight.records import nearest
@@ -15,10 +17,11 @@ Answer = Callable[[TracedStep, str], TracedStep]
 
 
 def _number(text: str, question: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--what-if {question}={text}", "needs a number", QUESTIONS[question][0]) from None
+    return finite(text, f"--what-if {question}={text}", QUESTIONS[question][0])
+
+
+def _count(text: str, question: str) -> int:
+    return whole(text, f"--what-if {question}={text}", most=limit("RANKS"))
 
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
@@ -32,7 +35,7 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
     ),
     "ranks": (
         "ranks=N: so many data-parallel ranks, each with the batch it has",
-        lambda s, v: replace(s, job=whatif.with_ranks(s.job, int(_number(v, "ranks")))),
+        lambda s, v: replace(s, job=whatif.with_ranks(s.job, _count(v, "ranks"))),
     ),
     "no-host": (
         "no-host: no host overhead, as with CUDA graphs",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stepsight.errors import StepsightError
+from stepsight.patterns import compiled
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram, Wait, world
 
@@ -82,7 +83,12 @@ def without_ops(job: Job, pattern: str) -> Job:
             return op
         return replace(op, kernels=(), collective=None, waits=(), blocks_host=False, overhead_us=_NO_HOST)
 
-    return _each_op(job, emptied)
+    left = _each_op(job, emptied)
+    if not any(
+        op.kernels or op.collective or op.overhead_us != _NO_HOST for p in left.programs for op in p.ops
+    ):
+        raise StepsightError(f"drop={pattern} leaves nothing of the step; name fewer operators")
+    return left
 
 
 def fused(job: Job, pattern: str) -> Job:
@@ -205,7 +211,4 @@ def _each_op(job: Job, change: Callable[[Op], Op]) -> Job:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise StepsightError(f"{pattern!r} is not a regular expression: {error}") from None
+    return compiled(pattern, "the pattern of a what-if")

@@ -9,20 +9,21 @@ from __future__ import annotations
 import gzip
 import io
 import pickle
-import shutil
 import struct
 import tempfile
 import zipfile
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.errors import InputError
+from stepsight.inputs import copy_expanded
 
 AnyArray = npt.NDArray[Any]
 
@@ -52,20 +53,34 @@ def arrays_in(path: str | Path) -> dict[str, AnyArray]:
                     for info in archive.infolist()
                 }
         if path.suffix == ".gz":
-            with gzip.open(path, "rb") as packed, _unpacked(packed) as plain:
+            with gzip.open(path, "rb") as packed, _unpacked(packed, path, path.stat().st_size) as plain:
                 return _torch_arrays(plain, path)
         with path.open("rb") as file:
             return _torch_arrays(file, path)
-    except (zipfile.BadZipFile, pickle.UnpicklingError, ValueError, KeyError, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        pickle.UnpicklingError,
+        EOFError,
+        struct.error,
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        OverflowError,
+        NotImplementedError,
+        OSError,
+    ) as error:
         raise InputError(
             str(path), f"not readable as {path.suffix} ({error})", "save it again with numpy or torch.save"
         ) from None
 
 
-def _unpacked(stream: IO[bytes] | gzip.GzipFile) -> IO[bytes]:
+def _unpacked(stream: IO[bytes] | gzip.GzipFile, where: object, packed_bytes: int) -> IO[bytes]:
     """The whole stream in a temporary file without a name."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the memory maps keep it alive
-    shutil.copyfileobj(stream, file, 1 << 22)
+    copy_expanded(cast("IO[bytes]", stream), file, str(where), packed_bytes)
     file.seek(0)
     return file
 
@@ -74,7 +89,7 @@ def _mapped_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipI
     """A file and the offset in it at which the member's plain bytes begin."""
     if info.compress_type != zipfile.ZIP_STORED:
         with archive.open(info) as stream:
-            return _unpacked(stream), 0
+            return _unpacked(stream, info.filename, info.compress_size), 0
     file.seek(info.header_offset)
     name_length, extra_length = struct.unpack("<26xHH", file.read(_LOCAL_HEADER))
     return file, info.header_offset + _LOCAL_HEADER + name_length + extra_length

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -124,17 +125,27 @@ def _tables(path: str, arrays: dict[str, AnyArray]) -> tuple[TableStream, ...]:
     indices = arrays["indices"]
     if not np.issubdtype(indices.dtype, np.integer):
         raise InputError(path, f"'indices' is {indices.dtype}, not an integer array", "save row numbers")
+    if indices.ndim not in (1, 2) or 0 in indices.shape:
+        raise InputError(
+            path, f"'indices' has the shape {indices.shape}", "save one list, or samples × tables, not empty"
+        )
     if indices.ndim == 2:
         return tuple(TableStream(indices[:, i]) for i in range(indices.shape[1]))
     lengths = arrays.get("lengths")
     if lengths is None and "offsets" in arrays:
-        offsets = np.asarray(arrays["offsets"], dtype=np.int64)
+        offsets = np.asarray(arrays["offsets"], dtype=np.int64).reshape(-1)
         if len(offsets) and offsets[-1] != len(indices):
             offsets = np.append(offsets, len(indices))
         lengths = np.diff(offsets)[None, :]
     if lengths is None:
         return (TableStream(indices.reshape(-1)),)
     sizes = np.atleast_2d(np.asarray(lengths, dtype=np.int64))
+    if sizes.ndim != 2 or sizes.size == 0:
+        raise InputError(path, f"'lengths' has the shape {sizes.shape}", "save tables × batch")
+    if int(sizes.min()) < 0:
+        raise InputError(
+            path, f"a bag of {int(sizes.min())} lookups", "'lengths' and steps of 'offsets' are 0 or more"
+        )
     ends = np.cumsum(sizes.sum(axis=1))
     if int(ends[-1]) != len(indices):
         raise InputError(
@@ -155,6 +166,13 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _text_tables(path: Path) -> tuple[TableStream, ...]:
+    try:
+        return _read_text_tables(path)
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(str(path), f"cannot be read ({error})", "give plain or gzipped UTF-8 text") from None
+
+
+def _read_text_tables(path: Path) -> tuple[TableStream, ...]:
     with _open_text(path) as file:
         first = file.readline()
         delimiter = "\t" if "\t" in first else ","
@@ -189,7 +207,7 @@ def _labels(column: tuple[str, ...], where: str) -> IntArray:
     """Row labels of a text column; an empty cell is a label of its own."""
     try:
         return np.array([int(cell, 16) if cell else -1 for cell in column], dtype=np.int64)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(
             where, f"not a row number ({error})", "give decimal or hexadecimal integers"
         ) from None

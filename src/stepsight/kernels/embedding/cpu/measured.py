@@ -121,13 +121,15 @@ class MeasuredLookups:
         path = folder / FILES[operator]
         try:
             content = json.loads(path.read_text())
+            if not isinstance(content, dict):
+                raise ValueError("not an object")
             if content.get("format") != FORMAT:
                 raise InputError(str(path), "was fitted by another version of stepsight", _REFIT[operator])
             phases = {phase: PhaseModel.from_record(r) for phase, r in content["phases"].items()}
             return cls(tuple(content["caches"]), phases, content["in_step"], operator)
         except FileNotFoundError:
             raise InputError(str(path), "is missing", "calibrate the platform again") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(str(path), f"is damaged ({error})", "calibrate the platform again") from None
 
 

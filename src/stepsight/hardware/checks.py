@@ -1,0 +1,60 @@
+"""What no hardware has: figures that would make a prediction meaningless are refused, all at once."""
+
+from __future__ import annotations
+
+from stepsight.errors import InputError
+from stepsight.hardware.spec import ContentionSpec, GpuSpec, HostSpec, LinkSpec, PlatformSpec
+from stepsight.limits import check
+
+POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps",
+            "shared_kb_per_sm", "sector_bytes")  # fmt: skip
+NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
+
+
+def check_platform(spec: PlatformSpec, where: str) -> PlatformSpec:
+    """The platform itself, or an error that names every figure that cannot be."""
+    check(spec.ranks, "RANKS", where, "its number of GPUs")
+    wrong = [f"gpu.{problem}" for problem in gpu_problems(spec.gpu)]
+    wrong += _link_problems("link", spec.link, needed=spec.gpus_per_node > 1)
+    if spec.nic is not None:
+        wrong += _link_problems("nic", spec.nic, needed=spec.nodes > 1)
+    elif spec.nodes > 1:
+        wrong.append("nic: is missing, and there are several nodes")
+    wrong += _host_problems(spec.host) + _contention_problems(spec.contention)
+    if wrong:
+        raise InputError(where, "; ".join(wrong), "take the figures from the data sheets")
+    return spec
+
+
+def gpu_problems(gpu: GpuSpec) -> list[str]:
+    """Every figure of a GPU that must be above zero and is not."""
+    wrong = [f"{name} is {getattr(gpu, name):g}, must be above zero" for name in POSITIVE
+             if not getattr(gpu, name) > 0]  # fmt: skip
+    wrong += [f"{name} is {getattr(gpu, name):g}, must not be negative" for name in NOT_NEGATIVE
+              if not getattr(gpu, name) >= 0]  # fmt: skip
+    if "fp32" not in gpu.peak_tflops:
+        wrong.append("peak_tflops.fp32 is missing")
+    wrong += [f"peak_tflops.{dtype} is {tflops:g}, must be above zero" for dtype, tflops in
+              gpu.peak_tflops.items() if not tflops > 0]  # fmt: skip
+    return wrong
+
+
+def _link_problems(name: str, link: LinkSpec, *, needed: bool) -> list[str]:
+    wrong = []
+    if link.gbps < 0 or (needed and link.gbps == 0):
+        wrong.append(f"{name}.gbps is {link.gbps:g} GB/s, must be above zero")
+    if link.latency_us < 0:
+        wrong.append(f"{name}.latency_us is {link.latency_us:g}, must not be negative")
+    return wrong
+
+
+def _host_problems(host: HostSpec) -> list[str]:
+    wrong = [] if host.speed > 0 else [f"host.speed is {host.speed:g}, must be above zero"]
+    return wrong if host.cores >= 0 else [*wrong, f"host.cores is {host.cores}, must not be negative"]
+
+
+def _contention_problems(contention: ContentionSpec) -> list[str]:
+    names = ("compute_under_comm", "comm_under_compute", "lookups_forward", "lookups_backward",
+             "compute_beside_compute")  # fmt: skip
+    return [f"contention.{name} is {getattr(contention, name):g}, must be above zero" for name in names
+            if not getattr(contention, name) > 0]  # fmt: skip

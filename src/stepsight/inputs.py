@@ -1,0 +1,107 @@
+"""Reading files that others wrote: bounded in size and depth, and every failure an error with a fix."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+from stepsight.errors import InputError
+from stepsight.limits import check, limit
+
+_CHUNK = 1 << 22
+
+
+def read_text(path: str | Path, fix: str = "check the path") -> str:
+    """A text file in UTF-8, whole."""
+    path = Path(path)
+    try:
+        check(path.stat().st_size, "TEXT_BYTES", str(path), "its size in bytes")
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), f"is not UTF-8 text ({error.reason})", "save it as UTF-8") from None
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", fix) from None
+
+
+def read_json(path: str | Path, fix: str) -> Any:
+    """The value of a JSON file."""
+    return json_of(read_text(path, fix), str(path), fix)
+
+
+def json_of(text: str | bytes, where: str, fix: str) -> Any:
+    """The value of a JSON text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(where, f"is not JSON: {error}", fix) from None
+    except RecursionError:
+        raise InputError(where, "is nested too deeply to be real", fix) from None
+
+
+def csv_rows(text: str, where: str, delimiter: str = ",") -> list[list[str]]:
+    """The rows of a CSV text."""
+    try:
+        return list(csv.reader(io.StringIO(text), delimiter=delimiter))
+    except csv.Error as error:
+        raise InputError(where, f"is not CSV ({error})", "check its quotes and line ends") from None
+
+
+def csv_records(text: str, where: str, required: Iterable[str]) -> list[tuple[int, Mapping[str, str]]]:
+    """Line number and fields by column name; every row has the header's columns."""
+    rows = csv_rows(text, where)
+    header = [name.strip() for name in rows[0]] if rows else []
+    missing = [name for name in required if name not in header]
+    if missing:
+        raise InputError(
+            where, f"has no column {', '.join(missing)}", f"the columns are {', '.join(required)}"
+        )
+    found: list[tuple[int, Mapping[str, str]]] = []
+    for line, row in enumerate(rows[1:], start=2):
+        if not any(cell.strip() for cell in row):
+            continue
+        if len(row) != len(header):
+            raise InputError(
+                f"{where}, line {line}", f"has {len(row)} fields, not {len(header)}", "correct the row"
+            )
+        found.append((line, {name: cell.strip() for name, cell in zip(header, row, strict=True)}))
+    return found
+
+
+def finite(value: object, where: str, fix: str = "give a number") -> float:
+    """A finite number from text or a number."""
+    try:
+        number = float(str(value).replace("_", ""))
+    except ValueError:
+        raise InputError(where, f"is {value!r}, not a number", fix) from None
+    if not math.isfinite(number):
+        raise InputError(where, f"is {value}", fix)
+    return number
+
+
+def whole(value: object, where: str, *, least: int = 1, most: int | None = None) -> int:
+    """A whole number in range from text or a number."""
+    number = finite(value, where, "give a whole number")
+    top = limit("SIZE") if most is None else most
+    if number != int(number) or not least <= number <= top:
+        raise InputError(where, f"is {value}", f"give a whole number from {least:,} to {top:,}")
+    return int(number)
+
+
+def copy_expanded(packed: IO[bytes], out: IO[bytes], where: str, packed_bytes: int) -> None:
+    """Unpack a compressed stream, no further than its limits."""
+    most = min(limit("EXPANDED_BYTES"), max(limit("EXPANSION") * packed_bytes, 1 << 26))
+    written = 0
+    while chunk := packed.read(_CHUNK):
+        written += len(chunk)
+        if written > most:
+            raise InputError(
+                where, f"unpacks to more than {most:,} bytes from {packed_bytes:,}",
+                "check the file, or set STEPSIGHT_LIMIT_EXPANDED_BYTES and STEPSIGHT_LIMIT_EXPANSION higher",
+            )  # fmt: skip
+        out.write(chunk)
