@@ -1,4 +1,4 @@
-"""How large an input may be: far above real workloads, traces and tables, far below what a broken file asks."""
+"""How large an input may be: far above real workloads, traces and tables, far below what a broken file asks.
 
 Each limit can be raised for one command by an environment variable: ``STEPSIGHT_LIMIT_<NAME>=value``.
 """
