@@ -6,6 +6,7 @@ import copy
 import dataclasses
 import difflib
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,6 +26,18 @@ Record = TypeVar("Record")
 Table = dict[str, Any]
 Assignments = Mapping[str, str] | Iterable[str]
 """``key.path=value`` texts, or key paths with the text of their value."""
+
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?)\s*([a-z]*)")
+_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(text: str, where: str) -> float:
+    """``500ms``, ``5s``, ``2m``, ``1h``; a bare number is seconds, in every command."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    if not match or match[2] not in _SECONDS:
+        raise InputError(where, f"{text!r} is not a length of time", "write 500ms, 5s, 2m or 1h")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def read_toml(path: str | Path) -> Table:

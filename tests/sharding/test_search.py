@@ -122,3 +122,18 @@ def test_a_usual_plan_that_does_not_fit_is_not_taken(on_paper, some_tables):
     found = search_careful(pricer, Rules(room), margin=0.9, budget_s=0.2, also=[one_sided])
     assert found.fits
     assert found.plan != one_sided
+
+
+def test_a_plan_that_nearly_fits_never_wins_over_one_that_does(on_paper):
+    """Two busy tables: apart they are faster, but one byte of room is missing there."""
+    tables = [Table("a", 100_000, 64, 80.0), Table("b", 100_000, 64, 80.0), Table("c", 300_000, 64, 1.0)]
+    room = tables[0].weight_bytes + tables[2].weight_bytes - 1.0
+    found = search(on_paper(tables, 2), Rules(room, (TABLE_WISE,)), plans=300)
+    assert found.fits
+    assert found.plan.memory_bytes(tables).max() <= room
+
+
+def test_the_budget_counts_plans_not_seconds(on_paper, some_tables):
+    first, second = (search(on_paper(some_tables, 3), plans=200, seed=1) for _ in range(2))
+    assert (first.plan, first.priced, first.step_us) == (second.plan, second.priced, second.step_us)
+    assert not first.timed_out

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stepsight.commands.shard import command, margin, seconds
+from stepsight.commands.shard import command, margin
 from stepsight.errors import InputError
 from stepsight.tables.plan import Plan
 
@@ -39,7 +39,7 @@ def workload(tmp_path: Path) -> str:
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(command, [*arguments, "--budget", "200ms"])
+    return CliRunner().invoke(command, [*arguments, "--plans", "200"])
 
 
 def test_the_winner_and_the_runners_up_are_shown(workload):
@@ -73,17 +73,6 @@ def test_tables_from_a_file_replace_the_workloads(workload, tmp_path):
 def test_drawn_tables(workload):
     data = json.loads(run(workload, "--platform", "4xA100-SXM4-80G", "--tables", "mixed:1", "--json").stdout)
     assert 36 <= data["tables"] <= 66
-
-
-@pytest.mark.parametrize(("text", "expected"), [("5s", 5), ("500ms", 0.5), ("2m", 120), ("1.5", 1.5)])
-def test_budgets(text, expected):
-    assert seconds(text) == expected
-
-
-@pytest.mark.parametrize("text", ["soon", "5h", "-1s"])
-def test_a_budget_that_is_no_time(text):
-    with pytest.raises(InputError, match="--budget"):
-        seconds(text)
 
 
 def test_a_platform_that_is_too_small(workload):
@@ -125,3 +114,19 @@ def test_tables_stay_whole_unless_cutting_them_pays(workload):
 
     assert set(kinds()) != {"table_wise"}
     assert set(kinds("--margin", "90%")) == {"table_wise"}
+
+
+def test_a_plan_given_beside_is_checked_like_any_other(workload, tmp_path):
+    plan = tmp_path / "mine.json"
+    plan.write_text('{"ranks": 4, "shards": []}')
+    result = run(workload, "--platform", "4xV100-SXM2", "--also", str(plan))
+    assert isinstance(result.exception, InputError)
+    assert "mine" in str(result.exception) and "lives nowhere" in str(result.exception)
+    plan.write_text('{"ranks": 2, "shards": []}')
+    assert "is for 2 ranks" in str(run(workload, "--platform", "4xV100-SXM2", "--also", str(plan)).exception)
+
+
+def test_the_same_command_finds_the_same_plan(workload):
+    found = [json.loads(run(workload, "--platform", "4xV100-SXM2", "--json").stdout) for _ in range(2)]
+    assert found[0]["plan"] == found[1]["plan"]
+    assert found[0]["plans_priced"] == found[1]["plans_priced"]

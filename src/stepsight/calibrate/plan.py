@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from stepsight.errors import InputError
+from stepsight.records import seconds
 
 KERNELS, LOOKUPS, HOST, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
     "kernels", "lookups", "host", "collectives", "contention", "rehearsal", "noise",
@@ -16,8 +16,6 @@ COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", 
 COLLECTIVE_BYTES = tuple(4 * 2**e for e in (4, 6, 8, 10, *range(11, 24)))
 """64 bytes to 32 MiB, densest where gradient buckets and pooled embeddings lie."""
 SHORTEST_S = 20.0
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 60.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +48,8 @@ class Amounts:
 
 
 def budget_seconds(text: str) -> float:
-    """``5m``, ``90s``, ``1h``; a bare number is minutes."""
-    match = _BUDGET.fullmatch(text.strip())
-    if not match:
-        raise InputError(f"--budget {text}", "not a length of time", "write 5m, 90s or 1h")
-    seconds = float(match[1]) * _SECONDS[match[2]]
-    if seconds < SHORTEST_S:
+    """``5m``, ``90s``, ``1h``; a bare number is seconds."""
+    found = seconds(text, "--budget")
+    if found < SHORTEST_S:
         raise InputError(f"--budget {text}", "too short to measure anything", f"at least {SHORTEST_S:.0f}s")
-    return seconds
+    return found

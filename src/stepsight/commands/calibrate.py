@@ -18,7 +18,12 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--device", default="cpu", show_default=True, help="cpu (gloo) or cuda (nccl).")
 @click.option("--ranks", default=2, show_default=True, help="Processes that measure at the same time.")
 @click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="The platform folder.")
-@click.option("--budget", default="5m", show_default=True, help="How long to measure: 90s, 5m, 1h.")
+@click.option(
+    "--budget",
+    default="5m",
+    show_default=True,
+    help="How long to measure: 90s, 5m, 1h.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of that folder.")
 @click.option(
     "--kernels-from",

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from stepsight.sharding.search.walk import Progress
     from stepsight.workload.dlrm.build import DlrmWorkload
 
-_SECONDS = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0}
 TABLES_HELP = (
     "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list, or draw them: "
     "heavy:SEED or mixed:SEED."
@@ -34,7 +33,15 @@ MEASURE_HELP = (
     "plans are then priced by what the tables take here and now."
 )
 
-MARGIN_HELP = "Leave usual sharders' plans, then whole tables, only for a gain of this much, such as 8%."
+PLANS_HELP = "End the search after pricing so many plans [default: 1500 and 10 a table]."
+BUDGET_HELP = (
+    "End the search after so long instead: 500ms, 5s, 2m (a bare number is seconds). What is found then "
+    "depends on the machine's speed."
+)
+MARGIN_HELP = (
+    "Keep a standard sharder's plan, or else one of whole tables, unless another is at least this much "
+    "faster, such as 8%."
+)
 
 
 @click.command("shard")
@@ -48,9 +55,8 @@ MARGIN_HELP = "Leave usual sharders' plans, then whole tables, only for a gain o
 @click.option("--objective", type=click.Choice(["mean", "worst"]), default="mean", help="Over the days.")
 @click.option("--kind", "kinds", multiple=True, help=KINDS_HELP)
 @click.option("--also", multiple=True, type=click.Path(path_type=Path), help="A plan file to compare with.")
-@click.option(
-    "--budget", default="", metavar="TIME", help="Time for the search, such as 5s (default: by size)."
-)
+@click.option("--plans", type=click.IntRange(min=1), help=PLANS_HELP)
+@click.option("--budget", default="", metavar="TIME", help=BUDGET_HELP)
 @click.option("--seed", default=0, help="The same seed gives the same search.")
 @click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
 @click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
@@ -60,8 +66,8 @@ MARGIN_HELP = "Leave usual sharders' plans, then whole tables, only for a gain o
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with the choice here.")
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
-    objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], budget: str, seed: int,
-    measure_tables: bool, margin_text: str, as_json: bool, out: Path | None, torchrec: Path | None,
+    objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
+    seed: int, measure_tables: bool, margin_text: str, as_json: bool, out: Path | None, torchrec: Path | None,
     html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
@@ -69,6 +75,7 @@ def command(
         if output and not output.absolute().parent.is_dir():
             raise InputError(str(output), "its folder does not exist", "make the folder first")
     from stepsight.platform.load import load_platform
+    from stepsight.records import seconds
     from stepsight.sharding.choice import choose, days_of
     from stepsight.sharding.search.rules import USUAL_KINDS
     from stepsight.tables.plan import Plan
@@ -76,8 +83,9 @@ def command(
     dlrm = _workload(workload, assignments, tables)
     here = load_platform(platform)
     choice = choose(
-        dlrm, here, objective=objective, budget_s=seconds(budget) if budget else None, seed=seed,
-        kinds=kinds or USUAL_KINDS, days=days_of(dlrm.tables, days), also=[Plan.read(path) for path in also],
+        dlrm, here, objective=objective, plans=plans, seed=seed,
+        budget_s=seconds(budget, "--budget") if budget else None, kinds=kinds or USUAL_KINDS,
+        days=days_of(dlrm.tables, days), also=[Plan.read(path).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
         measure=_measured_here(seed) if measure_tables else None, margin=margin(margin_text),
     )  # fmt: skip
@@ -105,14 +113,6 @@ def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
             return measure_tables(group, pricer, seed)
 
     return measure
-
-
-def seconds(text: str) -> float:
-    """``5s``, ``500ms``, ``2m`` or ``5`` as seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*([a-z]*)", text.strip().lower())
-    if not match or match[2] not in _SECONDS:
-        raise InputError("--budget", f"is {text!r}", "write a time such as 5s, 500ms or 2m")
-    return float(match[1]) * _SECONDS[match[2]]
 
 
 def _workload(path: Path, assignments: tuple[str, ...], tables: str | None) -> DlrmWorkload:

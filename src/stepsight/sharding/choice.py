@@ -26,6 +26,11 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 SEARCHED = "search"
 LEVEL = 0.005
 """Plans within half a percent of each other are called level."""
+TIE = 1e-3
+"""Plans within a thousandth of the fastest are equal: the most even and least full of them wins."""
+SIMULATED = 0.02
+"""Plans within this share of the fastest are simulated in full; of others the quick price is shown,
+which differs from that by 0.2 % at most (docs/sharding.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,38 +87,54 @@ class Choice:
 
 
 def choose(
-    workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", budget_s: float | None = None,
-    seed: int = 0, kinds: Sequence[str] = USUAL_KINDS, days: Sequence[Sequence[Table]] = (),
-    also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+    workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", plans: int | None = None,
+    budget_s: float | None = None, seed: int = 0, kinds: Sequence[str] = USUAL_KINDS,
+    days: Sequence[Sequence[Table]] = (), also: Sequence[Plan] = (),
+    progress: Callable[[Progress], None] | None = None,
     measure: Callable[[PlanPricer], MeasuredTables] | None = None, margin: float = 0.0,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and set it beside the sharders' (and ``also``) plans.
 
-    ``measure`` looks the workload's tables up before any plan is priced. Of all plans within a share of
-    ``margin`` of the best the simplest wins.
+    The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
+    answer; or after ``budget_s`` seconds. ``measure`` looks the workload's tables up before any plan is
+    priced. Of all plans within a share of ``margin`` of the best the simplest wins.
     """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
     platform = platform.with_ranks(workload.ranks)
+    for plan in also:
+        _check_given(plan, workload)
     pricer = PlanPricer(workload, platform, days)
     rules = Rules(table_room(workload, platform), tuple(kinds))
     check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB")
     if measure:
         pricer = PlanPricer(workload, platform, days, measure(pricer))
-    plans = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
+    usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
     how = partial(search_careful, margin=margin) if margin else search
     found = how(
-        pricer, rules, budget_s=budget_s, seed=seed, objective=objective, also=plans, progress=progress
-    )
+        pricer, rules, plans=plans, budget_s=budget_s, seed=seed, objective=objective, also=usual,
+        progress=progress,
+    )  # fmt: skip
     if not found.fits:
         raise InputError("tables", *_nowhere(pricer, rules, found.plan))
-    ranked = _ranked([found.plan, *plans], pricer, rules, objective)
+    ranked = _ranked([found.plan, *usual], pricer, rules, objective, careful=margin > 0)
+    bound_us = min(found.bound_us, *(c.step_us for c in ranked if c.fits))
     return Choice(
-        workload.name, platform.name, tuple(ranked), found, objective, len(pricer.costs.days),
+        workload.name, platform.name, tuple(ranked), replace(found, bound_us=bound_us), objective,
+        len(pricer.costs.days),
         rules.memory_bytes, workload.ranks, len(workload.tables), pricer.costs.measured,
     )  # fmt: skip
+
+
+def _check_given(plan: Plan, workload: DlrmWorkload) -> None:
+    where = f"plan {plan.sharder or 'given'}"
+    if plan.ranks != workload.ranks:
+        raise InputError(
+            where, f"is for {plan.ranks} ranks, the workload has {workload.ranks}", "make them agree"
+        )
+    plan.check(workload.tables, where)
 
 
 def table_room(workload: DlrmWorkload, platform: Platform) -> float:
@@ -138,17 +159,23 @@ def days_of(tables: Sequence[Table], files: Sequence[str | Path]) -> tuple[tuple
     )
 
 
-def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str) -> list[PlanCandidate]:
+def _ranked(
+    plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: str, *, careful: bool
+) -> list[PlanCandidate]:
+    """The winner first, then the others by their step; those that do not fit last.
+
+    ``careful``: the first plan was chosen with a margin and stays the winner.
+    """
     loads = pricer.costs.loads(plans)
-    day_us = pricer.times(loads)
+    day_us = _simulated(plans, pricer, pricer.times(loads), objective)
     step_us = OBJECTIVES[objective](day_us)
     fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
-    # The searched plan stands first among equals.
     order = sorted(range(len(plans)), key=lambda i: (not fits[i], step_us[i], i))
-    best = order[0]
+    best = 0 if careful else _most_even(order, step_us, loads, fits)
+    order.remove(best)
     exchange = pricer.exchange_us(loads)
     candidates = []
-    for i in order:
+    for i in (best, *order):
         why = "" if i == best else _why(pricer, rules, loads, step_us, best, i, objective, fits[i])
         candidates.append(
             PlanCandidate(
@@ -159,6 +186,34 @@ def _ranked(plans: Sequence[Plan], pricer: PlanPricer, rules: Rules, objective: 
             )
         )  # fmt: skip
     return candidates
+
+
+def _simulated(plans: Sequence[Plan], pricer: PlanPricer, quick_us: FloatArray, objective: str) -> FloatArray:
+    """Step times as ``predict`` prints them, of the plans that could win; (plans, days).
+
+    Tables that were measured here are known to the quick price alone, which then stays.
+    """
+    if pricer.costs.measured is not None:
+        return quick_us
+    times = quick_us.copy()
+    quick = OBJECTIVES[objective](quick_us)
+    for i in np.flatnonzero(quick <= quick.min() * (1 + SIMULATED)):
+        times[i] = pricer.simulated_days_us(plans[i])
+    return times
+
+
+def _most_even(order: Sequence[int], step_us: FloatArray, loads: Loads, fits: Sequence[bool]) -> int:
+    """Of the plans that fit and are as fast as the fastest: even lookups first, then the least full rank."""
+    first = order[0]
+    level = [i for i in order if fits[i] == fits[first] and step_us[i] <= step_us[first] * (1 + TIE)]
+    lookup = (loads.forward_us + loads.backward_us).mean(axis=1)
+
+    def unevenness(i: int) -> tuple[float, float]:
+        mean = float(lookup[i].mean())
+        over = float(lookup[i].max()) / mean - 1 if mean > 0 else 0.0
+        return round(over, 3), float(loads.memory_bytes[i].max())
+
+    return min(level, key=lambda i: (*unevenness(i), i))
 
 
 def _why(

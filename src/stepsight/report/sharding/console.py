@@ -46,6 +46,8 @@ def _headline(choice: Choice) -> Text:
     gap = winner.step_us / found.bound_us - 1
     text.append(f"\n           {share(gap)} above the lower bound of {time(found.bound_us)}; ")
     text.append(f"{found.priced:,} plans priced in {found.seconds:.1f} s")
+    if found.timed_out:
+        text.append(" (ended by --budget: another run may find another plan)")
     if choice.measured:
         forward, backward = np.exp(choice.measured.log_ratio[:, 0].mean(axis=0))
         text.append(f"\n           tables measured here: lookups ×{forward:.2f}, updates ×{backward:.2f} ")

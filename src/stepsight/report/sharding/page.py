@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from stepsight.report.sharding.console import LEVEL_NOTE
 from stepsight.report.units import share, size, time
 from stepsight.sharding.choice import Choice, PlanCandidate
-from stepsight.tables.plan import plan_summary
+from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, TABLE_WISE, Plan, Shard, plan_summary
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1c1c1c; }
@@ -44,6 +45,9 @@ def page(choice: Choice) -> str:
 <table><tr><th class="n">rank</th><th class="n">parts</th><th class="n">lookup</th>
 <th class="n">all_to_all</th><th class="n">memory</th><th></th></tr>
 {"".join(_rank(winner, rank) for rank in range(choice.ranks))}</table>
+<h2>Which table lives where</h2>
+<table><tr><th>table</th><th>how</th><th>where</th></tr>
+{"".join(_placement(name, shards) for name, shards in _by_table(winner.plan).items())}</table>
 </body></html>
 """
 
@@ -54,6 +58,28 @@ def _candidate(c: PlanCandidate, winner: PlanCandidate) -> str:
     figures = "".join(f'<td class="n">{cell}</td>' for cell in cells)
     row = "" if c.fits else ' class="no"'
     return f"<tr{row}><td>{escape(c.name)}</td>{figures}<td>{escape(c.why)}</td></tr>\n"
+
+
+def _by_table(plan: Plan) -> dict[str, list[Shard]]:
+    found: dict[str, list[Shard]] = {}
+    for shard in plan.shards:
+        found.setdefault(shard.table, []).append(shard)
+    return found
+
+
+def _placement(name: str, shards: Sequence[Shard]) -> str:
+    """A table whole on its rank, by columns or by rows on several, or on all of them."""
+    kind = shards[0].kind
+    if kind == TABLE_WISE:
+        where = f"rank {shards[0].rank}"
+    elif kind == DATA_PARALLEL:
+        where = "every rank"
+    elif kind == COLUMN_WISE:
+        where = ", ".join(f"rank {s.rank}: columns {s.columns[0]}–{s.columns[1] - 1}" for s in shards)
+    else:
+        ranks = sorted(s.rank for s in shards)
+        where = f"ranks {ranks[0]}–{ranks[-1]}, {max(s.height for s in shards):,} rows each at most"
+    return f"<tr><td>{escape(name)}</td><td>{kind.replace('_', '-')}</td><td>{where}</td></tr>\n"
 
 
 def _rank(c: PlanCandidate, rank: int) -> str:

@@ -1,15 +1,16 @@
 """The cost of a plan is the whole simulated step.
 
-A DLRM's program is built and priced once. A plan changes only a few of its launches: the
-copies of the indices, the lookups, and the exchanges of pooled embeddings and gradients.
-Those are filled in for thousands of plans at once, and one walk prices them all: overlap
-with the dense part, stragglers and exposed communication included.
+A DLRM's program is built and priced once (`stepsight.simulate.template`). A plan changes only a few
+of its launches: the copies of the indices, the lookups, and the exchanges of pooled embeddings and
+gradients. Those are filled in for thousands of plans at once, and one walk prices them all: overlap
+with the dense part, stragglers and exposed communication included. A search ranks plans by that; what
+it reports of them is `simulated_us`, each plan's own program in full, as ``predict`` prints it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,53 +19,26 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
-from stepsight.sharding.pricing.condense import condense
 from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
 from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.stragglers import straggling_us
-from stepsight.simulate.engine import Priced
-from stepsight.simulate.lowering import Meeting
-from stepsight.simulate.price import PricedJob, PricedLane, price
 from stepsight.simulate.shared_memory import side_by_side
-from stepsight.simulate.timeline import run, simulate, step_times
+from stepsight.simulate.template import END, REDUCE, Slot, StepTemplate
+from stepsight.simulate.timeline import simulate
 from stepsight.tables.plan import COLUMN_WISE, Plan, Shard
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload, build
 from stepsight.workload.dlrm.embeddings import INDEX_BYTES, PlanOps, rank_lookup
 
-BATCHED_CELLS = 4_000_000
-"""Launches × configurations × ranks walked at once at most: keeps the walk inside the caches."""
+COPY_INDICES, COPY_OFFSETS, FORWARD, JOIN, BACKWARD, EXCHANGE, EXCHANGE_BACK = (
+    "copy_indices", "copy_offsets", "forward", "join", "backward", "exchange", "exchange_back",
+)  # fmt: skip
+"""The slots of a DLRM's step that a plan fills."""
 CUT_WIDTH, MOST_CUT = 8, 8
 """Tables of at least twice this width are cut, so many at most, to see what putting them together costs."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """A condensed lane and where in it the launches of the plan's ops stand."""
-
-    priced: PricedLane
-    copies: tuple[int, int] | None
-    forward: int
-    join: int | None
-    backward: int | None
-    exchange: int | None
-    exchange_back: int | None
-    reduce: int | None
-    update: int
-    base_us: FloatArray
-    slowed_us: FloatArray
-
-    def slowed(self, launch: int, times: FloatArray) -> FloatArray:
-        """A launch's times slowed by what ran beside it in the template.
-
-        At most by as many µs (the overlap is that of the dense part, not longer for a longer
-        launch), and at most by the same ratio (a shorter one overlaps less).
-        """
-        base, extra = self.base_us[launch], self.slowed_us[launch]
-        return np.asarray(times + np.minimum(extra, times * (extra / base if base > 0 else 0.0)))
 
 
 class PlanPricer:
@@ -85,11 +59,7 @@ class PlanPricer:
         self.device = "cpu" if platform.spec.host.synchronous else "cuda"
         template = workload.with_plan(SHARDERS["size_lookup_greedy"](config.tables, config.ranks))
         job, ops = build(template.config, self.device)
-        priced = price(job, platform)
-        self._job = job
-        self._lanes = [self._lane(lane, priced, ops, times) for lane, times in self._settled(priced)]
-        self._priced = PricedJob(job, tuple(lane.priced for lane in self._lanes), {})
-        self._launches = sum(lane.priced.lane.tape.launches for lane in self._lanes)
+        self._job, self._step = job, StepTemplate(job, platform, _slots(ops))
         self._copy = _Curve(platform, "copy_h2d", ("bytes",), "int64")
         self._concat = _Curve(platform, "concat", ("read_bytes", "write_bytes"), "fp32")
         costs = partial(
@@ -118,7 +88,7 @@ class PlanPricer:
         """Step times of loads, (plans, days)."""
         plans, days, ranks = loads.columns.shape
         flat = _reshaped(loads, (plans * days, ranks))
-        most = max(1, BATCHED_CELLS // (self._launches * ranks))
+        most = self._step.batch
         pieces = [self._walk(_rows(flat, slice(at, at + most))) for at in range(0, plans * days, most)]
         return np.concatenate(pieces).reshape(plans, days)
 
@@ -150,48 +120,13 @@ class PlanPricer:
 
     def simulated_us(self, plan: Plan) -> float:
         """The step time as ``predict`` would print it: the plan's own program, simulated in full."""
-        job = self.workload.with_plan(plan).job(self.device)
-        return simulate(job, self.platform).step_us
+        return float(self.simulated_days_us(plan)[0])
 
-    def _settled(self, priced: PricedJob) -> list[tuple[PricedLane, Priced]]:
-        """Lanes with the times they have while computing and communicating slow each other."""
-        return list(zip(priced.lanes, run(priced, self.platform).stretched, strict=True))
-
-    def _lane(self, lane: PricedLane, priced: PricedJob, ops: PlanOps, times: Priced) -> _Lane:
-        tape = lane.lane.tape
-
-        def launches(op: int | None) -> list[int]:
-            return [] if op is None else np.flatnonzero(tape.launch_op == op).tolist()
-
-        copies = [*launches(ops.copy_indices), *launches(ops.copy_offsets)]
-        forward, backward = launches(ops.lookup_forward), launches(ops.lookup_backward)
-        exchange, exchange_back = launches(ops.alltoall_forward), launches(ops.alltoall_backward)
-        reduces = [i.launch for i in tape.instructions if isinstance(i, Meeting) and i.kind == "all_reduce"]
-        last = int(tape.launches - 1)
-        varying = {*copies, *forward, *backward, *exchange, *exchange_back, last}
-        spec = self.platform.spec
-        # No rank is special: what overlaps in the template overlaps alike on all of them.
-        alike = Priced(times.host_us, times.device_us.mean(axis=-1, keepdims=True))
-        short = condense(
-            lane.lane, alike, varying, synchronous=spec.host.synchronous, gap_us=spec.gpu.kernel_gap_us
-        )
-        new = short.launch_of
-
-        def only(found: list[int]) -> int | None:
-            return new[found[-1]] if found else None
-
-        return _Lane(
-            replace(lane, lane=short.lane, times=short.times),
-            (new[copies[0]], new[copies[1]]) if len(copies) == 2 else None,
-            new[forward[0]],
-            new[forward[1]] if len(forward) > 1 else None,
-            only(backward),
-            only(exchange),
-            only(exchange_back),
-            only(reduces),
-            new[last],
-            *_slowing(lane.times.device_us, times.device_us, new),
-        )
+    def simulated_days_us(self, plan: Plan) -> FloatArray:
+        """The same with the index streams of every day."""
+        config = self.workload.with_plan(plan).config
+        days = [DlrmWorkload(replace(config, tables=tables)) for tables in self.costs.days]
+        return np.array([simulate(day.job(self.device), self.platform).step_us for day in days])
 
     def _lookup_model(self, template: DlrmWorkload, ops: PlanOps) -> LookupModel:
         config = template.config
@@ -219,34 +154,23 @@ class PlanPricer:
         reduce_us = update_us = np.zeros(count)
         if loads.gradient_bytes.any():
             reduce_us, update_us = self._exchange.replicated(loads.gradient_bytes[:, 0])
-        filled = []
-        for lane in self._lanes:
-            ranks = lane.priced.lane.ranks
-            base = lane.priced.times.device_us
-            device = np.repeat(np.broadcast_to(base, (len(base), 1, len(ranks))), count, axis=1)
-            if lane.copies:
-                device[lane.copies[0]] = self._copy.time_us(INDEX_BYTES * loads.lookups[:, ranks])
-                device[lane.copies[1]] = self._copy.time_us(INDEX_BYTES * loads.bags[:, ranks])
-            device[lane.forward] = lane.slowed(lane.forward, forward[:, ranks])
-            if lane.join is not None:
-                device[lane.join] = self._concat.time_us(POOLED_BYTES * self.batch * loads.columns[:, ranks])
-            for launch, times in (
-                (lane.backward, backward),
-                (lane.exchange, exchange),
-                (lane.exchange_back, exchange_back),
-            ):
-                if launch is not None:
-                    device[launch] = lane.slowed(launch, times[:, ranks])
-            if lane.reduce is not None:
-                device[lane.reduce] += reduce_us[:, None]
-            device[lane.update] += update_us[:, None]
-            filled.append(Priced(lane.priced.times.host_us, device))
+        times = {
+            COPY_INDICES: self._copy.time_us(INDEX_BYTES * loads.lookups),
+            COPY_OFFSETS: self._copy.time_us(INDEX_BYTES * loads.bags),
+            FORWARD: forward,
+            BACKWARD: backward,
+            EXCHANGE: exchange,
+            EXCHANGE_BACK: exchange_back,
+        }
+        if self._step.has(JOIN):
+            times[JOIN] = self._concat.time_us(POOLED_BYTES * self.batch * loads.columns)
+        step = self._step.step_us(times, {REDUCE: reduce_us, END: update_us})
         cuts = loads.cuts.sum(axis=-1)
         first, each = self._joining_us
         joining = np.where(cuts > 0, first + each * cuts, 0.0)
         # From the exchange of gradients to the next one of pooled rows ranks do not meet.
         straggling = straggling_us(forward + backward, self._jitter)
-        return step_times(self._priced, self.platform, filled) + joining + straggling
+        return step + joining + straggling
 
     def _joining(self, template: DlrmWorkload) -> tuple[float, float]:
         """What the step takes longer once tables are cut, and for each part: their columns must be
@@ -263,15 +187,17 @@ class PlanPricer:
         return max(points[0][1] - each * points[0][0], 0.0), each
 
 
-def _slowing(
-    base: FloatArray, slowed: FloatArray, launch_of: dict[int, int]
-) -> tuple[FloatArray, FloatArray]:
-    """Mean times of the kept launches alone, and how much longer they took beside others."""
-    alone, longer = np.zeros(len(launch_of)), np.zeros(len(launch_of))
-    for old, new in launch_of.items():
-        alone[new] = base[old].mean()
-        longer[new] = max(0.0, slowed[old].mean() - alone[new])
-    return alone, longer
+def _slots(ops: PlanOps) -> dict[str, Slot]:
+    """The launches of a DLRM's step that follow the plan."""
+    return {
+        COPY_INDICES: Slot(ops.copy_indices),
+        COPY_OFFSETS: Slot(ops.copy_offsets),
+        FORWARD: Slot(ops.lookup_forward, 0),
+        JOIN: Slot(ops.lookup_forward, 1),
+        BACKWARD: Slot(ops.lookup_backward),
+        EXCHANGE: Slot(ops.alltoall_forward),
+        EXCHANGE_BACK: Slot(ops.alltoall_backward),
+    }
 
 
 def _halved(plan: Plan, tables: set[str]) -> Plan:

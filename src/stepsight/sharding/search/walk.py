@@ -2,8 +2,10 @@
 
 Greedy starts first, then the best of thousands of small changes at a time (moves, swaps,
 column splits, spreading a table over ranks), each priced by the whole step. Where nothing
-small helps any more, the plan is shaken and the search goes on. It can be stopped at any
-time, is the same for the same seed, and says how far it is from the least possible step.
+small helps any more, the plan is shaken and the search goes on. Its budget is counted in plans
+priced, so the same seed gives the same plan on any machine; a limit in seconds can be set besides.
+It says how far it is from the least possible step. Memory is a hard limit: a plan that does not
+fit never wins over one that does, and where no start fits the tables are packed first.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.draft import Draft, Move
 from stepsight.sharding.search.neighbours import changes, shaken, spreads
+from stepsight.sharding.search.packing import packed
 from stepsight.sharding.search.rules import Rules, Spread
 from stepsight.sharding.search.starts import starts, table_weights
 from stepsight.tables.plan import TABLE_WISE, Plan
@@ -44,9 +47,13 @@ SHAKES = 40
 """Shakes without a better plan after which a search ends before its budget."""
 
 
-def usual_budget_s(tables: int, ranks: int) -> float:
-    """Seconds after which more search seldom buys much (docs/sharding.md)."""
-    return 0.1 + 0.004 * tables + 0.01 * ranks
+OVERFULL = 1e12
+"""Score of a plan that does not fit, in µs: above that of any plan that does."""
+
+
+def usual_plans(tables: int) -> int:
+    """Plans priced after which more search seldom buys much (docs/sharding.md, "Planning time")."""
+    return 1500 + 10 * tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +68,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best plan of a search: its step time, the lower bound, and what the search took."""
+    """The best plan of a search: its step time, the lower bound, and what the search took.
+
+    ``timed_out``: a limit in seconds ended it, so that another run may find another plan.
+    """
 
     plan: Plan
     step_us: float
@@ -69,6 +79,7 @@ class Found:
     priced: int
     seconds: float
     fits: bool
+    timed_out: bool = False
 
     @property
     def gap(self) -> float:
@@ -77,36 +88,40 @@ class Found:
 
 
 def search(
-    pricer: PlanPricer, rules: Rules | None = None, *, budget_s: float | None = None, seed: int = 0,
-    objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+    pricer: PlanPricer, rules: Rules | None = None, *, plans: int | None = None,
+    budget_s: float | None = None, seed: int = 0, objective: str = "mean", also: Sequence[Plan] = (),
+    progress: Callable[[Progress], None] | None = None,
 ) -> Found:  # fmt: skip
-    """The best plan found within ``budget_s`` seconds, or earlier where shaking no longer helps.
+    """The best plan found, ended by ``plans`` priced, or earlier where shaking no longer helps.
 
-    ``also`` are plans to start from besides the greedy ones.
+    ``budget_s`` ends it after so many seconds instead (or, with ``plans``, besides). ``also`` are
+    plans to start from besides the greedy ones.
     """
-    return _Search(pricer, rules or Rules(), budget_s, seed, objective, progress).run(also)
+    return _Search(pricer, rules or Rules(), plans, budget_s, seed, objective, progress).run(also)
 
 
 def search_careful(
-    pricer: PlanPricer, rules: Rules, *, margin: float, budget_s: float | None = None, seed: int = 0,
-    objective: str = "mean", also: Sequence[Plan] = (), progress: Callable[[Progress], None] | None = None,
+    pricer: PlanPricer, rules: Rules, *, margin: float, plans: int | None = None,
+    budget_s: float | None = None, seed: int = 0, objective: str = "mean", also: Sequence[Plan] = (),
+    progress: Callable[[Progress], None] | None = None,
 ) -> Found:  # fmt: skip
     """The simplest plan that no other is faster than by a share of ``margin``.
 
     One of ``also`` before one that nobody uses, whole tables before cut ones: gains smaller than what
     predictions are off against each other may not be there, and a search finds those first.
     """
-    if budget_s is None:
-        budget_s = usual_budget_s(len(pricer.costs.tables), pricer.costs.ranks)
 
     def best(kinds: Sequence[str]) -> Found:
         return search(
-            pricer, replace(rules, kinds=tuple(kinds)), budget_s=budget_s / 2, seed=seed, objective=objective,
-            also=also, progress=progress,
+            pricer, replace(rules, kinds=tuple(kinds)), plans=plans, seed=seed, objective=objective,
+            budget_s=None if budget_s is None else budget_s / 2, also=also, progress=progress,
         )  # fmt: skip
 
     whole, cut = best([TABLE_WISE]), best(rules.kinds)
-    found = replace(cut, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds)
+    found = replace(
+        cut, priced=whole.priced + cut.priced, seconds=whole.seconds + cut.seconds,
+        timed_out=whole.timed_out or cut.timed_out,
+    )  # fmt: skip
     limit_us, usual_us = cut.step_us / (1 - margin), np.inf
     if also:
         loads = pricer.costs.loads(also)
@@ -123,16 +138,15 @@ def search_careful(
 
 class _Search:
     def __init__(
-        self, pricer: PlanPricer, rules: Rules, budget_s: float | None, seed: int, objective: str,
-        progress: Callable[[Progress], None] | None,
+        self, pricer: PlanPricer, rules: Rules, plans: int | None, budget_s: float | None, seed: int,
+        objective: str, progress: Callable[[Progress], None] | None,
     ) -> None:  # fmt: skip
         self.pricer, self.rules, self.costs = pricer, rules, pricer.costs
         self.reduce, self.progress = OBJECTIVES[objective], progress
         self.rng = np.random.default_rng(seed)
         self.began, self.priced = time.perf_counter(), 0
-        self.budget_s = (
-            usual_budget_s(len(self.costs.tables), self.costs.ranks) if budget_s is None else budget_s
-        )
+        self.budget_s, self.timed_out = budget_s, False
+        self.plans = usual_plans(len(self.costs.tables)) if plans is None and budget_s is None else plans
         self.exchange_us = self._exchange_us_per_column()
         self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules)))[0])
         self.best: Draft | None = None
@@ -149,13 +163,21 @@ class _Search:
             better = self._keep(*self._descend(other, float(self._score(other.loads())[0])))
             idle = 0 if better else idle + 1
         best = self._best()
-        fits = bool((best.loads().memory_bytes <= self.rules.memory_bytes).all())
-        return Found(best.plan("search"), self.best_us, self.bound_us, self.priced, self._seconds(), fits)
+        return Found(
+            best.plan("search"), self.best_us, self.bound_us, self.priced, self._seconds(), self._fits(best),
+            self.timed_out,
+        )  # fmt: skip
+
+    def _fits(self, draft: Draft) -> bool:
+        return bool((draft.loads().memory_bytes <= self.rules.memory_bytes).all())
 
     def _starts(self, also: Sequence[Plan]) -> list[tuple[Draft, float]]:
-        """The most promising greedy drafts, best first."""
+        """The most promising greedy drafts, best first; a packing by size where none of them fits."""
         weights = table_weights(self.costs, self.exchange_us)
         drafts = [*starts(self.costs, self.rules, weights), *(Draft.of(self.costs, plan) for plan in also)]
+        if not any(self._fits(draft) for draft in drafts):
+            packing = packed(self.costs, self.rules)
+            drafts += [packing] if packing else []
         scores = self._score(self.costs.times(np.stack([draft.sums for draft in drafts])))
         order = np.argsort(scores, kind="stable")
         self._keep(drafts[order[0]], float(scores[order[0]]))
@@ -197,12 +219,18 @@ class _Search:
         return True
 
     def _score(self, loads: Loads) -> FloatArray:
-        """Step time, a little evenness, and a high price on memory that is not there."""
+        """Step time and a little evenness; of a plan that does not fit, how far it is from fitting."""
         self.priced += len(loads)
         step = self.reduce(self.pricer.times(loads))
-        over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
-        share = over / self.rules.memory_bytes if np.isfinite(self.rules.memory_bytes) else 0.0
-        return np.asarray((step + EVENNESS * self._evenness(loads)) * (1 + 100 * share))
+        score = np.asarray(step + EVENNESS * self._evenness(loads))
+        over = self._overflow(loads)
+        return np.where(over > 0, OVERFULL * (1 + over), score)
+
+    def _overflow(self, loads: Loads) -> FloatArray:
+        """Bytes that are not there, on the worst day, as a share of a rank's room."""
+        room = self.rules.memory_bytes
+        over = np.maximum(loads.memory_bytes - room, 0.0).sum(axis=-1).max(axis=-1)
+        return np.asarray(over / room if np.isfinite(room) else over)
 
     def _exposed(self, draft: Draft) -> tuple[float, ...]:
         """How much of one more µs of each of the three loads shows in this draft's step."""
@@ -218,8 +246,8 @@ class _Search:
 
     def _roughly(self, loads: Loads, exposed: tuple[float, ...]) -> FloatArray:
         """An order of merit without a walk: the busiest ranks' loads, and memory that is not there."""
-        over = np.maximum(loads.memory_bytes - self.rules.memory_bytes, 0.0).sum(axis=-1).max(axis=-1)
-        return np.asarray(self._evenness(loads, exposed) * (1 + over))
+        over = self._overflow(loads)
+        return np.where(over > 0, OVERFULL * (1 + over), self._evenness(loads, exposed))
 
     def _evenness(self, loads: Loads, exposed: tuple[float, ...] = (1.0, 1.0, 1.0)) -> FloatArray:
         """What the step waits for: the busiest rank of each of the three loads, the next ones too."""
@@ -242,9 +270,12 @@ class _Search:
         return self.best
 
     def _over(self, idle: int) -> bool:
-        if self._seconds() >= self.budget_s:
+        if self.budget_s is not None and self._seconds() >= self.budget_s:
+            self.timed_out = True
             return True
-        if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH):
+        if self.plans is not None and self.priced >= self.plans:
+            return True
+        if self.best_us <= self.bound_us * (1 + CLOSE_ENOUGH) and self.best_score < OVERFULL:
             return True
         return self.costs.ranks == 1 or idle >= SHAKES
 

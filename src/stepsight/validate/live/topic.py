@@ -41,7 +41,7 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder that keeps the rows; goes on where it ended."
 )
-@click.option("--budget", default="", help="Stop measuring after so long (3m); run again to go on.")
+@click.option("--budget", default="", help="Stop measuring after so long: 90s, 3m, 1h; run again to go on.")
 @click.option(
     "--beside", type=click.Path(path_type=Path), help="The --out of another platform: what the link changes."
 )
