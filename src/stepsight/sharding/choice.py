@@ -195,9 +195,9 @@ def _simulated(plans: Sequence[Plan], pricer: PlanPricer, quick_us: FloatArray, 
     """
     if pricer.costs.measured is not None:
         return quick_us
-    times = quick_us.copy()
+    times = np.array(quick_us)
     quick = OBJECTIVES[objective](quick_us)
-    for i in np.flatnonzero(quick <= quick.min() * (1 + SIMULATED)):
+    for i in np.flatnonzero(quick <= quick.min() * (1 + SIMULATED)).tolist():
         times[i] = pricer.simulated_days_us(plans[i])
     return times
 
