@@ -91,13 +91,24 @@ def predict_job(
 ) -> Prediction:  # fmt: skip
     """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off."""
     platform = platform.with_ranks(job.ranks)
-    priced = price(job, platform, replay)
-    timeline = run(priced, platform, steps=steps)
+    timeline = run(price(job, platform, replay), platform, steps=steps)
+    return explain(
+        timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,
+        notes=notes, host_spread=host_spread,
+    )  # fmt: skip
+
+
+def explain(
+    timeline: Timeline, platform: Platform, *, workload: str = "", steps: int = STEADY_STEPS,
+    memory: MemoryLine | None = None, measured_us: float | None = None, notes: Iterable[str] = (),
+    host_spread: float = HOST_SPREAD,
+) -> Prediction:  # fmt: skip
+    """The answer that a timeline holds: its figures, what they rest on and how far to trust them."""
     ranks, breakdown = summarise(timeline)
     sensitive = sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
     sigma = np.sqrt(METHOD_SPREAD**2 + sum(s.step_spread**2 for s in sensitive))
     factor = float(np.exp(INTERVAL_SIGMAS * sigma))
-    said = [f"{name}: {note}" for name, note in priced.notes.items()]
+    said = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
     return Prediction(
         workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
         ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,

@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import fields
 
 from stepsight.platform.load import Platform
-from stepsight.prediction.answer import MemoryLine, Prediction, predict_job
+from stepsight.prediction.answer import MemoryLine, Prediction, explain
 from stepsight.prediction.llm.predict import predict_language
-from stepsight.simulate.timeline import STEADY_STEPS
+from stepsight.simulate.price import price
+from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.workload import LanguageWorkload
+
+FEWEST_BLOCKS = 4
+"""Micro batches of a pipeline's steady part that are walked at first; twice as many each time that their
+clocks do not yet advance evenly."""
 
 
 def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
@@ -23,7 +28,14 @@ def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS
     if isinstance(workload, LanguageWorkload):
         return predict_language(workload.config, platform, memory)
     device = "cpu" if platform.spec.host.synchronous else "cuda"
-    return predict_job(workload.job(device), platform, workload=workload.name, steps=steps, memory=memory)
+    blocks = FEWEST_BLOCKS
+    while True:
+        job = workload.job(device, blocks)
+        priced = price(job, platform)
+        timeline = run(priced, platform, steps=steps)
+        if timeline.even or job.whole:
+            return explain(timeline, platform, workload=workload.name, steps=steps, memory=memory)
+        blocks *= 2
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:

@@ -68,7 +68,7 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], hos
     """The lane's times with one configuration a question."""
     priced, stretched = timeline.priced.lanes[lane], timeline.stretched[lane]
     names = np.array(priced.category)
-    slow = np.exp(priced.spread.mean(axis=1))
+    slow = np.exp(np.average(priced.spread, axis=1, weights=priced.weight))
     device: FloatArray = np.repeat(stretched.device_us, len(questions), axis=1)
     host: FloatArray = np.repeat(stretched.host_us, len(questions), axis=1)
     late = None if stretched.late_us is None else np.repeat(stretched.late_us, len(questions), axis=1)

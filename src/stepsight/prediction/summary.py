@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepsight.estimate import FloatArray, Source
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import launches_of
-from stepsight.simulate.price import COMMUNICATION
+from stepsight.simulate.price import COMMUNICATION, PricedLane
 from stepsight.simulate.timeline import RankTimes, Timeline
 
 EXPOSED = "exposed_communication"
 WAITING = "waiting_for_ranks"
 IDLE = "host_bound_idle"
+ROUNDING_US = 1e-6
+"""Below this a part is the rounding residue of sums, treated as zero."""
+FIGURES = (
+    "gpu_active_us", "compute_us", "communication_us", "exposed_communication_us", "rank_wait_us", "idle_us",
+)  # fmt: skip
+"""Of a rank's summary, what adds up over the parts of a step."""
 MOST_UNMODELLED = 20
 """How many operators without a model are listed by name; the rest is in the shares."""
 
@@ -83,19 +89,35 @@ def _values(summary: RankSummary) -> tuple[float, ...]:
 def _alike(timeline: Timeline) -> list[list[int]]:
     """Ranks that did exactly the same at the same time, so that one speaks for all."""
     found = []
+    fold = timeline.priced.fold
     for lane, times in zip(timeline.priced.lanes, timeline.times, strict=True):
-        same_window = (
-            np.ptp(timeline.begin_us[lane.lane.ranks]) == 0 == np.ptp(timeline.end_us[lane.lane.ranks])
-        )
+        members = [fold.members(chosen) for chosen in lane.lane.ranks.tolist()]
+        first = [ranks[0] for ranks in members]
+        same_window = np.ptp(timeline.begin_us[first]) == 0 == np.ptp(timeline.end_us[first])
         if same_window and (times.end_us == times.end_us[..., :1]).all():
-            found.append(lane.lane.ranks.tolist())
+            found.append([rank for ranks in members for rank in ranks])
         else:
-            found.extend([rank] for rank in lane.lane.ranks.tolist())
+            found.extend(members)
     return found
 
 
 def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
-    lo, hi = times.window_us
+    """What lies in the rank's window, and once more for every repetition of the stretch that repeats."""
+    summary, parts = _within(times, *times.window_us)
+    op_us = times.op_end_us - times.op_start_us
+    summary = replace(summary, host_us=float((op_us * times.lane.lane.tape.op_times).sum()))
+    if (once := times.repeated) is not None:
+        again, more = _within(times, once.begin_us, once.end_us)
+        added = {name: getattr(summary, name) + once.times * getattr(again, name) for name in FIGURES}
+        left_out_us = once.times * again.step_us
+        added["idle_us"] -= left_out_us
+        summary = replace(summary, **added)
+        parts = {name: parts.get(name, 0.0) + once.times * more.get(name, 0.0) for name in parts | more}
+        parts[IDLE] -= left_out_us
+    return summary, {name: us for name, us in parts.items() if us > ROUNDING_US}
+
+
+def _within(times: RankTimes, lo: float, hi: float) -> tuple[RankSummary, dict[str, float]]:
     start, begin, end = (np.clip(a, lo, hi) for a in (times.start_us, times.begin_us, times.end_us))
     names = np.array(times.lane.category)
     comm = names == COMMUNICATION
@@ -108,12 +130,11 @@ def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
     parts = _by_category(names[~comm], (end - start)[~comm], compute_us)
     waiting = min(waiting, exposed)
     parts[EXPOSED], parts[WAITING], parts[IDLE] = exposed - waiting, waiting, hi - lo - active_us
-    host_us = float((times.op_end_us - times.op_start_us).sum())
     summary = RankSummary(
-        times.rank, hi - lo, host_us, active_us, compute_us, _length(comm_busy), exposed, waiting,
+        times.rank, hi - lo, 0.0, active_us, compute_us, _length(comm_busy), exposed, waiting,
         hi - lo - active_us,
     )  # fmt: skip
-    return summary, {name: us for name, us in parts.items() if us > 0}
+    return summary, parts
 
 
 def _length(intervals: tuple[FloatArray, FloatArray]) -> float:
@@ -137,7 +158,7 @@ def naive_us(timeline: Timeline) -> float:
     """The baseline without any of this: the busiest stream's sum of kernels."""
     busiest = 0.0
     for lane in timeline.priced.lanes:
-        device = lane.times.device_us[:, 0, :]
+        device = lane.times.device_us[:, 0, :] * lane.lane.tape.launch_times[:, None]
         for stream in range(len(lane.lane.tape.streams)):
             on_stream = device[lane.lane.tape.launch_stream == stream].sum(axis=0)
             busiest = max(busiest, float(on_stream.max(initial=0.0)))
@@ -150,12 +171,12 @@ def coverage(timeline: Timeline) -> Coverage:
     unmodelled: dict[tuple[str, str, str], float] = {}
     guessed = 0.0
     for lane in timeline.priced.lanes:
-        time = np.broadcast_to(lane.times.device_us[:, 0, :], lane.source.shape)
+        time = lane.times.device_us[:, 0, :] * lane.lane.tape.launch_times[:, None] * lane.weight
         for source in Source:
             us = float(time[lane.source == source].sum())
             if us:
                 by_source[source.label] = by_source.get(source.label, 0.0) + us
-        _collect(timeline, lane.lane.program_of_rank[0], lane.source, time, unmodelled)
+        _collect(timeline, lane, time, unmodelled)
         guessed += _guessed_us(timeline, lane.lane.program_of_rank[0], lane.source, time)
     total = sum(by_source.values()) or 1.0
     listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
@@ -174,9 +195,9 @@ def _guessed_us(timeline: Timeline, program: int, source: np.ndarray, time: Floa
 
 
 def _collect(
-    timeline: Timeline, program: int, source: np.ndarray, time: FloatArray,
-    unmodelled: dict[tuple[str, str, str], float],
-) -> None:  # fmt: skip
+    timeline: Timeline, lane: PricedLane, time: FloatArray, unmodelled: dict[tuple[str, str, str], float]
+) -> None:
+    program, source, weight = lane.lane.program_of_rank[0], lane.source, lane.weight
     weak = (source == Source.ROOFLINE) | (source == Source.DEFAULT)
     if not weak.any():
         return
@@ -186,4 +207,5 @@ def _collect(
         label = Source(int(source[k].max())).label
         name = item.name or getattr(item, "family", "") or getattr(item, "kind", "")
         key = (op.name, name, label)
-        unmodelled[key] = unmodelled.get(key, 0.0) + float(time[k][weak[k]].mean())
+        mean_us = time[k][weak[k]].sum() / weight[weak[k]].sum()
+        unmodelled[key] = unmodelled.get(key, 0.0) + float(mean_us)

@@ -166,11 +166,29 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
+class Period:
+    """Blocks of operators that repeat (the micro batches in the steady part of a step).
+
+    ``starts`` are the operators at which the listed blocks begin, and last where they end. ``skipped`` more
+    blocks like them follow there in the real step; the simulation continues by the period.
+    All programs of a job list as many blocks and skip as many, and peers meet in blocks of the same number.
+    """
+
+    starts: tuple[int, ...]
+    skipped: int
+
+    def __post_init__(self) -> None:
+        if len(self.starts) < 4 or self.skipped < 0:
+            raise StepsightError("a period lists at least three blocks and skips none or more")
+
+
+@dataclass(frozen=True, slots=True)
 class RankProgram:
     """The ordered host operators of one rank (or of many ranks that do the same)."""
 
     ops: tuple[Op, ...]
     name: str = ""
+    period: Period | None = None
 
     def __len__(self) -> int:
         return len(self.ops)
@@ -219,6 +237,11 @@ class Job:
     @property
     def ranks(self) -> int:
         return len(self.program_of_rank)
+
+    @property
+    def whole(self) -> bool:
+        """Every operator of the step is listed."""
+        return not any(p.period and p.period.skipped for p in self.programs)
 
     @classmethod
     def replicated(cls, program: RankProgram, ranks: int) -> Job:

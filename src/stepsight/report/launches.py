@@ -26,7 +26,7 @@ class Launches:
 def launches(timeline: Timeline, times: RankTimes) -> Launches:
     """Everything a report says about a rank's launches, but for their start and end."""
     lane = times.lane.lane
-    column = int((lane.ranks == times.rank).argmax())
+    column = int((lane.ranks == timeline.priced.fold.of_rank[times.rank]).argmax())
     number = next(i for i, priced in enumerate(timeline.priced.lanes) if priced is times.lane)
     pairs = [(op, item) for op in times.program.ops for item in launches_of(op)]
     return Launches(

@@ -83,6 +83,7 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     for one in drawn:
         events += _names(one)
         events.append(_step(one, clock))
+        events += _left_out(one, clock)
         events += _host(one, clock)
         events += _device(one, clock, flows)
     events += _meetings(drawn, timeline.priced.job.groups, clock, flows)
@@ -139,6 +140,14 @@ def _meta(kind: str, pid: int, tid: int, args: Event) -> Event:
 
 def _step(one: _Drawn, clock: _Clock) -> Event:
     return clock.slice("step", "step", (one.rank, STEP_TRACK), *one.times.window_us)
+
+
+def _left_out(one: _Drawn, clock: _Clock) -> Iterator[Event]:
+    """Repetitions that the timeline leaves blank."""
+    if (once := one.times.repeated) is not None:
+        name = f"{once.times:,} more like the one before, not drawn"
+        end_us = once.end_us + once.times * (once.end_us - once.begin_us)
+        yield clock.slice(name, "step", (one.rank, STEP_TRACK), once.end_us, end_us)
 
 
 def _host(one: _Drawn, clock: _Clock) -> Iterator[Event]:

@@ -37,14 +37,16 @@ class Alike:
 def alike(timeline: Timeline) -> list[Alike]:
     """All ranks, gathered by what they did, in the order of their first."""
     found: dict[tuple[int, int, bytes], list[int]] = {}
+    fold = timeline.priced.fold
     for number, (lane, times) in enumerate(zip(timeline.priced.lanes, timeline.times, strict=True)):
-        for column, rank in enumerate(lane.lane.ranks.tolist()):
+        for column, chosen in enumerate(lane.lane.ranks.tolist()):
+            rank = fold.first[chosen]
             seen = blake2b(np.array([timeline.begin_us[rank], timeline.end_us[rank]]).tobytes())
             for part in (times.start_us, times.end_us, times.mark_us):
                 seen.update(part[:, 0, column].tobytes())
             key = (number, int(lane.lane.program_of_rank[column]), seen.digest())
-            found.setdefault(key, []).append(rank)
-    return sorted((Alike(tuple(ranks)) for ranks in found.values()), key=lambda a: a.first)
+            found.setdefault(key, []).extend(fold.members(chosen))
+    return sorted((Alike(tuple(sorted(ranks))) for ranks in found.values()), key=lambda a: a.first)
 
 
 def most_telling(sets: Sequence[Alike], ranks: Sequence[RankSummary], most: int) -> list[Alike]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import Join, Lane, LoweredProgram, Meeting, Stretch
@@ -40,8 +41,10 @@ def condense(
             builder.stretch(step)
         elif isinstance(step, Join):
             builder.join(step)
-        else:
+        elif isinstance(step, Meeting):
             builder.meet(step)
+        else:
+            raise StepsightError("a program with a period cannot be condensed")
     tape, priced = builder.tape()
     return Condensed(replace(lane, tape=tape), priced, builder.launch_of)
 
@@ -89,6 +92,7 @@ class _Builder:
             np.array(self.stream_of, dtype=np.int64), np.array(self.mark_of, dtype=np.int64), nothing,
             np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64),
             frozenset(self.launch_of[k] for k in self.old.awaited), len(self.host),
+            nothing + 1, np.zeros(0, dtype=np.int64),
         )  # fmt: skip
         return tape, Priced(_stacked(self.host), _stacked(self.device))
 

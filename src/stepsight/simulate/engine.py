@@ -16,7 +16,8 @@ import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.program.job import Group
-from stepsight.simulate.lowering import HOST_CLOCK, Join, Lane, LoweredProgram, Stretch
+from stepsight.simulate.lowering import HOST_CLOCK, Boundary, Join, Lane, LoweredProgram, Stretch
+from stepsight.simulate.periods import continued
 from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
 
 WIDE = 128
@@ -55,11 +56,13 @@ class LaneTimes:
 @dataclass(frozen=True, slots=True)
 class Walk:
     """When each rank finished, (configurations, ranks); where each lane's clocks stand, from
-    which a next step can start; and where asked, when everything happened."""
+    which a next step can start; where asked, when everything happened; and of lanes with a period the
+    ``states`` at its boundaries (`stepsight.simulate.periods`)."""
 
     finish_us: FloatArray
     clocks: tuple[Clocks, ...]
     lanes: tuple[LaneTimes, ...]
+    states: tuple[tuple[FloatArray, ...], ...] = ()
 
     @property
     def makespan_us(self) -> FloatArray:
@@ -88,16 +91,21 @@ def walk(
     begin = list(start) or [clocks_at(lane, np.zeros(ranks), configurations) for lane in lanes]
     ended = list(begin)
     kept = tuple(_blank(lane.tape, configurations, len(lane.ranks)) for lane in lanes) if keep else ()
+    states: tuple[list[FloatArray], ...] = tuple([] for _ in lanes)
+    rendezvous = Rendezvous(lanes, groups, (configurations, ranks))
+    delays = launch_us, gap_us
+    alone = [rendezvous.alone(lane) for lane in lanes]
     steps = [
-        _steps(lane.tape, times, begin[i], (launch_us, gap_us), synchronous, kept[i] if keep else None)
+        _steps(
+            lane.tape, times, begin[i], delays, synchronous, kept[i] if keep else None, states[i], alone[i]
+        )
         for i, (lane, times) in enumerate(zip(lanes, priced, strict=True))
     ]
     finish = np.zeros((configurations, ranks))
-    rendezvous = Rendezvous(lanes, groups, (configurations, ranks))
     for index, clocks in rendezvous.run(steps):
         ended[index] = clocks
         finish[:, lanes[index].ranks] = np.maximum.reduce([clocks.host_us, *clocks.stream_us])
-    return Walk(finish, tuple(ended), kept)
+    return Walk(finish, tuple(ended), kept, tuple(tuple(seen) for seen in states))
 
 
 def clocks_at(lane: Lane, start_us: FloatArray, configurations: int = 1) -> Clocks:
@@ -114,9 +122,12 @@ def _blank(tape: LoweredProgram, configurations: int, ranks: int) -> LaneTimes:
 
 def _steps(
     tape: LoweredProgram, priced: Priced, start: Clocks, delays_us: tuple[float, float], synchronous: bool,
-    kept: LaneTimes | None,
+    kept: LaneTimes | None, states: list[FloatArray], alone: frozenset[str],
 ) -> Steps:  # fmt: skip
-    """Walk one lane, stopping at each meeting until the other lanes' arrivals are known."""
+    """Walk one lane, stopping at each meeting until the other lanes' arrivals are known.
+
+    In the groups ``alone`` every rank meets only ranks like itself, who arrive when it does.
+    """
     host, clocks = start.host_us, list(start.stream_us)
     ends: dict[int, FloatArray] = {}
     stretch_of = _run_inline if synchronous else _run_async
@@ -129,12 +140,20 @@ def _steps(
                 host = np.maximum(host, other)
             else:
                 clocks[step.waiter] = np.maximum(clocks[step.waiter], other)
+        elif isinstance(step, Boundary):
+            states.append(np.stack([host, *clocks, *(ends[launch] for launch in step.live)]))
+            if step.skipped > 0:
+                state = continued(states, step.skipped)
+                host, clocks = state[0], list(state[1 : 1 + len(clocks)])
+                ends.update(zip(step.live, state[1 + len(clocks) :], strict=True))
         else:
             ready = np.maximum(host + delays_us[0], clocks[step.stream])
             for stream in step.after:
                 ready = np.maximum(ready, clocks[stream])
             late = 0.0 if priced.late_us is None else priced.late_us[step.launch]
-            begin, end = yield Arrival(step, ready + late, priced.device_us[step.launch])
+            begin, end = ready + late, ready + late + priced.device_us[step.launch]
+            if step.group not in alone:
+                begin, end = yield Arrival(step, begin, priced.device_us[step.launch])
             clocks[step.stream] = end
             if step.launch in tape.awaited:
                 ends[step.launch] = end

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import IntArray
-from stepsight.program.job import HOST, Collective, Job, Kernel, Op, RankProgram
+from stepsight.program.job import HOST, Collective, Job, Kernel, Op, Period, RankProgram
 
 HOST_CLOCK = -1
 """Stands for the host where a stream's number is expected."""
@@ -55,10 +55,28 @@ class Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class LoweredProgram:
-    """Instructions, and for every launch its stream, host mark and operator."""
+class Boundary:
+    """Here a block of a period begins, or (``skipped`` ≥ 0) the last one ends and so many more follow.
 
-    instructions: tuple[Stretch | Join | Meeting, ...]
+    ``live`` are the launches before it that something after it waits for.
+    """
+
+    live: tuple[int, ...]
+    skipped: int = -1
+
+
+Instruction = Stretch | Join | Meeting | Boundary
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredProgram:
+    """Instructions, and for every launch its stream, host mark and operator.
+
+    ``launch_times`` and ``op_times`` say for how many of the step's launches and operators each stands:
+    more than one in the last block of a period.
+    """
+
+    instructions: tuple[Instruction, ...]
     streams: tuple[str, ...]
     launch_stream: IntArray
     launch_mark: IntArray
@@ -67,6 +85,8 @@ class LoweredProgram:
     op_end_mark: IntArray
     awaited: frozenset[int]
     marks: int
+    launch_times: IntArray
+    op_times: IntArray
 
     @property
     def launches(self) -> int:
@@ -107,15 +127,19 @@ def _structure(program: RankProgram) -> Any:
         streams = tuple(k.stream for k in op.kernels)
         return streams, op.waits, op.blocks_host, (c.kind, c.group, c.stream, c.after) if c else None
 
-    return tuple(of(op) for op in program.ops)
+    return tuple(of(op) for op in program.ops), program.period
 
 
 def _lower(program: RankProgram, synchronous: bool) -> LoweredProgram:
     carriers = {op.collective.stream for op in program.ops if op.collective}
     lowering = _Lowering(synchronous, carriers)
+    period = program.period
+    skipped = dict.fromkeys(period.starts, -1) | {period.starts[-1]: period.skipped} if period else {}
     for index, op in enumerate(program.ops):
+        if index in skipped:
+            lowering.boundary(skipped[index])
         lowering.add(index, op)
-    return lowering.tape()
+    return lowering.tape(period)
 
 
 class _Lowering:
@@ -123,7 +147,8 @@ class _Lowering:
 
     def __init__(self, synchronous: bool, carriers: set[str]) -> None:
         self.synchronous, self.carriers = synchronous, carriers
-        self.instructions: list[Stretch | Join | Meeting] = []
+        self.instructions: list[Instruction] = []
+        self.boundaries: dict[int, int] = {}
         self.streams: dict[str, int] = {}
         self.launch_stream: list[int] = []
         self.launch_mark: list[int] = []
@@ -153,14 +178,34 @@ class _Lowering:
         if self.marks - self.open_mark >= LONGEST_STRETCH:
             self._close()
 
-    def tape(self) -> LoweredProgram:
+    def boundary(self, skipped: int) -> None:
+        """A block of a period begins, or the last one ends."""
         self._close()
+        self.boundaries[len(self.instructions)] = len(self.launch_stream)
+        self.instructions.append(Boundary((), skipped))
+
+    def tape(self, period: Period | None = None) -> LoweredProgram:
+        self._close()
+        self._find_live()
+        op_times = np.ones(len(self.op_start), dtype=np.int64)
+        if period is not None:
+            op_times[period.starts[-2] : period.starts[-1]] += period.skipped
         return LoweredProgram(
             tuple(self.instructions), tuple(self.streams),
             np.array(self.launch_stream, dtype=np.int64), np.array(self.launch_mark, dtype=np.int64),
             np.array(self.launch_op, dtype=np.int64), np.array(self.op_start, dtype=np.int64),
             np.array(self.op_end, dtype=np.int64), frozenset(self.awaited), self.marks,
+            op_times[np.array(self.launch_op, dtype=np.int64)], op_times,
         )  # fmt: skip
+
+    def _find_live(self) -> None:
+        """Of every boundary, the launches before it that a later join waits for."""
+        for place, launched in self.boundaries.items():
+            here = self.instructions[place]
+            joins = (i.on_launch for i in self.instructions[place:] if isinstance(i, Join))
+            live = tuple(sorted({launch for launch in joins if 0 <= launch < launched}))
+            if isinstance(here, Boundary):
+                self.instructions[place] = Boundary(live, here.skipped)
 
     def _mark(self) -> int:
         self.marks += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
 from stepsight.simulate.condensed import with_condensed
 from stepsight.simulate.engine import Priced
+from stepsight.simulate.fold import Fold, fold, layout, unfolded
 from stepsight.simulate.lowering import Lane, LoweredProgram, lanes, launches_of
 from stepsight.simulate.shared_memory import side_by_side, slowdown_of
 
@@ -30,7 +32,10 @@ REPLAYABLE = ("kernels", "collectives", "host")
 
 @dataclass(frozen=True, slots=True)
 class PricedLane:
-    """A lane with its times: ``device`` estimates are ``(launches, programs of the lane)``."""
+    """A lane with its times: ``device`` estimates are ``(launches, ranks of the lane)``.
+
+    ``weight`` is for how many ranks of the job each of the lane's ranks stands.
+    """
 
     lane: Lane
     programs: IntArray
@@ -38,38 +43,59 @@ class PricedLane:
     source: IntArray
     spread: FloatArray
     category: tuple[str, ...]
+    weight: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class PricedJob:
-    """A job whose every launch has a time, and what must be said about those times."""
+    """A job whose every launch has a time, and what must be said about those times.
+
+    The lanes' ranks are the classes of `Fold`: ranks that are alike are priced and walked once.
+    """
 
     job: Job
     lanes: tuple[PricedLane, ...]
     notes: Mapping[str, str]
+    fold: Fold
 
 
-def price(job: Job, platform: Platform, replay: Iterable[str] = ()) -> PricedJob:
-    """Estimate every kernel, collective and host gap; ``replay`` names what the trace gives."""
-    replayed = frozenset(replay)
-    book = _Book(job, platform, replayed)
+def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_once: bool = True) -> PricedJob:
+    """Estimate every kernel, collective and host gap; ``replay`` names what the trace gives.
+
+    Ranks that are alike are priced once, unless the caller is going to change some of them.
+    """
+    book = _Book(job, platform, frozenset(replay), alike_once)
     synchronous = platform.spec.host.synchronous
-    priced = tuple(book.lane(lane) for lane in lanes(job, synchronous=synchronous))
-    return PricedJob(job, priced, book.notes)
+    priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
+    return PricedJob(job, priced, book.notes, book.fold)
 
 
 class _Book:
     """Looks times up once per distinct kernel, collective and operator."""
 
-    def __init__(self, job: Job, platform: Platform, replayed: frozenset[str]) -> None:
+    def __init__(self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool) -> None:
         self.job, self.platform, self.replayed = job, platform, replayed
         self.notes: dict[str, str] = {}
         self.host_times: dict[tuple[str | int, ...], HostTimes] = {}
         self.collectives: dict[tuple[str, float, tuple[int, ...]], Estimate] = {}
-        kernels = {id(k): k for p in job.programs for op in p.ops for k in op.kernels}
-        self.number = {key: i for i, key in enumerate(kernels)}
-        self.families = [kernel.family for kernel in kernels.values()]
-        self.kernels = self._estimate(list(kernels.values()))
+        # Ranks on one memory slow each other by their own sizes, so each of them is walked.
+        contention = platform.spec.contention
+        apart = not alike_once or max(contention.lookups_forward, contention.lookups_backward) > 1.0
+        self.own: dict[tuple[int, tuple[int, ...]], tuple[FloatArray, Estimate]] = {}
+        per_node = platform.spec.gpus_per_node
+        self.fold = unfolded(job) if apart else fold(job, per_node, lambda c, g: self._by_rank(c, g)[0])
+        self.sets = {name: _Sets(job, name, platform.spec.gpus_per_node) for name in self.fold.job.groups}
+        self.number: dict[int, int] = {}
+        distinct: dict[Any, int] = {}
+        kernels: list[Kernel] = []
+        for kernel in {id(k): k for p in job.programs for op in p.ops for k in op.kernels}.values():
+            key = kernel if kernel.lookup is None else id(kernel)
+            if key not in distinct:
+                distinct[key] = len(kernels)
+                kernels.append(kernel)
+            self.number[id(kernel)] = distinct[key]
+        self.families = [kernel.family for kernel in kernels]
+        self.kernels = self._estimate(kernels)
 
     def lane(self, lane: Lane) -> PricedLane:
         tape = lane.tape
@@ -93,12 +119,13 @@ class _Book:
         for k, p, item in meetings:
             members = np.flatnonzero(column == p)
             time[k, members], source[k, members], spread[k, members] = self._collective(
-                item, lane.ranks[members]
+                item, self.fold.first[lane.ranks[members]]
             )
         times = Priced(
             self._host(lane, programs, column), _squeezed(time)[:, None, :], _late(shape, meetings, column)
         )
-        return PricedLane(lane, programs, times, source, spread, tuple(names))
+        weight = self.fold.count[lane.ranks]
+        return PricedLane(lane, programs, times, source, spread, tuple(names), weight)
 
     def _share_memory(self, time: FloatArray, numbers: IntArray, ranks: IntArray) -> None:
         """Lookups of ranks that share a memory, in place; only where all ranks of the nodes run this lane."""
@@ -132,34 +159,44 @@ class _Book:
             return np.full(len(ranks), item.measured_us), int(Source.TRACE), 0.0
         times = np.zeros(len(ranks))
         worst = Estimate(0.0, Source.TRACE, 0.0)
-        wanted = set(ranks.tolist())
-        for group in self.job.groups.get(item.group, ()):
-            if not wanted.intersection(group.ranks):
-                continue
-            by_rank, estimate = self._set_times(item, group)
-            here = np.isin(ranks, group.ranks)
-            times[here] = [by_rank[group.ranks.index(r)] for r in ranks[here].tolist()]
+        sets = self.sets[item.group]
+        asked = sets.of_rank[ranks] if item.send_bytes is not None else sets.layout[sets.of_rank[ranks]]
+        for number in np.unique(asked[sets.of_rank[ranks] >= 0]).tolist():
+            here = asked == number
+            if item.send_bytes is not None:
+                finish, estimate = self._by_rank(item, sets.groups[number])
+                times[here] = finish[sets.place[ranks[here]]]
+            else:
+                estimate = self._balanced(item, sets, number)
+                times[here] = estimate.time_us * item.count
             worst = max(worst, estimate, key=lambda e: (e.source, e.spread))
             if estimate.note:
                 self.notes.setdefault(item.kind, estimate.note)
         return times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
 
-    def _set_times(self, item: Collective, group: Group) -> tuple[list[float], Estimate]:
-        models = self.platform.collectives
-        if item.send_bytes is not None:
-            finish, estimate = models.estimate_alltoallv(item.send_bytes, group.ranks)
-            return finish.tolist(), estimate
+    def _by_rank(self, item: Collective, group: Group) -> tuple[FloatArray, Estimate]:
+        """When each rank of a set is done, where ranks move bytes of their own."""
+        key = id(item.send_bytes), group.ranks
+        if key not in self.own:
+            sent = item.send_bytes if item.send_bytes is not None else np.zeros((0, 0))
+            self.own[key] = self.platform.collectives.estimate_alltoallv(sent, group.ranks)
+        return self.own[key]
+
+    def _balanced(self, item: Collective, sets: _Sets, way: int) -> Estimate:
+        """Sets that lie on the nodes in the same way take the same time."""
         kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
         kind = "all_to_all" if kind == "all_to_allv" else kind
-        # Sets that lie on the nodes in the same way take the same time.
-        ranks = item.spans or group.ranks
-        nodes = np.array(ranks) // self.platform.spec.gpus_per_node
-        layout = tuple(np.unique(nodes, return_counts=True)[1].tolist())
-        key = (kind, size, layout)
+        if item.spans:
+            nodes, per_node = layout(np.array([item.spans]), self.platform.spec.gpus_per_node)
+            shape = (len(item.spans), int(nodes[0]), int(per_node[0]))
+        else:
+            shape = sets.shapes[way]
+        key = (kind, size, shape)
         if key not in self.collectives:
+            models = self.platform.collectives
+            ranks = item.spans or sets.groups[int(np.argmax(sets.layout[:-1] == way))].ranks
             self.collectives[key] = models.estimate(kind, np.array([size]), ranks)[0]
-        estimate = self.collectives[key]
-        return [estimate.time_us * item.count] * len(group.ranks), estimate
+        return self.collectives[key]
 
     def _host(self, lane: Lane, programs: IntArray, column: IntArray) -> FloatArray:
         columns = [self._host_of(lane.tape, self.job.programs[p].ops) for p in programs]
@@ -192,6 +229,30 @@ class _Book:
                 found = overheads.of(op.name, launches=launches)
             self.host_times[key] = found
         return self.host_times[key]
+
+
+class _Sets:
+    """The sets of ranks of one process group.
+
+    By rank: in which set it is (-1: in none) and at which place. By set: its ``layout``, a number for every
+    way to lie on the nodes; ``shapes`` are those ways.
+    """
+
+    def __init__(self, job: Job, name: str, ranks_per_node: int) -> None:
+        self.groups = [g for g in job.groups[name] if g.ranks]
+        sizes = np.array([len(g.ranks) for g in self.groups])
+        ranks = np.concatenate([np.array(g.ranks) for g in self.groups])
+        self.of_rank = np.full(job.ranks, -1, dtype=np.int64)
+        self.place = np.zeros(job.ranks, dtype=np.int64)
+        self.of_rank[ranks] = np.repeat(np.arange(len(sizes)), sizes)
+        self.place[ranks] = np.concatenate([np.arange(n) for n in sizes])
+        ways = np.zeros((len(sizes), 3), dtype=np.int64)
+        for size in np.unique(sizes).tolist():
+            rows = np.array([g.ranks for g in self.groups if len(g.ranks) == size])
+            ways[sizes == size] = np.stack([np.full(len(rows), size), *layout(rows, ranks_per_node)], axis=1)
+        distinct, number = np.unique(ways, axis=0, return_inverse=True)
+        self.shapes = [tuple(row) for row in distinct.tolist()]
+        self.layout = np.append(number.reshape(-1), -1)
 
 
 def _late(

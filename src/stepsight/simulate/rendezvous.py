@@ -51,6 +51,15 @@ class Rendezvous:
         self.sets: dict[str, list[IntArray]] = {}
         self.gatherings: dict[tuple[str, int], _Gathering] = {}
 
+    def alone(self, lane: Lane) -> frozenset[str]:
+        """The groups in which each rank of a lane stands for the whole of its set."""
+        mine = set(lane.ranks.tolist())
+        return frozenset(
+            name
+            for name, sets in self.groups.items()
+            if mine <= {g.ranks[0] for g in sets if len(g.ranks) == 1}
+        )
+
     def run(self, steps: Sequence[Steps]) -> Generator[tuple[int, Clocks], None, None]:
         """Each lane's index with its clocks at the end, as the lanes end."""
         standing: dict[int, Arrival | None] = dict.fromkeys(range(len(steps)))

@@ -15,6 +15,7 @@ from stepsight.program.job import Job, Kernel, RankProgram
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
 from stepsight.simulate.lowering import launches_of
+from stepsight.simulate.periods import evenly, same_advance
 from stepsight.simulate.price import COMMUNICATION, PricedJob, PricedLane, price
 from stepsight.simulate.rendezvous import Clocks
 
@@ -22,6 +23,15 @@ COPY = "copy"
 """The category of copies, which take no multiprocessor."""
 STEADY_STEPS = 3
 """Steps walked back to back: the host runs ahead of the GPU, so the first one is not typical."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The stretch of a rank's step that ``times`` more like it follow; its timeline leaves them blank."""
+
+    begin_us: float
+    end_us: float
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class RankTimes:
     op_end_us: FloatArray
     device_us: FloatArray
     window_us: tuple[float, float]
+    repeated: Repeated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,8 @@ class Timeline:
 
     The step lasts from ``begin_us`` to ``end_us`` of each rank: from where the previous step
     ended there. ``step_us`` is the job's step time. Of the ``stretched`` times, ``kept_off_us``
-    (in the same shape) are waits for an embedding backward to leave the GPU.
+    (in the same shape) are waits for an embedding backward to leave the GPU. ``even`` says that all
+    clocks advanced evenly where blocks of a period are left out, so that the continuation is exact.
     """
 
     priced: PricedJob
@@ -56,6 +68,8 @@ class Timeline:
     begin_us: FloatArray
     end_us: FloatArray
     step_us: float
+    states: tuple[tuple[FloatArray, ...], ...] = ()
+    even: bool = True
 
     @property
     def ranks(self) -> int:
@@ -63,8 +77,13 @@ class Timeline:
 
     def rank(self, rank: int) -> RankTimes:
         """Everything that one rank did."""
-        for lane, stretched, times in zip(self.priced.lanes, self.stretched, self.times, strict=True):
-            found = np.flatnonzero(lane.lane.ranks == rank)
+        if not 0 <= rank < self.ranks:
+            raise IndexError(f"no rank {rank}; the job has {self.ranks}")
+        alike = self.priced.fold.of_rank[rank]
+        for number, (lane, stretched, times) in enumerate(
+            zip(self.priced.lanes, self.stretched, self.times, strict=True)
+        ):
+            found = np.flatnonzero(lane.lane.ranks == alike)
             if len(found):
                 r, tape = int(found[0]), lane.lane.tape
                 program = self.priced.job.programs[int(lane.lane.program_of_rank[r])]
@@ -75,8 +94,17 @@ class Timeline:
                     times.mark_us[tape.op_start_mark, 0, r], times.mark_us[tape.op_end_mark, 0, r],
                     device[:, 0, r if device.shape[2] > 1 else 0],
                     (float(self.begin_us[rank]), float(self.end_us[rank])),
+                    self._repeated(number, r, program),
                 )  # fmt: skip
-        raise IndexError(f"no rank {rank}; the job has {self.ranks}")
+        raise IndexError(f"rank {rank} is in no lane")
+
+    def _repeated(self, lane: int, column: int, program: RankProgram) -> Repeated | None:
+        """The last block of a period as the rank's device lived through it."""
+        states = self.states[lane] if self.states else ()
+        if program.period is None or not program.period.skipped or len(states) < 2:
+            return None
+        begin, end = (float(state[:, 0, column].max()) for state in states[-2:])
+        return Repeated(begin, end, program.period.skipped)
 
 
 def simulate(
@@ -88,7 +116,7 @@ def simulate(
 
 def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> Timeline:
     """Walk an already priced job, with compute and communication slowing each other."""
-    job = priced.job
+    job = priced.fold.job
     lanes = [p.lane for p in priced.lanes]
     starts = np.array(job.start_us) if job.start_us else np.zeros(job.ranks)
     clocks: Sequence[Clocks] = [clocks_at(lane, starts) for lane in lanes]
@@ -99,14 +127,21 @@ def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> 
         [_excluding(p, job) for p in priced.lanes],
     )  # fmt: skip
     begin, result = starts, first
+    before: Sequence[Clocks] = clocks
     for _ in range(steps - 1):
-        begin = result.finish_us[0]
+        if same_advance(before, result.clocks):
+            break
+        begin, before = result.finish_us[0], result.clocks
         result = once(stretched, result.clocks, keep=True)
     end = result.finish_us[0]
     # Ranks may enter one after the other: the step counts from when the last one has (steps=1),
     # and in a steady state from the end of one step to the end of the next.
     step_us = float(end.max() - begin.max())
-    return Timeline(priced, tuple(stretched), kept, result.lanes, begin, end, step_us)
+    of_rank = priced.fold.of_rank
+    return Timeline(
+        priced, tuple(stretched), kept, result.lanes, begin[of_rank], end[of_rank], step_us,
+        result.states, bool(evenly(result.states)[0]),
+    )  # fmt: skip
 
 
 def _computing(priced: PricedLane) -> npt.NDArray[np.bool_]:
@@ -134,7 +169,7 @@ def _walk(
     synchronous = platform.spec.host.synchronous
     configurations = max(t.device_us.shape[1] for t in times)
     return walk(
-        [p.lane for p in priced.lanes], times, priced.job.groups, start=clocks, keep=keep,
+        [p.lane for p in priced.lanes], times, priced.fold.job.groups, start=clocks, keep=keep,
         launch_us=platform.spec.gpu.launch_us, gap_us=platform.spec.gpu.kernel_gap_us,
         synchronous=synchronous, configurations=configurations,
     )  # fmt: skip
@@ -145,11 +180,15 @@ def step_times(
 ) -> FloatArray:
     """Only the step time, for every configuration that ``times`` holds on its second axis."""
     configurations = max(t.device_us.shape[1] for t in times)
-    starts = np.array(priced.job.start_us) if priced.job.start_us else np.zeros(priced.job.ranks)
+    job = priced.fold.job
+    starts = np.array(job.start_us) if job.start_us else np.zeros(job.ranks)
     clocks: Sequence[Clocks] = [clocks_at(p.lane, starts, configurations) for p in priced.lanes]
     before = np.full(configurations, starts.max())
     after = before
     for _ in range(steps):
         result = _walk(priced, platform, times, clocks, keep=False)
+        steady = same_advance(clocks, result.clocks)
         before, after, clocks = after, result.makespan_us, result.clocks
+        if steady:
+            break
     return np.asarray(after - before)

@@ -59,8 +59,8 @@ class DlrmWorkload:
         plan.check(self.config.tables)
         return DlrmWorkload(replace(self.config, plan=plan))
 
-    def job(self, device: str = "cuda", *, fused: bool | None = None) -> Job:
-        """Every rank's program. ``fused`` overrides the workload's lookup on a GPU."""
+    def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
+        """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
         job = build(self.config, device, fused)[0]
         if self.config.stack == "now" or device != "cuda":
             return job

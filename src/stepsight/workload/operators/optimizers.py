@@ -22,6 +22,9 @@ _CLASS = {"sgd": "SGD", "adagrad": "Adagrad", "adam": "Adam", "adamw": "AdamW"}
 # tensors a launch by the number of tensor lists (ATen/native/cuda/MultiTensorApply.cuh).
 _CHUNK_ELEMENTS = 65536
 _CHUNKS = 320
+MOST_LAUNCHES = 512
+"""Launches of one pass over the parameters that are told apart, about: 21 million elements each, so models up
+to 10 billion parameters a rank are cut as torch cuts them."""
 _TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 
 
@@ -105,13 +108,22 @@ def _multi_tensor(tape: Tape, aten: str, one: _Step, parameters: Sequence[Tensor
 
 
 def _launches(parameters: Sequence[Tensor], lists: int) -> list[tuple[int, int]]:
-    """How the multi-tensor launcher cuts the work: (tensors, elements) of each launch."""
+    """How the multi-tensor launcher cuts the work: (tensors, elements) of each launch.
+
+    Of a very large tensor many launches in a row are taken as one: they stream through memory one after the
+    other, and each takes far longer than its launch.
+    """
     launches: list[tuple[int, int]] = []
     tensors = chunks = elements = 0
+    most = max(_CHUNKS * _CHUNK_ELEMENTS, sum(p.elements for p in parameters) // MOST_LAUNCHES)
     for i, p in enumerate(parameters):
         left = p.elements
         tensors += 1
         while left > 0:
+            if chunks == 0 and left > 2 * most > 2 * _CHUNKS * _CHUNK_ELEMENTS:
+                launches.append((1, most))
+                left -= most
+                continue
             take = min(left, (_CHUNKS - chunks) * _CHUNK_ELEMENTS)
             left -= take
             elements += take

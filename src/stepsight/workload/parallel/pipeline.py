@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
-from stepsight.program.job import COMM, COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
+from stepsight.program.job import COMM, COMPUTE, HOST, Collective, Group, Job, Op, Period, RankProgram, Wait
 from stepsight.workload.memory import MemoryReport, RankMemory, dense_memory
 from stepsight.workload.operators import optimizers
 from stepsight.workload.operators.tape import Tape
@@ -19,6 +20,8 @@ from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.parallel.step import start_backward
 from stepsight.workload.transformers.config import StagePart, TransformerConfig
 
+LEAST_BLOCKS = 3
+"""A period shows in the advances of two blocks in a row, which takes three."""
 Model = Callable[[Tape, TransformerConfig, StagePart], Callable[[], Tensor]]
 
 
@@ -66,11 +69,18 @@ def _moved(wait: Wait, base: int) -> Wait:
     return replace(wait, on=wait.on + base) if isinstance(wait.on, int) else wait
 
 
-def build(c: TransformerConfig, device: str, model: Model) -> Job:
-    """All ranks' programs; the ranks of a stage share one."""
+def build(c: TransformerConfig, device: str, model: Model, blocks: int | None = None) -> Job:
+    """All ranks' programs; the ranks of a stage share one.
+
+    Of the micro batches in the steady part ``blocks`` that repeat are listed at most, all by default.
+    """
     micro = replace(c, batch_per_rank=c.batch_per_rank // c.micro_batches)
-    recorded = {part: _stage(micro, part, device, model) for part in set(_parts(c))}
-    programs = [_program(micro, c, s, recorded[part]) for s, part in enumerate(_parts(c))]
+    recorded = {part: _recorded(micro, part, device, model) for part in set(_parts(c))}
+    # The first stage has the fewest steady micro batches. Of those, the first one makes the gradients and the
+    # last one is followed by nothing; those between repeat.
+    shortest = c.micro_batches - min(c.pipeline - 1, c.micro_batches) - 2
+    skipped = 0 if blocks is None else max(0, shortest - max(blocks, LEAST_BLOCKS))
+    programs = [_program(micro, c, s, recorded[part], skipped) for s, part in enumerate(_parts(c))]
     per_stage = c.data * c.tensor
     order = tuple(rank // per_stage for rank in range(c.ranks))
     return Job(tuple(programs), order, groups(c))
@@ -105,6 +115,12 @@ def _parts(c: TransformerConfig) -> list[StagePart]:
     return [StagePart(c.layers // c.pipeline, s == 0, s == c.pipeline - 1) for s in range(c.pipeline)]
 
 
+def _recorded(micro: TransformerConfig, part: StagePart, device: str, model: Model) -> Stage:
+    """A stage depends on one micro batch only, not on how many there are."""
+    return _stage(replace(micro, micro_batches=1, name="", source=""), part, device, model)
+
+
+@lru_cache(maxsize=64)
 def _stage(micro: TransformerConfig, part: StagePart, device: str, model: Model) -> Stage:
     """Records a stage twice: the first micro batch makes the gradients, later ones add to them."""
     recorded = []
@@ -123,7 +139,9 @@ def _rebased(op: Op, base: int) -> Op:
     return replace(op, waits=tuple(_moved(w, -base) for w in op.waits)) if op.waits else op
 
 
-def _program(micro: TransformerConfig, c: TransformerConfig, stage: int, parts: Stage) -> RankProgram:
+def _program(
+    micro: TransformerConfig, c: TransformerConfig, stage: int, parts: Stage, skipped: int
+) -> RankProgram:
     writer = _Writer()
     last = c.pipeline - 1
     dtype = parts.tape.parameter_dtype
@@ -135,12 +153,15 @@ def _program(micro: TransformerConfig, c: TransformerConfig, stage: int, parts: 
         return writer.exchange(name, boundary, bytes_, dtype)
 
     warmup = min(last - stage, c.micro_batches)
-    steady = c.micro_batches - warmup
+    steady = c.micro_batches - warmup - skipped
     for _ in range(warmup):
         writer.block(parts.forward, exchange("recv_", stage - 1))
         exchange("send", stage)
     arrived = exchange("recv_", stage - 1) if steady else None
+    starts: list[int] = []
     for i in range(steady):
+        if i > 0:
+            starts.append(len(writer.ops))
         writer.block(parts.forward, arrived)
         gradient = exchange("send_forward_recv_backward", stage)
         writer.block(parts.backward if i else parts.first_backward, gradient)
@@ -151,7 +172,10 @@ def _program(micro: TransformerConfig, c: TransformerConfig, stage: int, parts: 
         writer.block(parts.first_backward if first else parts.backward, exchange("recv_", stage))
         exchange("send", stage - 1)
     _finish(writer, c, stage, parts)
-    return RankProgram(tuple(writer.ops), f"stage {stage}")
+    # Neighbours exchange in steady micro batches of the same number: all stages skip the same ones.
+    fewest = c.micro_batches - last - skipped
+    period = Period(tuple(starts[: fewest - 1]), skipped) if skipped else None
+    return RankProgram(tuple(writer.ops), f"stage {stage}", period)
 
 
 def _finish(writer: _Writer, c: TransformerConfig, stage: int, parts: Stage) -> None:
@@ -181,7 +205,7 @@ def memory(c: TransformerConfig, model: Model) -> MemoryReport:
     micro = replace(c, batch_per_rank=c.batch_per_rank // c.micro_batches)
     ranks: list[RankMemory] = []
     for s, part in enumerate(_parts(c)):
-        one = dense_memory(_stage(micro, part, "cuda", model).tape, c.training, c.data)
+        one = dense_memory(_recorded(micro, part, "cuda", model).tape, c.training, c.data)
         in_flight = min(c.pipeline - s, c.micro_batches)
         ranks.extend([replace(one, activations=in_flight * one.activations)] * (c.data * c.tensor))
     return MemoryReport(tuple(ranks))

@@ -45,11 +45,14 @@ class TransformerWorkload:
     def ranks(self) -> int:
         return self.config.ranks
 
-    def job(self, device: str = "cuda") -> Job:
-        """Every rank's program; ranks that do the same share one."""
+    def job(self, device: str = "cuda", blocks: int | None = None) -> Job:
+        """Every rank's program; ranks that do the same share one.
+
+        Of micro batches that repeat ``blocks`` are listed at most, all by default.
+        """
         c = self.config
         if self._staged:
-            return pipeline.build(c, device, MODELS[c.family])
+            return pipeline.build(c, device, MODELS[c.family], blocks)
         program = self._tape(device).program(self.name)
         if c.tensor == 1:
             return Job.replicated(program, self.ranks)
