@@ -95,10 +95,9 @@ def walk(
     rendezvous = Rendezvous(lanes, groups, (configurations, ranks))
     delays = launch_us, gap_us
     alone = [rendezvous.alone(lane) for lane in lanes]
+    into: list[LaneTimes | None] = list(kept) if keep else [None] * len(lanes)
     steps = [
-        _steps(
-            lane.tape, times, begin[i], delays, synchronous, kept[i] if keep else None, states[i], alone[i]
-        )
+        _steps(lane.tape, times, begin[i], delays, synchronous, into[i], states[i], alone[i])
         for i, (lane, times) in enumerate(zip(lanes, priced, strict=True))
     ]
     finish = np.zeros((configurations, ranks))
