@@ -60,12 +60,12 @@ class StepTemplate:
 
     def __init__(self, job: Job, platform: Platform, slots: Mapping[str, Slot]) -> None:
         self.job, self.platform = job, platform
-        priced = price(job, platform)
+        priced = price(job, platform, alike_once=False)
         settled = run(priced, platform).stretched
         self._lanes = [
             self._opened(lane, times, slots) for lane, times in zip(priced.lanes, settled, strict=True)
         ]
-        self._priced = PricedJob(job, tuple(lane.priced for lane in self._lanes), {})
+        self._priced = PricedJob(job, tuple(lane.priced for lane in self._lanes), {}, priced.fold)
         launches = sum(lane.priced.lane.tape.launches for lane in self._lanes)
         self.batch = max(1, BATCHED_CELLS // (launches * job.ranks))
         """Configurations that are best asked for at once."""
