@@ -7,10 +7,11 @@ import sys
 
 import click
 
-from stepsight.errors import StepsightError
+from stepsight.errors import ScriptFailedError, StepsightError
 
 COMMANDS = {
     "predict": "Predict the step time of a workload or a trace on a platform.",
+    "capture": "Predict any PyTorch training script: run it here without a GPU.",
     "compare": "Two predictions side by side: what changed, and where the difference went.",
     "shard": "Choose where the embedding tables live.",
     "kernel": "Time one kernel, or a table of kernels, on a GPU.",
@@ -62,6 +63,8 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("stepsight: interrupted", err=True)
         sys.exit(130)
+    except ScriptFailedError as error:
+        sys.exit(error.code or 1)
     except StepsightError as error:
         click.echo(f"stepsight: {error}", err=True)
         sys.exit(2)

@@ -13,3 +13,11 @@ class InputError(StepsightError):
     def __init__(self, where: str, problem: str, fix: str = "") -> None:
         self.where, self.problem, self.fix = where, problem, fix
         super().__init__(f"{where}: {problem}" + (f"; {fix}" if fix else ""))
+
+
+class ScriptFailedError(StepsightError):
+    """A user's script failed by itself; its traceback has been shown. ``code`` is its exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"the script failed with exit code {code}")

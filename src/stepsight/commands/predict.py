@@ -30,7 +30,7 @@ def command(
     workload: Path | None, platform: str | None, assignments: tuple[str, ...], trace: tuple[Path, ...],
     replay: bool, as_json: bool, timeline: Path | None, chakra: Path | None, html: Path | None,
 ) -> None:  # fmt: skip
-    """Predict the step time of WORKLOAD (a TOML file) or of a --trace on a platform."""
+    """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
     if bool(workload) == bool(trace):
         raise click.UsageError("give either a WORKLOAD file or --trace")
     for output in (timeline, chakra, html):
@@ -44,6 +44,14 @@ def command(
         if replay:
             raise click.UsageError("--replay needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments)
+    write_outputs(prediction, timeline, chakra, html)
+    show_prediction(prediction, as_json, [p for p in (timeline, chakra, html) if p])
+
+
+def write_outputs(
+    prediction: Prediction, timeline: Path | None, chakra: Path | None, html: Path | None
+) -> None:
+    """The files that were asked for."""
     if timeline:
         from stepsight.documents import write_whole
         from stepsight.report.perfetto import chrome_trace
@@ -58,11 +66,11 @@ def command(
         from stepsight.report.chakra import export_chakra
 
         export_chakra(prediction.timeline, chakra)
-    _print(prediction, as_json, [p for p in (timeline, chakra, html) if p])
 
 
 def predict_file(workload: Path, platform: str | None, assignments: tuple[str, ...]) -> Prediction:
     """Load both sides and predict; ``platform.…`` assignments go to the platform."""
+    from stepsight.capture.step.file import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict
     from stepsight.workload.files import load_workload
@@ -71,10 +79,14 @@ def predict_file(workload: Path, platform: str | None, assignments: tuple[str, .
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     on_platform = [a.removeprefix(PLATFORM_PREFIX) for a in assignments if a.startswith(PLATFORM_PREFIX)]
     on_workload = [a for a in assignments if not a.startswith(PLATFORM_PREFIX)]
+    if workload.suffix == ".json" and is_step_file(workload):
+        if on_workload:
+            raise InputError(f"--set {on_workload[0]}", "a captured step has no fields", "capture it again")
+        return predict(load_step(workload), load_platform(platform, on_platform))
     return predict(load_workload(workload, on_workload), load_platform(platform, on_platform))
 
 
-def _print(prediction: Prediction, as_json: bool, written: list[Path]) -> None:
+def show_prediction(prediction: Prediction, as_json: bool, written: list[Path]) -> None:
     if as_json:
         from stepsight.documents import to_json
         from stepsight.report.document import document

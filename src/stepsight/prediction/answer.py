@@ -27,11 +27,18 @@ INTERVAL_SIGMAS = 1.645
 
 @dataclass(frozen=True, slots=True)
 class MemoryLine:
-    """What one rank's memory holds, in bytes, against what its GPU has."""
+    """What one rank's memory holds, in bytes, against what its GPU has.
+
+    ``peak_active_bytes`` and ``peak_reserved_bytes`` are those of torch's caching allocator, where they
+    were followed; ``at`` names the operator at the active peak.
+    """
 
     parts_bytes: Mapping[str, float]
     capacity_bytes: float
     rank: int = 0
+    peak_active_bytes: float | None = None
+    peak_reserved_bytes: float | None = None
+    at: str = ""
 
     @property
     def total_bytes(self) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from stepsight.capture.step.captured import CapturedStep
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import MemoryLine, Prediction, explain
+from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import predict_language
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
@@ -17,13 +19,17 @@ FEWEST_BLOCKS = 4
 clocks do not yet advance evenly."""
 
 
-def predict(workload: Workload, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
-    """The step time of a workload on a platform, explained.
+def predict(
+    workload: Workload | CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS
+) -> Prediction:
+    """The step time of a workload, or of a captured step, on a platform, explained.
 
     ``steps=1`` predicts one step from a standing start; by default the steady state, in which
     the host may already launch the next step while the GPU finishes this one.
     """
     platform = platform.with_ranks(workload.ranks)
+    if isinstance(workload, CapturedStep):
+        return predict_captured(workload, platform, steps=steps)
     memory = _memory(workload, platform)
     if isinstance(workload, LanguageWorkload):
         return predict_language(workload.config, platform, memory)

@@ -40,8 +40,14 @@ def document(prediction: Prediction) -> dict[str, Any]:
 
 def memory_document(memory: MemoryLine) -> dict[str, Any]:
     """Bytes by part, the total, and by how much it does not fit."""
+    followed = {
+        name: value
+        for name in ("peak_active_bytes", "peak_reserved_bytes")
+        if (value := getattr(memory, name)) is not None
+    }
     return {
         "rank": memory.rank,
+        **followed,
         "parts_bytes": dict(memory.parts_bytes),
         "total_bytes": memory.total_bytes,
         "capacity_bytes": memory.capacity_bytes,

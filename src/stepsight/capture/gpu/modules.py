@@ -1,0 +1,71 @@
+"""Moving modules to the fake GPU: parameters keep their identity, so ties and optimizers stay valid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def install() -> None:
+    torch.nn.Module._apply = _apply
+    import torch.optim.optimizer as optimizer
+    import torch.utils._foreach_utils as foreach
+
+    if FakeTensor not in optimizer._foreach_supported_types:
+        optimizer._foreach_supported_types.append(FakeTensor)
+    foreach._get_foreach_kernels_supported_devices = lambda: ["cuda", "xpu"]
+    foreach._get_fused_kernels_supported_devices = lambda: ["cuda", "xpu", "cpu", "mps"]
+    optimizer._get_foreach_kernels_supported_devices = foreach._get_foreach_kernels_supported_devices
+    optimizer._get_fused_kernels_supported_devices = foreach._get_fused_kernels_supported_devices
+
+
+def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+    """As torch.nn.Module._apply, where a parameter and what it becomes may be a real and a fake tensor."""
+    if recurse:
+        for module in self.children():
+            module._apply(fn)
+    for key, parameter in self._parameters.items():
+        if parameter is None:
+            continue
+        with torch.no_grad():
+            moved = fn(parameter)
+        if moved is not parameter:
+            self._parameters[key] = _become(parameter, moved)
+        gradient = parameter.grad
+        if gradient is not None:
+            with torch.no_grad():
+                self._parameters[key].grad = fn(gradient)
+    for key, buffer in self._buffers.items():
+        if buffer is not None:
+            self._buffers[key] = fn(buffer)
+    return self
+
+
+def _become(parameter: torch.nn.Parameter, moved: torch.Tensor) -> torch.nn.Parameter:
+    """``parameter`` holds ``moved`` from now on: the same object where torch can swap what is behind it."""
+    if not isinstance(moved, FakeTensor) and not isinstance(parameter, FakeTensor):
+        parameter.data = moved
+        return parameter
+    new = torch.nn.Parameter(moved, parameter.requires_grad)
+    kept = {k: v for k, v in parameter.__dict__.items() if k not in _TENSOR_ATTRIBUTES}
+    gradient, parameter.grad = parameter.grad, None
+    try:
+        torch.utils.swap_tensors(parameter, new)
+    except RuntimeError:  # something else refers to the tensor: the module goes on with a new one
+        parameter.grad = gradient
+        for name, value in kept.items():
+            new.__dict__.setdefault(name, value)
+        return new
+    for name, value in kept.items():
+        parameter.__dict__.setdefault(name, value)
+    return parameter
+
+
+_TENSOR_ATTRIBUTES = frozenset(
+    ("_stepsight_value", "_stepsight_pinned", "_is_param", "fake_device", "fake_mode", "constant", "pytype",
+     "dispatch_keys", "real_tensor", "_nonzero_memo", "_item_memo", "_unique_memo", "_nested_int_memo",
+     "_nonzero_memo_vc", "_debug_trace", "_mode_key")
+)  # fmt: skip

@@ -1,0 +1,186 @@
+"""How tensors come to be on the fake GPU: moves, constructors from data, attributes that C++ answers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from stepsight.capture.gpu.device import CUDA
+
+
+def on_gpu(device: Any) -> bool:
+    """Whether a device argument (name, number or device) means a GPU."""
+    if device is None or isinstance(device, bool):
+        return False
+    if isinstance(device, int):
+        return True
+    return bool(torch.device(device).type == "cuda")
+
+
+def only_gpu(device: Any) -> Any:
+    """Every GPU of the node is cuda:0 here: a process has one. Other devices stay as they are."""
+    return CUDA if on_gpu(device) else device
+
+
+def install(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """``read`` gives the CPU tensor that copying a fake tensor to the host would give."""
+    _install_moves()
+    _install_constructors()
+    _install_attributes()
+    _install_reads(read)
+    for name in ("init_gpu_context", "init_cuda_context"):  # touches the driver once
+        if hasattr(fake_tensor, name):
+            setattr(fake_tensor, name, lambda *_, **__: None)
+    if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):
+        torch._C._ensureCUDADeviceGuardSet = lambda: None
+
+
+def _install_moves() -> None:
+    move = torch.Tensor.to
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if args and isinstance(args[0], str | torch.device | int) and not isinstance(args[0], bool):
+            args = (only_gpu(args[0]), *args[1:])
+        if kwargs.get("device") is not None:
+            kwargs["device"] = only_gpu(kwargs["device"])
+        return move(self, *args, **kwargs)
+
+    def cuda(
+        self: torch.Tensor, device: Any = None, non_blocking: bool = False,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:  # fmt: skip
+        return to(self, CUDA, non_blocking=non_blocking, memory_format=memory_format)
+
+    torch.Tensor.to, torch.Tensor.cuda = to, cuda
+    torch.Tensor.pin_memory = lambda self, *_, **__: _pinned(self)
+    torch.Tensor.is_pinned = lambda self, *_, **__: getattr(self, "_stepsight_pinned", False)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    copy = tensor.detach() if not isinstance(tensor, FakeTensor) else tensor
+    with contextlib.suppress(AttributeError, RuntimeError):
+        copy._stepsight_pinned = True
+    return copy
+
+
+def _install_constructors() -> None:
+    """Constructors from data run below every dispatch mode: make the tensor on the CPU, then move it."""
+
+    def from_data(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+            if device is None:
+                device = _default_device(data)
+            if not on_gpu(device):
+                return (
+                    real(data, *args, **kwargs)
+                    if device is None
+                    else real(data, *args, device=device, **kwargs)
+                )
+            if isinstance(data, FakeTensor):
+                return real(data, *args, **kwargs).to(CUDA)
+            wants_grad = bool(kwargs.pop("requires_grad", False))
+            with torch.device("cpu"):
+                made = real(data, *args, **kwargs)
+            return made.to(CUDA).requires_grad_(wants_grad) if wants_grad else made.to(CUDA)
+
+        return make
+
+    torch.tensor, torch.as_tensor = from_data(torch.tensor), from_data(torch.as_tensor)
+    torch.asarray = from_data(torch.asarray)
+
+    def new_tensor(
+        self: torch.Tensor, data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False,
+        **_: Any,
+    ) -> torch.Tensor:  # fmt: skip
+        return torch.tensor(
+            data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad
+        )
+
+    torch.Tensor.new_tensor = new_tensor
+    real_generator = torch.Generator
+
+    class Generator(real_generator):  # type: ignore[misc, valid-type]
+        def __new__(cls, device: Any = None) -> Any:
+            return real_generator()
+
+    torch.Generator = Generator
+
+
+def _default_device(data: Any) -> Any:
+    """The device of ``with torch.device(…)`` or torch.set_default_device, where it is a GPU."""
+    if isinstance(data, torch.Tensor):
+        return None
+    for mode in reversed(torch.overrides._get_current_function_mode_stack()):
+        device = getattr(mode, "device", None)
+        if isinstance(device, torch.device):
+            return device if device.type == "cuda" else None
+    return None
+
+
+def _install_attributes() -> None:
+    FakeTensor.get_device = lambda self: 0 if self.device.type == "cuda" else -1
+    _answer_kinds(FakeTensor, lambda tensor: tensor.device)
+    try:
+        from torch.distributed.tensor import DTensor
+    except ImportError:
+        return
+    # A DTensor takes its device from C++, which does not know that the local tensor is fake.
+    DTensor.device = property(lambda self: self._local_tensor.device)
+    _answer_kinds(DTensor, lambda tensor: tensor._local_tensor.device)
+
+
+def _answer_kinds(owner: Any, device_of: Callable[[Any], torch.device]) -> None:
+    """is_cuda, is_meta and is_cpu by the device that Python knows."""
+
+    def asked(kind: str) -> property:
+        return property(lambda self: device_of(self).type == kind)
+
+    for kind in ("cuda", "meta", "cpu"):
+        setattr(owner, f"is_{kind}", asked(kind))
+
+
+def _install_reads(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def formatted(self: FakeTensor, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, "")
+
+    FakeTensor.numpy = lambda self, **_: read(self).numpy()
+    FakeTensor.tolist = lambda self: read(self).tolist()
+    FakeTensor.__array__ = lambda self, *_, **__: read(self).numpy()
+    FakeTensor.__format__ = formatted
+    FakeTensor.__deepcopy__ = _deep_copy
+    FakeTensor.record_stream = lambda self, stream: None
+    data_ptr = torch.UntypedStorage.data_ptr
+
+    def pointer(self: torch.UntypedStorage) -> int:
+        """Storages without data still differ from each other."""
+        try:
+            return int(data_ptr(self) or self._cdata)
+        except RuntimeError:
+            return int(self._cdata)
+
+    torch.UntypedStorage.data_ptr = pointer
+    tensor_ptr = torch.Tensor.data_ptr
+
+    def tensor_pointer(self: torch.Tensor) -> int:
+        if isinstance(self, FakeTensor):
+            return int(self.untyped_storage()._cdata + self.storage_offset() * self.element_size())
+        return int(tensor_ptr(self))
+
+    torch.Tensor.data_ptr = tensor_pointer
+
+
+def _deep_copy(self: FakeTensor, memo: dict[int, Any]) -> Any:
+    if id(self) in memo:
+        return memo[id(self)]
+    copy = self.detach().clone()
+    if isinstance(self, torch.nn.Parameter):
+        copy = torch.nn.Parameter(copy, self.requires_grad)
+    else:
+        copy.requires_grad_(self.requires_grad)
+    memo[id(self)] = copy
+    return copy

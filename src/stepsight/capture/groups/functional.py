@@ -1,0 +1,53 @@
+"""Functional collectives (DTensor, tensor parallel): operators of the dispatcher instead of group methods."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed.distributed_c10d as c10d
+
+from stepsight.capture.gpu import streams
+from stepsight.capture.groups.process_group import bytes_of, group_description, group_ranks
+from stepsight.capture.recording.calls import CollectiveRecord, WaitRecord
+from stepsight.capture.recording.facts import DTYPES, tensors_in
+from stepsight.capture.recording.mode import Recorder
+
+_KINDS = {
+    "all_reduce": "all_reduce", "all_reduce_": "all_reduce", "all_reduce_coalesced": "all_reduce",
+    "all_reduce_coalesced_": "all_reduce", "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "all_to_all_single": "all_to_all", "broadcast": "broadcast", "broadcast_": "broadcast",
+}  # fmt: skip
+
+
+def record_functional(recorder: Recorder, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Write a functional collective or its wait down."""
+    name = func._schema.name.partition("::")[2]
+    stream = streams.current_stream().stream_id
+    if name == "wait_tensor":
+        if recorder.recording:
+            recorder.records.append(WaitRecord(stream, storage=recorder.liveness.number(args[0])))
+        return
+    kind = _KINDS.get(name)
+    if kind is None:
+        return
+    arguments = {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+    group = c10d._resolve_process_group(arguments["group_name"])
+    inputs, outputs = list(tensors_in(args)), list(tensors_in(out))
+    size = bytes_of(outputs if kind == "all_gather" else inputs)
+    sent: list[float] = []
+    received: list[float] = []
+    if kind == "all_to_all":
+        row = inputs[0][:1].numel() * inputs[0].element_size() if inputs[0].shape[0] else 0
+        sent = [float(n * row) for n in arguments["input_split_sizes"]]
+        received = [float(n * row) for n in arguments["output_split_sizes"]]
+        if len(set(sent)) > 1 or len(set(received)) > 1:
+            kind = "all_to_allv"
+    recorder.communicated(
+        CollectiveRecord(
+            -1, kind, size, group_ranks(group), stream,
+            tuple(recorder.liveness.number(t) for t in outputs), DTYPES.get(inputs[0].dtype, "fp32"),
+            send_splits=tuple(sent), receive_splits=tuple(received), description=group_description(group),
+        )
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Which ranks do something of their own, and a process for each of them.
+
+Rank 0 is captured first; it shows the process groups. The last rank is compared with it, and so is the last
+member of each of rank 0's groups. Where a member differs, every member of that group is captured (pipeline
+stages); ranks that were not captured do what the captured rank in their place does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from stepsight.capture.request import Answer, Request
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.capture.step.families import Family, families, groups_of
+from stepsight.capture.step.file import decode_program
+from stepsight.errors import ScriptFailedError, StepsightError
+from stepsight.program.job import Group, Job, RankProgram
+
+_STANDARD_ERROR = 2
+"""What scripts print goes where progress goes, so that --json stays alone on standard output."""
+MOST_RANKS = 16
+"""No more ranks than this are captured unless asked for by name."""
+
+
+@dataclass(slots=True)
+class Capturing:
+    """Captures ranks of one job, each in a process of its own; answers are kept."""
+
+    request: Request
+    progress: Callable[[str], None] = lambda text: None
+    answers: dict[int, Answer] = field(default_factory=dict)
+
+    def rank(self, rank: int) -> Answer:
+        if rank not in self.answers:
+            self.progress(f"capturing rank {rank} of {self.request.world}")
+            self.answers[rank] = _captured_in_process(self.request, rank)
+        return self.answers[rank]
+
+    def step(self, name: str, ranks: Sequence[int] | None = None) -> CapturedStep:
+        """The whole job. ``ranks`` names those to capture; None finds them."""
+        first = self.rank(0 if ranks is None or not ranks else ranks[0])
+        world = self.request.world
+        found = families([(d, tuple(g)) for d, g in first.groups], world)
+        if ranks is None:
+            self._find_distinct(found)
+        else:
+            for rank in ranks:
+                self.rank(rank)
+        return self._assembled(name, found)
+
+    def _find_distinct(self, found: Sequence[Family]) -> None:
+        world = self.request.world
+        if world == 1:
+            return
+        base = _hash(self.rank(0))
+        self.rank(world - 1)
+        for family in found:
+            group = family.of(0)
+            if group is None or len(group) < 2 or len(self.answers) >= MOST_RANKS:
+                continue
+            if _hash(self.rank(group[-1])) != base or _talks(self.rank(0), family):
+                for member in group[1:-1]:
+                    if len(self.answers) < MOST_RANKS:
+                        self.rank(member)
+
+    def _assembled(self, name: str, found: Sequence[Family]) -> CapturedStep:
+        world = self.request.world
+        programs: list[RankProgram] = []
+        index: dict[str, int] = {}
+        program_of: dict[int, int] = {}
+        for rank, answer in sorted(self.answers.items()):
+            if answer.program is None:
+                raise StepsightError(f"rank {rank} left no program")
+            key = _hash(answer)
+            if key not in index:
+                index[key] = len(programs)
+                programs.append(decode_program(answer.program))
+            program_of[rank] = index[key]
+        order = tuple(program_of[_stand_in(rank, list(program_of), found)] for rank in range(world))
+        groups = groups_of(found, world)
+        for answer in self.answers.values():
+            for message in answer.messages:
+                groups[message.name] = _pairs(message.family, message.start, message.end, found, world)
+        answers = list(self.answers.values())
+        memory = tuple(a.memory for a in answers if a.memory is not None)
+        notes = list(dict.fromkeys(n for a in answers for n in a.notes))
+        if world > 1:
+            listed = ", ".join(str(r) for r in sorted(self.answers))
+            notes.append(f"captured ranks {listed} of {world}: {len(programs)} distinct program(s)")
+        return CapturedStep(
+            name, self.request.gpu_name, Job(tuple(programs), order, groups), memory, self.request.steps,
+            _most(a.guessed for a in answers), _most(a.assumed for a in answers), tuple(notes),
+            answers[0].torch,
+        )  # fmt: skip
+
+
+def _pairs(family: str, start: int, end: int, found: Sequence[Family], world: int) -> tuple[Group, ...]:
+    home = next((f for f in found if f.name == family), None)
+    sets = home.sets if home else [tuple(range(world))]
+    low, high = min(start, end), max(start, end)
+    return tuple(
+        Group(f"{family} {i}: {start}>{end}", (ranks[low], ranks[high])) for i, ranks in enumerate(sets)
+    )
+
+
+def _talks(answer: Answer, family: Family) -> bool:
+    """Whether a rank sends messages within this family, so that its members surely differ."""
+    return any(m.family == family.name for m in answer.messages)
+
+
+def _stand_in(rank: int, captured: Sequence[int], found: Sequence[Family]) -> int:
+    """The captured rank in the same place of most groups; not rank 0 where another serves as well."""
+    if rank in captured:
+        return rank
+    mine = [family.coordinate(rank) for family in found]
+
+    def likeness(other: int) -> tuple[int, int]:
+        theirs = [family.coordinate(other) for family in found]
+        return sum(a == b for a, b in zip(mine, theirs, strict=True)), other
+
+    return max(captured, key=likeness)
+
+
+def _most(counts: object) -> dict[str, int]:
+    most: dict[str, int] = {}
+    for one in counts:  # type: ignore[attr-defined]
+        for what, count in one.items():
+            most[what] = max(most.get(what, 0), count)
+    return most
+
+
+def _hash(answer: Answer) -> str:
+    """What a rank does, apart from its name and from where in a group its messages go."""
+    if answer.program is None:
+        return ""
+    return hashlib.sha1(
+        msgspec.json.encode([answer.program.names, answer.program.kernels, answer.program.ops])
+    ).hexdigest()
+
+
+def _captured_in_process(request: Request, rank: int) -> Answer:
+    with tempfile.TemporaryDirectory(prefix="stepsight-") as folder:
+        answer = Path(folder) / "answer.json"
+        asked = msgspec.structs.replace(request, rank=rank, answer=str(answer))
+        question = Path(folder) / "request.json"
+        question.write_bytes(msgspec.json.encode(asked))
+        environment = {**os.environ, "KINETO_LOG_LEVEL": "99", "TOKENIZERS_PARALLELISM": "false"}
+        package = str(Path(__file__).parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            part for part in (package, os.environ.get("PYTHONPATH", "")) if part
+        )
+        command = [sys.executable, "-m", "stepsight.capture.worker", str(question)]
+        process = subprocess.Popen(command, env=environment, stdout=_STANDARD_ERROR)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        return _read(answer, code)
+
+
+def _read(path: Path, code: int) -> Answer:
+    """The process's answer, or the error that its end means."""
+    try:
+        answer = msgspec.json.decode(path.read_bytes(), type=Answer)
+    except (OSError, msgspec.DecodeError):
+        raise StepsightError(f"the capturing process ended with code {code} and without an answer") from None
+    if answer.stage == "captured":
+        return answer
+    if answer.stage == "failed":
+        raise ScriptFailedError(code)
+    if answer.stage in ("refused", "no step"):
+        raise StepsightError(answer.problem)
+    if code < 0:
+        name = signal.Signals(-code).name
+        when = "while the fake GPU was set up" if answer.stage == "starting" else "while the script ran"
+        raise StepsightError(
+            f"the capturing process died of {name} {when}: this torch cannot be captured; "
+            "record a trace on a GPU instead and use stepsight predict --trace"
+        )
+    raise ScriptFailedError(code)

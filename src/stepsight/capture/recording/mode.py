@@ -1,0 +1,263 @@
+"""The dispatch mode: CPU tensors are real, CUDA tensors have sizes and no data, calls are written down."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stepsight.capture.gpu import streams
+from stepsight.capture.gpu.device import CUDA
+from stepsight.capture.gpu.tensors import on_gpu
+from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
+from stepsight.capture.recording.facts import Facts, mapped, tensors_in
+from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.values import Values, followed
+from stepsight.capture.recording.workspaces import Workspaces
+
+LARGE_BYTES = 1 << 20
+"""Parameters on the CPU from this size on have no data either, so that large models build without memory."""
+FUNCTIONAL = ("_c10d_functional::", "c10d_functional::")
+MARK = "stepsight#"
+"""Prefix of the profiler ranges that tie recorded calls to host operators."""
+
+_FACTORY_NAMES = """empty zeros ones full rand randn empty_strided new_empty new_zeros new_ones new_full
+    normal eye empty_like zeros_like ones_like rand_like randn_like"""
+_FACTORIES = frozenset(_FACTORY_NAMES.split())
+_QUERIES = frozenset(("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_same_size", "layout"))
+_DEVICE = torch.ops.prim.device.default
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Runs a script's calls without data on the GPU, and writes them down while ``recording``."""
+
+    def __init__(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> None:
+        super().__init__()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.values, self.liveness, self.workspaces = values, liveness, workspaces
+        self.facts = Facts(liveness.number)
+        self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
+        """Told of functional collectives: (recorder, operator, arguments, keywords, result)."""
+        self.recording = False
+        self.compiled_depth = 0
+        self.gpu_calls = 0
+        self.records: list[Record] = []
+        self._marks = 0
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        streams.listen(self.synchronised)
+
+    # What is written down
+
+    def synchronised(self, what: str, stream: int, event: int) -> None:
+        if self.recording:
+            self.records.append(SyncRecord(what, stream, event))
+
+    def waited(self, mark: int) -> None:
+        if self.recording and mark >= 0:
+            self.records.append(WaitRecord(streams.current_stream().stream_id, mark))
+
+    def communicated(self, record: CollectiveRecord) -> int:
+        """A collective was called; the mark by which it is waited for (-1 while not recording)."""
+        if not self.recording:
+            return -1
+        record.mark = self._new_mark()
+        record.in_backward = torch._C._current_autograd_node() is not None
+        self.records.append(record)
+        with torch._C._profiler._RecordFunctionFast(f"{MARK}{record.mark}"):
+            pass
+        return record.mark
+
+    def _new_mark(self) -> int:
+        self._marks += 1
+        return self._marks
+
+    # Dispatch
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if os.getpid() != self._process:  # a data loader's worker: it has no GPU
+            return func(*args, **kwargs)
+        if func is _DEVICE:
+            return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
+        name = func._schema.name.partition("::")[2]
+        if name in _QUERIES:
+            with self.fake:
+                return func(*args, **kwargs)
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        asked = kwargs.get("device")
+        if asked is not None and on_gpu(asked):
+            kwargs = {**kwargs, "device": CUDA}
+        tensors = list(tensors_in(args, kwargs))
+        fake = [t for t in tensors if isinstance(t, FakeTensor)]
+        if not fake and not (asked is not None and on_gpu(asked)):
+            return self._on_cpu(func, name, args, kwargs)
+        if self.functional is not None and func._schema.name.startswith(FUNCTIONAL):
+            return self._functional(func, args, kwargs)
+        with self._lock:
+            return self._on_gpu(func, name, args, kwargs, tensors)
+
+    def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A collective that is an operator: its result without data, and a note of what it sends."""
+        out = args[0] if func._schema.name.endswith("wait_tensor") else self._without_data(func, args, kwargs)
+        for t in tensors_in(out):
+            if _is_cuda(t):
+                self.liveness.seen(t, streams.current_stream().stream_id)
+        if self.functional is not None:
+            self.functional(self, func, args, kwargs, out)
+        return out
+
+    def _on_cpu(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name in ("_pin_memory", "pin_memory"):
+            return args[0]
+        if name in _FACTORIES and self._large_parameter(name, args, kwargs):
+            with self.fake:
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _large_parameter(self, name: str, args: Any, kwargs: Any) -> bool:
+        """Uninitialised memory, or anything that a module makes for itself while it is built."""
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        device = kwargs.get("device")
+        if not dtype.is_floating_point or (device is not None and torch.device(device).type != "cpu"):
+            return False
+        size = next((a for a in args if isinstance(a, list | tuple)), None)
+        if size is None:
+            like = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            if like is None or like.device.type != "cpu":
+                return False
+            size = like.shape
+        count = dtype.itemsize
+        for extent in size:
+            count *= extent if isinstance(extent, int) else 1
+        return count >= LARGE_BYTES and (name in ("empty", "empty_strided") or _module_being_built())
+
+    def _on_gpu(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        cpu_only = all(not _is_cuda(t) for t in tensors) and not on_gpu(kwargs.get("device"))
+        if cpu_only or not self.recording:
+            out = self._run(func, name, args, kwargs, tensors)
+            self._account(func, name, args, out, None if cpu_only else func)
+            return out
+        mark = self._new_mark()
+        node = torch._C._current_autograd_node()
+        before = self.facts.call(func, args, kwargs, (), node.name() if node is not None else "")
+        with torch._C._profiler._RecordFunctionFast(f"{MARK}{mark}"):
+            out = self._run(func, name, args, kwargs, tensors)
+        self._account(func, name, args, out, func)
+        made = tuple(self.facts.tensor(t) for t in tensors_in(out))
+        call = type(before)(
+            before.name, before.inputs, made, before.arguments, before.overload, before.namespace,
+            before.pointwise, before.node,
+        )  # fmt: skip
+        record = CallRecord(mark, call, streams.current_stream().stream_id, self.compiled_depth > 0)
+        self.records.append(record)
+        return out
+
+    def _account(self, func: Any, name: str, args: Any, out: Any, on_gpu_call: Any) -> None:
+        """Memory that the call's results, and the library under it, take."""
+        stream = streams.current_stream().stream_id
+        if on_gpu_call is not None:
+            self.gpu_calls += 1
+            self.liveness.calls += 1
+            for size in self.workspaces.kept(name, stream):
+                self.liveness.kept(size, stream)
+        for t in tensors_in(out):
+            if _is_cuda(t):
+                self.liveness.seen(t, stream)
+        if name in ("resize_", "set_", "resize_storage_bytes_", "resize_as_"):
+            for t in tensors_in(args):
+                if _is_cuda(t):
+                    self.liveness.resized(t, stream)
+        if on_gpu_call is not None:
+            self.liveness.passing(self.workspaces.passing(name, args, out), stream)
+
+    def _run(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        values = self.values
+        if name == "_local_scalar_dense":
+            return values.item(args[0])
+        if name == "_to_copy" and _leaves_gpu(args[0], kwargs):
+            return values.read(args[0], kwargs.get("dtype"))
+        if name == "_to_copy" and not isinstance(args[0], FakeTensor):
+            return self._moved_in(args[0], kwargs)
+        if name == "copy_" and not isinstance(args[0], FakeTensor):
+            known = values.of(args[1])
+            if known is not None:
+                args[0].copy_(known)
+            else:
+                values.read(args[1])
+            return args[0]
+        if name == "equal":
+            known = [values.of(t) for t in tensors]
+            return func(*known) if all(v is not None for v in known) else True
+        if name in ("_pin_memory", "pin_memory"):
+            return args[0]
+        computed = values.computed(func, name, args, kwargs, tensors)
+        if values.depends_on_values(name, args):
+            if computed is None:
+                return values.assumed_result(name, args, kwargs, self.fake)
+            return mapped(computed, self._placed)
+        out = self._without_data(func, args, kwargs)
+        if computed is not None:
+            for made, value in zip(tensors_in(out), tensors_in(computed), strict=False):
+                values.learn(made, value)
+        elif func._schema.is_mutable:
+            for argument, value in zip(func._schema.arguments, args, strict=False):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    for t in tensors_in(value):
+                        values.forget(t)
+        return out
+
+    def _without_data(self, func: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = mapped(args, self._faked), mapped(kwargs, self._faked)
+        with self.fake:
+            return func(*args, **kwargs)
+
+    def _faked(self, t: torch.Tensor) -> torch.Tensor:
+        return t if isinstance(t, FakeTensor) else self.fake.from_tensor(t, static_shapes=True)
+
+    def _moved_in(self, t: torch.Tensor, kwargs: Any) -> torch.Tensor:
+        """A real tensor copied to the GPU (not through the converter, which would keep a reference)."""
+        dtype = kwargs.get("dtype") or t.dtype
+        layout = kwargs.get("memory_format")
+        like = torch.empty_like(t.to("meta"), dtype=dtype, **({"memory_format": layout} if layout else {}))
+        with self.fake:
+            out = torch.empty_strided(like.shape, like.stride(), dtype=dtype, device=CUDA)
+        if not t.is_meta:
+            self.values.learn(out, t.detach().to(dtype, copy=True) if followed(t) else None)
+        return out
+
+    def _placed(self, value: torch.Tensor) -> torch.Tensor:
+        with self.fake:
+            out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CUDA)
+        self.values.learn(out, value)
+        return out
+
+
+def _is_cuda(t: torch.Tensor) -> bool:
+    return bool(isinstance(t, FakeTensor) and t.fake_device.type == "cuda")
+
+
+def _leaves_gpu(t: torch.Tensor, kwargs: Any) -> bool:
+    device = kwargs.get("device")
+    return _is_cuda(t) and device is not None and torch.device(device).type == "cpu"
+
+
+def _module_being_built(depth: int = 40) -> bool:
+    """Whether some frame above is the constructor of a module or initialises its weights."""
+    frame = sys._getframe(2)
+    while frame is not None and depth:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module) and frame.f_code.co_name in _BUILDING:
+            return True
+        frame, depth = frame.f_back, depth - 1  # type: ignore[assignment]
+    return False
+
+
+_BUILDING = frozenset(("__init__", "reset_parameters", "_init_weights", "init_weights", "post_init", "build"))

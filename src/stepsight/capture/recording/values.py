@@ -1,0 +1,161 @@
+"""Values on the fake GPU: small ones that came from real data are followed, others are assumed and counted.
+
+A fake tensor may carry the real values behind it, so that a mask, a length or a set of indices leads the
+script the way it would go. What is not known reads as an assumption that the user can change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from stepsight.capture.assumptions import Assumptions
+from stepsight.capture.recording.facts import mapped, tensors_in
+
+FLOATS_FOLLOWED = 64
+"""Floats are followed up to this many elements: loss scales, small constants."""
+INTEGERS_FOLLOWED = 1 << 22
+"""Integers and masks are followed up to this many elements: token ids, positions, lengths."""
+LARGEST_READ_BYTES = 1 << 28
+"""Larger copies to the host stay without data."""
+
+_RANDOM = """bernoulli bernoulli_ native_dropout rand randn randint randperm normal_ uniform_ multinomial
+    exponential_ random_ rand_like randn_like randint_like normal log_normal_ geometric_ poisson"""
+RANDOM = frozenset(_RANDOM.split())
+_SHAPED = "nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave bincount"
+SHAPED_BY_VALUES = frozenset(_SHAPED.split())
+_INDEXED = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+
+
+class Values:
+    """What is known of fake tensors' contents."""
+
+    def __init__(self, assumptions: Assumptions) -> None:
+        self.assumptions = assumptions
+        self.assumed: Counter[str] = Counter()
+        self._changed: dict[int, torch.Tensor] = {}
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The real values behind a tensor, where they are known."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        value: torch.Tensor | None = getattr(tensor, "_stepsight_value", None)
+        if value is None or value.untyped_storage()._cdata in self._changed:
+            return None
+        return value
+
+    def learn(self, tensor: Any, value: Any) -> None:
+        if isinstance(tensor, FakeTensor) and isinstance(value, torch.Tensor) and followed(value):
+            tensor._stepsight_value = value
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Something unknown was written into it, and so into everything that shares its memory."""
+        value = getattr(tensor, "_stepsight_value", None)
+        if value is not None:
+            self._changed[value.untyped_storage()._cdata] = value
+
+    def computed(self, func: Any, name: str, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
+        """The call done on known values, or None where one is unknown or there is too much to follow."""
+        if name in RANDOM or not self._worth_following(func, args, kwargs, tensors):
+            return None
+        known = [self.of(t) for t in tensors]
+        if any(v is None for v in known):
+            return None
+        real_args, real_kwargs = mapped(args, self.of), mapped(dict(kwargs), self.of)
+        if real_kwargs.get("device") is not None:
+            real_kwargs["device"] = torch.device("cpu")
+        real_kwargs.pop("pin_memory", None)
+        try:
+            result = func(*real_args, **real_kwargs)
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+            return None
+        return result if all(followed(t) for t in tensors_in(result)) else None
+
+    def _worth_following(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> bool:
+        if tensors:
+            return all(followed(t) for t in tensors) and sum(t.numel() for t in tensors) <= INTEGERS_FOLLOWED
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        size = args[0] if args and isinstance(args[0], list | tuple) else ()
+        count = 1
+        for extent in size:
+            count *= extent if isinstance(extent, int) else 1
+        return count <= (FLOATS_FOLLOWED if dtype.is_floating_point else INTEGERS_FOLLOWED)
+
+    def item(self, tensor: torch.Tensor) -> Any:
+        """What ``.item()`` gives."""
+        value = self.of(tensor)
+        if value is not None:
+            return value.item()
+        dtype = tensor.dtype
+        if dtype == torch.bool:
+            self.assumed["a condition read from the GPU is false"] += 1
+            return False
+        if dtype.is_floating_point:
+            self.assumed["a number read from the GPU is 0"] += 1
+            return 0.0
+        self.assumed["an integer read from the GPU is 1"] += 1
+        return 1
+
+    def read(self, tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """What a copy to the host gives."""
+        value = self.of(tensor)
+        if value is not None:
+            return value.to(dtype) if dtype else value.clone()
+        wanted = dtype or tensor.dtype
+        if tensor.numel() > 1:
+            self.assumed[f"{_kind(wanted)} copied to the host are 0"] += 1
+        if tensor.numel() * tensor.element_size() > LARGEST_READ_BYTES:
+            with tensor.fake_mode:
+                return torch.empty(tensor.shape, dtype=wanted, device="cpu")
+        return torch.zeros(tensor.shape, dtype=wanted)
+
+    def depends_on_values(self, name: str, args: Any) -> bool:
+        """Whether the size of the result follows from contents."""
+        if name in SHAPED_BY_VALUES:
+            return not (name == "repeat_interleave" and len(args) > 1 and isinstance(args[1], int))
+        return name in _INDEXED and any(
+            isinstance(i, torch.Tensor) and i.dtype in (torch.bool, torch.uint8) for i in args[1] or ()
+        )
+
+    def assumed_result(self, name: str, args: Any, kwargs: Any, mode: Any) -> Any:
+        """A result of the assumed size."""
+        first = args[0]
+        if name in ("index_put_", "_index_put_impl_", "index_put"):
+            self.assumed["share of elements a mask selects"] += 1
+            return first if name.endswith("_") else first.clone()
+        with mode:
+            integers = {"dtype": torch.int64, "device": first.device}
+            if name == "nonzero":
+                return torch.empty(self._selected(first.numel()), first.dim(), **integers)
+            if name == "masked_select":
+                return torch.empty(self._selected(args[1].numel()), dtype=first.dtype, device=first.device)
+            if name in _INDEXED:
+                mask = next(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
+                kept = first.shape[mask.dim() :]
+                return torch.empty(
+                    self._selected(mask.numel()), *kept, dtype=first.dtype, device=first.device
+                )
+            if name == "bincount":
+                return torch.empty(max(int(kwargs.get("minlength", 0) or 0), 1), **integers)
+            if name == "repeat_interleave":
+                return torch.empty(first.numel(), **integers)
+            self.assumed["share of values that are distinct"] += 1
+            count = max(1, round(first.numel() * self.assumptions.distinct_share))
+            distinct = torch.empty(count, dtype=first.dtype, device=first.device)
+            return distinct, torch.empty(first.numel(), **integers), torch.empty(count, **integers)
+
+    def _selected(self, count: int) -> int:
+        self.assumed["share of elements a mask selects"] += 1
+        return max(1, round(count * self.assumptions.mask_share))
+
+
+def followed(tensor: torch.Tensor) -> bool:
+    real = tensor.dtype.is_floating_point or tensor.dtype.is_complex
+    return bool(tensor.numel() <= (FLOATS_FOLLOWED if real else INTEGERS_FOLLOWED))
+
+
+def _kind(dtype: torch.dtype) -> str:
+    return "numbers" if dtype.is_floating_point else "integers"

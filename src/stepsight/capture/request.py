@@ -1,0 +1,54 @@
+"""What a capturing process is asked to do, and how it answers: plain records, written as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+
+from stepsight.capture.step.captured import RankMemoryUse
+from stepsight.capture.step.file import ProgramRow
+
+
+class Request(msgspec.Struct, forbid_unknown_fields=True):
+    """Run ``script`` (a file, or a module with ``module``) as ``rank`` of ``world`` and write ``answer``."""
+
+    script: str
+    arguments: list[str]
+    answer: str
+    rank: int
+    world: int
+    per_node: int
+    gpu_name: str
+    capability: tuple[int, int]
+    memory_bytes: int
+    multiprocessors: int
+    l2_bytes: int
+    module: bool = False
+    warmup: int = 2
+    steps: int = 1
+    assume: list[str] = []
+
+
+class MessageGroup(msgspec.Struct, array_like=True):
+    """A direction of messages within a family of groups."""
+
+    name: str
+    family: str
+    start: int
+    end: int
+
+
+class Answer(msgspec.Struct):
+    """``stage`` is how far the process came: started, running, captured, or why there is no step."""
+
+    stage: str
+    problem: str = ""
+    rank: int = 0
+    program: ProgramRow | None = None
+    groups: list[tuple[str, list[int]]] = []
+    messages: list[MessageGroup] = []
+    memory: RankMemoryUse | None = None
+    guessed: dict[str, int] = {}
+    assumed: dict[str, int] = {}
+    notes: list[str] = []
+    torch: str = ""
+    seconds: float = 0.0

@@ -1,0 +1,164 @@
+"""One process's capture: the fake GPU, the recorder and the process group, put together and taken in turn."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stepsight.capture import selftest
+from stepsight.capture.assumptions import Assumptions
+from stepsight.capture.gpu import attention, device, files, guard, modules, tensors
+from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
+from stepsight.capture.groups import install as groups
+from stepsight.capture.groups.install import World
+from stepsight.capture.recording.calls import CallRecord, StepRecords
+from stepsight.capture.recording.host import HostProfile
+from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.mode import Recorder
+from stepsight.capture.recording.steps import StepBoundaries
+from stepsight.capture.recording.values import Values
+from stepsight.capture.recording.workspaces import Workspaces
+from stepsight.capture.step.memory import MemoryUse, memory_use
+from stepsight.program.allocator import CachingAllocator
+from stepsight.program.aten.call import Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What to capture. ``steps`` optimizer steps after ``warmup`` others are recorded as one program."""
+
+    gpu: FakeGpu
+    rank: int = 0
+    world: int = 1
+    per_node: int = 8
+    warmup: int = 2
+    steps: int = 1
+    assumptions: Assumptions = field(default_factory=Assumptions)
+
+
+@dataclass(slots=True)
+class Captured:
+    """What one process recorded."""
+
+    step: StepRecords
+    memory: MemoryUse
+    precision: Precision
+    assumed: dict[str, int]
+    groups: list[tuple[str, tuple[int, ...]]]
+    compiled: bool
+    notes: list[str] = field(default_factory=list)
+
+
+class Session:
+    """Installs itself into this process's torch; there is no way back but the process's end."""
+
+    def __init__(self, settings: Settings, progress: Callable[[str], None] = lambda text: None) -> None:
+        self.settings, self.progress = settings, progress
+        gpu = settings.gpu
+        self.allocator = CachingAllocator(gpu.memory_bytes)
+        self.liveness = Liveness(self.allocator)
+        self.values = Values(settings.assumptions)
+        self.world = World(settings.rank, settings.world, settings.per_node)
+        guard.install()
+        device.install(gpu, _figures(self.allocator))
+        tensors.install(self.values.read)
+        modules.install()
+        attention.install(gpu.capability)
+        selftest.run(Recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
+        self.recorder = Recorder(self.values, self.liveness, Workspaces(gpu.capability))
+        self.files = files.install(self.recorder)
+        groups.install(self.recorder, self.world)
+        self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
+        self._profile = HostProfile()
+        self._recorded: Captured | None = None
+        _watch_optimizers(self.boundaries.stepped)
+
+    def _begin(self) -> None:
+        self.progress(f"recording after {self.boundaries.seen} steps")
+        if self.recorder.recording:
+            self._profile.stop()
+        gc.collect()
+        self.recorder.records = []
+        self.values.assumed.clear()
+        self.liveness.start_step()
+        self._profile.start()
+        self.recorder.recording = True
+
+    def _end(self) -> None:
+        self.recorder.recording = False
+        operators, silent = self._profile.stop()
+        self._recorded = Captured(
+            StepRecords(self.recorder.records, operators, silent),
+            memory_use(self.liveness, self.boundaries.optimizers.values(), self._call_names()),
+            self.precision(),
+            dict(self.values.assumed),
+            list(self.world.groups),
+            self.files.compiled,
+            self._notes(),
+        )
+
+    def _call_names(self) -> list[str]:
+        return [
+            f"{r.call.namespace}::{r.call.name}" for r in self.recorder.records if isinstance(r, CallRecord)
+        ]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        if self.settings.world > 1 and not self.world.initialised:
+            notes.append(
+                f"init_process_group was never called: {self.settings.world} independent copies are predicted"
+            )
+        for what, count in self.files.left_out.items():
+            notes.append(f"{what} left out ({count}×)")
+        return notes
+
+    def precision(self) -> Precision:
+        """Whether fp32 products may use TF32, as the script set it and the GPU allows."""
+        ampere = self.settings.gpu.capability >= (8, 0)
+        return Precision(
+            bool(torch.backends.cuda.matmul.allow_tf32) and ampere,
+            bool(torch.backends.cudnn.allow_tf32) and ampere,
+        )
+
+    @property
+    def captured(self) -> Captured | None:
+        """None until a whole step has been recorded."""
+        return self._recorded
+
+    def __enter__(self) -> Session:
+        self.recorder.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.recorder.__exit__(*error)
+
+
+def _figures(allocator: CachingAllocator) -> MemoryFigures:
+    return MemoryFigures(
+        lambda: allocator.active_bytes, lambda: allocator.peak_active_bytes,
+        lambda: allocator.reserved_bytes, lambda: allocator.peak_reserved_bytes,
+        allocator.reset_peaks, allocator.empty_cache,
+    )  # fmt: skip
+
+
+def _watch_optimizers(stepped: Callable[[Any], None]) -> None:
+    """``stepped`` is told after every optimizer step, once the step's own profiler range is closed."""
+    hook = torch.optim.Optimizer.profile_hook_step
+
+    def profile_hook_step(function: Any) -> Any:
+        hooked = hook(function)
+
+        @functools.wraps(hooked)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            out = hooked(*args, **kwargs)
+            stepped(args[0])
+            return out
+
+        return step
+
+    torch.optim.Optimizer.profile_hook_step = staticmethod(profile_hook_step)

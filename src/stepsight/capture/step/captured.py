@@ -1,0 +1,59 @@
+"""A captured step: the job, what each captured rank's memory holds, and what had to be assumed. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stepsight.program.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class RankMemoryUse:
+    """The allocator's peaks of one rank during the step. ``parts_bytes`` add up to the active peak;
+    ``at`` names the operator at the peak."""
+
+    rank: int
+    peak_active_bytes: float
+    peak_reserved_bytes: float
+    parts_bytes: Mapping[str, float]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedStep:
+    """What `stepsight capture` found. ``steps`` optimizer steps make up the job's program.
+
+    ``guessed`` counts calls whose kernel is a generic pass over their tensors, ``assumed`` the values that
+    only a GPU would know.
+    """
+
+    name: str
+    gpu: str
+    job: Job
+    memory: tuple[RankMemoryUse, ...] = ()
+    steps: int = 1
+    guessed: Mapping[str, int] | None = None
+    assumed: Mapping[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    torch: str = ""
+
+    @property
+    def ranks(self) -> int:
+        return self.job.ranks
+
+    @property
+    def fullest(self) -> RankMemoryUse | None:
+        """The rank that reserves most."""
+        return max(self.memory, key=lambda m: m.peak_reserved_bytes, default=None)
+
+    def all_notes(self) -> tuple[str, ...]:
+        """Everything a reader of the prediction should know about the capture."""
+        said = list(self.notes)
+        if self.guessed:
+            listed = ", ".join(f"{name} ×{count}" for name, count in sorted(self.guessed.items()))
+            said.append(f"no kernel is known for: {listed}; each is counted as one pass over its tensors")
+        if self.assumed:
+            listed = ", ".join(f"{what} ({count}×)" for what, count in sorted(self.assumed.items()))
+            said.append(f"assumed, since no GPU computed it: {listed} (--assume)")
+        return tuple(said)

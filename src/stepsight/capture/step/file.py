@@ -1,0 +1,204 @@
+"""step.json: a captured step as a file, read back without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.documents import write_whole
+from stepsight.errors import InputError, StepsightError
+from stepsight.program.job import COMPUTE, Collective, Group, Job, Kernel, Op, RankProgram, Wait
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
+
+FORMAT = "stepsight-step"
+VERSION = 1
+
+
+class KernelRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    family: str
+    dtype: str
+    stream: str
+    name: str
+    dims: list[tuple[str, float]]
+    lookup: dict[str, Any] | None = None
+
+
+class CollectiveRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    kind: str
+    bytes: float
+    group: str
+    stream: str
+    dtype: str
+    name: str
+    after: list[str]
+    send_bytes: list[list[float]] | None = None
+
+
+class OpRow(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """An operator; names and kernels are positions in the program's lists."""
+
+    name: int
+    kernels: list[int] = []
+    collective: CollectiveRow | None = None
+    waits: list[tuple[str, int | str]] = []
+    blocks_host: bool = False
+    phase: str = "forward"
+
+
+class ProgramRow(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    names: list[str]
+    kernels: list[KernelRow]
+    ops: list[OpRow]
+
+
+class StepFile(msgspec.Struct, omit_defaults=True):
+    format: str
+    version: int
+    name: str
+    gpu: str
+    programs: list[ProgramRow]
+    program_of_rank: list[int]
+    groups: dict[str, list[list[int]]]
+    memory: list[dict[str, Any]] = []
+    steps: int = 1
+    guessed: dict[str, int] = {}
+    assumed: dict[str, int] = {}
+    notes: list[str] = []
+    torch: str = ""
+
+
+def encode_program(program: RankProgram) -> ProgramRow:
+    """Operators' names and kernels are written once each."""
+    names: dict[str, int] = {}
+    kernels: dict[Kernel, int] = {}
+    ops = []
+    for op in program.ops:
+        ops.append(
+            OpRow(
+                names.setdefault(op.name, len(names)),
+                [kernels.setdefault(k, len(kernels)) for k in op.kernels],
+                _collective_row(op.collective) if op.collective else None,
+                [(w.waiter, w.on) for w in op.waits],
+                op.blocks_host,
+                op.phase,
+            )
+        )
+    rows = [_kernel_row(k) for k in kernels]
+    return ProgramRow(program.name, list(names), rows, ops)
+
+
+def _kernel_row(k: Kernel) -> KernelRow:
+    dims = [(name, float(value)) for name, value in k.dims]
+    return KernelRow(k.family, k.dtype, k.stream, k.name, dims, _lookup_row(k.lookup))
+
+
+def _collective_row(c: Collective) -> CollectiveRow:
+    sizes = c.send_bytes.tolist() if c.send_bytes is not None else None
+    return CollectiveRow(c.kind, c.bytes, c.group, c.stream, c.dtype, c.name, list(c.after), sizes)
+
+
+def _lookup_row(lookup: Lookup | None) -> dict[str, Any] | None:
+    if lookup is None:
+        return None
+    tables = [{"rows": t.rows, "dim": t.dim, "batch": t.batch, "pooling": t.pooling,
+               "indices": t.indices.value, "dtype": t.dtype} for t in lookup.tables]  # fmt: skip
+    return {"tables": tables, "optimizer": lookup.optimizer, "fused": lookup.fused}
+
+
+def _lookup(row: dict[str, Any] | None) -> Lookup | None:
+    if row is None:
+        return None
+    tables = tuple(
+        TableLookup(**{**t, "indices": IndexDistribution.parse(t["indices"], "lookup")})
+        for t in row["tables"]
+    )
+    return Lookup(tables, row["optimizer"], row["fused"])
+
+
+def decode_program(row: ProgramRow) -> RankProgram:
+    kernels = [
+        Kernel(k.family, tuple(k.dims), k.dtype, k.stream or COMPUTE, k.name, _lookup(k.lookup))
+        for k in row.kernels
+    ]
+    ops = [
+        Op(
+            row.names[op.name],
+            tuple(kernels[i] for i in op.kernels),
+            _collective(op.collective) if op.collective else None,
+            tuple(Wait(waiter, on) for waiter, on in op.waits),
+            op.blocks_host,
+            op.phase,
+        )
+        for op in row.ops
+    ]
+    return RankProgram(tuple(ops), row.name)
+
+
+def _collective(c: CollectiveRow) -> Collective:
+    sizes = np.array(c.send_bytes) if c.send_bytes is not None else None
+    return Collective(c.kind, c.bytes, c.group, c.stream, c.dtype, sizes, c.name, after=tuple(c.after))
+
+
+def encode(step: CapturedStep) -> bytes:
+    job = step.job
+    return msgspec.json.encode(
+        StepFile(
+            FORMAT, VERSION, step.name, step.gpu, [encode_program(p) for p in job.programs],
+            list(job.program_of_rank),
+            {name: [list(g.ranks) for g in sets] for name, sets in job.groups.items()},
+            [msgspec.to_builtins(m) for m in step.memory], step.steps, dict(step.guessed or {}),
+            dict(step.assumed or {}), list(step.notes), step.torch,
+        )
+    )  # fmt: skip
+
+
+def save_step(step: CapturedStep, path: Path) -> None:
+    write_whole(path, encode(step))
+
+
+def load_step(path: str | Path) -> CapturedStep:
+    """The captured step in a file that ``stepsight capture --save`` wrote."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "check the path") from None
+    return decode(content, str(path))
+
+
+def is_step_file(path: Path) -> bool:
+    """Whether a JSON file is a captured step: it says so in its first bytes."""
+    try:
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.read(200)
+    except OSError:
+        return False
+
+
+def decode(content: bytes, where: str) -> CapturedStep:
+    fix = "write it again with stepsight capture --save"
+    try:
+        row = msgspec.json.decode(content, type=StepFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(where, f"is not a captured step: {error}", fix) from None
+    if row.format != FORMAT or row.version != VERSION:
+        raise InputError(
+            where, f"has format {row.format!r} version {row.version}", f"this is {FORMAT} {VERSION}"
+        )
+    try:
+        job = Job(
+            tuple(decode_program(p) for p in row.programs), tuple(row.program_of_rank),
+            {name: tuple(Group(f"{name} {i}" if len(sets) > 1 else name, tuple(ranks))
+                         for i, ranks in enumerate(sets)) for name, sets in row.groups.items()},
+        )  # fmt: skip
+        memory = tuple(msgspec.convert(m, RankMemoryUse) for m in row.memory)
+    except (IndexError, KeyError, TypeError, msgspec.ValidationError, StepsightError) as error:
+        raise InputError(where, f"does not hold together: {error}", fix) from None
+    return CapturedStep(
+        row.name, row.gpu, job, memory, row.steps, row.guessed, row.assumed, tuple(row.notes), row.torch
+    )

@@ -1,0 +1,166 @@
+"""The process that runs a script as one rank: ``python -m stepsight.capture.worker REQUEST.json``.
+
+It ends with os._exit: torch would otherwise tear down device guards whose code is already gone.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepsight.capture.request import Answer, MessageGroup, Request
+from stepsight.errors import StepsightError
+
+OLDEST_TORCH = (2, 9)
+
+
+class Worker:
+    """Carries out one request."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.started = time.process_time()
+
+    def answer(self, answer: Answer) -> None:
+        answer.rank = self.request.rank
+        answer.seconds = time.process_time() - self.started
+        target = Path(self.request.answer)
+        beside = target.with_suffix(".part")
+        beside.write_bytes(msgspec.json.encode(answer))
+        beside.replace(target)
+
+    def run(self) -> int:
+        """The exit code: the script's own where it fails."""
+        self.answer(Answer("starting"))
+        try:
+            session = self._session()
+        except StepsightError as error:
+            self.answer(Answer("refused", str(error)))
+            return 2
+        self.answer(Answer("running"))
+        code, ended = self._script(session)
+        captured = session.captured
+        if captured is not None:
+            self.answer(self._captured(session, captured))
+            return 0
+        if ended:  # with an exception or an exit code of its own
+            self.answer(Answer("failed", f"the script ended with exit code {code}"))
+            return code
+        self.answer(Answer("no step", _why(session)))
+        return 2
+
+    def _session(self) -> Any:
+        try:
+            import torch
+        except ImportError:
+            raise StepsightError("torch is not installed; pip install 'stepsight[torch]'") from None
+        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+        if version < OLDEST_TORCH:
+            raise StepsightError(f"capture needs torch 2.9 or newer, this is {torch.__version__}")
+        from stepsight.capture.assumptions import Assumptions
+        from stepsight.capture.gpu.device import FakeGpu
+        from stepsight.capture.gpu.guard import GuardUnavailableError
+        from stepsight.capture.selftest import SelfTestError
+        from stepsight.capture.session import Session, Settings
+
+        r = self.request
+        count = min(r.per_node, r.world)
+        gpu = FakeGpu(r.gpu_name, r.capability, r.memory_bytes, r.multiprocessors, r.l2_bytes, count)
+        settings = Settings(gpu, r.rank, r.world, r.per_node, r.warmup, r.steps, Assumptions.read(r.assume))
+        try:
+            return Session(settings, self._progress)
+        except (GuardUnavailableError, SelfTestError) as error:
+            raise StepsightError(
+                f"torch {torch.__version__} cannot be run without a GPU here ({error}); "
+                "record a trace on a GPU instead and use stepsight predict --trace"
+            ) from None
+
+    def _progress(self, text: str) -> None:
+        print(f"stepsight: rank {self.request.rank}: {text}", file=sys.stderr, flush=True)
+
+    def _script(self, session: Any) -> tuple[int, bool]:
+        """Run the script; its exit code, and whether it ended by failing or exiting itself."""
+        from stepsight.capture.recording.steps import StepsRecordedError
+
+        r = self.request
+        sys.argv = [r.script, *r.arguments]
+        sys.path.insert(0, str(Path.cwd()) if r.module else str(Path(r.script).resolve().parent))
+        try:
+            with session:
+                if r.module:
+                    runpy.run_module(r.script, run_name="__main__", alter_sys=True)
+                else:
+                    runpy.run_path(r.script, run_name="__main__")
+        except StepsRecordedError:
+            return 0, False
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
+            if stop.code is not None and not isinstance(stop.code, int):
+                print(stop.code, file=sys.stderr)
+            return code, code != 0
+        except BaseException:
+            if session.captured is not None:
+                return 0, False
+            traceback.print_exc()
+            return 1, True
+        return 0, False
+
+    def _captured(self, session: Any, captured: Any) -> Answer:
+        import torch
+
+        from stepsight.capture.step.captured import RankMemoryUse
+        from stepsight.capture.step.families import families
+        from stepsight.capture.step.file import encode_program
+        from stepsight.capture.step.lowering import Lowering
+        from stepsight.capture.step.program import ProgramBuilder
+
+        r = self.request
+        lowering = Lowering(captured.precision, session.settings.assumptions)
+        builder = ProgramBuilder(r.rank, r.world, families(captured.groups, r.world), lowering)
+        program = builder.build(captured.step)
+        use = captured.memory
+        memory = RankMemoryUse(
+            r.rank, use.peak_active_bytes, use.peak_reserved_bytes, use.parts_bytes, use.peak_operator
+        )
+        messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
+        return Answer(
+            "captured", "", r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
+            messages, memory, dict(builder.guessed), captured.assumed, captured.notes, str(torch.__version__),
+        )  # fmt: skip
+
+
+def _why(session: Any) -> str:
+    """Why a script that ended by itself left no step."""
+    steps, wanted = session.boundaries.seen, session.settings.warmup + session.settings.steps
+    if not session.recorder.gpu_calls:
+        return "the script never used a GPU: nothing ran on 'cuda'; move the model and its inputs there"
+    if not steps:
+        return (
+            "the script took no optimizer step; a step is what lies between two calls of "
+            "torch.optim.Optimizer.step"
+        )
+    return f"the script ended after {steps} optimizer steps, {wanted} are needed; lower --warmup or go on"
+
+
+def main() -> None:
+    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Request)
+    code = 1
+    try:
+        code = Worker(request).run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

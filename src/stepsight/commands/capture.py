@@ -1,0 +1,104 @@
+"""``stepsight capture``: run a training script without a GPU, and predict its step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepsight.errors import InputError
+
+_ARCHITECTURES = {
+    "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
+    "blackwell": (10, 0),
+}  # fmt: skip
+"""Compute capability by architecture (NVIDIA's table); boards of one architecture that differ do so in the
+minor number, which torch's choices seen here do not ask for."""
+RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do as their counterpart does."
+
+
+@click.command("capture", context_settings={"ignore_unknown_options": True})
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--platform", "-p", required=True, help="A name such as 8xH100-SXM, or a path.")
+@click.option(
+    "--world", "-w", type=click.IntRange(min=1), help="Ranks of the job; by default all GPUs of it."
+)
+@click.option("--module", "-m", is_flag=True, help="SCRIPT is a module, as with python -m.")
+@click.option("--save", type=click.Path(path_type=Path), help="Write the captured step here (step.json).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
+@click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps to record.")
+@click.option("--warmup", type=click.IntRange(min=1), default=2, show_default=True, help="Steps before them.")
+@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Values only a GPU would know.")
+@click.option("--ranks", "which", default="auto", show_default=True, help=RANKS_HELP)
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a platform field.")
+def command(
+    script: str, arguments: tuple[str, ...], platform: str, world: int | None, module: bool,
+    save: Path | None, as_json: bool, timeline: Path | None, html: Path | None, steps: int, warmup: int,
+    assume: tuple[str, ...], which: str, assignments: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Run SCRIPT (any PyTorch training script) on this machine, which needs no GPU, and predict its step.
+
+    Options that this command does not know go to the script; so does everything after --.
+    """
+    from stepsight.capture.assumptions import Assumptions
+    from stepsight.commands.predict import PLATFORM_PREFIX, show_prediction, write_outputs
+    from stepsight.platform.load import load_platform
+    from stepsight.prediction.captured import predict_captured
+
+    for output in (save, timeline, html):
+        if output and not output.absolute().parent.is_dir():
+            raise InputError(str(output), "its folder does not exist", "make the folder first")
+    if not module and not Path(script).is_file():
+        raise InputError(script, "there is no such file", "name the training script, or use -m for a module")
+    Assumptions.read(assume)
+    chosen = load_platform(platform, [a.removeprefix(PLATFORM_PREFIX) for a in assignments])
+    size = world or chosen.spec.ranks
+    chosen.with_ranks(size)
+    _divides(size, chosen.spec.gpus_per_node)
+    numbers = _ranks(which, size)
+
+    from stepsight.capture.ranks import Capturing
+    from stepsight.capture.request import Request
+
+    gpu = chosen.spec.gpu
+    request = Request(
+        script, list(arguments), "", 0, size, chosen.spec.gpus_per_node, gpu.name,
+        _ARCHITECTURES.get(gpu.architecture, (8, 0)), int(gpu.memory_gb * 1e9), gpu.sms,
+        int(gpu.l2_mb * 2**20), module, warmup, steps, list(assume),
+    )  # fmt: skip
+    captured = Capturing(request, lambda text: click.echo(f"stepsight: {text}", err=True)).step(
+        Path(script).name, numbers
+    )
+    written = [path for path in (save, timeline, html) if path]
+    if save:
+        from stepsight.capture.step.file import save_step
+
+        save_step(captured, save)
+    prediction = predict_captured(captured, chosen)
+    write_outputs(prediction, timeline, None, html)
+    show_prediction(prediction, as_json, written)
+
+
+def _divides(world: int, per_node: int) -> None:
+    if world > per_node and world % per_node:
+        raise InputError(
+            f"--world {world}", f"is not a whole number of nodes of {per_node} GPUs",
+            f"use {world // per_node * per_node} or {-(-world // per_node) * per_node}",
+        )  # fmt: skip
+
+
+def _ranks(which: str, world: int) -> list[int] | None:
+    if which == "auto":
+        return None
+    if which == "all":
+        return list(range(world))
+    try:
+        numbers = sorted({int(part) for part in which.split(",")})
+    except ValueError:
+        raise InputError(f"--ranks {which}", "is not auto, all or numbers", "write --ranks 0,7") from None
+    if not numbers or numbers[0] < 0 or numbers[-1] >= world:
+        raise InputError(f"--ranks {which}", f"ranks go from 0 to {world - 1}", "leave the others out")
+    return numbers

@@ -1,0 +1,146 @@
+"""Kernels that move or fill memory: copies, casts, concatenation, fills, gathers and scatters, sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from stepsight.program.aten.call import (
+    AtenCall,
+    Precision,
+    Sized,
+    TensorFact,
+    elements,
+    is_contiguous,
+    lists_of_tensors,
+    read_bytes,
+    size_bytes,
+)
+from stepsight.program.job import Kernel
+
+SORTED_ABOVE = 3072
+"""Longer index lists are sorted before their gradients are added (ATen/native/cuda/Embedding.cu)."""
+
+
+def pointwise_kernel(name: str, inputs: Sequence[Sized], out: Sized) -> Kernel:
+    """One pass over the inputs, one write of the output."""
+    return Kernel.of(
+        "elementwise", out.dtype, name=name, elements=max(elements(out), 1),
+        read_bytes=sum(read_bytes(t) for t in inputs), write_bytes=size_bytes(out),
+    )  # fmt: skip
+
+
+def copy_kernel(source: Sized, out: Sized, name: str = "copy") -> Kernel:
+    """The kernel that copies ``source`` into a layout: a cast, a plain copy, or a transposing one."""
+    if source.dtype != out.dtype:
+        return pointwise_kernel("cast", (source,), out)
+    if source.strides == out.strides or (is_contiguous(source) and is_contiguous(out)):
+        return Kernel.of("copy_d2d", out.dtype, name=name, bytes=size_bytes(out))
+    return Kernel.of("transpose", out.dtype, name=name, elements=elements(out))
+
+
+def fill_kernel(x: Sized) -> Kernel:
+    return Kernel.of("fill", x.dtype, bytes=size_bytes(x))
+
+
+def concat_kernel(out: Sized, inputs: int) -> Kernel:
+    size = size_bytes(out)
+    return Kernel.of("concat", out.dtype, read_bytes=size, write_bytes=size, inputs=inputs)
+
+
+def gather_kernel(weight: Sized, picked: int) -> Kernel:
+    rows, cols = weight.shape[0], prod(weight.shape[1:])
+    return Kernel.of("gather", weight.dtype, rows=picked, cols=cols, table_rows=rows)
+
+
+def scatter_kernels(dtype: str, picked: int, cols: int, table_rows: int) -> list[Kernel]:
+    """Gradients of picked rows added into a dense gradient; long index lists are sorted first."""
+    put = Kernel.of("scatter", dtype, rows=picked, cols=cols, table_rows=table_rows)
+    return [Kernel.of("sort", "int64", elements=picked), put] if picked > SORTED_ABOVE else [put]
+
+
+def concat(call: AtenCall, precision: Precision) -> list[Kernel]:
+    return [concat_kernel(call.made_on_gpu[0], max(len(call.on_gpu), 1))]
+
+
+def packed_copy(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """FSDP's copies into and out of its flat buffers: everything moved once, in one kernel."""
+    lists = list(lists_of_tensors(call))
+    many = max(lists, key=len) if lists else (call.made_on_gpu or call.on_gpu)
+    moved = float(sum(t.bytes for t in many))
+    dtype = many[0].dtype if many else "fp32"
+    return [Kernel.of("concat", dtype, read_bytes=moved, write_bytes=moved, inputs=max(len(many), 1))]
+
+
+def fill(call: AtenCall, precision: Precision) -> list[Kernel]:
+    return [fill_kernel((call.made_on_gpu or call.on_gpu)[0])]
+
+
+def random(call: AtenCall, precision: Precision) -> list[Kernel]:
+    return [pointwise_kernel(call.name, (), (call.made_on_gpu or call.on_gpu)[0])]
+
+
+def embedding(call: AtenCall, precision: Precision) -> list[Kernel]:
+    weight, indices = call.arguments["weight"], call.arguments["indices"]
+    return [gather_kernel(weight, indices.elements)]
+
+
+def embedding_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
+    gradient, indices = call.arguments["grad_output"], call.arguments["indices"]
+    rows = call.arguments["num_weights"]
+    return scatter_kernels(gradient.dtype, indices.elements, gradient.shape[-1], rows)
+
+
+def picked(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """gather, index_select, index: what is picked is read and written, and the indices are read."""
+    out = call.made_on_gpu[0]
+    return [pointwise_kernel(call.name, (out, *call.on_gpu[1:]), out)]
+
+
+def put(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """index_put: a plain write, or (accumulate) a sort and an addition by row."""
+    values = call.arguments["values"]
+    indices = [t for t in call.get("indices", ()) if isinstance(t, TensorFact) and t.device == "cuda"]
+    target = call.on_gpu[0]
+    if not call.get("accumulate", False):
+        return [pointwise_kernel("index_put", (values, *indices), values if values.elements > 1 else target)]
+    count = max((t.elements for t in indices), default=1)
+    cols = max(values.elements // max(count, 1), 1)
+    arithmetic = Kernel.of("elementwise", "int64", name="index_arithmetic", elements=count,
+                           read_bytes=16 * count, write_bytes=8 * count)  # fmt: skip
+    rows = max(target.elements // cols, 1)
+    added = Kernel.of("scatter", values.dtype, name="index_put", rows=count, cols=cols, table_rows=rows)
+    return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count), added]
+
+
+def scattered(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """scatter, scatter_add, index_add: sources and indices read, targets read and written."""
+    on_gpu = call.on_gpu
+    indices = [t for t in on_gpu if t.dtype in ("int64", "int32")]
+    source = call.arguments.get("src", call.arguments.get("source"))
+    moved = source if isinstance(source, TensorFact) else (indices or on_gpu)[0]
+    target = on_gpu[0]
+    written = prod(moved.shape) * size_bytes(target) // max(elements(target), 1)
+    kernel = Kernel.of(
+        "elementwise", target.dtype, name=call.name, elements=max(moved.elements, 1),
+        read_bytes=size_bytes(moved) + sum(size_bytes(t) for t in indices) + written, write_bytes=written,
+    )  # fmt: skip
+    in_place = call.name.endswith("_")
+    return [kernel] if in_place else [copy_kernel(target, target), kernel]
+
+
+def sort(call: AtenCall, precision: Precision) -> list[Kernel]:
+    x = call.on_gpu[0]
+    return [Kernel.of("sort", x.dtype, elements=max(x.elements, 1))]
+
+
+def nonzero(call: AtenCall, precision: Precision) -> list[Kernel]:
+    x = call.on_gpu[0]
+    counted = Kernel.of("reduce", x.dtype, name="count", rows=1, cols=max(x.elements, 1))
+    return [counted, pointwise_kernel(call.name, (x,), (call.made_on_gpu or (x,))[0])]
+
+
+def padded_gradient(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """slice_backward, select_backward: zeros, then the gradient copied into its place."""
+    whole, part = call.made_on_gpu[0], call.on_gpu[0]
+    return [fill_kernel(whole), Kernel.of("transpose", part.dtype, name="copy", elements=part.elements)]

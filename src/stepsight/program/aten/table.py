@@ -1,0 +1,184 @@
+"""From a library call to its kernels: the one table.
+
+A call's name selects a rule; torch's own pointwise tag covers the long tail of element-wise functions;
+what is left becomes one generic pass over the call's tensors, and is marked as guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from stepsight.program.aten import images, movement, products, rows, updates
+from stepsight.program.aten.call import AtenCall, Lowered, Precision
+from stepsight.program.aten.movement import copy_kernel, pointwise_kernel
+from stepsight.program.job import Kernel
+
+Rule = Callable[[AtenCall, Precision], list[Kernel]]
+
+_NO_KERNEL = """
+    view _unsafe_view reshape t transpose permute expand slice select squeeze unsqueeze detach alias
+    as_strided split split_with_sizes unbind chunk narrow lift_fresh _reshape_alias diagonal
+    view_as_real view_as_complex real imag unfold set_ resize_ empty empty_like empty_strided new_empty
+    new_empty_strided is_same_size detach_ squeeze_ unsqueeze_ t_ transpose_ as_strided_ swapaxes
+    movedim record_stream sym_size sym_numel sym_stride sym_storage_offset expand_as _version is_pinned
+    stride size dim unsafe_split _assert_async _assert_scalar _assert_tensor_metadata resize
+    unsafe_chunk resize_as_ _conj _neg_view unsafe_split_with_sizes wait_tensor
+    _has_compatible_shallow_copy_type _fw_primal _make_dual device layout _nested_tensor_size
+    storage_offset is_contiguous numel _resize_output_ retain_grad rename_ _local_scalar_dense_
+    view_dtype _dim_arange _shape_as_tensor pin_memory _pin_memory
+"""
+NO_KERNEL = frozenset(_NO_KERNEL.split())
+"""Views and bookkeeping: nothing runs on the GPU."""
+
+_FILLS = """
+    zero_ fill_ zeros ones full new_zeros new_ones new_full zeros_like ones_like full_like scalar_tensor
+"""
+_RANDOM = """
+    normal_ uniform_ bernoulli_ bernoulli randn rand randint random_ exponential_ randn_like rand_like
+    randperm normal randint_like log_normal_ geometric_ cauchy_ multinomial poisson
+"""
+_REDUCTIONS = """
+    sum mean amax amin max min any all norm linalg_vector_norm var std argmax argmin logsumexp prod
+    nansum var_mean std_mean median nanmedian count_nonzero aminmax dist equal _amp_update_scale_ trace
+    kthvalue mode
+"""
+_LOSSES = """
+    mse_loss binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss l1_loss huber_loss
+    kl_div soft_margin_loss
+"""
+_POINTWISE_NAMES = """
+    native_dropout_backward where lerp masked_fill masked_fill_ tril triu tril_ triu_ arange roll flip
+    repeat constant_pad_nd nan_to_num one_hot linspace eye glu glu_backward lift_fresh_copy isin
+    bucketize index_fill index_fill_ select_scatter slice_scatter diag_embed diagonal_backward
+    unfold_backward reflection_pad1d reflection_pad2d reflection_pad2d_backward replication_pad2d
+    pixel_shuffle pixel_unshuffle repeat_interleave tile vander _fused_dropout complex polar
+    searchsorted _softmax_mask logit_backward prelu _prelu_kernel _prelu_kernel_backward masked_scatter
+    masked_scatter_ diff channel_shuffle cross linalg_cross tril_indices triu_indices im2col col2im
+    renorm _weight_norm_interface _weight_norm_interface_backward log_sigmoid_forward
+    log_sigmoid_backward _fake_quantize_learnable binary_cross_entropy_backward mse_loss_backward
+    smooth_l1_loss_backward huber_loss_backward rrelu_with_noise _cast_Half _cast_Float _cast_BFloat16
+    rot90 bincount cdist
+"""
+_POINTWISE = frozenset(_POINTWISE_NAMES.split())
+_POOLS = """
+    max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward
+    _adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
+    max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward
+    _adaptive_avg_pool3d _adaptive_avg_pool3d_backward avg_pool1d upsample_bilinear2d
+    upsample_bilinear2d_backward upsample_nearest2d upsample_nearest2d_backward upsample_bicubic2d
+    upsample_bicubic2d_backward upsample_linear1d upsample_nearest1d upsample_nearest3d
+    upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_2d_backward
+    _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward
+"""
+
+_RULES: dict[str, Rule] = {
+    "mm": products.mm, "addmm": products.addmm, "_addmm_activation": products.addmm, "bmm": products.bmm,
+    "baddbmm": products.baddbmm, "mv": products.mv, "addmv": products.mv, "dot": products.dot,
+    "vdot": products.dot,
+    "_grouped_mm": products.grouped_mm, "_scaled_grouped_mm": products.grouped_mm,
+    "_scaled_mm": products.scaled_mm, "_int_mm": products.scaled_mm,
+    "convolution": images.convolution, "_convolution": images.convolution,
+    "cudnn_convolution": images.convolution, "convolution_overrideable": images.convolution,
+    "convolution_backward": images.convolution_backward,
+    "convolution_backward_overrideable": images.convolution_backward,
+    "_softmax": rows.softmax, "_log_softmax": rows.softmax, "_safe_softmax": rows.softmax,
+    "_softmax_backward_data": rows.softmax_backward, "_log_softmax_backward_data": rows.softmax_backward,
+    "native_layer_norm": rows.layer_norm, "native_layer_norm_backward": rows.layer_norm_backward,
+    "_fused_rms_norm": rows.layer_norm, "_fused_rms_norm_backward": rows.layer_norm_backward,
+    "native_group_norm": rows.group_norm, "native_group_norm_backward": rows.group_norm_backward,
+    "native_batch_norm": rows.batch_norm, "_native_batch_norm_legit": rows.batch_norm,
+    "cudnn_batch_norm": rows.batch_norm, "_batch_norm_with_update": rows.batch_norm,
+    "_native_batch_norm_legit_functional": rows.batch_norm, "_batch_norm_no_update": rows.batch_norm,
+    "native_batch_norm_backward": rows.batch_norm_backward,
+    "cudnn_batch_norm_backward": rows.batch_norm_backward,
+    "batch_norm_backward": rows.batch_norm_backward,
+    "nll_loss_forward": rows.nll_loss, "nll_loss2d_forward": rows.nll_loss,
+    "nll_loss_backward": rows.nll_loss_backward, "nll_loss2d_backward": rows.nll_loss_backward,
+    "native_dropout": rows.dropout,
+    "cumsum": rows.scan, "cumsum_": rows.scan, "cumprod": rows.scan, "logcumsumexp": rows.scan,
+    "cummax": rows.scan, "cummin": rows.scan,
+    "cat": movement.concat, "stack": movement.concat, "_chunk_cat": movement.packed_copy,
+    "all_gather_copy_in": movement.packed_copy, "split_with_sizes_copy": movement.packed_copy,
+    "chunk_cat": movement.packed_copy,
+    "embedding": movement.embedding, "embedding_dense_backward": movement.embedding_backward,
+    "gather": movement.picked, "index_select": movement.picked, "index": movement.picked,
+    "take": movement.picked,
+    "_unsafe_index": movement.picked, "masked_select": movement.picked,
+    "index_put": movement.put, "index_put_": movement.put, "_index_put_impl_": movement.put,
+    "_unsafe_index_put": movement.put,
+    **dict.fromkeys(("scatter", "scatter_", "scatter_add", "scatter_add_", "index_add", "index_add_",
+                     "index_copy", "index_copy_", "scatter_reduce", "scatter_reduce_"), movement.scattered),
+    **dict.fromkeys(("sort", "topk", "argsort", "_unique2", "unique_consecutive", "unique_dim", "msort",
+                     "histc"), movement.sort),
+    "nonzero": movement.nonzero,
+    "slice_backward": movement.padded_gradient, "select_backward": movement.padded_gradient,
+    "_scaled_dot_product_flash_attention": products.attention,
+    "_scaled_dot_product_efficient_attention": products.attention,
+    "_scaled_dot_product_cudnn_attention": products.attention,
+    "_scaled_dot_product_flash_attention_backward": products.attention_backward,
+    "_scaled_dot_product_efficient_attention_backward": products.attention_backward,
+    "_scaled_dot_product_cudnn_attention_backward": products.attention_backward,
+    **dict.fromkeys(_FILLS.split(), movement.fill),
+    **dict.fromkeys(_RANDOM.split(), movement.random),
+    **dict.fromkeys(_REDUCTIONS.split(), rows.reduction),
+    **dict.fromkeys(_LOSSES.split(), rows.loss),
+    **dict.fromkeys(_POOLS.split(), images.pool),
+}  # fmt: skip
+RULES: Mapping[str, Rule] = _RULES
+
+
+def lower(call: AtenCall, precision: Precision) -> Lowered:
+    """The kernels that a call launches."""
+    if call.name in ("_local_scalar_dense", "item"):
+        read = Kernel.of("copy_d2h", name="item", bytes=float(call.inputs[0].bytes))
+        return Lowered((read,), blocks_host=True)
+    if call.name in NO_KERNEL or not (call.on_gpu or call.made_on_gpu):
+        return Lowered()
+    if call.name in ("_to_copy", "copy_", "copy", "clone", "contiguous", "_copy_from"):
+        return _copied(call)
+    if all(t.elements == 0 for t in call.made_on_gpu or call.on_gpu):
+        return Lowered()
+    if call.name.startswith(("_foreach", "_fused_ada", "_fused_sgd", "_amp_foreach")):
+        return Lowered(tuple(updates.multi_tensor(call, precision)))
+    rule = RULES.get(call.name)
+    if rule is not None and not (call.name in ("max", "min") and call.overload == "other"):
+        return Lowered(tuple(rule(call, precision)))
+    if call.pointwise or call.name in _POINTWISE:
+        return Lowered((_element_wise(call),))
+    return Lowered((_one_pass(call),), guessed=True)
+
+
+def _copied(call: AtenCall) -> Lowered:
+    """Copies between and on devices. Without non_blocking the host waits for one that leaves or enters."""
+    source = call.inputs[-1] if call.name == "copy_" else call.inputs[0]
+    target = call.inputs[0] if call.name == "copy_" else call.outputs[0]
+    waits = not call.get("non_blocking", False)
+    if source.device != "cuda" and target.device == "cuda":
+        if source.elements <= 1 and call.name == "copy_":
+            return Lowered((Kernel.of("fill", target.dtype, bytes=target.bytes),))
+        return Lowered((Kernel.of("copy_h2d", target.dtype, bytes=target.bytes),), blocks_host=waits)
+    if source.device == "cuda" and target.device != "cuda":
+        return Lowered((Kernel.of("copy_d2h", target.dtype, bytes=source.bytes),), blocks_host=waits)
+    if target.device != "cuda" or target.elements == 0:
+        return Lowered()
+    return Lowered((copy_kernel(source, target),))
+
+
+def _element_wise(call: AtenCall) -> Kernel:
+    """One pass. A result given to the call (out=) is written, not read."""
+    out = (call.made_on_gpu or call.on_gpu)[0]
+    given = call.arguments.get("out")
+    inputs = [t for t in call.on_gpu if t is not given]
+    name = call.name if call.name in ("div_", "bernoulli_") else call.name.rstrip("_")
+    return pointwise_kernel(name, inputs, out)
+
+
+def _one_pass(call: AtenCall) -> Kernel:
+    """Unknown: its tensors read once and its results written once."""
+    out = (call.made_on_gpu or call.on_gpu)[0]
+    return Kernel.of(
+        "other", out.dtype, name=call.name, flops=0.0,
+        read_bytes=float(sum(t.bytes for t in call.on_gpu)),
+        write_bytes=float(sum(t.bytes for t in call.made_on_gpu)),
+    )  # fmt: skip

@@ -1,0 +1,114 @@
+"""A script runs without a GPU and becomes a step that can be predicted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from stepsight.capture.ranks import Capturing
+from stepsight.capture.request import Request
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.capture.step.file import decode, encode
+from stepsight.cli import cli
+from stepsight.errors import InputError, ScriptFailedError, StepsightError
+from tests.capture import scripts_for_tests as scripts
+
+pytest.importorskip("torch")
+
+
+def captured(tmp_path: Path, text: str, *, world: int = 1, **changes: object) -> CapturedStep:
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    request = Request(str(script), [], "", 0, world, 8, "A100", (8, 0), 40 << 30, 108, 40 << 20)
+    for name, value in changes.items():
+        setattr(request, name, value)
+    return Capturing(request).step("train.py")
+
+
+def families(step: CapturedStep, program: int = 0) -> Counter[tuple[str, str]]:
+    return Counter((k.family, k.dtype) for op in step.job.programs[program].ops for k in op.kernels)
+
+
+def test_autocast_makes_half_precision_products_and_the_script_is_stopped(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.MIXED_PRECISION)
+    kernels = families(step)
+    assert kernels["gemm", "fp16"] == 5  # two layers forward, their weights and one input backward
+    assert kernels["gemm", "fp32"] == 0
+    assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 2
+    assert not step.guessed
+    assert not (tmp_path / "model.pt").exists()
+    names = {op.name for op in step.job.programs[0].ops}
+    assert {"aten::linear", "Optimizer.step#AdamW.step"} <= names
+
+
+def test_a_step_survives_its_file(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.MIXED_PRECISION)
+    again = decode(encode(step), "step.json")
+    plain = [(op.name, op.kernels, op.waits, op.blocks_host) for op in step.job.programs[0].ops]
+    assert [(op.name, op.kernels, op.waits, op.blocks_host) for op in again.job.programs[0].ops] == plain
+    assert again.memory == step.memory
+    with pytest.raises(InputError, match="not a captured step"):
+        decode(b"{", "step.json")
+
+
+def test_ddp_reduces_its_buckets_and_rank_zero_alone_reads_the_loss(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.DATA_PARALLEL, world=4)
+    assert step.job.program_of_rank == (0, 1, 1, 1)
+    sent = [op.collective for op in step.job.programs[1].ops if op.collective]
+    assert [(c.kind, c.bytes, c.group) for c in sent] == [("all_reduce", 4.0 * (512 * 512 + 512), "world")]
+    assert [sum(op.blocks_host for op in p.ops) for p in step.job.programs] == [1, 0]
+
+
+def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) -> None:
+    script, saved = tmp_path / "train.py", tmp_path / "step.json"
+    script.write_text(scripts.MIXED_PRECISION)
+    run = CliRunner().invoke(
+        cli, ["capture", str(script), "-p", "1xH100-SXM", "--json", "--save", str(saved)]
+    )
+    assert run.exit_code == 0, run.output
+    made = json.loads(run.stdout)
+    assert 0 < made["memory"]["peak_active_bytes"] <= made["memory"]["peak_reserved_bytes"]
+    again = CliRunner().invoke(cli, ["predict", str(saved), "-p", "1xH100-SXM", "--json"])
+    assert json.loads(again.stdout)["step_time_us"] == made["step_time_us"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import torch\ntorch.ones(2).sum()", "never used a GPU"),
+        ("import torch\ntorch.ones(2, device='cuda').sum()", "no optimizer step"),
+        (
+            "import torch\np = torch.nn.Parameter(torch.ones(2, device='cuda'))\n"
+            "o = torch.optim.SGD([p])\np.sum().backward()\no.step()",
+            "ended after 1 optimizer steps",
+        ),
+    ],
+)
+def test_a_script_without_a_step_is_told_why(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(StepsightError, match=problem):
+        captured(tmp_path, text)
+
+
+def test_a_script_that_fails_keeps_its_exit_code(tmp_path: Path) -> None:
+    with pytest.raises(ScriptFailedError) as failed:
+        captured(tmp_path, "import sys\nsys.exit(7)")
+    assert failed.value.code == 7
+
+
+def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit(9)")
+    for extra, problem in (
+        (["--assume", "luck=1"], "no assumption is called"),
+        (["--assume", "mask_share=2"], "must lie between"),
+        (["--world", "12", "-p", "2x8xA100-SXM4-40G"], "whole number of nodes"),
+        (["--ranks", "9"], "ranks go from 0 to 7"),
+        (["--save", str(tmp_path / "no" / "step.json")], "folder does not exist"),
+    ):
+        run = CliRunner().invoke(cli, ["capture", str(script), "-p", "8xA100-SXM4-40G", *extra])
+        assert isinstance(run.exception, InputError), extra
+        assert problem in str(run.exception)
