@@ -12,7 +12,7 @@ from tests.trace.making import Made, made_run, two_step_training
 
 
 def _notes(made: Made, **how: bool) -> str:
-    return " ".join(predict_trace(made_run(made), **how).notes)
+    return " ".join(predict_trace(made_run(made), models_only=True, **how).notes)
 
 
 def test_sizes_that_were_guessed_are_named_with_their_share():

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsight.errors import InputError
-from stepsight.prediction.traced.predict import predict_trace, trace_job
+from stepsight.prediction.traced.jobs import trace_job
+from stepsight.prediction.traced.predict import predict_trace
 from stepsight.report.chakra import export_chakra
 from stepsight.trace.linking.et_link import link_et
 from stepsight.trace.linking.link import link

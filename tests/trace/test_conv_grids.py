@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepsight.program.job import Kernel
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 from tests.trace.making import Made
 
@@ -36,7 +37,7 @@ def _layer(conv_kernel: str = "cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1"
 def _kernel(made: Made, number: int) -> Kernel:
     linked = made.linked()
     launch = linked.launches[number]
-    return kernel_of(linked, launch, launch.gpu[0], "compute")
+    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
 
 
 def test_a_batch_norm_is_as_large_as_the_activation_beside_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepsight.program.job import Kernel
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 from stepsight.trace.step.job import rank_program
 from tests.trace.making import Made, made_run
@@ -28,7 +29,7 @@ class _Stream:
     def kernel(self, number: int) -> Kernel:
         linked = self.made.linked()
         launch = linked.launches[number]
-        return kernel_of(linked, launch, launch.gpu[0], "compute")
+        return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
 
 
 def test_an_activation_beside_a_gemm_tells_its_width_to_the_element():

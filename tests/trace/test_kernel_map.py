@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of, short_name
 from stepsight.trace.sizing.operator_kernels import check_operators
 from tests.trace.making import Made
@@ -16,7 +17,7 @@ def _kernel(op: str, kernel: str, dims=None, types=None, **args) -> Kernel:
     made.launch(10, 5, kernel, 20, 5, **args)
     linked = made.linked()
     launch = linked.launches[0]
-    return kernel_of(linked, launch, launch.gpu[0], "compute")
+    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
 
 
 def test_addmm_gives_m_n_k():
@@ -71,7 +72,7 @@ def test_a_concatenation_takes_its_size_from_the_operator_around_it():
     made.op("aten::cat", 5, 80, [[], []])
     made.launch(10, 5, "CatArrayBatchedCopy<float>", 20, 5, grid=[216, 2, 1], block=[512, 1, 1])
     linked = made.linked()
-    k = kernel_of(linked, linked.launches[0], linked.launches[0].gpu[0], "compute")
+    k = kernel_of(Facts(linked), linked.launches[0], linked.launches[0].gpu[0], "compute")
     assert (k.family, k.dim("read_bytes"), k.dim("inputs")) == ("concat", 4 * 64 * 128, 2)
 
 
@@ -81,18 +82,64 @@ def test_kernels_of_an_operator_that_was_split_share_its_size():
     for i in range(4):
         made.launch(10 + 20 * i, 5, "vectorized_elementwise_kernel<4, relu>", 20 + 20 * i, 15)
     linked = made.linked()
-    sizes = [kernel_of(linked, x, x.gpu[0], "compute").dim("elements") for x in linked.launches]
+    sizes = [kernel_of(Facts(linked), x, x.gpu[0], "compute").dim("elements") for x in linked.launches]
     assert sizes == [1024 * 1024 / 4] * 4
 
 
-def test_the_kernels_around_a_convolution_are_not_convolutions():
+def _kernels(op: str, dims, launched) -> list[Kernel]:
+    made = Made()
+    made.op(op, 0, 1000, dims)
+    at = 20.0
+    for i, (name, length, args) in enumerate(launched):
+        made.launch(10 + 10 * i, 5, name, at, length, **args)
+        at += length + 2
+    facts = Facts(made.linked())
+    return [kernel_of(facts, x, x.gpu[0], "compute") for x in facts.linked.launches]
+
+
+def test_the_kernels_of_a_convolution_share_its_time():
     dims = [[64, 64, 56, 56], [64, 64, 3, 3]]
-    conv = "aten::cudnn_convolution"
-    grids = {"grid": [10, 1, 1], "block": [128, 1, 1]}
-    assert _kernel(conv, "xmma_cudnn::init_device_workspace_kernel", dims, **grids).family == "fill"
-    weights = _kernel(conv, "cudnn::nchwToNhwcKernel<float>", dims, **grids)
-    image = _kernel(conv, "cudnn::nchwToNhwcKernel<float>", dims, grid=[100_000, 1, 1], block=[128, 1, 1])
-    assert (weights.dim("elements"), image.dim("elements")) == (64 * 64 * 9, 64 * 64 * 56 * 56)
+    launched = [("cudnn::nchwToNhwcKernel<float>", 25, {}), ("xmma_fprop_implicit_gemm", 75, {})]
+    parts = _kernels("aten::cudnn_convolution", dims, launched)
+    assert [(p.family, p.share) for p in parts] == [("conv", 0.25), ("conv", 0.75)]
+
+
+def test_a_convolution_s_backward_is_one_call_for_the_image_and_one_for_the_weights():
+    dims = [[8, 16, 28, 28], [8, 32, 28, 28], [16, 32, 1, 1]]
+    names = ("xmma_dgrad_implicit", "computeOffsetsKernel", "volta_scudnn_wgrad", "wgrad_reduce")
+    parts = _kernels("aten::convolution_backward", dims, [(name, 10, {}) for name in names])
+    assert [p.family for p in parts] == ["conv_dgrad", "conv_wgrad", "conv_wgrad", "conv_wgrad"]
+    assert sum(p.share for p in parts) == pytest.approx(2.0)
+
+
+def test_the_helpers_of_a_call_are_sized_by_their_own_grids():
+    dims = [[4096, 1024], [4096]]
+    small = {"grid": [2, 1, 1], "block": [128, 1, 1]}
+    parts = _kernels(
+        "aten::embedding_dense_backward", dims,
+        [("krn_partials_per_segment", 3, small), ("compute_grad_weight", 90, small)],
+    )  # fmt: skip
+    assert [p.family for p in parts] == ["elementwise", "scatter"]
+    assert parts[0].dim("elements") == 256
+
+
+def test_a_compiled_region_s_inputs_are_not_charged_to_each_of_its_kernels():
+    dims = [[1024, 1024]] * 200
+    small = {"grid": [2, 1, 1], "block": [128, 1, 1]}
+    names = ("vectorized_elementwise_kernel<4, add>", "vectorized_elementwise_kernel<4, mul>")
+    parts = _kernels("CompiledFunction", dims, [(name, 3, small) for name in names])
+    assert [p.dim("elements") for p in parts] == [1024, 1024]
+
+
+def test_a_product_of_a_compiled_region_multiplies_what_the_region_lists():
+    dims = [[4096, 512], [512, 2048], [77, 33]]
+    tiles = {"grid": [16, 32, 1], "block": [256, 1, 1]}
+    small = {"grid": [1, 1, 1], "block": [128, 1, 1]}
+    flops = 2 * 4096 * 2048 * 512
+    launched = [("volta_sgemm_128x128_nn", flops / 10e6, tiles), ("triton_poi_fused_add", 3, small)]
+    product = _kernels("CompiledFunction", dims, launched)[0]
+    assert (product.dim("m"), product.dim("n"), product.dim("k")) == (4096, 2048, 512)
+    assert product.sizing is Sizing.NEIGHBOURS
 
 
 def test_pooled_embeddings_are_put_in_order_once():
@@ -125,7 +172,7 @@ def test_without_shapes_a_gradient_tells_a_gemms_reduced_size():
     made.launch(110, 5, "volta_sgemm_128x64_nn", 130, 5, grid=[3, 4, 1], block=[128, 1, 1])
     linked = made.linked()
     launch = linked.launches[0]
-    k = kernel_of(linked, launch, launch.gpu[0], "compute")
+    k = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
     assert (k.dim("m"), k.dim("n"), k.dim("k")) == (256, 256, 384)
 
 
@@ -152,6 +199,6 @@ def test_calls_that_launch_what_the_builders_emit_agree():
     made.op("aten::mul", 60, 50, [[8]])
     made.launch(70, 5, "vectorized_elementwise_kernel<4, a>", 80, 5)
     made.launch(76, 5, "vectorized_elementwise_kernel<4, b>", 90, 5)
-    agreement = check_operators(made.linked())
+    agreement = check_operators(Facts(made.linked()))
     assert (agreement.agreed, agreement.checked) == (1, 2)
     assert agreement.others[("aten::mul", ("elementwise", "elementwise"))] == 1

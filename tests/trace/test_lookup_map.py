@@ -10,6 +10,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.program.job import Kernel
 from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 from tests.trace.making import Made
 
@@ -43,7 +44,7 @@ def _trace(*kernels: str, gradient: list[int], fill: bool = False) -> LinkedTrac
 
 
 def _backward(linked: LinkedTrace) -> list[Kernel]:
-    return [kernel_of(linked, x, x.gpu[0], "compute") for x in linked.launches[1:]]
+    return [kernel_of(Facts(linked), x, x.gpu[0], "compute") for x in linked.launches[1:]]
 
 
 def test_all_kernels_of_a_backward_take_as_long_as_one_backward() -> None:
@@ -74,7 +75,7 @@ def test_gradients_of_sample_weights_read_the_rows_once_more() -> None:
 
 def test_operators_inside_a_backward_are_timed_by_themselves() -> None:
     linked = _trace(*KERNELS, gradient=[128, 48], fill=True)
-    filled = [kernel_of(linked, x, x.gpu[0], "compute") for x in linked.launches][-1]
+    filled = [kernel_of(Facts(linked), x, x.gpu[0], "compute") for x in linked.launches][-1]
     assert (filled.family, filled.lookup) == ("fill", None)
     assert sum(k.lookup.part for k in _backward(linked) if k.lookup) == pytest.approx(1.0)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from stepsight.prediction.traced.predict import INDIVIDUAL, SHARED, predict_trace, traced_step
+from stepsight.prediction.traced.jobs import INDIVIDUAL, SHARED
+from stepsight.prediction.traced.predict import predict_trace, traced_step
+from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE, COUNTED, PRODUCT, UNKNOWN
 from stepsight.trace.sizing.kernel_map import kernel_of
 from stepsight.trace.step.job import rank_program
@@ -14,7 +17,7 @@ def spread(kernel: str, dims: list[list[int]] | None = None) -> float:
     made.op("aten::relu", 0, 40, dims)
     made.launch(5, 5, kernel, 12, 20, grid=[640, 4, 1], block=[128, 1, 1])
     linked = made.linked()
-    return kernel_of(linked, linked.launches[0], linked.launches[0].gpu[0], "compute").size_spread
+    return kernel_of(Facts(linked), linked.launches[0], linked.launches[0].gpu[0], "compute").size_spread
 
 
 def shaped_training(*, shapes: bool) -> Made:
@@ -40,10 +43,18 @@ def test_the_less_a_kernel_shows_the_wider_its_time():
 
 
 def test_guessed_sizes_widen_the_interval_and_show_in_the_coverage():
-    sure, guessed = (predict_trace(made_run(shaped_training(shapes=s))) for s in (True, False))
+    with RULES.without(["opaque_kernels"]):
+        sure, guessed = (
+            predict_trace(made_run(shaped_training(shapes=s)), models_only=True) for s in (True, False)
+        )
     assert sure.coverage.guessed_sizes == 0.0
     assert guessed.coverage.guessed_sizes == 1.0
     assert guessed.high_us / guessed.low_us > 2 * sure.high_us / sure.low_us
+
+
+def test_a_kernel_without_sizes_keeps_the_time_the_trace_shows():
+    kept = predict_trace(made_run(shaped_training(shapes=False)), models_only=True)
+    assert kept.coverage.share_by_source["trace"] == 1.0
 
 
 def test_a_replay_is_sure_of_its_times():

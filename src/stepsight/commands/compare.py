@@ -33,17 +33,20 @@ fuse=PATTERN, bucket=MB, batch=FACTOR.
     "--trace", multiple=True, type=click.Path(path_type=Path), help="A is the step in these traces."
 )
 @click.option("--what-if", "questions", multiple=True, metavar="QUESTION", help="B is A with this changed.")
+@click.option(
+    "--models-only", is_flag=True, help="With --trace: time what has known sizes by the models alone."
+)
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write B's Perfetto timeline here.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     a: Path | None, b: Path | None, platform: str | None, platform_b: str | None, both: tuple[str, ...],
-    only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...], timeline: Path | None,
-    as_json: bool,
+    only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...], models_only: bool,
+    timeline: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     if bool(a) == bool(trace):
         raise click.UsageError("give either workload files or --trace")
     if trace:
-        comparison = _of_trace(trace, platform, both, questions)
+        comparison = _of_trace(trace, platform, both, questions, models_only=models_only)
     else:
         comparison = _of_files(a or Path(), b, platform, platform_b, both, only_b)
     if timeline:
@@ -68,14 +71,15 @@ def _of_files(
 
 
 def _of_trace(
-    trace: tuple[Path, ...], platform: str | None, both: tuple[str, ...], questions: tuple[str, ...]
-) -> Comparison:
+    trace: tuple[Path, ...], platform: str | None, both: tuple[str, ...], questions: tuple[str, ...], *,
+    models_only: bool,
+) -> Comparison:  # fmt: skip
     from stepsight.prediction.traced.predict import predict_step, traced_step
     from stepsight.prediction.traced.questions import changed
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")
-    step = traced_step(trace, platform, overrides=both)
+    step = traced_step(trace, platform, overrides=both, models_only=models_only)
     return compare(predict_step(step), predict_step(changed(step, questions)))
 
 

@@ -20,6 +20,9 @@ TRACE_HELP = "Predict from traces instead: files or folders of one run."
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
+@click.option(
+    "--models-only", is_flag=True, help="With --trace: time what has known sizes by the models alone."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option(
@@ -28,7 +31,8 @@ TRACE_HELP = "Predict from traces instead: files or folders of one run."
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
     workload: Path | None, platform: str | None, assignments: tuple[str, ...], trace: tuple[Path, ...],
-    replay: bool, as_json: bool, timeline: Path | None, chakra: Path | None, html: Path | None,
+    replay: bool, models_only: bool, as_json: bool, timeline: Path | None, chakra: Path | None,
+    html: Path | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
     if bool(workload) == bool(trace):
@@ -36,13 +40,21 @@ def command(
     for output in (timeline, chakra, html):
         if output and not output.absolute().parent.is_dir():
             raise InputError(str(output), "its folder does not exist", "make the folder first")
+    if replay and models_only:
+        raise click.UsageError(
+            "--replay takes every time from the trace, --models-only from the models: give one"
+        )
     if trace:
         from stepsight.prediction.traced.predict import predict_trace
 
-        prediction = predict_trace(trace, platform, replay=replay, overrides=assignments)
+        prediction = predict_trace(
+            trace, platform, replay=replay, models_only=models_only, overrides=assignments
+        )
     else:
         if replay:
             raise click.UsageError("--replay needs --trace")
+        if models_only:
+            raise click.UsageError("--models-only needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments)
     write_outputs(prediction, timeline, chakra, html)
     show_prediction(prediction, as_json, [p for p in (timeline, chakra, html) if p])

@@ -74,6 +74,8 @@ class Prediction:
     measured_us: float | None = None
     notes: tuple[str, ...] = ()
     language: LanguageFigures | None = None
+    basis: str = ""
+    """Of a trace: "anchored" on its measured times, by "models" alone, or "replay"; else empty."""
 
     @property
     def exposed_communication_us(self) -> float:
@@ -94,7 +96,7 @@ class Prediction:
 def predict_job(
     job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
     steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
-    notes: Iterable[str] = (), host_spread: float = HOST_SPREAD,
+    notes: Iterable[str] = (), host_spread: float = HOST_SPREAD, basis: str = "",
 ) -> Prediction:  # fmt: skip
     """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off."""
     platform = platform.with_ranks(job.ranks)
@@ -119,5 +121,5 @@ def explain(
     return Prediction(
         workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
         ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,
-        memory, measured_us, (*notes, *said),
+        memory, measured_us, (*notes, *said), basis,
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,14 +35,35 @@ COLLECTIVE_KINDS = (
 )  # fmt: skip
 
 
+class Sizing(Enum):
+    """How a kernel's sizes were found."""
+
+    STATED = "stated"
+    """By a description, or by the recorded inputs of the operator that launched it."""
+    NAMED = "named"
+    """By the kernel's own name: its template parameters spell the sizes out."""
+    COUNTED = "counted"
+    """By a launch grid that counts its elements."""
+    NEIGHBOURS = "neighbours"
+    """By kernels beside it that stream the same data."""
+    GRID = "grid"
+    """By a launch grid that tells some of its sizes; the rest is a usual value."""
+    UNKNOWN = "unknown"
+    """Nothing is known of it but its launch grid."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel on one stream: a family with its named sizes (see ``kernels.families``).
 
     ``dtype`` is the type the kernel computes in (``tf32`` for tensor cores on fp32 data).
     ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
-    ``measured_us`` is the duration a trace showed; only replay looks at it. ``size_spread`` is how far,
-    as a standard deviation of ln(time), sizes that had to be guessed put the time in doubt.
+    ``measured_us`` is the duration a trace showed; it is used in replay, and where the kernel is
+    ``opaque``: no sizes are known that a model could time. ``sizing`` is how its sizes were found,
+    ``size_spread`` how far, as a standard deviation of ln(time), guessed ones put the time in doubt.
+    ``share`` is the part of the model's time that this kernel takes, where one call was launched as
+    several; ``correction`` multiplies it: what a measurement elsewhere showed beside the model.
+    ``late_us`` is added to any time: a delay before the kernel that a trace shows without a cause.
     ``parts``: the kernel stands for these, each so many times, one behind the other without a gap in
     what the host launches; its family then only names the category.
     """
@@ -55,13 +77,20 @@ class Kernel:
     measured_us: float | None = None
     size_spread: float = 0.0
     parts: tuple[tuple[Kernel, int], ...] = ()
+    sizing: Sizing = Sizing.STATED
+    share: float = 1.0
+    correction: float = 1.0
+    correction_spread: float | None = None
+    late_us: float = 0.0
+    opaque: bool = False
 
     @classmethod
     def of(
-        cls, family: str, dtype: str = "fp32", *, name: str = "", stream: str = COMPUTE, **dims: float
-    ) -> Kernel:
+        cls, family: str, dtype: str = "fp32", *, name: str = "", stream: str = COMPUTE,
+        sizing: Sizing = Sizing.STATED, **dims: float,
+    ) -> Kernel:  # fmt: skip
         """``Kernel.of("gemm", "bf16", m=512, n=512, k=64)``."""
-        return cls(family, tuple(dims.items()), dtype, stream, name or family)
+        return cls(family, tuple(dims.items()), dtype, stream, name or family, sizing=sizing)
 
     def dim(self, name: str, default: float = 1.0) -> float:
         for key, value in self.dims:
@@ -82,8 +111,9 @@ class Collective:
     ``after`` names the streams whose queued work must end before the data may move: the
     compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
     that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
-    not hold (`stepsight.trace.step.absent_peers`). ``count``: it stands for that many alike ones in a row.
-    ``spans``: the ranks that really take part, where the job shows one of them for all that do the same.
+    not hold (`stepsight.trace.step.absent_peers`); ``correction`` is that of `Kernel`. ``count``: it stands
+    for that many alike ones in a row. ``spans``: the ranks that really take part, where the job shows one
+    of them for all that do the same.
     """
 
     kind: str
@@ -99,6 +129,7 @@ class Collective:
     late_us: float = 0.0
     count: int = 1
     spans: tuple[int, ...] = ()
+    correction: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:

@@ -19,6 +19,14 @@ COLOURS = {
 }  # fmt: skip
 
 
+_BASES = {
+    "anchored": "anchored: what the trace measured stays, what changes is scaled by the models",
+    "models": "models only: the trace gives operators, host times and what no model can know",
+    "replay": "replay: every duration is the trace's",
+}
+"""What a prediction of a trace rests on."""
+
+
 def show(prediction: Prediction, console: Console) -> None:
     """Print everything a reader needs to use the number, and to doubt it."""
     console.print(_headline(prediction))
@@ -35,6 +43,8 @@ def _headline(p: Prediction) -> Text:
     text.append("step time  ")
     text.append(time(p.step_us), style="bold green")
     text.append(f"   (90 % interval {time(p.low_us)} to {time(p.high_us)})")
+    if p.basis:
+        text.append(f"\nbasis      {_BASES[p.basis]}")
     if p.measured_us is not None:
         error = p.step_us / p.measured_us - 1
         text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {100 * error:+.1f} %)")

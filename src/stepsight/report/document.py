@@ -32,6 +32,8 @@ def document(prediction: Prediction) -> dict[str, Any]:
         result["language"] = msgspec.to_builtins(prediction.language)
     if prediction.memory:
         result["memory"] = memory_document(prediction.memory)
+    if prediction.basis:
+        result["basis"] = prediction.basis
     if prediction.measured_us is not None:
         result["measured_us"] = prediction.measured_us
         result["error"] = prediction.step_us / prediction.measured_us - 1

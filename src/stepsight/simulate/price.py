@@ -17,7 +17,7 @@ from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times
 from stepsight.platform.load import Platform
-from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
+from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op, RankProgram
 from stepsight.simulate.condensed import with_condensed
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.fold import Fold, fold, layout, unfolded
@@ -68,6 +68,16 @@ def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_onc
     synchronous = platform.spec.host.synchronous
     priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
     return PricedJob(job, priced, book.notes, book.fold)
+
+
+def price_collective(job: Job, platform: Platform, item: Collective) -> float:
+    """What the platform's models say of one collective, in µs; the first set of its group stands for all."""
+    sets = job.groups.get(item.group, ())
+    if not sets:
+        return 0.0
+    empty = replace(job, programs=(RankProgram(()),), program_of_rank=(0,) * job.ranks)
+    times, _, _ = _Book(empty, platform, frozenset())._collective(item, np.array(sets[0].ranks))
+    return float(times.max())
 
 
 class _Book:
@@ -141,16 +151,20 @@ class _Book:
         estimates = with_condensed(kernels, self.platform)
         for position, note in estimates.notes.items():
             self.notes.setdefault(kernels[position].name or kernels[position].family, note)
+        factor = np.array([k.share * k.correction for k in kernels])
+        late_us = np.array([k.late_us for k in kernels])
+        given = np.array([np.nan if k.correction_spread is None else k.correction_spread for k in kernels])
+        modelled = np.where(np.isnan(given), estimates.spread, given)
         unsure = np.array([k.size_spread for k in kernels])
-        estimates = replace(estimates, spread=np.hypot(estimates.spread, unsure))
-        if "kernels" not in self.replayed:
-            return estimates
-        seen = np.array([np.nan if k.measured_us is None else k.measured_us for k in kernels])
+        replayed = "kernels" in self.replayed
+        seen = np.array([
+            np.nan if k.measured_us is None or not (replayed or k.opaque) else k.measured_us for k in kernels
+        ])  # fmt: skip
         known = ~np.isnan(seen)
         return Estimates(
-            np.where(known, seen, estimates.time_us),
+            np.where(known, seen, factor * estimates.time_us) + late_us,
             np.where(known, int(Source.TRACE), estimates.source),
-            np.where(known, 0.0, estimates.spread),
+            np.where(known, np.nan_to_num(given), np.hypot(modelled, unsure)),
         )
 
     def _collective(self, item: Collective, ranks: IntArray) -> tuple[FloatArray, int, float]:
@@ -172,7 +186,7 @@ class _Book:
             worst = max(worst, estimate, key=lambda e: (e.source, e.spread))
             if estimate.note:
                 self.notes.setdefault(item.kind, estimate.note)
-        return times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
+        return item.correction * times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
 
     def _by_rank(self, item: Collective, group: Group) -> tuple[FloatArray, Estimate]:
         """When each rank of a set is done, where ranks move bytes of their own."""

@@ -6,7 +6,8 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.overheads.sharing import HostPool, SharedTimes
-from stepsight.prediction.traced.predict import INDIVIDUAL, PACED, TRACED, predict_trace, trace_job
+from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, TRACED, trace_job
+from stepsight.prediction.traced.predict import predict_trace
 from stepsight.trace.step.host_times import samples_of
 from stepsight.trace.step.job import rank_program
 from stepsight.trace.step.platforms import guess_platform

@@ -8,9 +8,10 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
-from stepsight.prediction.traced.predict import TracedStep
+from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.prediction.traced.questions import changed
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.simulate.price import REPLAYABLE
 
 OPS = (
     Op("aten::mm", (Kernel.of("gemm", batch=1, m=64, n=64, k=64),), overhead_us=HostTimes(1, 2, 3, 4, 5)),
@@ -22,7 +23,8 @@ OPS = (
 @pytest.fixture
 def step() -> TracedStep:
     job = Job.replicated(RankProgram(OPS), 4)
-    return TracedStep(cast(Any, None), job, load_platform("8xV100-SXM2"), (), ())
+    machine = load_platform("8xV100-SXM2")
+    return TracedStep(cast(Any, None), job, machine, machine, Basis.ANCHORED, REPLAYABLE, ())
 
 
 def test_platform_questions_change_the_platform(step):
@@ -42,6 +44,8 @@ def test_job_questions_change_the_job(step):
 def test_questions_add_up(step):
     both = changed(step, ["ranks=8", "link=10"])
     assert (both.job.ranks, both.platform.spec.link.gbps) == (8, 10)
+    other = changed(step, ["gpu=H100-SXM", "link=10"]).platform.spec
+    assert (other.gpu.name, other.link.gbps) == ("H100-SXM-80G", 10)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from stepsight.kernels.columns import batches
 from stepsight.prediction.kernel_tables.rows import Rows, Table
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Args, Event
-from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, conv_kernel, gemm_kernel
+from stepsight.trace.sizing.convolutions import convolution_of_row
+from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_kernel
 from stepsight.trace.sizing.tensors import tensors_of
 from stepsight.trace.sizing.vector_map import vector_kernel
 
@@ -37,7 +38,7 @@ def kernel_of_row(op: str, dims: str, types: str, kernel: str, grid: str = "[]",
         return _unknown(op)
     made = None
     if GEMM_KERNEL.search(kernel) or op.split("::")[-1] in GEMM_OPS:
-        made = gemm_kernel(call, event) or conv_kernel(call, event)
+        made = gemm_kernel(call, event) or convolution_of_row(call, event)
     return made or vector_kernel(call, tensors, event) or _unknown(op)
 
 

@@ -1,12 +1,15 @@
-"""Predict a traced step: the trace's op stream and host times, kernels timed by the models.
+"""Predict a traced step: the trace's op stream, timed by the trace, by the models, or by both.
 
-Replay takes every duration from the trace instead, or only those of the categories named.
+Anchored, the default: what the trace measured stays, and what changes is scaled by the models (`anchoring`).
+Models only: the trace gives the op stream, the host times of its other steps, and what no model can know.
+Replay: every duration is the trace's, or only those of the categories named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 
 from stepsight.errors import InputError
@@ -15,33 +18,17 @@ from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.prediction.sensitivity import HOST_SPREAD
+from stepsight.prediction.traced.anchoring import anchored, moved, same_gpu
+from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
-from stepsight.trace.step.absent_peers import (
-    collective_calls,
-    lateness_us,
-    with_late_peers,
-    without_late_peers,
-)
+from stepsight.trace.step.absent_peers import without_late_peers
 from stepsight.trace.step.caveats import caveats
-from stepsight.trace.step.host_times import (
-    gathered,
-    samples_of,
-    with_individual,
-    with_other_workloads,
-    with_shared,
-)
-from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
-from stepsight.trace.step.platforms import guess_platform, replay_platform, traced_platform
-from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.recording import recording_gaps
+from stepsight.trace.step.job import typical_step
+from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
-from stepsight.trace.step.sleeps import sleeps
 
-INDIVIDUAL, SHARED, PACED, TRACED = "individual", "shared", "paced", "traced"
-"""Whose host times: other steps' or ranks' of the run; other workloads'; other workloads' at the pace
-of the run's other steps or ranks; the step's own."""
 INDIVIDUAL_SPREAD = 0.05
 """Host time of a step by the run's other steps or ranks against what it took: 0.048, the root mean square
 over the 19 training runs of docs/accuracy.md (0.01 to 0.11 a run)."""
@@ -50,111 +37,75 @@ HOST_SPREADS = {TRACED: 0.0, INDIVIDUAL: INDIVIDUAL_SPREAD}
 PREFIX = "platform."
 
 
-def trace_job(
-    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
-    shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True,
-) -> Job:  # fmt: skip
-    """One step of a run as a job, with host times from ``overheads``.
+class Basis(Enum):
+    """What a prediction of a trace rests on."""
 
-    ``shared`` holds other workloads' host times: a table, or what they and other hosts show. With
-    ``late_peers``, ranks without a trace come to collectives as late as they did in the run's other steps.
-    """
-    step = typical_step(run) if step is None else step
-    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
-    if not any(p.ops for p in programs.values()):
-        raise InputError(
-            run.ranks[0].path, "shows no work launched on a GPU in that step",
-            "record with ProfilerActivity.CUDA as well as CPU",
-        )  # fmt: skip
-    if isinstance(shared, SharedTimes) and overheads in (SHARED, PACED):
-        programs = _with_other_workloads(run, step, programs, shared, paced=overheads == PACED)
-    elif overheads == SHARED and isinstance(shared, Overheads):
-        programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
-    elif overheads == INDIVIDUAL:
-        programs = _with_others(run, step, programs)
-    job = job_of(run, programs)
-    return _with_late_peers(run, step, job) if run.missing and late_peers else job
-
-
-def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:
-    """Host times from the other clean steps; with one step only, from the other ranks."""
-    others = [s for s in clean_steps(run) if s != step]
-    if others:
-        pools = {r.rank: gathered(rank_program(run, r, s) for s in others) for r in run.ranks}
-        return {r: with_individual(p, pools[r]) for r, p in programs.items()}
-    if len(programs) < 2:
-        return programs
-    return {
-        r: with_individual(p, gathered(q for other, q in programs.items() if other != r))
-        for r, p in programs.items()
-    }
-
-
-def _with_late_peers(run: TraceRun, step: int, job: Job) -> Job:
-    others = [
-        job_of(run, {r.rank: rank_program(run, r, s) for r in run.ranks})
-        for s in clean_steps(run)
-        if s != step
-    ]
-    late = {
-        r.rank: lateness_us(collective_calls(o.programs[o.program_of_rank[r.rank]]) for o in others)
-        for r in run.ranks
-    }
-    return with_late_peers(job, late)
-
-
-def _with_other_workloads(
-    run: TraceRun, step: int, programs: dict[int, StepProgram], shared: SharedTimes, *, paced: bool
-) -> dict[int, StepProgram]:
-    """Host times from other workloads; what the run pauses on purpose, and if wanted its pace, from its
-    other steps, or with one step only, from the other ranks; what the profiler did for itself left out."""
-    others = [s for s in range(run.steps) if s != step]
-    clean = [s for s in clean_steps(run) if s != step]
-    made = {}
-    for rank in run.ranks:
-        pauses = sleeps([rank_program(run, rank, s) for s in others])
-        seen = [(rank.linked, rank_program(run, rank, s)) for s in clean] or [
-            (r.linked, programs[r.rank]) for r in run.ranks if r is not rank
-        ]
-        samples = (x for t, p in seen for x in samples_of(p, {**pauses, **recording_gaps(t, p)}))
-        here = shared.at(shared.pace_of(samples)) if paced else shared
-        made[rank.rank] = with_other_workloads(programs[rank.rank], here, pauses)
-    return made
+    ANCHORED = "anchored"
+    MODELS = "models"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)
 class TracedStep:
-    """Everything a prediction of a traced step needs: the job, the platform, and what to say."""
+    """Everything a prediction of a traced step needs: the job, the platform, and what to say.
+
+    ``own`` is the machine of the trace; ``measured_us`` the step's time there, None where the step was
+    changed or ``platform`` is another one.
+    """
 
     run: TraceRun
     job: Job
     platform: Platform
+    own: Platform
+    basis: Basis
     taken: tuple[str, ...]
     notes: tuple[str, ...]
     host_spread: float = HOST_SPREAD
+    measured_us: float | None = None
 
     @property
     def steps(self) -> int:
         """A run of several steps is predicted in its steady state, a single one from its start."""
         return STEADY_STEPS if self.run.steps > 1 else 1
 
+    def on(self, platform: Platform) -> TracedStep:
+        """The same step on another platform."""
+        if self.basis is not Basis.ANCHORED:
+            return replace(self, platform=platform, measured_us=None)
+        job, ready = moved(self.job, self.own, platform)
+        return replace(self, job=job, platform=ready, measured_us=None)
+
 
 def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
-    replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
-    overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
+    step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
 ) -> TracedStep:  # fmt: skip
     """Make ready a step of a trace for prediction; `predict_trace` explains the arguments."""
     run = paths if isinstance(paths, TraceRun) else load_trace(paths)
     taken = REPLAYABLE if replay is True else tuple(replay or ())
-    chosen, notes = _platform(run, platform, overrides)
-    if taken == REPLAYABLE:
-        chosen = replay_platform(chosen)
-    elif platform is None:
-        chosen = traced_platform(chosen, run)
-    whose = overheads or (TRACED if "host" in taken else INDIVIDUAL)
+    basis = Basis.REPLAY if taken == REPLAYABLE else Basis.ANCHORED
+    if models_only or (taken and taken != REPLAYABLE) or overheads or shared:
+        basis = Basis.MODELS
+    own, notes = own_platform(run)
+    chosen = _chosen(platform, overrides) if platform or overrides else None
+    if chosen is not None and not platform:
+        chosen = load_platform(own.name, [o.removeprefix(PREFIX) for o in overrides])
+    elsewhere = chosen is not None and not _is_machine(chosen, own)
+    if basis is Basis.REPLAY and elsewhere:
+        raise InputError(
+            "--replay", f"the trace was recorded on {own.name}, not on {chosen.name if chosen else ''}",
+            "leave --platform out to replay, or leave --replay out to predict that platform",
+        )  # fmt: skip
+    whose = overheads or (INDIVIDUAL if basis is Basis.MODELS and "host" not in taken else TRACED)
     # A replayed collective holds what it waited for absent peers already.
-    job = trace_job(run, step, whose, shared, late_peers="collectives" not in taken)
+    job = trace_job(run, step, whose, shared, late_peers=basis is Basis.MODELS and "collectives" not in taken)
+    if basis is Basis.MODELS:
+        target = chosen if chosen is not None else traced_platform(own, run)
+        job = with_kept_delays(job)
+    else:
+        target, taken = replay_platform(own), REPLAYABLE
+        job = anchored(job, own) if basis is Basis.ANCHORED else job
     if run.missing:
         notes.append(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
@@ -162,10 +113,32 @@ def traced_step(
         )
     if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
         notes.append("one step of one rank: host times are that step's own")
-    if "kernels" not in taken:
+    if basis is Basis.MODELS and "kernels" not in taken:
         notes += caveats(run, typical_step(run) if step is None else step)
     notes += [w for w in run.warnings if "stand-ins" not in w]
-    return TracedStep(run, job, chosen, taken, tuple(notes), HOST_SPREADS.get(whose, HOST_SPREAD))
+    measured_us = measured_step_us(run)
+    made = TracedStep(
+        run, job, target, own, basis, taken, tuple(notes), HOST_SPREADS.get(whose, HOST_SPREAD),
+        None if elsewhere else measured_us,
+    )  # fmt: skip
+    if chosen is None or not elsewhere:
+        return made
+    note = f"the trace's step took {measured_us / 1e3:.2f} ms on {own.name}; that is not {chosen.name}"
+    if basis is Basis.ANCHORED:
+        made = made.on(chosen)
+    return replace(made, notes=(note, *made.notes))
+
+
+def _chosen(platform: str | Platform | None, overrides: Sequence[str]) -> Platform | None:
+    if isinstance(platform, Platform):
+        return platform
+    return load_platform(platform, [o.removeprefix(PREFIX) for o in overrides]) if platform else None
+
+
+def _is_machine(platform: Platform, own: Platform) -> bool:
+    """Whether a platform is the traced one: the same GPU and links."""
+    a, b = platform.spec, own.spec
+    return same_gpu(a.gpu, b.gpu) and (a.link, a.nic, a.host) == (b.link, b.nic, b.host)
 
 
 def _said_of_late_peers(job: Job) -> str:
@@ -180,17 +153,19 @@ def _said_of_late_peers(job: Job) -> str:
 
 def predict_trace(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
-    replay: bool | Iterable[str] = False, overrides: Sequence[str] = (), step: int | None = None,
-    overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
+    step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict (or with ``replay``, rebuild) a step of a trace.
 
-    ``platform`` defaults to the machine of the trace. ``replay`` may name categories
-    ("kernels", "collectives", "host") to take from the trace; True takes all.
+    ``platform`` defaults to the machine of the trace. By default the prediction is anchored on what the
+    trace measured; ``models_only`` times every kernel and collective that has known sizes by the models.
+    ``replay`` may name categories ("kernels", "collectives", "host") to take from the trace; True takes all.
     """
     made = traced_step(
-        paths, platform, replay=replay, overrides=overrides, step=step, overheads=overheads, shared=shared
-    )
+        paths, platform, replay=replay, models_only=models_only, overrides=overrides, step=step,
+        overheads=overheads, shared=shared,
+    )  # fmt: skip
     return predict_step(made)
 
 
@@ -198,31 +173,22 @@ def predict_step(made: TracedStep) -> Prediction:
     """Predict a traced step that is ready, as recorded or changed by a what-if."""
     return predict_job(
         made.job, made.platform, workload=_name(made.run), replay=made.taken, steps=made.steps,
-        measured_us=measured_step_us(made.run), notes=made.notes, host_spread=made.host_spread,
+        measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread, basis=made.basis.value,
     )  # fmt: skip
 
 
 def simulate_trace(
     run: TraceRun, platform: str | Platform | None = None, *, replay: bool | Iterable[str] = False,
-    step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
-    late_peers: bool = True,
+    models_only: bool = True, step: int | None = None, overheads: str | None = None,
+    shared: Overheads | SharedTimes | None = None, late_peers: bool = True,
 ) -> Timeline:  # fmt: skip
     """The timeline alone, without intervals and sensitivities: several times as fast."""
-    made = traced_step(run, platform, replay=replay, step=step, overheads=overheads, shared=shared)
+    made = traced_step(
+        run, platform, replay=replay, models_only=models_only and replay is not True, step=step,
+        overheads=overheads, shared=shared,
+    )  # fmt: skip
     job = made.job if late_peers else without_late_peers(made.job)
     return simulate(job, made.platform, replay=made.taken, steps=made.steps)
-
-
-def _platform(
-    run: TraceRun, platform: str | Platform | None, overrides: Sequence[str]
-) -> tuple[Platform, list[str]]:
-    if isinstance(platform, Platform):
-        return platform, []
-    changes = [o.removeprefix(PREFIX) for o in overrides]
-    if platform:
-        return load_platform(platform, changes), []
-    name = guess_platform(run)
-    return load_platform(name, changes), [f"platform {name}, as the trace's deviceProperties say"]
 
 
 def _name(run: TraceRun) -> str:

@@ -27,11 +27,11 @@ def _count(text: str, question: str) -> int:
 QUESTIONS: dict[str, tuple[str, Answer]] = {
     "link": (
         "link=GBPS: another bandwidth between the GPUs of a node, GB/s per direction",
-        lambda s, v: replace(s, platform=whatif.with_link(s.platform, _number(v, "link"))),
+        lambda s, v: s.on(whatif.with_link(s.platform, _number(v, "link"))),
     ),
     "gpu": (
         "gpu=NAME: another GPU, with the links it usually has",
-        lambda s, v: replace(s, platform=whatif.on_gpu(s.platform, v)),
+        lambda s, v: s.on(whatif.on_gpu(s.platform, v)),
     ),
     "ranks": (
         "ranks=N: so many data-parallel ranks, each with the batch it has",
@@ -74,5 +74,5 @@ def changed(step: TracedStep, questions: Iterable[str]) -> TracedStep:
             raise InputError(f"--what-if {text}", "no such question", nearest(name, QUESTIONS))
         if not equals and name not in _WITHOUT_VALUE:
             raise InputError(f"--what-if {text}", "needs a value", QUESTIONS[name][0])
-        step = QUESTIONS[name][1](step, value)
+        step = replace(QUESTIONS[name][1](step, value), measured_us=None)
     return step

@@ -67,9 +67,10 @@ def with_ranks(job: Job, ranks: int) -> Job:
 
     def grown(op: Op) -> Op:
         c = op.collective
-        if c is None or c.kind not in ("all_gather", "reduce_scatter"):
+        if c is None:
             return op
-        return replace(op, collective=replace(c, bytes=c.bytes * factor))
+        grown_by = factor if c.kind in ("all_gather", "reduce_scatter") else 1.0
+        return replace(op, collective=replace(c, bytes=c.bytes * grown_by, measured_us=None))
 
     return _each_op(widened, grown)
 

@@ -11,14 +11,11 @@ from collections import defaultdict
 
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 
 HIDDEN = "hidden wait"
 SHORTEST_GAP_US = 2000.0
-_RETURN_US = 40.0
-"""A waiting host goes on within this of the kernel's end (18 µs in the TorchRec traces)."""
 _LEFT_QUEUED_US = 1000.0
-_SURENESS = 10.0
-"""The kernel must be this many times longer than the host's delay after it: under 10 % by chance."""
 
 
 def hidden_waits(
@@ -73,10 +70,10 @@ def _drained(held: Launch, launches: list[Launch], start: float) -> bool:
 
 def _held(by_end: list[Launch], ends: list[float], start: float, end: float) -> Launch | None:
     at = bisect_right(ends, end + 1.0) - 1
-    while at >= 0 and end - ends[at] <= _RETURN_US:
+    while at >= 0 and end - ends[at] <= RULES.value("host_returns"):
         launch = by_end[at]
         late = max(end - ends[at], 1.0)
-        if launch.call.ts < start < ends[at] and launch.gpu[-1].dur >= _SURENESS * late:
+        if launch.call.ts < start < ends[at] and launch.gpu[-1].dur >= RULES.value("sureness") * late:
             return launch
         at -= 1
     return None

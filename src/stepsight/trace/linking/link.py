@@ -13,20 +13,16 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
+import numpy as np
+
+from stepsight.estimate import FloatArray
 from stepsight.overheads.operators import op_class
 from stepsight.trace.linking.hidden_waits import hidden_waits
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.reading.events import Event
 from stepsight.trace.reading.kineto import KinetoTrace
-
-_CLOCK_DRIFT_US = 12.0
-"""How far the runtime's clock was seen to run behind the operators' (TorchRec traces, 2023)."""
-_SHORTEST_LAUNCH_US = 5.0
-"""From the start of a launch call to its kernel on an idle stream, at least (V100 traces)."""
-_ENGINE_SUM_US = 60.0
-"""The autograd engine's gradient addition follows its node within this (torch 1.8 traces)."""
+from stepsight.trace.rules import RULES
 
 _SYNC = re.compile(
     r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"
@@ -60,8 +56,8 @@ class LinkedTrace:
     by_external_id: int = 0
     clock_shift_us: float = 0.0
     """By how much the GPU's clock ran early; its events have been moved."""
-    memo: dict[str, Any] = field(default_factory=dict, repr=False)
-    """What other modules work out once for the whole trace, by their own keys."""
+    early_kernels: int = 0
+    """Kernels that begin before their call even so: their call is another one."""
     _children: dict[int, list[int]] = field(default_factory=dict)
     _places: dict[int, tuple[list[Launch], int]] = field(default_factory=dict)
 
@@ -156,15 +152,32 @@ def link(trace: KinetoTrace) -> LinkedTrace:
 
 
 def _align_gpu_clock(joined: LinkedTrace) -> None:
-    """Shift the GPU's events where their clock runs early: no kernel begins before its launch."""
+    """Shift the GPU's events where their clock runs early: no kernel begins before its launch.
+
+    A launch that was joined with a kernel of another moment must not move the whole trace: of the
+    launches the earliest few are left out, and what leads by more than the rest is counted.
+    """
     if not joined.launches:
         return
-    lead = max(x.call.ts - x.gpu[0].ts for x in joined.launches) + _SHORTEST_LAUNCH_US
-    if lead <= _SHORTEST_LAUNCH_US:
+    leads = np.array([x.call.ts - x.gpu[0].ts for x in joined.launches])
+    bad = RULES.value("clock_quantile")
+    lead = float(np.quantile(leads, 1.0 - bad, method="lower")) if len(leads) * bad >= 1 else _agreed(leads)
+    joined.early_kernels = int((leads > max(lead, 0.0) + RULES.value("clock_drift")).sum())
+    if lead <= 0.0:
         return
-    joined.clock_shift_us = lead
+    near = leads[leads <= lead + RULES.value("clock_drift")]
+    joined.clock_shift_us = float(near.max()) + RULES.value("shortest_launch")
     for event in joined.trace.gpu:
-        event.ts += lead
+        event.ts += joined.clock_shift_us
+
+
+def _agreed(leads: FloatArray) -> float:
+    """The largest lead that a second launch confirms within the clocks' drift; of one launch, its own."""
+    ordered = np.sort(leads)[::-1]
+    if len(ordered) == 1:
+        return float(ordered[0])
+    close = np.flatnonzero(ordered[:-1] - ordered[1:] <= RULES.value("clock_drift"))
+    return float(ordered[close[0]]) if len(close) else float(np.median(ordered))
 
 
 def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float], list[int]]]]:
@@ -219,6 +232,6 @@ def _just_before(joined: LinkedTrace, call: Event) -> int:
     while joined.parent[top] != NO_OP:
         top = joined.parent[top]
     backward = op_class(joined.ops[top].name) == "backward"
-    near = _ENGINE_SUM_US if backward else _CLOCK_DRIFT_US
+    near = RULES.value("engine_sum" if backward else "clock_drift")
     usable = backward or op_class(joined.ops[op].name) != "view" or top != op
     return op if usable and call.ts - joined.ops[top].end <= near else NO_OP

@@ -60,6 +60,7 @@ class KinetoTrace:
     devices: tuple[str, ...]
     base_us: float = 0.0
     memory_gb: float | None = None
+    device_properties: dict[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = field(default=())
 
     @property
@@ -154,7 +155,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     return KinetoTrace(
         file.path, kinds[HOST_OP], kinds[ANNOTATION], kinds[RUNTIME], kinds[GPU], kinds[SYNC],
         kinds[GPU_ANNOTATION], document.distributedInfo, names, document.baseTimeNanoseconds / 1e3,
-        _memory_gb(document), warnings,
+        _memory_gb(document), next(iter(document.deviceProperties), {}), warnings,
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.trace.linking.launches import Launch
@@ -41,20 +42,62 @@ class TracedCollective:
     element_bytes: int = 4
 
 
-def collective_of(linked: LinkedTrace, launch: Launch, world: int) -> TracedCollective:
-    """Kind, bytes and group of the collective behind a NCCL kernel launch."""
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A process group as one rank's stream shows it; ``size`` is None where nothing tells it."""
+
+    name: str
+    size: int | None
+
+
+def collective_of(
+    linked: LinkedTrace, launch: Launch, world: int, carried: Communicator | None = None
+) -> TracedCollective:
+    """Kind, bytes and group of the collective behind a NCCL kernel launch.
+
+    ``carried`` is the process group of the kernel's stream, for calls that do not name theirs.
+    """
     kernel = launch.gpu[0]
     chain = list(linked.chain(launch.op))
-    stated = next((e for e in (kernel, *chain) if e.args.collective), None)
-    named = [stated.args.collective] if stated else []
-    named += [e.name for e in chain if e.name.startswith(("nccl:", "c10d::", "_c10d", "c10d_"))]
-    kind = _kind([*named, kernel.name])
+    stated = _stated_by(kernel, chain)
+    kind = kind_of(linked, launch)
     size = (stated.args.group_size if stated else -1) or -1
     group_size = size if size > 0 else None
     if stated and stated.args.in_elements >= 0:
         return _stated(stated, kind, group_size, world)
-    tensors = _inputs(chain)
-    return _from_shapes(kind, tensors, group_size or world, kernel)
+    own = group_size or stated_group_size(linked, launch) or (carried.size if carried else None)
+    found = _from_shapes(kind, _inputs(chain, kind), own or world, kernel)
+    return replace(found, group=carried.name if carried else WORLD, group_size=own)
+
+
+def is_named(linked: LinkedTrace, launch: Launch) -> bool:
+    """Whether the call says which process group it is of."""
+    stated = _stated_by(launch.gpu[0], linked.chain(launch.op))
+    return stated is not None and bool(stated.args.group_name)
+
+
+def kind_of(linked: LinkedTrace, launch: Launch) -> str:
+    """What kind of collective a NCCL kernel is."""
+    chain = list(linked.chain(launch.op))
+    stated = _stated_by(launch.gpu[0], chain)
+    named = [stated.args.collective] if stated else []
+    named += [e.name for e in chain if e.name.startswith(("nccl:", "c10d::", "_c10d", "c10d_"))]
+    return _kind([*named, launch.gpu[0].name])
+
+
+def stated_group_size(linked: LinkedTrace, launch: Launch) -> int | None:
+    """The size of the group by the two buffers of an all_gather or reduce_scatter, where both are listed."""
+    if kind_of(linked, launch) not in ("all_gather", "reduce_scatter"):
+        return None
+    for event in linked.chain(launch.op):
+        sizes = sorted(t.elements for t in tensors_of(event) if t.elements > 0)
+        if len(sizes) == 2 and sizes[1] > sizes[0] and sizes[1] % sizes[0] == 0:
+            return sizes[1] // sizes[0]
+    return None
+
+
+def _stated_by(kernel: Event, chain: Iterable[Event]) -> Event | None:
+    return next((e for e in (kernel, *chain) if e.args.collective), None)
 
 
 def _kind(names: list[str]) -> str:
@@ -80,12 +123,12 @@ def _stated(event: Event, kind: str, group_size: int | None, world: int) -> Trac
     return TracedCollective(kind, float(elements * width), dtype, group, group_size, splits, width)
 
 
-def _inputs(chain: list[Event]) -> list[Tensor]:
-    for event in chain:
-        found = tensors_of(event)
-        if found:
-            return found
-    return []
+def _inputs(chain: list[Event], kind: str) -> list[Tensor]:
+    """The tensors of the innermost call that lists any; of a gather or scatter the one that lists both."""
+    listed = [found for event in chain if (found := tensors_of(event))]
+    if kind in ("all_gather", "reduce_scatter"):
+        listed.sort(key=lambda found: len(found) != 2)
+    return listed[0] if listed else []
 
 
 def _from_shapes(kind: str, tensors: list[Tensor], world: int, kernel: Event) -> TracedCollective:

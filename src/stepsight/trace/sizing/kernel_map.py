@@ -9,25 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
-from stepsight.overheads.operators import op_class
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.calls import Call
+from stepsight.trace.sizing.convolutions import conv_kernel, is_convolution
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.guessing.grid_sizes import sized_by_grid
 from stepsight.trace.sizing.guessing.size_spread import size_spread
 from stepsight.trace.sizing.lookup_map import lookup_kernel
-from stepsight.trace.sizing.matmul_map import (
-    GEMM_KERNEL,
-    GEMM_OPS,
-    LAYOUT,
-    conv_kernel,
-    gemm_by_scalars,
-    gemm_kernel,
-)
+from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_by_scalars, gemm_kernel
 from stepsight.trace.sizing.tensors import tensors_of
-from stepsight.trace.sizing.vector_map import vector_kernel
+from stepsight.trace.sizing.vector_map import describes, vector_kernel
 
 Mapped = Kernel | None
 _SPLIT: Mapping[str, tuple[str, ...]] = {
@@ -35,47 +32,65 @@ _SPLIT: Mapping[str, tuple[str, ...]] = {
     "transpose": ("elements",),
     "fill": ("bytes",),
     "reduce": ("cols",),
+    "concat": ("read_bytes", "write_bytes", "inputs"),
+    "optimizer": ("elements", "read_bytes", "write_bytes", "tensors"),
 }
 """Families that come in parts when large, and which of their sizes a part shares."""
-_MOST_PARTS = 16
 
 
-def kernel_of(linked: LinkedTrace, launch: Launch, event: Event, stream: str) -> Kernel:
+def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel:
     """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
-    op = launching_op(linked, launch)
+    call = facts.calls.of(launch)
+    op = call.op if call is not None else None
     mapped = _copy(event)
-    if mapped is None and op is not None:
-        mapped = _share_of(linked, launch, _by_operator(linked, launch, op, event))
+    if mapped is None and call is not None:
+        mapped = _by_call(facts, launch, call, event)
     unsure = 0.0
     if mapped is None:
-        mapped = sized_by_grid(linked, launch, op, event)
+        mapped = sized_by_grid(facts, launch, op, event)
         unsure = size_spread(mapped, event)
-    name = mapped.name or short_name(event.name)
-    return Kernel(mapped.family, mapped.dims, mapped.dtype, stream, name, mapped.lookup, event.dur, unsure)
+    opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")
+    return replace(
+        mapped, stream=stream, name=mapped.name or short_name(event.name), measured_us=event.dur,
+        size_spread=unsure, opaque=opaque,
+    )  # fmt: skip
 
 
-def _share_of(linked: LinkedTrace, launch: Launch, mapped: Mapped) -> Mapped:
-    """One of the like kernels that an operator launched in a row does its share of the work: PyTorch
-    splits what cannot be indexed with 32 bits."""
-    if mapped is None or mapped.family not in _SPLIT or mapped.name == LAYOUT:
+def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
+    """The kernel by the recorded inputs of its call, as far as they are its own."""
+    op = call.op
+    mapped = lookup_kernel(facts, launch, op, event)
+    if mapped:
         return mapped
-    near = (*linked.before(launch, _MOST_PARTS), *linked.after(launch, _MOST_PARTS))
-    name = launch.gpu[0].name
-    parts = 1 + sum(x.op == launch.op and x.gpu[0].name == name for x in near)
-    if parts == 1:
+    tensors = tensors_of(op)
+    if not tensors:
+        return gemm_by_scalars(op) or _concat_by_reader(facts.linked, launch, event)
+    if is_convolution(op):
+        return conv_kernel(call, event)
+    alone = len(call.kernels) == 1 or not RULES.on("main_kernel")
+    if not alone and call.is_region and not describes(op, event):
+        return None
+    if GEMM_KERNEL.search(event.name) or op.name.split("::")[-1] in GEMM_OPS:
+        made = gemm_kernel(op, event)
+        if made:
+            return made
+    if not alone and event.name != call.main and not describes(op, event):
+        return None
+    return _share_of(call, event, vector_kernel(op, tensors, event))
+
+
+def _share_of(call: Call, event: Event, mapped: Mapped) -> Mapped:
+    """One of the like kernels of a call does its share of the work: PyTorch splits what cannot be indexed
+    with 32 bits and lists that do not fit into a kernel's arguments."""
+    if mapped is None or mapped.family not in _SPLIT:
         return mapped
-    sizes = {key: value / parts if key in _SPLIT[mapped.family] else value for key, value in mapped.dims}
+    alike = call.alike(event)
+    if len(alike) == 1:
+        return mapped
+    whole = sum(prod(e.grid() or (1,)) for e in alike)
+    part = prod(event.grid() or (1,)) / whole
+    sizes = {key: value * part if key in _SPLIT[mapped.family] else value for key, value in mapped.dims}
     return replace(mapped, dims=tuple(sizes.items()))
-
-
-def launching_op(linked: LinkedTrace, launch: Launch) -> Event | None:
-    """The innermost operator with sizes that computes; views and allocations launch nothing."""
-    chain = list(linked.chain(launch.op))
-    computing = [e for e in chain if op_class(e.name) != "view" or e.name == "aten::to"]
-    for event in computing:
-        if event.shapes():
-            return event
-    return computing[0] if computing else (chain[0] if chain else None)
 
 
 def short_name(kernel: str) -> str:
@@ -104,22 +119,6 @@ def _copy(event: Event) -> Mapped:
 
 def _host_memory(name: str, event_name: str) -> str:
     return f"{name}_pageable" if "Pageable" in event_name else name
-
-
-def _by_operator(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -> Mapped:
-    mapped = lookup_kernel(linked, launch, op, event)
-    if mapped:
-        return mapped
-    tensors = tensors_of(op)
-    if not tensors:
-        return gemm_by_scalars(op) or _concat_by_reader(linked, launch, event)
-    name = op.name.split("::")[-1]
-    made = conv_kernel(op, event)
-    if made is None and (GEMM_KERNEL.search(event.name) or name in GEMM_OPS):
-        made = gemm_kernel(op, event)
-    if made:
-        return made
-    return vector_kernel(op, tensors, event)
 
 
 def _concat_by_reader(linked: LinkedTrace, launch: Launch, event: Event) -> Mapped:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from stepsight.program.job import Kernel
 from stepsight.tables.indices.distributions import IndexDistribution
@@ -13,6 +14,9 @@ from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.tensors import Tensor, tensors_of
+
+if TYPE_CHECKING:
+    from stepsight.trace.sizing.facts import Facts
 
 _FORWARD = re.compile(
     r"(?:split|dense)_embedding\w*_forward|embedding_forward_split|EmbeddingBag_updateOutput"
@@ -40,24 +44,25 @@ _ASSUMED = IndexDistribution.zipf(1.05)
 
 
 @dataclass(slots=True)
-class _Backward:
+class LookupBackward:
     """One backward as the trace shows it: what it looks up, and the work on all its kernels."""
 
     lookup: Lookup | None
     weight: float = 0.0
 
 
-def lookup_kernel(linked: LinkedTrace, launch: Launch, op: Event, event: Event) -> Kernel | None:
+def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kernel | None:
     """The lookup behind an embedding kernel, if it is one and its sizes are known.
 
     The kernels of one backward (sort, updates of long and of short runs, bookkeeping) share its
     time: the model times a backward as a whole.
     """
+    linked = facts.linked
     call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), op)
     if _FORWARD.search(event.name):
         lookup = _from_forward(linked, call)
         return _kernel("embedding", call, lookup) if lookup else None
-    backward = _backwards(linked).get(id(call))
+    backward = facts.lookup_backwards.get(id(call))
     if backward is None or _by_itself(linked, launch):
         return None
     if backward.lookup is None:
@@ -73,18 +78,16 @@ def _kernel(family: str, call: Event, lookup: Lookup) -> Kernel:
     return Kernel(family, (), lookup.tables[0].dtype, name=call.name, lookup=lookup)
 
 
-def _backwards(linked: LinkedTrace) -> dict[int, _Backward]:
+def lookup_backwards(linked: LinkedTrace) -> dict[int, LookupBackward]:
     """Every backward of the trace by ``id`` of its call."""
-    found: dict[int, _Backward] | None = linked.memo.get("lookup_backwards")
-    if found is None:
-        found = linked.memo["lookup_backwards"] = {}
-        for launch in linked.launches:
-            call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), None)
-            if call is None or not _BACKWARD_OP.search(call.name) or _by_itself(linked, launch):
-                continue
-            if id(call) not in found:
-                found[id(call)] = _Backward(_from_backward(linked, call))
-            found[id(call)].weight += sum(_weight(event) for event in launch.gpu)
+    found: dict[int, LookupBackward] = {}
+    for launch in linked.launches:
+        call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), None)
+        if call is None or not _BACKWARD_OP.search(call.name) or _by_itself(linked, launch):
+            continue
+        if id(call) not in found:
+            found[id(call)] = LookupBackward(_from_backward(linked, call))
+        found[id(call)].weight += sum(_weight(event) for event in launch.gpu)
     return found
 
 

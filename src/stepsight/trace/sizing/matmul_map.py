@@ -1,4 +1,4 @@
-"""GEMM and convolution sizes from an operator's recorded inputs."""
+"""GEMM sizes from an operator's recorded inputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.kernels.tensor_cores import ROW_BYTES, UNALIGNED
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.launch_grid import elements_by_grid
 from stepsight.trace.sizing.tensors import Tensor, positional
 
 GEMM_KERNEL = re.compile(
@@ -21,11 +20,6 @@ _HELPERS = re.compile(
     r"splitKreduce|splitk_reduce|epilogue::impl|reduce_1Block|winograd_nonfused|computeOffsets|kern_precompute|nchwToNhwc|nhwcToNchw|transpose",
     re.I,
 )
-_WORKSPACE = re.compile(r"init_device_workspace")
-LAYOUT = "layout"
-"""Kernels that put a convolution's image or weights into the order its main kernel wants."""
-_LAYOUT_SLACK = 4
-"""A layout kernel with no more threads than this many per weight moves the weights, not the image."""
 _ALIGNED_TO = re.compile(r"_align(\d)")
 _TENSOR_CORE_FP32 = re.compile(r"tf32|s1688|s16816|tensorop_s|xf32", re.IGNORECASE)
 
@@ -56,7 +50,7 @@ def gemm_kernel(op: Event, event: Event) -> Kernel | None:
     if sizes is None:
         return None
     batch, m, n, k = sizes
-    dtype = _compute_dtype(pair[0].dtype, event.name)
+    dtype = compute_dtype(pair[0].dtype, event.name)
     if _HELPERS.search(event.name):
         # The tail of a split-K GEMM: partial results are read and added up.
         size = float(batch * m * n * 4)
@@ -87,52 +81,6 @@ def _sizes(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:
     return None
 
 
-def _compute_dtype(dtype: str, kernel: str) -> str:
+def compute_dtype(dtype: str, kernel: str) -> str:
+    """The type a product of this dtype computes in, by its kernel's name."""
     return "tf32" if dtype == "fp32" and _TENSOR_CORE_FP32.search(kernel) else dtype
-
-
-def conv_kernel(op: Event, event: Event) -> Kernel | None:
-    """A convolution, its data gradient or its weight gradient."""
-    if "conv" not in op.name.lower():
-        return None
-    inputs = [t for t in positional(op) if t is not None and len(t.shape) == 4]
-    backward = "backward" in op.name.lower()
-    if len(inputs) < (3 if backward else 2):
-        return None
-    image, weight, gradient = inputs[0], inputs[1], None
-    if backward:
-        # convolution_backward(grad, input, weight); cudnn's own was (input, grad, weight).
-        first, second, weight = inputs[0], inputs[1], inputs[2]
-        old = "cudnn" in op.name or "miopen" in op.name
-        image, gradient = (first, second) if old else (second, first)
-    if _WORKSPACE.search(event.name):
-        return Kernel.of("fill", image.dtype, name="workspace", bytes=elements_by_grid(event))
-    if _HELPERS.search(event.name):
-        moved = weight if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements else image
-        return Kernel.of("transpose", image.dtype, name=LAYOUT, elements=moved.elements)
-    b, c_in, h, w = image.shape
-    c_out, per_group, kh, kw = weight.shape
-    stride, padding = _stride_padding(op, gradient, h, kh)
-    family = "conv"
-    if backward:
-        weights = re.search(r"wgrad|bwd_?weight|BwdW|_wrw", event.name, re.IGNORECASE) is not None
-        family = "conv_wgrad" if weights else "conv_dgrad"
-    return Kernel.of(
-        family, _compute_dtype(image.dtype, event.name), name=op.name, batch=b, c_in=c_in, c_out=c_out, h=h,
-        w=w, kh=kh, kw=kw, stride=stride, padding=padding, groups=max(c_in // max(per_group, 1), 1),
-    )  # fmt: skip
-
-
-def _stride_padding(op: Event, gradient: Tensor | None, h: int, kh: int) -> tuple[int, int]:
-    """From the recorded scalars; else the stride that fits the output, with "same" padding."""
-    lists = [
-        [int(x) for x in re.findall(r"-?\d+", text)]
-        for text in op.concrete()
-        if isinstance(text, str) and re.fullmatch(r"\[\d+(, \d+)*\]", text)
-    ]
-    if gradient is None and len(lists) >= 2:
-        return max(lists[0][0], 1), lists[1][0]
-    padding = (kh - 1) // 2
-    if gradient is not None and gradient.shape[2] > 0:
-        return max(1, round((h + 2 * padding - kh + 1) / gradient.shape[2])), padding
-    return 1, padding

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from stepsight.trace.linking.launches import Launch
-from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 
 _STREAMING = frozenset({"elementwise", "transpose", "copy_d2d", "fill", "gather", "copy_h2d", "copy_d2h"})
@@ -66,8 +66,9 @@ class Agreement:
         self.others.update(other.others)
 
 
-def check_operators(linked: LinkedTrace) -> Agreement:
+def check_operators(facts: Facts) -> Agreement:
     """Compare every known call of a trace that launched kernels with the map."""
+    linked = facts.linked
     by_op: dict[int, list[Launch]] = defaultdict(list)
     for launch in linked.launches:
         by_op[launch.op].append(launch)
@@ -79,7 +80,7 @@ def check_operators(linked: LinkedTrace) -> Agreement:
         if expected is None:
             continue
         kernels = [(x, e) for x in launches for e in x.gpu]
-        families = tuple(kernel_of(linked, x, e, "compute").family for x, e in kernels if not _is_side(e))
+        families = tuple(kernel_of(facts, x, e, "compute").family for x, e in kernels if not _is_side(e))
         streams = {e.args.stream for _, e in kernels}
         result.checked += 1
         if _alike(families, expected) and len(streams) == 1:

@@ -28,6 +28,12 @@ def vector_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel | No
     return None
 
 
+def describes(op: Event, event: Event) -> bool:
+    """Whether operator and kernel are of one known kind, so that the kernel is what the operator is for."""
+    name = op.name.split("::")[-1]
+    return any(pattern.search(name) and pattern.search(event.name) for pattern, _ in _RULES)
+
+
 def _rows_cols(t: Tensor) -> tuple[int, int]:
     """Rows and columns with the last axis as columns."""
     return (prod(t.shape[:-1]), t.shape[-1]) if t.shape else (1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.sizing.kernel_map import launching_op
+from stepsight.trace.sizing.calls import launching_op
 from stepsight.trace.step.job import rank_program
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps

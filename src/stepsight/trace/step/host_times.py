@@ -12,6 +12,7 @@ from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes, Op
 from stepsight.trace.linking.link import link
 from stepsight.trace.reading.kineto import KinetoTrace
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.steps import find_steps
 from stepsight.trace.step.units import host_units
@@ -31,8 +32,8 @@ class Place:
 def trace_samples(trace: KinetoTrace) -> list[HostSample]:
     """Every op of every step of one rank's trace."""
     linked = link(trace)
-    units, resolver = host_units(linked), WaitResolver(linked)
-    programs = (step_program(linked, units, step, resolver, trace.world_size) for step in find_steps(linked))
+    facts, units, resolver = Facts(linked), host_units(linked), WaitResolver(linked)
+    programs = (step_program(facts, units, step, resolver, trace.world_size) for step in find_steps(linked))
     return [sample for program in programs for sample in samples_of(program)]
 
 

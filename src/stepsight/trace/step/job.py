@@ -18,12 +18,12 @@ SHORTEST_COLLECTIVE_US = 1.0
 
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     """One rank's step, with the host times that the trace shows."""
-    if step not in rank.programs:
-        rank.programs[step] = with_sizes(
-            step_program(rank.linked, rank.units, rank.steps[step], rank.resolver, run.world_size)
+    if step not in rank.built:
+        groups = run.groups.on_rank(rank.rank)
+        rank.built[step] = with_sizes(
+            step_program(rank.facts, rank.units, rank.steps[step], rank.resolver, run.world_size, groups)
         )
-    program: StepProgram = rank.programs[step]
-    return program
+    return rank.built[step]
 
 
 def clean_steps(run: TraceRun) -> list[int]:
@@ -110,8 +110,19 @@ def _groups(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tuple[
     everyone = tuple(range(run.world_size))
     result: dict[str, tuple[Group, ...]] = {"world": (Group("world", everyone),)}
     for name in sorted(names - {"world"}):
-        result[name] = tuple(_sets_of(run, name)) or (Group(name, everyone),)
+        result[name] = run.groups.sets.get(name) or _covering(_sets_of(run, name), name, run.world_size)
     return result
+
+
+def _covering(known: list[Group], name: str, world: int) -> tuple[Group, ...]:
+    """The sets that traces name and like ones of the ranks without a trace, so that all belong to one."""
+    everyone = set(range(world))
+    rest = sorted(everyone - {r for g in known for r in g.ranks})
+    if not known:
+        return (Group(name, tuple(sorted(everyone))),)
+    size = len(known[0].ranks)
+    more = [Group(name, tuple(rest[i : i + size])) for i in range(0, len(rest), size)]
+    return (*known, *more)
 
 
 def _sets_of(run: TraceRun, name: str) -> list[Group]:

@@ -9,8 +9,8 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
-from stepsight.hardware.spec import ContentionSpec
-from stepsight.platform.load import Platform
+from stepsight.hardware.spec import ContentionSpec, GpuSpec
+from stepsight.platform.load import Platform, load_platform
 from stepsight.trace.step.run import TraceRun
 
 _MODEL = re.compile(
@@ -23,7 +23,10 @@ _QUEUED_US = 10.0
 
 def guess_platform(run: TraceRun) -> str:
     """The catalogue name of the trace's machine, from its deviceProperties and world size."""
-    gpu = _gpu_name(run)
+    return _shape(run, _gpu_name(run))
+
+
+def _shape(run: TraceRun, gpu: str) -> str:
     per_node = max(1, min(run.world_size, run.gpus_on_host or 8))
     nodes, rest = divmod(run.world_size, per_node)
     if nodes > 1 and rest == 0:
@@ -52,6 +55,72 @@ def _gpu_name(run: TraceRun) -> str:
         alike, key=lambda g: (abs(g.memory_gb - (run.memory_gb or g.memory_gb)), "PCIE" in g.name)
     )
     return by_memory[0].name
+
+
+def own_platform(run: TraceRun) -> tuple[Platform, list[str]]:
+    """The machine of a trace with its models, and what must be said of it.
+
+    A GPU that the catalogue does not have is described by the trace's deviceProperties and its nearest
+    relative: enough for its own step, which is measured; its models are the relative's.
+    """
+    try:
+        name = guess_platform(run)
+        notes = [f"platform {name}, as the trace's deviceProperties say"]
+        return load_platform(name), notes
+    except InputError:
+        relative, why = _relative(run)
+    platform = load_platform(_shape(run, relative.name))
+    if not run.device:
+        return platform, [f"the trace does not say which GPU it ran on; {why}: {relative.name} is assumed"]
+    properties = run.ranks[0].linked.trace.device_properties
+    sms = int(properties.get("numSms") or relative.sms)
+    scale = sms / relative.sms
+    gpu = replace(
+        relative, name=run.device, aliases=(), sms=sms, memory_gb=run.memory_gb or relative.memory_gb,
+        memory_gbps=relative.memory_gbps * scale, l2_gbps=relative.l2_gbps * scale,
+        peak_tflops={d: t * scale for d, t in relative.peak_tflops.items()},
+        source=f"deviceProperties of a trace; rates by its multiprocessors after {relative.name}",
+    )  # fmt: skip
+    spec = replace(platform.spec, name=_shape(run, run.device), gpu=gpu)
+    note = (
+        f"{run.device!r} is not in the catalogue: {why}; its rates are taken after {relative.name} by"
+        f" {sms} multiprocessors. Measured times hold; model times are rough"
+    )
+    return replace(platform, spec=spec), [note]
+
+
+def _relative(run: TraceRun) -> tuple[GpuSpec, str]:
+    """The catalogue's GPU most like one that it does not have, and why."""
+    trace = run.ranks[0].linked.trace
+    properties = trace.device_properties
+    capability = properties.get("computeMajor"), properties.get("computeMinor")
+    wanted, why = _BY_CAPABILITY.get(capability, ()), f"compute capability {capability[0]}.{capability[1]}"
+    if not wanted:
+        names = " ".join({e.name for e in trace.gpu})
+        wanted, why = next(
+            ((gpus, f"its kernels are {made}") for name, gpus, made in _BY_KERNELS if name.search(names)),
+            (("V100-SXM2-16G",), "nothing in it tells"),
+        )
+    found = [e.gpu for name, e in gpu_catalogue().items() if name in wanted]
+    sms = int(properties.get("numSms") or 0)
+    return min(found, key=lambda g: abs(g.sms - sms) if sms else wanted.index(g.name)), why
+
+
+_BY_CAPABILITY: dict[tuple[object, object], tuple[str, ...]] = {
+    (6, 0): ("P100-PCIE-16G",), (6, 1): ("TITAN-Xp",), (7, 0): ("V100-SXM2-16G",),
+    (7, 5): ("T4", "RTX-2080Ti", "TITAN-RTX"), (8, 0): ("A100-SXM4-40G",), (8, 6): ("RTX-3090", "A40"),
+    (8, 7): ("RTX-3090",), (8, 9): ("L4", "L40S"), (9, 0): ("H100-SXM-80G", "H100-PCIE-80G"),
+    (9, 4): ("MI300X",), (10, 0): ("B200-SXM-180G",), (10, 3): ("B200-SXM-180G",), (12, 0): ("L40S",),
+}  # fmt: skip
+"""GPUs of the catalogue by CUDA's compute capability (AMD's: the gfx number)."""
+_BY_KERNELS = (
+    (re.compile(r"sm90|nvjet|hopper"), ("H100-SXM-80G",), "made for Hopper"),
+    (re.compile(r"ampere|cutlass_80|sm80"), ("A100-SXM4-40G",), "made for Ampere"),
+    (re.compile(r"turing|sm75"), ("T4",), "made for Turing"),
+    (re.compile(r"volta|sm70|s884"), ("V100-SXM2-16G",), "made for Volta"),
+    (re.compile(r"maxwell|pascal|sm6"), ("P100-PCIE-16G",), "made for Pascal"),
+    (re.compile(r"Cijk|MIOpen|miopen|rocprim"), ("MI300X",), "AMD's"),
+)
 
 
 def replay_platform(platform: Platform) -> Platform:

@@ -6,7 +6,7 @@ trace itself) is decided later.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stepsight.overheads.gather import NOTHING
@@ -14,9 +14,11 @@ from stepsight.overheads.operators import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
-from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.linking.link import is_collective_kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.collective_map import TracedCollective, collective_of
+from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.collective_map import Communicator, TracedCollective, collective_of
+from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 from stepsight.trace.step.host_parts import allocating_times, host_times, spread
 from stepsight.trace.step.steps import Step
@@ -27,8 +29,6 @@ SYNC_CALL_US = 4.0
 """What a synchronize call costs that finds nothing to wait for (shortest in V100 and A100 traces)."""
 BLOCKING_CALL_US = 10.0
 """The host's own part of a copy call that returns when the copy is done."""
-QUEUE_GAP_US = 10.0
-"""A kernel that begins within this of its turn began at once (gaps in all traces: 1–5 µs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,31 +59,15 @@ class StepProgram:
     """Time that kernels began late for no reason the trace shows; replay counts it as theirs."""
 
 
-def stream_names(linked: LinkedTrace) -> dict[StreamId, str]:
-    """Our names for the trace's streams: the busiest is compute, NCCL's are comm, comm2, …"""
-    kernels: dict[StreamId, float] = defaultdict(float)
-    nccl: dict[StreamId, float] = defaultdict(float)
-    for launch in linked.launches:
-        for event in launch.gpu:
-            (nccl if is_collective_kernel(event) else kernels)[event.args.stream] += event.dur
-    busiest = max(kernels, key=lambda s: kernels[s], default=None)
-    names: dict[StreamId, str] = {}
-    if busiest is not None:
-        names[busiest] = COMPUTE
-    for i, stream in enumerate(sorted((s for s in nccl if s != busiest), key=lambda s: -nccl[s])):
-        names[stream] = COMM if i == 0 else f"{COMM}{i + 1}"
-    for stream in kernels:
-        names.setdefault(stream, f"stream {stream}")
-    return names
-
-
 def step_program(
-    linked: LinkedTrace, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int
-) -> StepProgram:
-    """The ops that the host started within the step, in order, over all its threads."""
-    if not resolver.stream_names:
-        resolver.stream_names.update(stream_names(linked))
-    builder = _Builder(linked, resolver, world, step)
+    facts: Facts, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int,
+    communicators: Mapping[StreamId, Communicator] | None = None,
+) -> StepProgram:  # fmt: skip
+    """The ops that the host started within the step, in order, over all its threads.
+
+    ``communicators`` are the process groups of the streams, where the trace's calls do not name theirs.
+    """
+    builder = _Builder(facts, resolver, world, step, communicators or {})
     for unit in units:
         if step.start_us <= unit.start < step.end_us:
             builder.add(unit)
@@ -99,8 +83,12 @@ class _Segment:
 
 
 class _Builder:
-    def __init__(self, linked: LinkedTrace, resolver: WaitResolver, world: int, step: Step) -> None:
-        self.linked, self.resolver, self.world = linked, resolver, world
+    def __init__(
+        self, facts: Facts, resolver: WaitResolver, world: int, step: Step,
+        communicators: Mapping[StreamId, Communicator],
+    ) -> None:  # fmt: skip
+        self.facts, self.linked, self.resolver, self.world = facts, facts.linked, resolver, world
+        self.communicators = communicators
         self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
         self.op_of_launch: dict[int, int] = {}
         self.host_at = step.start_us
@@ -219,10 +207,9 @@ class _Builder:
         held = self.held_until.get(event.args.stream, 0.0)
         ready = max(launch.call.end, held, self.resolver.free_at.get(id(event), 0.0))
         late = max(0.0, event.ts - ready)
-        if late > QUEUE_GAP_US:
+        if late > RULES.value("queue_gap"):
             self.program.unexplained_us += late
-        kernel = kernel_of(self.linked, launch, event, stream)
-        return replace(kernel, measured_us=event.dur + late)
+        return replace(kernel_of(self.facts, launch, event, stream), late_us=late)
 
     def _input_wait(self, launch: Launch) -> list[Wait]:
         """A collective waits for what made its input, whether or not the trace shows the call."""
@@ -232,8 +219,8 @@ class _Builder:
         return [Wait(stream, index)] if stream is not None and index is not None else []
 
     def _collective(self, launch: Launch) -> tuple[Collective, TracedCollective]:
-        traced = collective_of(self.linked, launch, self.world)
         kernel = launch.gpu[0]
+        traced = collective_of(self.linked, launch, self.world, self.communicators.get(kernel.args.stream))
         stream = self.program.streams.get(kernel.args.stream, COMM)
         made = Collective(
             traced.kind, traced.bytes if traced.bytes is not None else 0.0, traced.group, stream,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,11 @@ from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
 from stepsight.trace.reading.files import TraceFile, file_name, trace_files
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
-from stepsight.trace.step.steps import STORM_SHARE, Step, allocation_us, find_steps, gpu_periods
+from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.facts import Facts
+from stepsight.trace.step.process_groups import ProcessGroups, process_groups
+from stepsight.trace.step.program import StepProgram
+from stepsight.trace.step.steps import Step, allocation_us, find_steps, gpu_periods
 from stepsight.trace.step.units import HostUnit, host_units
 from stepsight.trace.step.waits import WaitResolver
 
@@ -29,8 +32,8 @@ class RankTrace:
     rank: int
     linked: LinkedTrace
     steps: tuple[Step, ...]
-    programs: dict[int, Any] = field(default_factory=dict, compare=False, repr=False)
-    """Step programs already built, by step (`job.rank_program` fills it)."""
+    built: dict[int, StepProgram] = field(default_factory=dict, compare=False, repr=False)
+    """Step programs made so far: each depends on the trace and the step alone (`job.rank_program`)."""
 
     @property
     def path(self) -> str:
@@ -39,6 +42,10 @@ class RankTrace:
     @property
     def base_us(self) -> float:
         return self.linked.trace.base_us
+
+    @cached_property
+    def facts(self) -> Facts:
+        return Facts(self.linked)
 
     @cached_property
     def units(self) -> list[HostUnit]:
@@ -56,7 +63,7 @@ class RankTrace:
     def is_storm(self, step: Step) -> bool:
         """Whether calls that allocate device memory make this step untypical."""
         start, end = np.array(step.start_us), np.array(step.end_us)
-        return bool(allocation_us(self.linked, start, end) > STORM_SHARE * (end - start))
+        return bool(allocation_us(self.linked, start, end) > RULES.value("allocation_storm") * (end - start))
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,11 @@ class TraceRun:
     warnings: tuple[str, ...] = field(default=())
     gpus_on_host: int = 0
     memory_gb: float | None = None
+
+    @cached_property
+    def groups(self) -> ProcessGroups:
+        """The process groups of collectives that name none."""
+        return process_groups(((r.rank, r.base_us, r.linked) for r in self.ranks), self.world_size)
 
     @property
     def missing(self) -> tuple[int, ...]:

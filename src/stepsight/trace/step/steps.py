@@ -16,10 +16,9 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.rules import RULES
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
-STORM_SHARE = 0.25
-"""Allocation calls that take more of a step than this make it untypical: they end once memory is cached."""
 ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
 _FEWEST_REPEATS = 3
 """Twice the same may be two layers; three times evenly over the trace are steps."""
@@ -61,7 +60,7 @@ def gpu_periods(linked: LinkedTrace, steps: int) -> FloatArray:
         return np.zeros(0)
     runs = np.array(once)
     gaps = np.diff(runs, axis=1)
-    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > STORM_SHARE * gaps
+    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > RULES.value("allocation_storm") * gaps
     periods = [
         float(np.median(g[~s])) if (~s).any() else np.nan for g, s in zip(gaps.T, storm.T, strict=True)
     ]

@@ -9,23 +9,19 @@ before the waiting work began is the one that held it up.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from dataclasses import dataclass
 
+from stepsight.program.job import COMM, COMPUTE
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
-from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.stalls import Stalls
 
 _CLOCK_SLACK_US = 4.0
 """Kernel ends and starts on two streams agree to about this, host and device clocks mostly."""
-_CLOCK_DRIFT_US = 30.0
-"""How far the two clocks drift apart within a trace: calls that waited for milliseconds return up to
-24 µs before the kernel they waited for has ended (TorchRec traces, V100)."""
-_RETURN_US = 40.0
-"""A waiting host goes on within this of the kernel's end (up to 30 µs in the TorchRec traces)."""
-_SURENESS = 10.0
-"""A call must have waited this many times longer than the drift that is granted to it."""
 
 StreamId = int | str
 
@@ -38,10 +34,28 @@ class StreamWait:
     launch: Launch
 
 
+def stream_names(linked: LinkedTrace) -> dict[StreamId, str]:
+    """Our names for the trace's streams: the busiest is compute, NCCL's are comm, comm2, …"""
+    kernels: dict[StreamId, float] = defaultdict(float)
+    nccl: dict[StreamId, float] = defaultdict(float)
+    for launch in linked.launches:
+        for event in launch.gpu:
+            (nccl if is_collective_kernel(event) else kernels)[event.args.stream] += event.dur
+    busiest = max(kernels, key=lambda s: kernels[s], default=None)
+    names: dict[StreamId, str] = {}
+    if busiest is not None:
+        names[busiest] = COMPUTE
+    for i, stream in enumerate(sorted((s for s in nccl if s != busiest), key=lambda s: -nccl[s])):
+        names[stream] = COMM if i == 0 else f"{COMM}{i + 1}"
+    for stream in kernels:
+        names.setdefault(stream, f"stream {stream}")
+    return names
+
+
 class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
-    ``stream_names`` are ours for the trace's streams (`program.stream_names` fills it).
+    ``stream_names`` are ours for the trace's streams.
     ``free_at`` gives, by ``id`` of a GPU event, when its stream had done all before it;
     ``stalls`` what of the host's time was waiting for the queue or the allocator.
     """
@@ -58,7 +72,7 @@ class WaitResolver:
             self.by_thread.setdefault(launch.call.tid, []).append(launch)
         self.thread_starts = {t: [x.call.ts for x in ls] for t, ls in self.by_thread.items()}
         self.stated = {e.args.correlation: e for e in linked.trace.syncs}
-        self.stream_names: dict[StreamId, str] = {}
+        self.stream_names = stream_names(linked)
         self.hidden = linked.hidden_waits
         self.free_at = _stream_free_times(linked)
         self.recorded = {e.args.correlation: e for e in linked.records}
@@ -108,9 +122,9 @@ class WaitResolver:
             return [named] if named is not None else []
         ended = [x for x in candidates if x.gpu[-1].end <= call.end + _CLOCK_SLACK_US]
         last = max(ended, key=lambda x: x.gpu[-1].end, default=None)
-        if last is None or last.gpu[-1].end < call.end - _RETURN_US:
+        if last is None or last.gpu[-1].end < call.end - RULES.value("host_returns"):
             # Nothing ended as the call returned: by the device's clock it may have ended just after.
-            drift = min(_CLOCK_DRIFT_US, call.dur / _SURENESS)
+            drift = min(RULES.value("clock_drift"), call.dur / RULES.value("sureness"))
             last = min(
                 (x for x in candidates if call.end < x.gpu[-1].end <= call.end + drift),
                 key=lambda x: x.gpu[-1].end, default=last,

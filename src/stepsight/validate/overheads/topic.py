@@ -6,7 +6,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from stepsight.fitting.overheads.published import Study
-from stepsight.prediction.traced.predict import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
+from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.program.job import Job
 from stepsight.score import Score
 from stepsight.trace.step.job import rank_program, typical_step

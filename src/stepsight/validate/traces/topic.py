@@ -11,7 +11,8 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.prediction.summary import naive_us
-from stepsight.prediction.traced.predict import INDIVIDUAL, PACED, SHARED, simulate_trace
+from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
+from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.score import Score
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.sizing.operator_kernels import Agreement, check_operators
@@ -95,7 +96,7 @@ def _row(scored: ScoredRun) -> Row:
     if run.missing:
         row.in_time = simulate_trace(run, platform, overheads=INDIVIDUAL, late_peers=False).step_us
     for rank in run.ranks[:1]:
-        row.agreement.add(check_operators(rank.linked))
+        row.agreement.add(check_operators(rank.facts))
     if len(run.ranks) == run.world_size > 1:
         row.waiting = waiting_correlation(run, replay)
     return row

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.program.job import COMPUTE, Kernel, Op
-from stepsight.trace.sizing.guessing.concat_grids import UNSIZED
+from stepsight.program.job import COMPUTE, Kernel, Op, Sizing
 from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE
 from stepsight.trace.step.program import StepProgram, TracedOp
 
@@ -58,13 +57,19 @@ def with_sizes(program: StepProgram) -> StepProgram:
 
 def _concatenating(traced: TracedOp, arrived: dict[str, float]) -> TracedOp:
     """The op with its concatenations of unknown size as large as what its stream last waited for."""
-    if not any(k.name == UNSIZED and arrived.get(k.stream) for k in traced.op.kernels):
+    if not any(_is_unsized(k) and arrived.get(k.stream) for k in traced.op.kernels):
         return traced
     kernels = tuple(
-        replace(k, dims=_resized(k, arrived[k.stream])) if k.name == UNSIZED and k.stream in arrived else k
+        replace(k, dims=_resized(k, arrived[k.stream]), sizing=Sizing.NEIGHBOURS)
+        if _is_unsized(k) and k.stream in arrived
+        else k
         for k in traced.op.kernels
     )
     return replace(traced, op=replace(traced.op, kernels=kernels))
+
+
+def _is_unsized(kernel: Kernel) -> bool:
+    return kernel.family == "concat" and kernel.sizing is Sizing.UNKNOWN
 
 
 def _resized(kernel: Kernel, size: float) -> tuple[tuple[str, float], ...]:
@@ -117,7 +122,7 @@ def _written(op: Op) -> float:
 
 
 def _read(kernel: Kernel) -> float:
-    if kernel.name == UNSIZED:
+    if _is_unsized(kernel):
         return 0.0
     if kernel.family == "gemm":
         return kernel.dim("batch") * kernel.dim("m") * kernel.dim("k") * dtype_bytes(kernel.dtype)

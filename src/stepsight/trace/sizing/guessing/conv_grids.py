@@ -8,8 +8,9 @@ of its weight, which DDP scales into its bucket right behind the convolution's b
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
@@ -25,7 +26,6 @@ _SCALED = "reducer::mul_out"
 """DDP's operator that scales a gradient into its bucket."""
 _REACH = 12
 _FEWEST_BLOCKS = 16
-_MEMO = "conv_weights"
 
 
 def image_elements(linked: LinkedTrace, launch: Launch) -> float:
@@ -39,7 +39,9 @@ def is_norm(event: Event) -> bool:
     return bool(_NORM.search(event.name))
 
 
-def conv_by_neighbours(linked: LinkedTrace, launch: Launch, dtype: str) -> Kernel | None:
+def conv_by_neighbours(
+    linked: LinkedTrace, weights: Mapping[int, float], launch: Launch, dtype: str
+) -> Kernel | None:
     """The product that a convolution amounts to: pixels × channels out × weights of one."""
     event = launch.gpu[0]
     chain = [e.name for e in linked.chain(launch.op)]
@@ -50,14 +52,14 @@ def conv_by_neighbours(linked: LinkedTrace, launch: Launch, dtype: str) -> Kerne
     backward = any("ackward" in name for name in chain)
     near = linked.before(launch, _REACH) if backward else linked.after(launch, _REACH)
     norm = next((x for x in near if is_norm(x.gpu[0]) and x.gpu[0].grid()), None)
-    weight = _weights(linked).get(_sequence(linked, launch), 0.0)
+    weight = weights.get(_sequence(linked, launch), 0.0)
     image = image_elements(linked, norm) if norm is not None else 0.0
     if norm is None or not weight or not image:
         return None
     channels = norm.gpu[0].grid()[0]
     return Kernel.of(
-        "gemm", dtype, name="convolution by neighbours", batch=1, m=max(image / channels, 1.0), n=channels,
-        k=max(weight / channels / _saved(event), 1.0),
+        "gemm", dtype, name="convolution", sizing=Sizing.NEIGHBOURS, batch=1,
+        m=max(image / channels, 1.0), n=channels, k=max(weight / channels / _saved(event), 1.0),
     )  # fmt: skip
 
 
@@ -80,20 +82,16 @@ def _is_scaled(linked: LinkedTrace, launch: Launch) -> bool:
     return any(_SCALED in e.name for e in linked.chain(launch.op))
 
 
-def _weights(linked: LinkedTrace) -> dict[int, float]:
+def weights_by_sequence(linked: LinkedTrace) -> dict[int, float]:
     """Elements of the weights, by the sequence number of their convolution."""
-    if _MEMO not in linked.memo:
-        found: dict[int, float] = {}
-        for launch in linked.launches:
-            chain = [e.name for e in linked.chain(launch.op)]
-            if not any("ConvolutionBackward" in name for name in chain):
-                continue
-            scaled = next((x for x in linked.after(launch, _REACH) if _is_scaled(linked, x)), None)
-            if scaled is not None:
-                found.setdefault(_sequence(linked, launch), elements_by_grid(scaled.gpu[0]))
-        linked.memo[_MEMO] = found
-    weights: dict[int, float] = linked.memo[_MEMO]
-    return weights
+    found: dict[int, float] = {}
+    for launch in linked.launches:
+        if not any("ConvolutionBackward" in e.name for e in linked.chain(launch.op)):
+            continue
+        scaled = next((x for x in linked.after(launch, _REACH) if _is_scaled(linked, x)), None)
+        if scaled is not None:
+            found.setdefault(_sequence(linked, launch), elements_by_grid(scaled.gpu[0]))
+    return found
 
 
 def _sequence(linked: LinkedTrace, launch: Launch) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
@@ -25,15 +26,15 @@ from stepsight.trace.sizing.launch_grid import (
     is_elementwise,
 )
 
-BY_GRID = "by grid"
-"""The name of a product whose sides are its grid's."""
+if TYPE_CHECKING:
+    from stepsight.trace.sizing.facts import Facts
+
 _UNKNOWN_K = 1024
 """Where not even a gradient shows the reduced size: a common hidden size."""
 _NEIGHBOURS = 3
 """Kernels on either side of a GEMM that may stream its matrices (a bias, an activation, a sum)."""
 _FEWEST_BLOCKS = 16
 """Below this many blocks an element-wise grid is too coarse to tell a side."""
-_MEMO = "gemm_grids"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +67,25 @@ def grid_of(event: Event) -> GemmGrid | None:
     return GemmGrid(Side(x * tile_m, tile_m), Side(y * tile_n, tile_n), z)
 
 
-def gemm_by_grid(linked: LinkedTrace, launch: Launch, grid: GemmGrid, dtype: str) -> Kernel:
+def gemm_by_grid(facts: Facts, launch: Launch, grid: GemmGrid, dtype: str) -> Kernel:
     """The GEMM behind a grid, with the sizes that its neighbours and gradients tell."""
-    persistent = persistent_sizes(linked, launch)
+    linked, known = facts.linked, facts.gemm_grids
+    persistent = persistent_sizes(facts.compiled, launch)
     if persistent:
         m, n, k = persistent
-        return Kernel.of("gemm", dtype, name="by neighbours", batch=1, m=m, n=n, k=k)
-    known = linked.memo.get(_MEMO)
-    if known is None:
-        known = linked.memo[_MEMO] = _collect(linked)
+        return Kernel.of("gemm", dtype, name="mm", sizing=Sizing.NEIGHBOURS, batch=1, m=m, n=n, k=k)
     batch = grid.depth if _is_batched(linked, launch) else 1
-    k = known.reduced_size(linked, launch, grid)
+    reduced = known.reduced_size(linked, launch, grid)
     across, down = known.tightest(linked, launch, grid.across), known.tightest(linked, launch, grid.down)
-    return Kernel.of("gemm", dtype, name=BY_GRID, batch=batch, m=down, n=across, k=k)
+    # Without a gradient's grid nothing tells what the product sums over.
+    sizing = Sizing.GRID if reduced else Sizing.UNKNOWN
+    return Kernel.of(
+        "gemm", dtype, name="mm", sizing=sizing, batch=batch, m=down, n=across, k=reduced or _UNKNOWN_K
+    )
 
 
 @dataclass(slots=True)
-class _Grids:
+class GemmGrids:
     """The grids of all GEMMs, by the sequence number that joins a forward with its gradients.
 
     The gradient of the input has the reduced size as its width, the gradient of the weight
@@ -108,16 +111,17 @@ class _Grids:
         bounds = (s.most for g in others for s in (g.across, g.down))
         return min([side.most, *(b for b in bounds if side.most - 128 < b <= side.most)])
 
-    def reduced_size(self, linked: LinkedTrace, launch: Launch, grid: GemmGrid) -> int:
+    def reduced_size(self, linked: LinkedTrace, launch: Launch, grid: GemmGrid) -> int | None:
+        """What the product sums over, by the grids of its gradients; None where they do not tell."""
         sequence = _sequence(linked, launch.op)
         if sequence < 0:
-            return _UNKNOWN_K
+            return None
         if not _is_backward(linked, launch.op):
             widths = [g.across for g in self.gradients.get(sequence, []) if _near(g.down, grid.down)]
-            return min((self._tightest(sequence, w) for w in widths), default=_UNKNOWN_K)
+            return min((self._tightest(sequence, w) for w in widths), default=None)
         forward = self.forward.get(sequence)
         if forward is None:
-            return _UNKNOWN_K
+            return None
         # A gradient as tall as the batch sums over the output; the other one sums over the batch.
         return self._tightest(sequence, forward.across if _near(grid.down, forward.down) else forward.down)
 
@@ -126,8 +130,9 @@ def _near(a: Side, b: Side) -> bool:
     return abs(a.most - b.most) <= 128
 
 
-def _collect(linked: LinkedTrace) -> _Grids:
-    grids = _Grids()
+def grids_by_sequence(linked: LinkedTrace) -> GemmGrids:
+    """The grids of every product of a trace."""
+    grids = GemmGrids()
     for launch in linked.launches:
         grid = grid_of(launch.gpu[0])
         sequence = _sequence(linked, launch.op) if grid else -1

@@ -7,10 +7,10 @@ concatenations hide, the kernels beside them tell (`gemm_grids`, `concat_grids`)
 from __future__ import annotations
 
 import re
-from collections import Counter
 from math import prod
+from typing import TYPE_CHECKING
 
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
@@ -19,7 +19,12 @@ from stepsight.trace.sizing.guessing.conv_grids import conv_by_neighbours, image
 from stepsight.trace.sizing.guessing.gemm_grids import gemm_by_grid, grid_of
 from stepsight.trace.sizing.guessing.named_sizes import attention_by_name, row_length, softmax_by_name
 from stepsight.trace.sizing.guessing.persistent_gemms import row_width
-from stepsight.trace.sizing.launch_grid import GEMM, elements_by_grid
+from stepsight.trace.sizing.guessing.precision import dtype_by_name
+from stepsight.trace.sizing.guessing.region_products import product_of_region
+from stepsight.trace.sizing.launch_grid import elements_by_grid, is_elementwise
+
+if TYPE_CHECKING:
+    from stepsight.trace.sizing.facts import Facts
 
 _CHUNK = 65536
 """Elements of a chunk in PyTorch's and apex's multi-tensor kernels."""
@@ -36,19 +41,22 @@ _ROW_KERNELS = (
 _LOOKUP = re.compile(r"split_embedding\w*_(forward|backward)\w*<[^(]*?,\s*(\d+)(?:ul)?,\s*(\d+)(?:ul)?>\(")
 """FBGEMM's lookup kernels: vectors of four a thread and threads a row are their last parameters."""
 _VECTOR = 4
-_DTYPE_MEMO = "common_dtype"
+_FEW_ELEMENTS = 65536
+"""A kernel with fewer threads is launch latency whatever it does: there is little to get wrong."""
 
 
-def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: Event) -> Kernel:
+def sized_by_grid(facts: Facts, launch: Launch, op: Event | None, event: Event) -> Kernel:
     """A kernel by its grid: an estimate of its sizes, never of its time."""
+    linked = facts.linked
     name = op.name if op else ""
-    dtype = _dtype(event.name) if not event.name.startswith("triton") else _common_dtype(linked)
-    convolution = conv_by_neighbours(linked, launch, dtype)
+    dtype = dtype_by_name(event.name) if not event.name.startswith("triton") else facts.dtype
+    convolution = conv_by_neighbours(linked, facts.conv_weights, launch, dtype)
     if convolution:
         return convolution
     gemm = grid_of(event)
     if gemm:
-        return gemm_by_grid(linked, launch, gemm, dtype)
+        listed = product_of_region(facts, op, event, gemm, dtype) if op is not None else None
+        return listed or gemm_by_grid(facts, launch, gemm, dtype)
     if "multi_tensor_apply" in event.name:
         return _multi_tensor(event, name)
     lookup = _LOOKUP.search(event.name)
@@ -57,16 +65,22 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
     if "indexing_backward_kernel" in event.name:
         # A warp takes an index, the grid's depth counts what each index stands for.
         picks = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
-        return Kernel.of("scatter", dtype, name="index_put", rows=picks, cols=1, table_rows=picks)
+        return Kernel.of(
+            "scatter", dtype, name="index_put", sizing=Sizing.GRID, rows=picks, cols=1, table_rows=picks
+        )
     if is_norm(event) and event.grid():
         image, channels = image_elements(linked, launch), event.grid()[0]
         if image:
             family = "batch_norm_backward" if "bw" in event.name else "batch_norm"
-            return Kernel.of(family, dtype, name=name, rows=max(image / channels, 1.0), cols=channels)
-    elements = max(elements_by_grid(event), prod(event.grid()[:1]) * row_width(linked, launch))
+            return Kernel.of(
+                family, dtype, name=name, sizing=Sizing.NEIGHBOURS, rows=max(image / channels, 1.0),
+                cols=channels,
+            )  # fmt: skip
+    by_rows = prod(event.grid()[:1]) * row_width(linked, facts.compiled, launch)
+    elements = max(elements_by_grid(event), by_rows)
     width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
     if "reduce_kernel" in event.name:
-        return Kernel.of("reduce", dtype, name=name, rows=max(elements / 64, 1), cols=64)
+        return Kernel.of("reduce", dtype, name=name, sizing=Sizing.GRID, rows=max(elements / 64, 1), cols=64)
     named = softmax_by_name(event, dtype, name) or attention_by_name(event, dtype, name)
     if named:
         return named
@@ -74,19 +88,22 @@ def sized_by_grid(linked: LinkedTrace, launch: Launch, op: Event | None, event: 
         if word in event.name and not event.name.startswith("triton"):
             length = row_length(linked, launch)
             if length:
-                return Kernel.of(family, dtype, name=name, rows=prod(event.grid() or (1,)), cols=length)
-            return Kernel.of(family, dtype, name=name, rows=max(elements / 128, 1), cols=128)
+                rows = float(prod(event.grid() or (1,)))
+                return Kernel.of(family, dtype, name=name, sizing=Sizing.NEIGHBOURS, rows=rows, cols=length)
+            rows = max(elements / 128, 1)
+            return Kernel.of(family, dtype, name=name, sizing=Sizing.UNKNOWN, rows=rows, cols=128)
     if "dropout_kernel" in event.name:
-        return Kernel.of("dropout", dtype, name=name, elements=4 * elements)
+        return Kernel.of("dropout", dtype, name=name, sizing=Sizing.COUNTED, elements=4 * elements)
     if "CatArray" in event.name:
-        return concat_by_grid(linked, launch, event, dtype, width)
+        return concat_by_grid(facts, launch, event, dtype, width)
     if "FillFunctor" in event.name:
-        return Kernel.of("fill", dtype, name=name, bytes=elements * width)
+        return Kernel.of("fill", dtype, name=name, sizing=Sizing.COUNTED, bytes=elements * width)
     inputs = 2 if _binary(event.name) else 1
     read_width, write_width = _widths(name, event.name, width)
+    sizing = Sizing.COUNTED if is_elementwise(event) or elements < _FEW_ELEMENTS else Sizing.UNKNOWN
     return Kernel.of(
-        "elementwise", dtype, name=name, elements=elements, read_bytes=inputs * elements * read_width,
-        write_bytes=elements * write_width,
+        "elementwise", dtype, name=name, sizing=sizing, elements=elements,
+        read_bytes=inputs * elements * read_width, write_bytes=elements * write_width,
     )  # fmt: skip
 
 
@@ -107,7 +124,7 @@ def _multi_tensor(event: Event, name: str) -> Kernel:
     depth = int(lists[1]) if lists else 2
     elements = float(prod(event.grid() or (1,)) * _CHUNK * _CHUNK_FILLED)
     return Kernel.of(
-        "optimizer", name=name, elements=elements, read_bytes=4 * depth * elements,
+        "optimizer", name=name, sizing=Sizing.COUNTED, elements=elements, read_bytes=4 * depth * elements,
         write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
     )  # fmt: skip
 
@@ -122,18 +139,21 @@ def _lookup(linked: LinkedTrace, launch: Launch, event: Event, found: re.Match[s
     if found[1] == "forward":
         bags = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
         size = 4.0 * bags * width
-        return Kernel.of("elementwise", name="lookup by grid", elements=bags * width, read_bytes=size,
-                         write_bytes=size)  # fmt: skip
+        return Kernel.of("elementwise", name="lookup", sizing=Sizing.UNKNOWN, elements=bags * width,
+                         read_bytes=size, write_bytes=size)  # fmt: skip
     for other in linked.before(launch, len(linked.launches)):
         forward = _LOOKUP.search(other.gpu[0].name)
         if forward and forward[1] == "forward" and forward[2] == found[2]:
             made = _lookup(linked, other, other.gpu[0], forward)
-            return Kernel.of("elementwise", name="lookup backward by grid", elements=made.dim("elements"),
-                             read_bytes=made.dim("write_bytes"), write_bytes=1.0)  # fmt: skip
+            return Kernel.of(
+                "elementwise", name="lookup_backward", sizing=Sizing.UNKNOWN, elements=made.dim("elements"),
+                read_bytes=made.dim("write_bytes"), write_bytes=1.0,
+            )  # fmt: skip
     size = 4.0 * elements_by_grid(event)
     return Kernel.of(
-        "elementwise", name="lookup backward by grid", elements=size / 4, read_bytes=size, write_bytes=size
-    )
+        "elementwise", name="lookup_backward", sizing=Sizing.UNKNOWN, elements=size / 4, read_bytes=size,
+        write_bytes=size,
+    )  # fmt: skip
 
 
 def _binary(name: str) -> bool:
@@ -142,23 +162,3 @@ def _binary(name: str) -> bool:
         or "CUDAFunctor_add" in name
         or ("CUDAFunctorOnSelf" not in name and "Functor_add" in name)
     )
-
-
-def _dtype(name: str) -> str:
-    if name.startswith(("nvjet_q", "nvjet_r")):
-        return "fp8"
-    if "bf16" in name or "BFloat16" in name or "bfloat16" in name:
-        return "bf16"
-    if "Half" in name or "fp16" in name or "f16" in name or "h884" in name or name.startswith("nvjet_h"):
-        return "fp16"
-    if name.startswith("nvjet_t"):
-        return "bf16"
-    return "tf32" if "s1688" in name or "tf32" in name else "fp32"
-
-
-def _common_dtype(linked: LinkedTrace) -> str:
-    """What the trace's matrix products compute in: its other kernels mostly stream the same."""
-    if _DTYPE_MEMO not in linked.memo:
-        seen = Counter(_dtype(x.gpu[0].name) for x in linked.launches if GEMM.search(x.gpu[0].name))
-        linked.memo[_DTYPE_MEMO] = seen.most_common(1)[0][0] if seen else "fp32"
-    return str(linked.memo[_DTYPE_MEMO])

@@ -33,36 +33,45 @@ _WIDTH_STEP = 64
 """Models for tensor cores are as wide as a multiple of this."""
 _MUCH = 0.05
 """Share of the most streamed width's traffic from which a width is one of the model's."""
-_MEMO = "persistent_gemms"
 Sizes = tuple[int, int, int]
 
 
 @dataclass(slots=True)
-class _Compiled:
-    """Tokens and usual width of a compiled model, and the sizes told so far by kernel and grid."""
+class CompiledModel:
+    """Tokens and usual width of a compiled model, and the sizes of its products by ``id`` of the launch."""
 
     tokens: int
     hidden: int
-    told: dict[tuple[str, tuple[int, ...]], Sizes] = field(default_factory=dict)
+    products: dict[int, Sizes] = field(default_factory=dict)
 
 
-def persistent_sizes(linked: LinkedTrace, launch: Launch) -> Sizes | None:
+def persistent_sizes(model: CompiledModel | None, launch: Launch) -> Sizes | None:
     """m, n and k of a persistent GEMM of a compiled forward or backward; None for all other kernels,
     and where the code shows no tokens."""
-    if not _NVJET.match(launch.gpu[0].name) or not is_compiled(linked, launch.op):
-        return None
-    if _MEMO not in linked.memo:
-        linked.memo[_MEMO] = _read(linked)
-    model: _Compiled | None = linked.memo[_MEMO]
+    return model.products.get(id(launch)) if model is not None else None
+
+
+def compiled_model(linked: LinkedTrace) -> CompiledModel | None:
+    """The compiled model of a trace with the sizes of all its products."""
+    model = _read(linked)
     if model is None:
         return None
-    event = launch.gpu[0]
-    key = (event.name, tuple(event.grid()))
-    found = _sizes(linked, launch, model)
-    if found is not None:
-        model.told.setdefault(key, found)
-    # The library picks kernel and grid by the shape: the same pair mostly means the same sizes.
-    return found or model.told.get(key)
+    told: dict[tuple[str, tuple[int, ...]], Sizes] = {}
+    products = [x for x in linked.launches if _NVJET.match(x.gpu[0].name) and is_compiled(linked, x.op)]
+    for launch in products:
+        found = _sizes(linked, launch, model)
+        if found is not None:
+            told.setdefault(_key(launch), found)
+            model.products[id(launch)] = found
+    for launch in products:
+        # The library picks kernel and grid by the shape: the same pair mostly means the same sizes.
+        if id(launch) not in model.products and _key(launch) in told:
+            model.products[id(launch)] = told[_key(launch)]
+    return model
+
+
+def _key(launch: Launch) -> tuple[str, tuple[int, ...]]:
+    return launch.gpu[0].name, tuple(launch.gpu[0].grid())
 
 
 def is_compiled(linked: LinkedTrace, op: int) -> bool:
@@ -70,18 +79,17 @@ def is_compiled(linked: LinkedTrace, op: int) -> bool:
     return any(e.name.startswith("CompiledFunction") for e in linked.chain(op))
 
 
-def row_width(linked: LinkedTrace, launch: Launch) -> float:
+def row_width(linked: LinkedTrace, model: CompiledModel | None, launch: Launch) -> float:
     """Elements a row of a compiled row kernel just behind a product, whose result it reads; else zero."""
-    model: _Compiled | None = linked.memo.get(_MEMO)
     event = launch.gpu[0]
     if model is None or not _ROWS.match(event.name) or event.grid()[:1] != (model.tokens,):
         return 0.0
     product = next((x for x in linked.before(launch, _REACH) if _is_product(x)), None)
-    sizes = persistent_sizes(linked, product) if product is not None else None
+    sizes = persistent_sizes(model, product) if product is not None else None
     return float(sizes[1]) if sizes else 0.0
 
 
-def _read(linked: LinkedTrace) -> _Compiled | None:
+def _read(linked: LinkedTrace) -> CompiledModel | None:
     """Tokens by the row kernels, the usual width by the point-wise kernels right beside products."""
     rows = Counter(
         event.grid()[0]
@@ -100,14 +108,14 @@ def _read(linked: LinkedTrace) -> _Compiled | None:
     # Feed-forward layers are wider than the rest: of the widths that carry much, the smallest is
     # the model's. Weights that are cast beside their product are small next to the tokens.
     common = [w for w, total in streamed.items() if total >= _MUCH * max(streamed.values())]
-    return _Compiled(tokens, min(common)) if common else None
+    return CompiledModel(tokens, min(common)) if common else None
 
 
 def _is_width(width: float) -> bool:
     return width % _WIDTH_STEP == 0 and 0 < width <= _LARGEST_WIDTH
 
 
-def _sizes(linked: LinkedTrace, launch: Launch, model: _Compiled) -> Sizes | None:
+def _sizes(linked: LinkedTrace, launch: Launch, model: CompiledModel) -> Sizes | None:
     if _is_weight_gradient(launch):
         partner = next((x for x in linked.after(launch, _REACH) if _is_product(x)), None)
         product = _sizes(linked, partner, model) if partner is not None else None
@@ -130,7 +138,7 @@ def _is_weight_gradient(launch: Launch) -> bool:
     return name is not None and name.groups() == ("N", "T")
 
 
-def _width(launches: list[Launch], model: _Compiled, *, backward: bool) -> int | None:
+def _width(launches: list[Launch], model: CompiledModel, *, backward: bool) -> int | None:
     """The width of the matrix that the nearest compiled kernel streams; GEMMs are passed over.
 
     Before attention's forward and behind its ``backward`` that is queries, keys and values together.
@@ -156,7 +164,7 @@ def _is_share(tokens: int, event: Event) -> bool:
     return event.grid()[0] <= tokens and tokens % event.grid()[0] == 0
 
 
-def _weight(launches: list[Launch], model: _Compiled) -> int | None:
+def _weight(launches: list[Launch], model: CompiledModel) -> int | None:
     """The other side of a weight that was cast just before: its elements fill no rows of tokens."""
     for event in (x.gpu[0] for x in launches if _POINTS.match(x.gpu[0].name)):
         elements = elements_by_grid(event)

@@ -10,9 +10,8 @@ normal. They are not: one trace in four is off by more than twice as much.
 
 from __future__ import annotations
 
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.guessing.gemm_grids import BY_GRID
 from stepsight.trace.sizing.launch_grid import is_elementwise
 
 LEAST = 0.1
@@ -45,13 +44,11 @@ whose length nothing tells (6 traces); where a neighbour or the name does, half 
 
 def size_spread(kernel: Kernel, event: Event) -> float:
     """Standard deviation of ln(time) from the guess of a kernel's sizes alone."""
-    if "by neighbours" in kernel.name:
-        return NEIGHBOURS
-    if kernel.name == BY_GRID:
-        return PRODUCT
+    if kernel.family == "gemm":
+        return NEIGHBOURS if kernel.sizing is Sizing.NEIGHBOURS else PRODUCT
     if kernel.family != "elementwise":
         return BY_FAMILY.get(kernel.family, LEAST)
-    if is_elementwise(event):
+    if kernel.sizing is Sizing.COUNTED and is_elementwise(event):
         return COUNTED
     if event.name.startswith("triton"):
         return COMPILED

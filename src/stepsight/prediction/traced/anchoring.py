@@ -1,0 +1,144 @@
+"""Anchoring: what a trace measured carries over to what it did not.
+
+A kernel that stays as it was keeps its measured time. One that changes (another GPU, another size) takes
+
+    model(new) · (measured / model(old)) ^ w
+
+so that what the model misses of this kernel here is expected, in part, there. Collectives likewise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
+from stepsight.platform.load import Platform
+from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
+from stepsight.program.job import Collective, Job, Kernel, Op, Sizing
+from stepsight.simulate.price import price_collective
+from stepsight.trace.step.absent_peers import LONGEST, TYPICAL
+
+WEIGHT = 0.5
+"""How much of what a model misses on one GPU it misses on another (`stepsight validate traces`, pairs)."""
+UNSIZED_WEIGHT = 1.0
+"""Of a kernel without sizes the measured time is all there is."""
+FADES_UNDER_US = 30.0
+"""A time this short is mostly launch latency: the weight is halved there, and fades below."""
+UNSIZED_SPREAD = 0.35
+"""What remains in doubt of a kernel without sizes on another GPU."""
+
+
+def anchored(job: Job, own: Platform) -> Job:
+    """The job with every kernel and collective knowing how it compares with the models of its own machine."""
+    kernels = list({id(k): k for p in job.programs for op in p.ops for k in op.kernels}.values())
+    times = own.kernels.estimate(kernels).time_us if kernels else np.zeros(0)
+    by_id = {id(k): _anchored(k, float(t)) for k, t in zip(kernels, times, strict=True)}
+    job = with_kernels(job, lambda k: by_id[id(k)])
+    return _with_collectives(job, own)
+
+
+def _anchored(kernel: Kernel, model_us: float) -> Kernel:
+    if kernel.measured_us is None or kernel.measured_us <= 0 or model_us <= 0:
+        return kernel
+    unsized = kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID)
+    weight = UNSIZED_WEIGHT if unsized else WEIGHT
+    weight *= kernel.measured_us / (kernel.measured_us + FADES_UNDER_US)
+    ratio = kernel.measured_us / (model_us * max(kernel.share, 1e-9))
+    return replace(kernel, correction=float(np.clip(ratio, 1e-3, 1e3)) ** weight)
+
+
+def _with_collectives(job: Job, own: Platform) -> Job:
+    """Corrections of collectives, by the shortest of like calls: longer ones waited for others."""
+    shortest: dict[tuple[str, str, float], float] = defaultdict(lambda: float("inf"))
+    for op in (op for p in job.programs for op in p.ops):
+        c = op.collective
+        if c is not None and c.measured_us:
+            shortest[_kind(c)] = min(shortest[_kind(c)], c.measured_us)
+    corrections: dict[tuple[str, str, float], float] = {}
+
+    def changed(op: Op) -> Op:
+        c = op.collective
+        if c is None or not c.measured_us:
+            return op
+        key = _kind(c)
+        if key not in corrections:
+            model_us = price_collective(job, own, c)
+            ratio = TYPICAL * shortest[key] / model_us if model_us > 0 else 1.0
+            corrections[key] = float(np.clip(ratio, 0.1, 10.0)) ** WEIGHT
+        return replace(op, collective=replace(c, correction=corrections[key]))
+
+    return _each_op(job, changed)
+
+
+def moved(job: Job, own: Platform, platform: Platform) -> tuple[Job, Platform]:
+    """An anchored job on another platform: what differs there loses its measured time."""
+    other_gpu = not same_gpu(own.spec.gpu, platform.spec.gpu)
+    if other_gpu:
+        slower = _slower(own.spec.gpu, platform.spec.gpu)
+        job = with_kernels(job, lambda k: _unmeasured(k, slower))
+    if other_gpu or not _same_links(own.spec, platform.spec):
+        job = _without_measured_collectives(job)
+    # What slowed kernels beside others is in their measured times already.
+    spec = replace(platform.spec, contention=ContentionSpec())
+    if not other_gpu:
+        spec = replace(spec, gpu=replace(spec.gpu, launch_us=0.0, kernel_gap_us=0.0))
+    return job, replace(platform, spec=spec)
+
+
+def same_gpu(a: GpuSpec, b: GpuSpec) -> bool:
+    """Whether two specifications are of one GPU, whatever their launch delays."""
+    figures = ("name", "sms", "clock_mhz", "memory_gbps", "peak_tflops", "l2_mb", "pcie_gbps")
+    return all(getattr(a, f) == getattr(b, f) for f in figures)
+
+
+def _same_links(a: PlatformSpec, b: PlatformSpec) -> bool:
+    return (a.link, a.nic, a.gpus_per_node) == (b.link, b.nic, b.gpus_per_node)
+
+
+def _unmeasured(kernel: Kernel, slower: float) -> Kernel:
+    if kernel.measured_us is None:
+        return kernel
+    spread = UNSIZED_SPREAD if kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID) else kernel.size_spread
+    late_us = kept_delay_us(kernel, slower)
+    return replace(kernel, measured_us=None, opaque=False, size_spread=spread, late_us=late_us)
+
+
+def _slower(old: GpuSpec, new: GpuSpec) -> float:
+    """How much longer work of no known kind takes: between bandwidth and arithmetic."""
+    ratios = [old.memory_gbps / new.memory_gbps]
+    ratios += [old.peak_flops(d) / new.peak_flops(d) for d in ("fp32", "tf32")]
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
+def _without_measured_collectives(job: Job) -> Job:
+    """Collectives that the models time; what a call waited for ranks without a trace stays."""
+    shortest: dict[tuple[str, str, float], float] = defaultdict(lambda: float("inf"))
+    for op in (op for p in job.programs for op in p.ops):
+        if op.collective is not None and op.collective.measured_us:
+            key = _kind(op.collective)
+            shortest[key] = min(shortest[key], op.collective.measured_us)
+    alone = len(job.programs) == 1 < job.ranks
+
+    def changed(op: Op) -> Op:
+        c = op.collective
+        if c is None or not c.measured_us:
+            return op
+        least = shortest[_kind(c)]
+        late_us = c.measured_us - TYPICAL * least if alone and c.measured_us > LONGEST * least else c.late_us
+        return replace(op, collective=replace(c, measured_us=None, late_us=late_us))
+
+    return _each_op(job, changed)
+
+
+def _kind(c: Collective) -> tuple[str, str, float]:
+    return c.group, c.kind, c.bytes
+
+
+def _each_op(job: Job, change: Callable[[Op], Op]) -> Job:
+    return replace(
+        job, programs=tuple(replace(p, ops=tuple(change(op) for op in p.ops)) for p in job.programs)
+    )

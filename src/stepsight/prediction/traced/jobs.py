@@ -1,0 +1,125 @@
+"""One step of a run as a job: whose host times it takes, and how late absent ranks come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from stepsight.errors import InputError
+from stepsight.overheads.sharing import SharedTimes
+from stepsight.overheads.tables import Overheads
+from stepsight.program.job import Job, Kernel
+from stepsight.trace.rules import RULES
+from stepsight.trace.step.absent_peers import collective_calls, lateness_us, with_late_peers
+from stepsight.trace.step.host_times import (
+    gathered,
+    samples_of,
+    with_individual,
+    with_other_workloads,
+    with_shared,
+)
+from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
+from stepsight.trace.step.program import StepProgram
+from stepsight.trace.step.recording import recording_gaps
+from stepsight.trace.step.run import TraceRun
+from stepsight.trace.step.sleeps import sleeps
+
+INDIVIDUAL, SHARED, PACED, TRACED = "individual", "shared", "paced", "traced"
+"""Whose host times: other steps' or ranks' of the run; other workloads'; other workloads' at the pace
+of the run's other steps or ranks; the step's own."""
+
+
+def trace_job(
+    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
+    shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True,
+) -> Job:  # fmt: skip
+    """One step of a run as a job, with host times from ``overheads``.
+
+    ``shared`` holds other workloads' host times: a table, or what they and other hosts show. With
+    ``late_peers``, ranks without a trace come to collectives as late as they did in the run's other steps.
+    """
+    step = typical_step(run) if step is None else step
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    if not any(p.ops for p in programs.values()):
+        raise InputError(
+            run.ranks[0].path, "shows no work launched on a GPU in that step",
+            "record with ProfilerActivity.CUDA as well as CPU",
+        )  # fmt: skip
+    if isinstance(shared, SharedTimes) and overheads in (SHARED, PACED):
+        programs = _with_other_workloads(run, step, programs, shared, paced=overheads == PACED)
+    elif overheads == SHARED and isinstance(shared, Overheads):
+        programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
+    elif overheads == INDIVIDUAL:
+        programs = _with_others(run, step, programs)
+    job = job_of(run, programs)
+    return _with_late_peers(run, step, job) if run.missing and late_peers else job
+
+
+def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:
+    """Host times from the other clean steps; with one step only, from the other ranks."""
+    others = [s for s in clean_steps(run) if s != step]
+    if others:
+        pools = {r.rank: gathered(rank_program(run, r, s) for s in others) for r in run.ranks}
+        return {r: with_individual(p, pools[r]) for r, p in programs.items()}
+    if len(programs) < 2:
+        return programs
+    return {
+        r: with_individual(p, gathered(q for other, q in programs.items() if other != r))
+        for r, p in programs.items()
+    }
+
+
+def _with_late_peers(run: TraceRun, step: int, job: Job) -> Job:
+    others = [
+        job_of(run, {r.rank: rank_program(run, r, s) for r in run.ranks})
+        for s in clean_steps(run)
+        if s != step
+    ]
+    late = {
+        r.rank: lateness_us(collective_calls(o.programs[o.program_of_rank[r.rank]]) for o in others)
+        for r in run.ranks
+    }
+    return with_late_peers(job, late)
+
+
+def _with_other_workloads(
+    run: TraceRun, step: int, programs: dict[int, StepProgram], shared: SharedTimes, *, paced: bool
+) -> dict[int, StepProgram]:
+    """Host times from other workloads; what the run pauses on purpose, and if wanted its pace, from its
+    other steps, or with one step only, from the other ranks; what the profiler did for itself left out."""
+    others = [s for s in range(run.steps) if s != step]
+    clean = [s for s in clean_steps(run) if s != step]
+    made = {}
+    for rank in run.ranks:
+        pauses = sleeps([rank_program(run, rank, s) for s in others])
+        seen = [(rank.linked, rank_program(run, rank, s)) for s in clean] or [
+            (r.linked, programs[r.rank]) for r in run.ranks if r is not rank
+        ]
+        samples = (x for t, p in seen for x in samples_of(p, {**pauses, **recording_gaps(t, p)}))
+        here = shared.at(shared.pace_of(samples)) if paced else shared
+        made[rank.rank] = with_other_workloads(programs[rank.rank], here, pauses)
+    return made
+
+
+def with_kept_delays(job: Job) -> Job:
+    """The job in which of all delays before kernels only those stay that nothing explains: the platform
+    states the usual ones."""
+    return with_kernels(job, lambda k: replace(k, late_us=kept_delay_us(k)) if k.late_us else k)
+
+
+def kept_delay_us(kernel: Kernel, factor: float = 1.0) -> float:
+    """The delay before a kernel that stays, times ``factor``."""
+    if kernel.late_us <= RULES.value("queue_gap"):
+        return 0.0
+    return factor * RULES.value("unexplained_delays") * kernel.late_us
+
+
+def with_kernels(job: Job, change: Callable[[Kernel], Kernel]) -> Job:
+    """The job with every kernel changed."""
+    programs = tuple(
+        replace(p, ops=tuple(
+            replace(op, kernels=tuple(change(k) for k in op.kernels)) if op.kernels else op for op in p.ops
+        ))
+        for p in job.programs
+    )  # fmt: skip
+    return replace(job, programs=programs)

@@ -1,0 +1,144 @@
+"""Convolutions from an operator's recorded inputs.
+
+A convolution is one call of several kernels: it brings image and weights into order, works in one or more
+parts, adds them up. Models time the call as a whole, so its kernels share that time in proportion to what
+each took. A backward computes the image's gradient and then the weights': each has its own kernels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from stepsight.program.job import Kernel
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.calls import Call
+from stepsight.trace.sizing.launch_grid import elements_by_grid
+from stepsight.trace.sizing.matmul_map import compute_dtype
+from stepsight.trace.sizing.tensors import Tensor, positional
+
+_WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
+_IMAGE = re.compile(r"dgrad|bwd_?data|BwdD|_bwd(?!_?w)", re.IGNORECASE)
+_HELPER = re.compile(r"offsets|precompute|nchwToNhwc|nhwcToNchw|transpose|generateWinograd|init_device", re.I)
+"""Kernels that prepare for the ones behind them."""
+_LAYOUT_SLACK = 4
+"""A layout kernel with no more threads than this many per weight moves the weights, not the image."""
+_FEW_CHANNELS = 4
+"""An image of so few channels is the network's input, whose gradient nobody wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    image: Tensor
+    weight: Tensor
+    gradient: Tensor | None
+
+
+def is_convolution(op: Event) -> bool:
+    return "conv" in op.name.lower() and "::" in op.name
+
+
+def conv_kernel(call: Call, event: Event) -> Kernel | None:
+    """A convolution, its data gradient or its weight gradient; None where the inputs do not fit one."""
+    inputs = _inputs(call.op)
+    if inputs is None:
+        return None
+    b, c_in, h, w = inputs.image.shape
+    c_out, per_group, kh, kw = inputs.weight.shape
+    stride, padding = _stride_padding(call.op, inputs.gradient, h, kh)
+    family, together = "conv", call.kernels
+    if inputs.gradient is not None:
+        of_image, of_weights = _parted(call, inputs.image)
+        weights = any(e is event for e in of_weights)
+        family, together = ("conv_wgrad", of_weights) if weights else ("conv_dgrad", of_image)
+    longest = max(together, key=lambda e: e.dur)
+    made = Kernel.of(
+        family, compute_dtype(inputs.image.dtype, longest.name), name=call.op.name, batch=b, c_in=c_in,
+        c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
+        groups=max(c_in // max(per_group, 1), 1),
+    )  # fmt: skip
+    total = sum(e.dur for e in together)
+    return replace(made, share=event.dur / total if total > 0 else 1.0 / len(together))
+
+
+def convolution_of_row(op: Event, event: Event) -> Kernel | None:
+    """The same of one kernel without the others of its call: preparing kernels move image or weights."""
+    inputs = _inputs(op) if is_convolution(op) else None
+    if inputs is None:
+        return None
+    if "init_device_workspace" in event.name:
+        return Kernel.of("fill", inputs.image.dtype, name="workspace", bytes=elements_by_grid(event))
+    if _HELPER.search(event.name) or "winograd_nonfused" in event.name or "reduce_1Block" in event.name:
+        few = elements_by_grid(event) <= _LAYOUT_SLACK * inputs.weight.elements
+        moved = inputs.weight if few else inputs.image
+        return Kernel.of("transpose", inputs.image.dtype, name="layout", elements=moved.elements)
+    return conv_kernel(Call(op, (event,)), event)
+
+
+def _inputs(op: Event) -> _Inputs | None:
+    found = [t for t in positional(op) if t is not None and len(t.shape) == 4]
+    if "backward" not in op.name.lower():
+        return _Inputs(found[0], found[1], None) if len(found) >= 2 else None
+    if len(found) < 3:
+        return None
+    # convolution_backward(grad, input, weight); cudnn's own was (input, grad, weight).
+    first, second, weight = found[:3]
+    old = "cudnn" in op.name or "miopen" in op.name
+    return _Inputs(first, weight, second) if old else _Inputs(second, weight, first)
+
+
+def _parted(call: Call, image: Tensor) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
+    """The kernels of the image's gradient and those of the weights', which come behind them."""
+    kernels = call.kernels
+    wanted = _output_mask(call.op)
+    if wanted is None:
+        wanted = (image.shape[1] > _FEW_CHANNELS, True)
+    if wanted != (True, True):
+        return (kernels, ()) if wanted[0] else ((), kernels)
+    if len(kernels) == 1:
+        return ((), kernels) if _WEIGHTS.search(kernels[0].name) else (kernels, ())
+    at = _first_of_weights(kernels)
+    return kernels[:at], kernels[at:]
+
+
+def _first_of_weights(kernels: tuple[Event, ...]) -> int:
+    """Where the weights' gradient begins: by the kernels' names, else where half of the time is over."""
+    named = [i for i, e in enumerate(kernels) if _WEIGHTS.search(e.name)]
+    others = [i for i, e in enumerate(kernels) if _IMAGE.search(e.name) and i not in named]
+    if named:
+        at = named[0]
+        # What prepares it has no name of its own; the kernels of the image before it do.
+        while at > (max(others, default=-1) + 1) and _HELPER.search(kernels[at - 1].name):
+            at -= 1
+        return at
+    if others:
+        return max(others) + 1 if max(others) + 1 < len(kernels) else len(kernels)
+    if len(kernels) < 2:
+        return 0
+    over = list(accumulate(e.dur for e in kernels))
+    return 1 + min(range(len(kernels) - 1), key=lambda i: abs(over[i] - over[-1] / 2))
+
+
+def _output_mask(op: Event) -> tuple[bool, bool] | None:
+    """Which gradients were asked for, where the trace has the call's scalars."""
+    for text in op.concrete():
+        if isinstance(text, str) and re.fullmatch(r"\[(True|False)(, (True|False)){2}\]", text):
+            image, weights, _ = (x == "True" for x in re.findall(r"True|False", text))
+            return image, weights
+    return None
+
+
+def _stride_padding(op: Event, gradient: Tensor | None, h: int, kh: int) -> tuple[int, int]:
+    """From the recorded scalars; else the stride that fits the output, with "same" padding."""
+    lists = [
+        [int(x) for x in re.findall(r"-?\d+", text)]
+        for text in op.concrete()
+        if isinstance(text, str) and re.fullmatch(r"\[\d+(, \d+)*\]", text)
+    ]
+    if gradient is None and len(lists) >= 2:
+        return max(lists[0][0], 1), lists[1][0]
+    padding = (kh - 1) // 2
+    if gradient is not None and gradient.shape[2] > 0:
+        return max(1, round((h + 2 * padding - kh + 1) / gradient.shape[2])), padding
+    return 1, padding

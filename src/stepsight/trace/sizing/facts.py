@@ -1,0 +1,59 @@
+"""What sizing knows of a whole trace, computed once: a step is sized alike whichever was looked at first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from stepsight.hardware.gpus import find_gpu
+from stepsight.hardware.spec import GpuSpec
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.sizing.calls import Calls, calls_of
+from stepsight.trace.sizing.guessing.conv_grids import weights_by_sequence
+from stepsight.trace.sizing.guessing.gemm_grids import GemmGrids, grids_by_sequence
+from stepsight.trace.sizing.guessing.persistent_gemms import CompiledModel, compiled_model
+from stepsight.trace.sizing.guessing.precision import common_dtype
+from stepsight.trace.sizing.lookup_map import LookupBackward, lookup_backwards
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A linked trace and, made when first asked for, what its kernels tell about each other."""
+
+    linked: LinkedTrace
+
+    @cached_property
+    def gpu(self) -> GpuSpec | None:
+        """The GPU that the trace names, where the catalogue has it."""
+        entry = find_gpu(self.linked.trace.device)
+        return entry.gpu if entry else None
+
+    @cached_property
+    def calls(self) -> Calls:
+        """Which kernels one library call launched together."""
+        return calls_of(self.linked)
+
+    @cached_property
+    def gemm_grids(self) -> GemmGrids:
+        """The grids of all products, by the sequence number that joins a forward with its gradients."""
+        return grids_by_sequence(self.linked)
+
+    @cached_property
+    def compiled(self) -> CompiledModel | None:
+        """Tokens, width and product sizes of a compiled model; None where the trace shows none."""
+        return compiled_model(self.linked)
+
+    @cached_property
+    def lookup_backwards(self) -> dict[int, LookupBackward]:
+        """Every embedding backward by ``id`` of its call."""
+        return lookup_backwards(self.linked)
+
+    @cached_property
+    def conv_weights(self) -> dict[int, float]:
+        """Elements of convolution weights, by sequence number."""
+        return weights_by_sequence(self.linked)
+
+    @cached_property
+    def dtype(self) -> str:
+        """What the trace's matrix products compute in."""
+        return common_dtype(self.linked)
