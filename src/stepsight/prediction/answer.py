@@ -121,5 +121,5 @@ def explain(
     return Prediction(
         workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
         ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,
-        memory, measured_us, (*notes, *said), basis,
+        memory, measured_us, (*notes, *said), basis=basis,
     )  # fmt: skip

@@ -50,7 +50,7 @@ def test_questions_add_up(step):
 
 @pytest.mark.parametrize(
     ("question", "said"),
-    [("lnk=10", "did you mean 'link'"), ("link", "needs a value"), ("link=fast", "needs a number")],
+    [("lnk=10", "did you mean 'link'"), ("link", "needs a value"), ("link=fast", "not a number")],
 )
 def test_a_question_that_makes_no_sense_says_how_to_ask(step, question, said):
     with pytest.raises(InputError, match=said):
