@@ -103,14 +103,14 @@ def predict_job(
     timeline = run(price(job, platform, replay), platform, steps=steps)
     return explain(
         timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,
-        notes=notes, host_spread=host_spread,
+        notes=notes, host_spread=host_spread, basis=basis,
     )  # fmt: skip
 
 
 def explain(
     timeline: Timeline, platform: Platform, *, workload: str = "", steps: int = STEADY_STEPS,
     memory: MemoryLine | None = None, measured_us: float | None = None, notes: Iterable[str] = (),
-    host_spread: float = HOST_SPREAD,
+    host_spread: float = HOST_SPREAD, basis: str = "",
 ) -> Prediction:  # fmt: skip
     """The answer that a timeline holds: its figures, what they rest on and how far to trust them."""
     ranks, breakdown = summarise(timeline)
