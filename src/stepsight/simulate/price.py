@@ -8,7 +8,7 @@ it rests on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times
 from stepsight.platform.load import Platform
-from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
 from stepsight.simulate.condensed import with_condensed
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.fold import Fold, fold, layout, unfolded
@@ -73,11 +73,11 @@ def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_onc
 def price_collective(job: Job, platform: Platform, item: Collective) -> float:
     """What the platform's models say of one collective, in µs; the first set of its group stands for all."""
     sets = job.groups.get(item.group, ())
-    if not sets:
+    if not sets or len(sets[0].ranks) > platform.spec.ranks:
         return 0.0
-    empty = replace(job, programs=(RankProgram(()),), program_of_rank=(0,) * job.ranks)
-    times, _, _ = _Book(empty, platform, frozenset())._collective(item, np.array(sets[0].ranks))
-    return float(times.max())
+    kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
+    kind = "all_to_all" if kind == "all_to_allv" else kind
+    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0].time_us
 
 
 class _Book:
