@@ -12,6 +12,7 @@ import numpy.typing as npt
 from stepsight.collectives.files.platform_files import read_platform_curves
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
 from stepsight.collectives.pricing import Pricing, price
+from stepsight.collectives.rates import price_monotone
 from stepsight.collectives.roofline import bus_factor, remote_share
 from stepsight.collectives.topology import GroupShape, group_shape
 from stepsight.errors import StepsightError
@@ -121,7 +122,8 @@ class CollectiveModels:
         if key not in self._prices:
             catalogue = load_catalogue()
             systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
-            self._prices[key] = price(kind, shape, self.platform, systems, catalogue.rank_transfer)
+            make = price if self.own is not None else price_monotone
+            self._prices[key] = make(kind, shape, self.platform, systems, catalogue.rank_transfer)
         return self._prices[key]
 
 

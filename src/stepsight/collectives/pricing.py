@@ -11,7 +11,7 @@ import numpy.typing as npt
 from stepsight.collectives.candidates import CurveCandidate, candidates
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
-from stepsight.collectives.roofline import roofline
+from stepsight.collectives.roofline import bus_factor, roofline
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import PlatformSpec
@@ -27,6 +27,10 @@ FADE_OCTAVES = 4.0
 STACK_SPREAD = ((17.0, 23.0), (0.30, 0.02))
 """Between software stacks on the same machine, over log2(bytes): the median over curves with
 several sources is 0.30 below 8 MiB and 0.02 above."""
+LEAST_PCIE_EFFICIENCY = 0.25
+"""Bus bandwidth over the link's rate of large messages: 0.3 on RTX 2080 Ti without peer access, 0.45–0.8 on
+A100-PCIE and RTX PRO 6000; eight L40S and eight RTX 3090 read 0.06 in one source each, which says more about
+those two hosts than about the GPUs (nccl.parquet, aiconfigurator)."""
 FARTHEST = 12.0
 """Curves farther than the nearest by more than this do not fill its gaps; it is extrapolated."""
 
@@ -97,9 +101,19 @@ def price(
     if not found:
         found = [_data_sheet(kind, shape, platform)]
     sizes, times, owner = _knots(found)
+    if shape.inside_a_node and platform.link.kind == "pcie" and not any(c.own for c in found):
+        times = np.minimum(times, _through_host(kind, shape, platform, sizes, times))
     used = np.unique(owner)
     # The curve's own spread lies with its pieces; beyond its range it grows as any curve's does.
     return Pricing.of(Curve(sizes, times, 0.0), tuple(found[i] for i in used), np.searchsorted(used, owner))
+
+
+def _through_host(
+    kind: str, shape: GroupShape, platform: PlatformSpec, sizes: FloatArray, times: FloatArray
+) -> FloatArray:
+    """The longest that a machine with ordinary PCIe takes: the latency, then a share of the link's rate."""
+    wire = bus_factor(kind, shape.ranks) * sizes / (platform.link.gbps * 1e3)
+    return np.asarray(np.minimum.accumulate(times[::-1])[-1] + wire / LEAST_PCIE_EFFICIENCY, dtype=np.float64)
 
 
 def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, IntArray]:

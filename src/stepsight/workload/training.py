@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepsight.workload.fields import Fields
@@ -38,7 +39,14 @@ class Training:
     master_weights: bool = False
 
     @classmethod
-    def read(cls, fields: Fields, losses: tuple[str, ...], optimizer: str, dropout: float) -> Training:
+    def read(
+        cls, fields: Fields, losses: tuple[str, ...], optimizer: str, dropout: float,
+        without_effect: Mapping[str, str] | None = None,
+    ) -> Training:  # fmt: skip
+        """The table's fields; those without effect on this workload are refused with the reason."""
+        for key, reason in (without_effect or {}).items():
+            if fields.has(key) and fields.values[key] not in (False, "eager"):
+                raise fields.fail(key, f"has no effect: {reason}", "leave it out")
         training = cls(
             precision=fields.choice("precision", PRECISIONS, "fp32"),
             optimizer=fields.choice("optimizer", OPTIMIZERS, optimizer),
@@ -53,6 +61,12 @@ class Training:
             master_weights=fields.flag("master_weights", False),
         )
         fields.finish()
+        if training.master_weights and not training.half:
+            raise fields.fail(
+                "master_weights",
+                "has no effect: only half precision has fp32 copies",
+                'set precision = "bf16"',
+            )
         return training
 
     @property

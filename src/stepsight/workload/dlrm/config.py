@@ -26,6 +26,13 @@ SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
 
+_WITHOUT_EFFECT = {
+    "recompute": "a DLRM keeps its activations",
+    "attention": "a DLRM has no attention",
+    "dropout": "a DLRM has no dropout",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class DlrmConfig:
     """Model, batch, training and spread of one DLRM. ``batch`` is global.
@@ -76,7 +83,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     sparse = str(training_fields.anything("sparse_optimizer", ""))
     sparse_update = training_fields.choice("sparse_update", SPARSE_UPDATES, "sorted")
     stack = training_fields.choice("stack", STACKS, "now")
-    training = Training.read(training_fields, LOSSES, "sgd", 0.0)
+    training = Training.read(training_fields, LOSSES, "sgd", 0.0, _WITHOUT_EFFECT)
     tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
     _name_apart(tables, source)
     ranks = parallel.integer("ranks", 1)

@@ -46,6 +46,11 @@ def buffer(shape: Sequence[int], dtype: str = "fp32") -> Tensor:
     return Tensor.new(shape, dtype, persistent=True)
 
 
+def constant(tape: Tape, shape: Sequence[int]) -> Tensor:
+    """A floating-point buffer of the module: ``module.to(dtype)`` converts it with the parameters."""
+    return Tensor.new(shape, tape.parameter_dtype, persistent=True)
+
+
 def embedding(tape: Tape, weight: Tensor, ids: Tensor) -> Tensor:
     """Rows of ``weight`` picked by ``ids``; the gradient is dense."""
     rows, cols = weight.shape

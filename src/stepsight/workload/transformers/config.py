@@ -17,6 +17,13 @@ LOSSES = ("cross_entropy", "none")
 _DROPOUT = {"llama": 0.0}
 """Dropout of the published models: 0.1 everywhere, none in Llama."""
 
+_WITHOUT_EFFECT = {
+    "xlnet": {
+        "recompute": "XLNet is not run again layer by layer",
+        "attention": "XLNet's two-stream attention has no fused kernel",
+    },
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
@@ -74,7 +81,9 @@ def read_transformer(document: Mapping[str, Any], source: str) -> TransformerCon
     fields.choice("kind", ("transformer",))
     family = fields.choice("family", FAMILIES)
     training_fields, parallel = fields.section("training"), fields.section("parallel")
-    training = Training.read(training_fields, LOSSES, "adamw", _DROPOUT.get(family, 0.1))
+    training = Training.read(
+        training_fields, LOSSES, "adamw", _DROPOUT.get(family, 0.1), _WITHOUT_EFFECT.get(family)
+    )
     heads = fields.integer("heads")
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
     batch = fields.integer("batch_per_rank")
@@ -132,6 +141,10 @@ def _check(config: TransformerConfig, fields: Fields, parallel: Fields, micro: i
     if config.heads % config.kv_heads:
         raise fields.fail(
             "kv_heads", f"{config.kv_heads} do not divide heads = {config.heads}", "use a divisor"
+        )
+    if config.kv_heads != config.heads and config.family != "llama":
+        raise fields.fail(
+            "kv_heads", f"has no effect: {config.family} has as many key heads as heads", "leave it out"
         )
     if config.batch_per_rank % micro:
         raise parallel.fail(

@@ -48,8 +48,15 @@ def stack(
     """Block after block, each kept for the backward pass or run again there."""
     for i, block in enumerate(blocks):
         with tape.scope(f"block {i}"):
-            x = tape.checkpoint(partial(run, block), x) if c.training.recompute else run(block, x)
+            x = kept_or_run_again(tape, c, partial(run, block), x)
     return x
+
+
+def kept_or_run_again(
+    tape: Tape, c: TransformerConfig, block: Callable[[Tensor], Tensor], x: Tensor
+) -> Tensor:
+    """One block, whose tensors the backward pass finds kept or makes again (``recompute``)."""
+    return tape.checkpoint(block, x) if c.training.recompute else block(x)
 
 
 def token_embeddings(

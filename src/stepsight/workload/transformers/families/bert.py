@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from stepsight.workload.operators.matmuls import linear
 from stepsight.workload.operators.norms import cross_entropy
@@ -15,6 +16,7 @@ from stepsight.workload.transformers.blocks import (
     Pair,
     attend,
     buffer,
+    constant,
     dense,
     embedding,
     flash_attention,
@@ -26,6 +28,7 @@ from stepsight.workload.transformers.blocks import (
     split_heads,
 )
 from stepsight.workload.transformers.config import TransformerConfig
+from stepsight.workload.transformers.decoder import kept_or_run_again
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,10 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
             x = add(tape, embedding(tape, word, ids), embedding(tape, kind, ids))
             x = add(tape, x, embedding(tape, position, buffer((1, c.sequence), "int64")))
             x = dropout(tape, norm(tape, x, first_norm), p)
-        mask = buffer((c.batch_per_rank, 1, 1, c.sequence))
+        mask = constant(tape, (c.batch_per_rank, 1, 1, c.sequence))
         for i, layer in enumerate(layers):
             with tape.scope(f"layer {i}"):
-                x = _layer(tape, c, layer, x, mask)
+                x = kept_or_run_again(tape, c, partial(_layer, tape, c, layer, mask), x)
         if head is None:
             return x
         with tape.scope("head"):
@@ -104,7 +107,7 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
     return forward
 
 
-def _layer(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor, mask: Tensor) -> Tensor:
+def _layer(tape: Tape, c: TransformerConfig, layer: Layer, mask: Tensor, x: Tensor) -> Tensor:
     p = c.training.dropout
     q = split_heads(tape, dense(tape, x, layer.query), c.heads)
     k = split_heads(tape, dense(tape, x, layer.key), c.heads)

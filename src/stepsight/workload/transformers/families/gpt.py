@@ -12,8 +12,8 @@ from stepsight.workload.operators.views import split
 from stepsight.workload.parallel.tensor_parallel import enter, leave
 from stepsight.workload.transformers.blocks import (
     Pair,
-    buffer,
     causal_attention,
+    constant,
     dense,
     linear_pair,
     norm,
@@ -63,7 +63,7 @@ def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
     if len(parts) == 1:
         parts = split(tape, parts[0], (c.hidden // t,) * 3, 2, "aten::split")
     q, k, v = (split_heads(tape, part, c.heads // t) for part in parts)
-    mask = buffer((1, 1, c.sequence, c.sequence))
+    mask = constant(tape, (1, 1, c.sequence, c.sequence))
     context = causal_attention(tape, c, q, k, v, lambda scores: add(tape, scores, mask))
     x = residual(tape, x, leave(tape, dense(tape, context, block.attention_out), t), p)
     activation = relu if c.family == "opt" else gelu

@@ -15,6 +15,7 @@ from stepsight.workload.transformers.blocks import (
     Pair,
     buffer,
     causal_attention,
+    constant,
     masked_fill,
     norm,
     norm_pair,
@@ -76,7 +77,9 @@ def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
     parts = split(tape, qkv, (c.hidden // t,) * 3, 2, "aten::split")
     q, k, v = (split_heads(tape, part, c.heads // t) for part in parts)
     mask = buffer((1, 1, c.sequence, c.sequence), "bool")
-    context = causal_attention(tape, c, q, k, v, lambda scores: masked_fill(tape, scores, mask, buffer(())))
+    context = causal_attention(
+        tape, c, q, k, v, lambda scores: masked_fill(tape, scores, mask, constant(tape, ()))
+    )
     x = residual(tape, x, leave(tape, conv1d(tape, context, block.attention_out), t), p)
     hidden = gelu_new(tape, conv1d(tape, enter(tape, norm(tape, x, block.second_norm), t), block.fc))
     return residual(tape, x, leave(tape, conv1d(tape, hidden, block.fc_out), t), p)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from stepsight.workload.operators.matmuls import linear, matmul
 from stepsight.workload.operators.norms import rms_norm, softmax
@@ -20,9 +21,9 @@ from stepsight.workload.operators.views import (
     unsqueeze,
     view,
 )
-from stepsight.workload.transformers.blocks import buffer, embedding, flash_attention
+from stepsight.workload.transformers.blocks import buffer, constant, embedding, flash_attention
 from stepsight.workload.transformers.config import TransformerConfig
-from stepsight.workload.transformers.decoder import lm_head
+from stepsight.workload.transformers.decoder import kept_or_run_again, lm_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +60,31 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
             x = embedding(tape, tokens, buffer((c.batch_per_rank, c.sequence), "int64"))
         for i, layer in enumerate(layers):
             with tape.scope(f"layer {i}"):
-                x = add(tape, x, _attention(tape, c, layer, rms_norm(tape, x, layer.input_norm)))
-                x = add(tape, x, _mlp(tape, layer, rms_norm(tape, x, layer.post_norm)))
+                x = kept_or_run_again(tape, c, partial(_layer, tape, c, layer), x)
         with tape.scope("head"):
             return lm_head(tape, c, rms_norm(tape, x, last_norm), head)
 
     return forward
 
 
+def _layer(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor) -> Tensor:
+    x = add(tape, x, _attention(tape, c, layer, rms_norm(tape, x, layer.input_norm)))
+    return add(tape, x, _mlp(tape, layer, rms_norm(tape, x, layer.post_norm)))
+
+
 def _attention(tape: Tape, c: TransformerConfig, layer: Layer, x: Tensor) -> Tensor:
     q = _heads(tape, linear(tape, x, layer.q), c.heads)
     k = _heads(tape, linear(tape, x, layer.k), c.kv_heads)
     v = _heads(tape, linear(tape, x, layer.v), c.kv_heads)
-    cos, sin = buffer((1, 1, c.sequence, c.head_dim)), buffer((1, 1, c.sequence, c.head_dim))
+    angles = (1, 1, c.sequence, c.head_dim)
+    cos, sin = constant(tape, angles), constant(tape, angles)
     q, k = rotated(tape, q, cos, sin), rotated(tape, k, cos, sin)
     k, v = repeated(tape, k, c.heads), repeated(tape, v, c.heads)
     if c.training.attention == "flash":
         context = flash_attention(tape, q, k, v, causal=True)
     else:
         scores = scalar(tape, "mul", matmul(tape, q, transpose(tape, k, 2, 3)))
-        scores = add(tape, scores, buffer((1, 1, c.sequence, c.sequence)))
+        scores = add(tape, scores, constant(tape, (1, 1, c.sequence, c.sequence)))
         context = matmul(tape, dropout(tape, softmax(tape, scores), c.training.dropout), v)
     context = contiguous(tape, transpose(tape, context, 1, 2))
     return linear(tape, reshape(tape, context, *x.shape), layer.o)

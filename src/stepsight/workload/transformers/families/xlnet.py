@@ -26,6 +26,7 @@ from stepsight.workload.operators.views import (
 from stepsight.workload.transformers.blocks import (
     Pair,
     buffer,
+    constant,
     dense,
     embedding,
     linear_pair,
@@ -74,7 +75,9 @@ def model(tape: Tape, c: TransformerConfig) -> Callable[[], Tensor]:
         with tape.scope("embeddings"):
             ids = contiguous(tape, transpose(tape, buffer((batch, c.sequence), "int64"), 0, 1))
             x = dropout(tape, embedding(tape, word, ids), p)
-            positions = expand(tape, buffer((2 * c.sequence, 1, c.hidden)), 2 * c.sequence, batch, c.hidden)
+            positions = expand(
+                tape, constant(tape, (2 * c.sequence, 1, c.hidden)), 2 * c.sequence, batch, c.hidden
+            )
             positions = dropout(tape, positions, p)
         for i, layer in enumerate(layers):
             with tape.scope(f"layer {i}"):
