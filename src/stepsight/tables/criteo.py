@@ -13,3 +13,16 @@ ORDERED = {"uniform": "ordered"}
 command line names no number (facebookresearch/dlrm, dlrm_data_pytorch.py and dlrm_s_pytorch.py)."""
 CRITEO = {"zipf": 1.05}
 """What stands in for the click logs' own indices."""
+FREQUENT_15_ROWS = (
+    7912889, 33823, 17139, 7339, 20046, 4, 7105, 1382, 63, 5554114, 582469, 245828, 11, 2209, 10667, 104, 4,
+    968, 15, 8165896, 2675940, 7156453, 302516, 12022, 97, 35,
+)  # fmt: skip
+"""Values seen at least 15 times: NVIDIA's small model (DeepLearningExamples, DLRM for PyTorch; 16.7 GB)."""
+FREQUENT_3_ROWS = (
+    45833188, 36746, 17245, 7413, 20243, 3, 7114, 1441, 62, 29275261, 1572176, 345138, 10, 2209, 11267, 128,
+    4, 974, 14, 48937457, 11316796, 40094537, 452104, 12606, 104, 35,
+)  # fmt: skip
+"""NVIDIA's large model, and TorchRec's Criteo example (torchrec_dlrm/README: 91.1 GB in fp32)."""
+FREQUENT_2_ROWS = tuple(rows if rows < 1_000_000 else round(1.57 * rows) for rows in FREQUENT_3_ROWS)
+"""NVIDIA's xlarge model. Its table sizes are not published: those above a million rows of the large
+one, scaled to the 142 GB that are."""

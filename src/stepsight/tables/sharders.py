@@ -96,6 +96,25 @@ SHARDERS: dict[str, Sharder] = {
 """The sharders by name."""
 
 
+def beside_the_bottom_mlp(tables: Sequence[Table], ranks: int) -> Plan:
+    """NVIDIA's example: at most ceil(tables / ranks) a rank, the largest to the rank with the fewest
+    rows so far; with more than four ranks rank 0, which runs the bottom MLP, holds none."""
+    _check(tables, ranks)
+    holders = list(range(1, ranks)) if ranks > 4 else list(range(ranks))
+    most = -(-len(tables) // len(holders))
+    held = dict.fromkeys(holders, (0, 0))
+    rank_of = [0] * len(tables)
+    for i in sorted(range(len(tables)), key=lambda i: (-tables[i].rows, i)):
+        rank = min((r for r in holders if held[r][1] < most), key=lambda r: (held[r][0], r))
+        rank_of[i] = rank
+        held[rank] = held[rank][0] + tables[i].rows, held[rank][1] + 1
+    return Plan.table_wise(tables, rank_of, ranks, "nvidia")
+
+
+PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp}
+"""What a workload file may name: the sharders that are compared, and NVIDIA's own."""
+
+
 def _check(tables: Sequence[Table], ranks: int) -> None:
     check_tables(tables)
     if ranks < 1:

@@ -16,7 +16,10 @@ from stepsight.score import Score
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One measured step and what was predicted for it, in ms; ``others`` are other predictors'."""
+    """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
+
+    ``set`` names the collection that the row is scored with.
+    """
 
     name: str
     measured_ms: float
@@ -25,6 +28,7 @@ class StepRow:
     low_ms: float = 0.0
     high_ms: float = 0.0
     others: tuple[tuple[str, float], ...] = ()
+    set: str = ""
 
     @property
     def error(self) -> float:
@@ -37,7 +41,10 @@ class StepRow:
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a measured table."""
+    """The rows of a measured table; none, with a line about it, where the file is not there."""
+    if not path.exists():
+        click.echo(f"skipped: {path.name} is not in {path.parent}", err=True)
+        return []
     try:
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
@@ -85,12 +92,12 @@ def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1))
-    for name in ("step", "measured", "predicted", "error", "interval", "naive", "others"):
-        table.add_column(name, justify="left" if name in ("step", "others") else "right", no_wrap=True)
+    for name in ("set", "step", "measured", "predicted", "error", "interval", "naive", "others"):
+        table.add_column(name, justify="left" if name in ("set", "step", "others") else "right", no_wrap=True)
     for r in rows:
         others = ", ".join(f"{name} {ms / r.measured_ms - 1:+.0%}" for name, ms in r.others)
         table.add_row(
-            r.name, f"{r.measured_ms:.2f} ms", f"{r.predicted_ms:.2f} ms", f"{r.error:+.1%}",
+            r.set, r.name, f"{r.measured_ms:.2f} ms", f"{r.predicted_ms:.2f} ms", f"{r.error:+.1%}",
             "inside" if r.inside else "outside", f"{r.naive_ms / r.measured_ms - 1:+.0%}", others,
         )  # fmt: skip
     Console(highlight=False, width=160).print(table)

@@ -23,7 +23,8 @@ class Training:
     ``synchronize``: it waits for the device at the end of every step, as one that times them.
     ``master_weights``: parameters, activations and gradients in fp16 or bf16 throughout, with
     fp32 copies in the optimizer, instead of autocast. ``recompute``: each layer keeps only its
-    input and is run again in the backward pass.
+    input and is run again in the backward pass. ``cuda_graph``: everything after the copies of the inputs
+    is captured and launched at once, so that the host leaves no gaps inside.
     """
 
     precision: str = "fp32"
@@ -37,6 +38,7 @@ class Training:
     read_loss: bool = False
     synchronize: bool = False
     master_weights: bool = False
+    cuda_graph: bool = False
 
     @classmethod
     def read(
@@ -59,7 +61,11 @@ class Training:
             read_loss=fields.flag("read_loss", False),
             synchronize=fields.flag("synchronize", False),
             master_weights=fields.flag("master_weights", False),
+            cuda_graph=fields.flag("cuda_graph", False),
         )
+        if training.cuda_graph and training.read_loss:
+            raise fields.fail("cuda_graph", "a loss that is read in every step cannot be captured",
+                              "leave one of cuda_graph and read_loss out")  # fmt: skip
         fields.finish()
         if training.master_weights and not training.half:
             raise fields.fail(

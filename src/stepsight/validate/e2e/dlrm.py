@@ -14,6 +14,7 @@ from stepsight.validate.steps import StepRow, each, read_csv, score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "e2e"
+SET = "dlrm_one_gpu"
 FILE = "e2e/dlrm_single_gpu.csv"
 GPUS = {"V100": "V100-SXM2-16G", "Xp": "TITAN-Xp", "P100": "P100-PCIE-16G"}
 PUBLISHED = (
@@ -70,4 +71,5 @@ def predicted(row: dict[str, str]) -> StepRow:
     return StepRow(
         f"{row['model']} b{row['batch']} {row['gpu']}", measured, prediction.step_us / 1e3,
         prediction.naive_us / 1e3, prediction.low_us / 1e3, prediction.high_us / 1e3, published,
+        SET,
     )  # fmt: skip

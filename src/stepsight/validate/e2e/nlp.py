@@ -65,6 +65,7 @@ def predicted(row: dict[str, str]) -> StepRow:
     return StepRow(
         name, float(row["e2e_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
         prediction.low_us / 1e3, prediction.high_us / 1e3, others,
+        "nlp_train" if training else "nlp_forward",
     )  # fmt: skip
 
 

@@ -9,12 +9,13 @@ import click
 from stepsight.measured_data import data_folder
 from stepsight.score import Score
 from stepsight.validate.e2e import dlrm as dlrm_steps
+from stepsight.validate.e2e import dlrm_multi
 from stepsight.validate.e2e import gpt as gpt_steps
 from stepsight.validate.e2e import nlp as nlp_steps
 from stepsight.validate.scoreboard import show
 from stepsight.validate.steps import show_rows
 
-TABLES = (dlrm_steps, nlp_steps, gpt_steps)
+TABLES = (dlrm_steps, dlrm_multi, nlp_steps, gpt_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 

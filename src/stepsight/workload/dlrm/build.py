@@ -17,10 +17,11 @@ from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm import embeddings, exchange
-from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.config import JOINT_STACK, DlrmConfig
 from stepsight.workload.dlrm.eager_2020 import as_in_2020
 from stepsight.workload.dlrm.embeddings import PlanOps
 from stepsight.workload.dlrm.interactions import interact, interaction_width
+from stepsight.workload.dlrm.joint import joint_job
 from stepsight.workload.dlrm.node_sums import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.memory import MemoryReport, dlrm_memory
 from stepsight.workload.operators.matmuls import linear
@@ -61,6 +62,10 @@ class DlrmWorkload:
 
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
+        if self.config.stack == JOINT_STACK:
+            if device != "cuda":
+                raise InputError(f"{self.name}: stack", "NVIDIA's example runs on GPUs alone", "leave it out")
+            return joint_job(self.config)
         job = build(self.config, device, fused)[0]
         if self.config.stack == "now" or device != "cuda":
             return job
@@ -72,8 +77,9 @@ class DlrmWorkload:
         """Which ops of every rank's program a change of plan changes."""
         if self.config.stack != "now":
             raise InputError(
-                self.config.source or self.name, "stack 2020 runs on one rank", "nothing to plan"
-            )
+                self.config.source or self.name, f"stack {self.config.stack} places its tables itself",
+                'set stack = "now"',
+            )  # fmt: skip
         return build(self.config, device, fused)[1]
 
     def memory(self) -> MemoryReport:
@@ -111,7 +117,7 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
         places = (marks.copy_indices, marks.copy_offsets, marks.lookup_forward, marks.lookup_backward)
         for at, op in zip(places, own, strict=True):
             if at is not None:
-                ops[at] = op
+                ops[at] = replace(op, name=ops[at].name, overhead_us=ops[at].overhead_us)
         for at, calls in exchanges:
             if at is not None:
                 ops[at] = replace(ops[at], calls=(calls[rank],))

@@ -12,7 +12,7 @@ from stepsight.records import nearest
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM
 from stepsight.tables.plan import Plan
-from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.sharders import PLACEMENTS
 from stepsight.tables.table import Table
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
@@ -21,7 +21,8 @@ INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = ("sorted", "scattered")
 CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
-STACKS = ("now", "2020")
+JOINT_STACK = "nvidia"
+STACKS = ("now", "2020", JOINT_STACK)
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -44,7 +45,7 @@ class DlrmConfig:
     of a CPU. ``sparse_update``: the lookup's backward sorts the indices and updates each distinct
     row once (FBGEMM), or every lookup updates its row as it comes (scattered: the table-batched
     kernels of 2020). ``stack``: what eager PyTorch and DLRM's script launch and wait for, now or
-    in 2020 (one rank, sgd).
+    in 2020 (one rank, sgd); or NVIDIA's example with its fused kernels (`stepsight.workload.dlrm.joint`).
     """
 
     name: str
@@ -123,7 +124,27 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
             f"{source}: [training]: stack", "2020 is known for one rank, sgd and the dot interaction alone",
             'leave it out, or set stack = "now"',
         )  # fmt: skip
+    if stack == JOINT_STACK:
+        _check_joint(config, source)
     return config
+
+
+def _check_joint(config: DlrmConfig, source: str) -> None:
+    """What NVIDIA's example can do."""
+    wrong = {
+        "interaction": config.interaction != "dot",
+        "optimizer": config.training.optimizer != "sgd" or config.sparse_optimizer != "sgd",
+        "loss": config.training.loss != "bce_logits",
+        "dims": any(table.dim != config.bottom[-1] for table in config.tables),
+        "sharding": any(shard.kind != "table_wise" for shard in config.plan.shards),
+    }
+    for name, is_wrong in wrong.items():
+        if is_wrong:
+            raise InputError(
+                f"{source}: [training]: stack",
+                f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole tables; {name} differs",
+                'change that, or set stack = "now"',
+            )
 
 
 def _sparse_optimizer(given: str, training: Training, source: str) -> str:
@@ -166,9 +187,9 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) 
     if not tables:
         return Plan(ranks, ())
     if isinstance(value, str):
-        if value not in SHARDERS:
-            raise InputError(where, f"unknown sharder {value!r}", nearest(value, list(SHARDERS)))
-        return SHARDERS[value](tables, ranks)
+        if value not in PLACEMENTS:
+            raise InputError(where, f"unknown sharder {value!r}", nearest(value, list(PLACEMENTS)))
+        return PLACEMENTS[value](tables, ranks)
     if isinstance(value, list):
         if len(value) != len(tables) or not all(isinstance(r, int) for r in value):
             raise InputError(

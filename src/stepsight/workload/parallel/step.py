@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stepsight.errors import InputError
 from stepsight.program.job import COMPUTE, HOST, Kernel, Wait
+from stepsight.workload.graphs import captured_step
 from stepsight.workload.operators import optimizers
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
@@ -48,6 +50,10 @@ def train_step(
         reducer.finish()
     tape.phase = "optimizer"
     optimizers.step(tape, training.optimizer, tape.parameters, training.fused_optimizer)
+    if training.cuda_graph:
+        if device != "cuda":
+            raise InputError("[training]: cuda_graph", "this platform has no GPU", "leave it out there")
+        tape.ops[:] = captured_step(tape.ops)
     if training.synchronize and device == "cuda":
         with tape.op("cudaDeviceSynchronize"):
             tape.wait(Wait(HOST, COMPUTE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stepsight.errors import InputError
 from stepsight.program.job import Call, Job, Kernel, Op
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.operators.tape import Tape
@@ -52,6 +53,11 @@ class TransformerWorkload:
         """
         c = self.config
         if self._staged:
+            if c.training.cuda_graph:
+                raise InputError(
+                    f"{self.name}: cuda_graph", "the host waits between the stages of a pipeline",
+                    "leave it out, or use one stage and one micro batch",
+                )  # fmt: skip
             return pipeline.build(c, device, MODELS[c.family], blocks)
         program = self._tape(device).program(self.name)
         if c.tensor == 1:

@@ -1,0 +1,70 @@
+"""NVIDIA's DLRM example: what each rank runs, by the example's source."""
+
+import numpy as np
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
+from stepsight.workload.dlrm.joint import interaction_columns
+from stepsight.workload.files import load_workload
+
+LARGE = "examples/dlrm_nvidia_large.toml"
+
+
+def kernels(job, rank: int, family: str):
+    program = job.programs[job.program_of_rank[rank]]
+    return [k for op in program.ops for k in op.kernels if k.family == family]
+
+
+def test_the_bottom_mlp_runs_on_rank_0_alone_and_for_the_whole_batch():
+    job = load_workload(LARGE).job()
+    first, other = kernels(job, 0, "gemm"), kernels(job, 3, "gemm")
+    assert max(k.dim("m") for k in first) == 65536
+    assert max(k.dim("m") for k in other) == 8192
+    assert not kernels(job, 0, "embedding")
+    assert len(kernels(job, 3, "embedding")) == 1
+
+
+def test_every_table_is_looked_up_once_and_no_rank_holds_more_than_its_share():
+    workload = load_workload(LARGE)
+    held = np.bincount([shard.rank for shard in workload.plan.shards], minlength=8)
+    assert held.tolist() == [0, *[4] * 5, 3, 3] or (held[0] == 0 and held.max() == 4 and held.sum() == 26)
+
+
+def test_the_interaction_is_padded_for_tensor_cores():
+    assert interaction_columns(load_workload(LARGE).config) == 480  # 128 + 27·26/2 = 479
+
+
+def test_half_precision_halves_what_is_exchanged():
+    def exchanged(precision: str) -> float:
+        job = load_workload(LARGE, (f"training.precision={precision}",)).job()
+        return sum(
+            op.collective.bytes
+            for op in job.programs[0].ops
+            if op.collective and "all_to_all" in op.collective.kind
+        )
+
+    assert exchanged("fp16") == pytest.approx(exchanged("tf32") / 2)
+
+
+def test_a_graph_helps_where_the_host_is_slow():
+    slow = load_platform("8xA100-SXM4-40G", ["host.speed=0.2"])
+    times = [
+        predict(load_workload(LARGE, (f"training.cuda_graph={on}",)), slow).step_us
+        for on in ("true", "false")
+    ]
+    assert times[0] < times[1]
+
+
+@pytest.mark.parametrize(
+    "change", ["training.optimizer=adam", "dense.interaction=cat", "training.loss=mse", "tables.0.dim=64"]
+)
+def test_what_the_example_cannot_do_is_refused(change):
+    with pytest.raises(InputError, match="nvidia is known for"):
+        load_workload(LARGE, (change,))
+
+
+def test_a_cpu_is_refused():
+    with pytest.raises(InputError, match="GPUs alone"):
+        load_workload(LARGE).job("cpu")
