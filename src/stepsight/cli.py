@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 
 import click
 
+from stepsight.commands.outputs import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
+from stepsight.terminal import speak_plainly_where_needed
 
 COMMANDS = {
     "predict": "Predict the step time of a workload or a trace on a platform.",
     "capture": "Predict any PyTorch training script: run it here without a GPU.",
-    "compare": "Two predictions side by side: what changed, and where the difference went.",
+    "compare": "Two predictions: which is faster, and where the difference went.",
     "shard": "Choose where the embedding tables live.",
     "kernel": "Time one kernel, or a table of kernels, on a GPU.",
     "collective": "Time a collective, or import measured ones.",
@@ -27,6 +30,10 @@ COMMANDS = {
 
 class LazyCommands(click.Group):
     """Shows every command's help line without importing any of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[COMMAND_LINE] = shlex.join(["stepsight", *args])
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -53,13 +60,18 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: a user's mistake is one clear line and exit code 2, never a traceback."""
+    speak_plainly_where_needed()
     try:
-        cli.main(standalone_mode=False)
+        code = cli.main(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stderr.close()
+        sys.exit(0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stepsight: interrupted", err=True)
         sys.exit(130)

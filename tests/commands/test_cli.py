@@ -59,7 +59,10 @@ def test_set_reaches_the_workload_and_the_platform():
         (("predict", "missing.toml", "-p", "4xV100-SXM2"), "missing.toml"),
         (("predict", "examples/dlrm.toml", "-p", "9xNothing"), "unknown GPU"),
         (("predict", "examples/dlrm.toml"), "--platform is missing"),
-        (("predict", "examples/dlrm.toml", "-p", "2xV100-SXM2"), "has 2 GPUs, the workload needs 4"),
+        (
+            ("predict", "examples/dlrm.toml", "-p", "2xV100-SXM2", "--set", "parallel.ranks=4"),
+            "has 2 GPUs, the workload needs 4",
+        ),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "batch=-1"), "batch"),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "bacth=1"), "batch"),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--timeline", "no/such/folder/t.json"), "folder"),

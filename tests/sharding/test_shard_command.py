@@ -60,7 +60,7 @@ def test_json_and_the_plan_files(workload, tmp_path):
     assert data["candidates"][0]["name"] == data["winner"]
     assert Plan.read(out).ranks == 4
     assert set(json.loads(torchrec.read_text())) == {"plan"}
-    assert html.read_text().startswith("<!doctype html>")
+    assert html.read_text().startswith("<!DOCTYPE html>")
 
 
 def test_tables_from_a_file_replace_the_workloads(workload, tmp_path):

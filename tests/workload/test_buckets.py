@@ -11,7 +11,7 @@ from stepsight.program.job import COMPUTE, Wait
 from stepsight.workload.files import load_workload
 from stepsight.workload.parallel.buckets import FIRST_BUCKET_BYTES, MB, assign_buckets
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 
 
 def test_a_bucket_is_closed_once_it_reaches_its_limit() -> None:

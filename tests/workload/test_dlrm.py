@@ -12,7 +12,7 @@ from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Sh
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import load_workload
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 
 
 def dlrm(*overrides: str) -> DlrmWorkload:

@@ -9,14 +9,16 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import load_workload
+from stepsight.workload.files import load_workload, settled
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.transformers.build import TransformerWorkload
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
+"""The examples with a number of ranks of their own."""
+SHIPPED = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_example_makes_a_job(path: Path) -> None:
     workload = load_workload(path)
     job = workload.job()
@@ -121,3 +123,15 @@ def test_a_plan_file_beside_the_workload_is_used(tmp_path: Path) -> None:
     assert {shard.rank for shard in workload.plan.shards} == {0}
     with pytest.raises(InputError, match="the plan is for 4 ranks, the job has 2"):
         load_workload(path, ["parallel.ranks=2"])
+
+
+def test_a_file_without_ranks_takes_all_gpus_of_the_platform() -> None:
+    open_ranks = load_workload(SHIPPED / "dlrm.toml")
+    assert settled(open_ranks, 8).ranks == 8
+    assert settled(load_workload(EXAMPLES / "dlrm.toml"), 8).ranks == 4
+
+
+def test_what_is_left_of_tensor_parallel_groups_is_data_parallel() -> None:
+    tensor = load_workload(SHIPPED / "gpt2.toml", ["parallel.tensor=4"])
+    assert settled(tensor, 8).config.data == 2
+    assert settled(tensor, 7).ranks == 4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from stepsight.workload.files import load_workload
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 
 
 def test_tables_stand_on_the_rank_the_plan_gives_them() -> None:
@@ -38,6 +38,6 @@ def test_activations_grow_with_the_batch_and_shrink_with_fused_attention() -> No
 
 
 def test_what_does_not_fit_is_known_by_how_much() -> None:
-    report = load_workload(EXAMPLES / "dlrm_mlperf.toml").memory()
+    report = load_workload(EXAMPLES.parents[2] / "examples" / "dlrm_mlperf.toml").memory()
     assert report.excess_bytes(40) > 50e9
     assert report.excess_bytes(200) < 0

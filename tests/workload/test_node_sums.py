@@ -13,7 +13,7 @@ from stepsight.tables.plan import TABLE_ROW_WISE, Plan, Shard
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import load_workload
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 
 
 def on_nodes(*, columns: int = 1) -> DlrmWorkload:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
 PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
 
@@ -52,20 +52,19 @@ def command(
     calibration.json, which says how quiet the machine was. --kernels-from serves a machine whose
     network alone has changed: only what the network touches is measured again.
     """
-    from rich.console import Console
-
     from stepsight.calibrate.build import build
     from stepsight.calibrate.journal import Journal
     from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, budget_seconds
     from stepsight.calibrate.session import Calibration
     from stepsight.run.ranks import Ranks, check_device, writable_folder
+    from stepsight.terminal import terminal
 
     seconds = budget_seconds(budget)
     check_device(device, ranks)
     journal = Journal(writable_folder(folder), resume=resume)
     if kernels_from:
         journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST))
-    console = Console(stderr=True, highlight=False)
+    console = terminal(stderr=True)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
     with group, console.status("starting the ranks") as status:
@@ -85,28 +84,33 @@ def command(
             json.dumps({k: v for k, v in found.items() if k != "fitted"} | {"folder": str(folder)}, indent=1)
         )
         return
-    _show(Console(highlight=False), folder, found)
+    _show(folder, found)
 
 
-def _show(console: Console, folder: Path, found: dict[str, Any]) -> None:
+def _show(folder: Path, found: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from stepsight.terminal import terminal
+
+    console = terminal()
 
     machine, contention = found["fitted"].kernels.machine, found["fitted"].contention
     table = Table(title=f"platform {folder}: {found['ranks']} ranks on {found['device']}", show_header=False)
     table.add_row("samples", ", ".join(f"{n} {stage}" for stage, n in found["samples"].items()))
-    table.add_row("a rank reaches", f"{machine.gflops:.1f} GFLOP/s, {machine.memory_gbps:.1f} GB/s")
+    table.add_row("speed of a rank", f"{machine.gflops:.1f} GFLOP/s, {machine.memory_gbps:.1f} GB/s")
     table.add_row(
-        "side by side",
-        f"compute ×{contention.compute_under_comm:.2f} under communication, "
-        f"communication ×{contention.comm_under_compute:.2f} under compute, lookups of all ranks "
+        "contention (slowdown)",
+        f"compute during communication ×{contention.compute_under_comm:.2f}, "
+        f"communication during compute ×{contention.comm_under_compute:.2f}, lookups on all ranks at once "
         f"×{contention.lookups_forward:.2f} forward and ×{contention.lookups_backward:.2f} backward",
     )
     table.add_row(
-        "in a step", ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items())
+        "slower in a step than alone",
+        ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items()),
     )
-    table.add_row("rehearsal steps met within", f"±{found['rehearsal_spread']:.1%}")
+    table.add_row("error on check steps", f"±{found['rehearsal_spread']:.1%}")
     table.add_row(
-        "repeats differ by",
+        "repeated measurements differ by",
         f"kernels {found['kernel_repeat_error']:.1%}, steps {found['step_repeat_error']:.1%}",
     )
     console.print(table)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from stepsight.commands.outputs import check_outputs, say_written
+from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
 
 _ARCHITECTURES = {
@@ -20,7 +22,7 @@ RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do
 @click.command("capture", context_settings={"ignore_unknown_options": True})
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--platform", "-p", required=True, help="A name such as 8xH100-SXM, or a path.")
+@click.option("--platform", "-p", required=True, help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option(
     "--world", "-w", type=click.IntRange(min=1), help="Ranks of the job; by default all GPUs of it."
 )
@@ -48,9 +50,7 @@ def command(
     from stepsight.platform.load import load_platform
     from stepsight.prediction.captured import predict_captured
 
-    for output in (save, timeline, html):
-        if output and not output.absolute().parent.is_dir():
-            raise InputError(str(output), "its folder does not exist", "make the folder first")
+    check_outputs((save, timeline, html))
     if not module and not Path(script).is_file():
         raise InputError(script, "there is no such file", "name the training script, or use -m for a module")
     Assumptions.read(assume)
@@ -72,14 +72,15 @@ def command(
     captured = Capturing(request, lambda text: click.echo(f"stepsight: {text}", err=True)).step(
         Path(script).name, numbers
     )
-    written = [path for path in (save, timeline, html) if path]
     if save:
         from stepsight.capture.step.file import save_step
 
         save_step(captured, save)
     prediction = predict_captured(captured, chosen)
-    write_outputs(prediction, timeline, None, html)
-    show_prediction(prediction, as_json, written)
+    show_prediction(prediction, as_json)
+    write_outputs(prediction, timeline, None, html, quiet=as_json)
+    if save and not as_json:
+        say_written([save])
 
 
 def _divides(world: int, per_node: int) -> None:

@@ -95,9 +95,10 @@ def _basis(source: Source, ranks: int) -> str:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from stepsight.terminal import terminal
 
     table = Table(box=None, padding=(0, 1))
     for name in ("bytes", "time µs", "from – to", "busbw GB/s", "source"):
@@ -109,7 +110,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             f"{row['bytes']:,.0f}", f"{row['time_us']:,.1f}", f"{row['low_us']:,.1f} – {row['high_us']:,.1f}",
             f"{row['busbw_GBps']:,.2f}", Text(row["source"] + mark),
         )  # fmt: skip
-    console = Console(highlight=False, markup=False)
+    console = terminal()
     console.print(f"{rows[0]['collective']} over {rows[0]['ranks']} GPUs of {rows[0]['platform']}")
     console.print(table)
     for number, note in enumerate(notes, start=1):

@@ -1,4 +1,4 @@
-"""``stepsight compare``: two predictions side by side."""
+"""``stepsight compare``: two predictions, and where the difference went."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.platform_names import complete_platform
 from stepsight.prediction.compare import Comparison, compare
 
 HELP = """Predict A and B and show where the difference went.
@@ -25,8 +27,14 @@ fuse=PATTERN, bucket=MB, batch=FACTOR.
 @click.command("compare", help=HELP)
 @click.argument("a", required=False, type=click.Path(path_type=Path))
 @click.argument("b", required=False, type=click.Path(path_type=Path))
-@click.option("--platform", "-p", "platform", help="Platform of A, and of B unless given.")
-@click.option("--platform-b", help="Platform of B.")
+@click.option(
+    "--platform",
+    "-p",
+    "platform",
+    help="Platform of A, and of B unless given.",
+    shell_complete=complete_platform,
+)
+@click.option("--platform-b", help="Platform of B.", shell_complete=complete_platform)
 @click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="Change a field on both sides.")
 @click.option("--set-b", "only_b", multiple=True, metavar="KEY=VALUE", help="Change a field of B only.")
 @click.option(
@@ -37,27 +45,45 @@ fuse=PATTERN, bucket=MB, batch=FACTOR.
     "--models-only", is_flag=True, help="With --trace: time what has known sizes by the models alone."
 )
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write B's Perfetto timeline here.")
+@click.option(
+    "--html", type=click.Path(path_type=Path), help="Write a page that shows where the difference went."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     a: Path | None, b: Path | None, platform: str | None, platform_b: str | None, both: tuple[str, ...],
     only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...], models_only: bool,
-    timeline: Path | None, as_json: bool,
+    timeline: Path | None, html: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     if bool(a) == bool(trace):
         raise click.UsageError("give either workload files or --trace")
+    check_outputs((timeline, html))
     if trace:
         comparison = _of_trace(trace, platform, both, questions, models_only=models_only)
     else:
         comparison = _of_files(a or Path(), b, platform, platform_b, both, only_b)
-    if timeline:
-        from stepsight.documents import write_whole
-        from stepsight.report.perfetto import chrome_trace
-
-        write_whole(timeline, chrome_trace(comparison.after))
     if as_json:
         click.echo(_json(comparison))
     else:
-        show(comparison)
+        from stepsight.report.console.comparison import show
+        from stepsight.terminal import terminal
+
+        show(comparison, terminal())
+    written = _write(comparison, timeline, html)
+    if not as_json:
+        say_written(written)
+
+
+def _write(comparison: Comparison, timeline: Path | None, html: Path | None) -> list[Path]:
+    made: list[tuple[Path | None, str | bytes]] = []
+    if timeline:
+        from stepsight.report.perfetto import chrome_trace
+
+        made.append((timeline, chrome_trace(comparison.after)))
+    if html:
+        from stepsight.report.page.comparison import comparison_page
+
+        made.append((html, comparison_page(comparison, command=command_line())))
+    return write_files(made)
 
 
 def _of_files(
@@ -87,7 +113,7 @@ def _json(comparison: Comparison) -> str:
     import msgspec
 
     from stepsight.documents import to_json
-    from stepsight.report.document import document
+    from stepsight.prediction.document import document
 
     return to_json(
         {
@@ -100,27 +126,3 @@ def _json(comparison: Comparison) -> str:
             ],
         }
     )
-
-
-def show(comparison: Comparison) -> None:
-    """The table that ``compare`` prints."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from stepsight.report.categories import look
-    from stepsight.report.units import time
-
-    before, after = comparison.before, comparison.after
-    console = Console(highlight=False)
-    console.print(f"A  {before.workload} on {before.platform}: {time(before.step_us)}", soft_wrap=True)
-    console.print(f"B  {after.workload} on {after.platform}: {time(after.step_us)}", soft_wrap=True)
-    word = "faster" if comparison.speedup >= 1 else "slower"
-    ratio = max(comparison.speedup, 1 / comparison.speedup)
-    console.print(f"B is {ratio:.2f}× {word} ({time(comparison.difference_us)})")
-    table = Table(title="where the difference went (mean over ranks)", title_justify="left", box=None)
-    for name in ("", "A", "B", "B − A"):
-        table.add_column(name, justify="left" if not name else "right")
-    for change in comparison.changes:
-        name = look(change.category).word
-        table.add_row(name, time(change.before_us), time(change.after_us), time(change.difference_us))
-    console.print(table)

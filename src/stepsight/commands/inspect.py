@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.errors import InputError
+from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
 
 
 class TracesOrIndices(click.Command):
@@ -31,7 +31,7 @@ class TracesOrIndices(click.Command):
 @click.command("inspect", cls=TracesOrIndices)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the same figures here.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write a page with charts here.")
 def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     """Look into TRACES: profiler files or folders of one run (`inspect indices FILE` for index files).
 
@@ -40,17 +40,20 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     models would time the kernels.
     """
     from stepsight.prediction.traced.inspection import inspect_run
-    from stepsight.report.inspection import as_page, show
+    from stepsight.report.console.inspection import show
     from stepsight.trace.step.run import load_trace
 
-    if html and not html.absolute().parent.is_dir():
-        raise InputError(str(html), "its folder does not exist", "make the folder first")
+    check_outputs([html])
     inspection = inspect_run(load_trace(traces))
-    if html:
-        html.write_text(as_page(inspection), encoding="utf-8")
     if as_json:
-        import msgspec
+        from stepsight.documents import to_json
 
-        click.echo(msgspec.json.format(msgspec.json.encode(inspection), indent=2).decode())
-        return
-    show(inspection)
+        click.echo(to_json(inspection))
+    else:
+        show(inspection)
+    if html:
+        from stepsight.report.page.inspection import inspection_page
+
+        written = write_files([(html, inspection_page(inspection, command=command_line()))])
+        if not as_json:
+            say_written(written)

@@ -58,8 +58,9 @@ def _summaries(file: Path, wanted: int | None, batch: int | None) -> list[TableS
 
 
 def _print_table(file: Path, summaries: Sequence[TableSummary]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from stepsight.terminal import terminal
 
     table = Table(box=None, padding=(0, 1), title=str(file), title_justify="left")
     for name in (
@@ -73,7 +74,7 @@ def _print_table(file: Path, summaries: Sequence[TableSummary]) -> None:
             f"{s.unique_rows:,}", f"{s.mean_reuse:.2f}", f"{s.reuse[0]:.0%}",
             f"{_hit_at(s, 0.01):.0%}", f"{_hit_at(s, 0.1):.0%}",
         )  # fmt: skip
-    console = Console(highlight=False)
+    console = terminal()
     console.print(table)
     console.print(
         "rows: distinct ones; each: lookups per distinct row; once: share of them looked up only once;\n"

@@ -10,11 +10,11 @@ import click
 def command(as_json: bool) -> None:
     """List the GPUs of the catalogue and how to name a platform of them."""
     import msgspec
-    from rich.console import Console
     from rich.table import Table
 
     from stepsight.documents import to_json
     from stepsight.hardware.gpus import gpu_catalogue
+    from stepsight.terminal import terminal
 
     entries = gpu_catalogue().values()
     if as_json:
@@ -32,7 +32,7 @@ def command(as_json: bool) -> None:
             gpu.name, f"{gpu.memory_gb:g} GB", f"{gpu.memory_gbps:g} GB/s", f"{gpu.l2_mb:g} MB", *peaks,
             f"{link.kind} {link.gbps:g} GB/s", gpu.source,
         )  # fmt: skip
-    console = Console(highlight=False)
+    console = terminal()
     console.print(table)
     console.print(
         "\nName a platform [NODESx]GPUSx<GPU>[-<NIC Gb/s per GPU>G]: 4xV100-SXM2, 8xA100-SXM4-40G, "

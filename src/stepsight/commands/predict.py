@@ -6,23 +6,29 @@ from pathlib import Path
 
 import click
 
+from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
 from stepsight.prediction.answer import Prediction
 
 PLATFORM_PREFIX = "platform."
-SET_HELP = "Change a workload field, or a field of the platform (platform.link.gbps=100)."
+DOES_NOT_FIT = 3
+"""Exit code of ``--must-fit`` for a job that does not fit."""
+SET_HELP = "Change a field of the workload, or of the platform (platform.link.gbps=100: GB/s per GPU)."
 TRACE_HELP = "Predict from traces instead: files or folders of one run."
+MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} where a rank does not fit into its GPU's memory."
 
 
 @click.command("predict")
 @click.argument("workload", required=False, type=click.Path(path_type=Path))
-@click.option("--platform", "-p", "platform", help="A name such as 8xA100-SXM4-40G, or a path.")
+@click.option("--platform", "-p", "platform", help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
 @click.option(
     "--models-only", is_flag=True, help="With --trace: time what has known sizes by the models alone."
 )
+@click.option("--must-fit", is_flag=True, help=MUST_FIT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option(
@@ -31,15 +37,14 @@ TRACE_HELP = "Predict from traces instead: files or folders of one run."
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
     workload: Path | None, platform: str | None, assignments: tuple[str, ...], trace: tuple[Path, ...],
-    replay: bool, models_only: bool, as_json: bool, timeline: Path | None, chakra: Path | None,
+    replay: bool, models_only: bool, must_fit: bool, as_json: bool, timeline: Path | None,
+    chakra: Path | None,
     html: Path | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
     if bool(workload) == bool(trace):
         raise click.UsageError("give either a WORKLOAD file or --trace")
-    for output in (timeline, chakra, html):
-        if output and not output.absolute().parent.is_dir():
-            raise InputError(str(output), "its folder does not exist", "make the folder first")
+    check_outputs((timeline, chakra, html))
     if replay and models_only:
         raise click.UsageError(
             "--replay takes every time from the trace, --models-only from the models: give one"
@@ -56,28 +61,33 @@ def command(
         if models_only:
             raise click.UsageError("--models-only needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments)
-    write_outputs(prediction, timeline, chakra, html)
-    show_prediction(prediction, as_json, [p for p in (timeline, chakra, html) if p])
+    show_prediction(prediction, as_json)
+    write_outputs(prediction, timeline, chakra, html, quiet=as_json)
+    if must_fit and prediction.fits is False:
+        raise click.exceptions.Exit(DOES_NOT_FIT)
 
 
 def write_outputs(
-    prediction: Prediction, timeline: Path | None, chakra: Path | None, html: Path | None
+    prediction: Prediction, timeline: Path | None, chakra: Path | None, html: Path | None, *, quiet: bool
 ) -> None:
-    """The files that were asked for."""
+    """The files that were asked for; unless ``quiet``, with their names printed."""
+    made: list[tuple[Path | None, str | bytes]] = []
     if timeline:
-        from stepsight.documents import write_whole
         from stepsight.report.perfetto import chrome_trace
 
-        write_whole(timeline, chrome_trace(prediction))
+        made.append((timeline, chrome_trace(prediction)))
     if html:
-        from stepsight.documents import write_whole
         from stepsight.report.page.prediction import page
 
-        write_whole(html, page(prediction))
+        made.append((html, page(prediction, command=command_line())))
+    written = write_files(made)
     if chakra:
         from stepsight.report.chakra import export_chakra
 
         export_chakra(prediction.timeline, chakra)
+        written.append(chakra)
+    if not quiet:
+        say_written(written)
 
 
 def predict_file(workload: Path, platform: str | None, assignments: tuple[str, ...]) -> Prediction:
@@ -98,18 +108,15 @@ def predict_file(workload: Path, platform: str | None, assignments: tuple[str, .
     return predict(load_workload(workload, on_workload), load_platform(platform, on_platform))
 
 
-def show_prediction(prediction: Prediction, as_json: bool, written: list[Path]) -> None:
+def show_prediction(prediction: Prediction, as_json: bool) -> None:
+    """Print the answer, as JSON or as tables."""
     if as_json:
         from stepsight.documents import to_json
-        from stepsight.report.document import document
+        from stepsight.prediction.document import document
 
         click.echo(to_json(document(prediction)))
         return
-    from rich.console import Console
+    from stepsight.report.console.prediction import show
+    from stepsight.terminal import terminal
 
-    from stepsight.report.console import show
-
-    console = Console(highlight=False)
-    show(prediction, console)
-    for path in written:
-        console.print(f"wrote {path}", soft_wrap=True)
+    show(prediction, terminal())

@@ -59,8 +59,9 @@ def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:
 
 
 def _show(measurement: Measurement, files: list[Path]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from stepsight.terminal import terminal
 
     table = Table(title=f"{measurement.name}: measured on {measurement.device}, {measurement.ranks} ranks")
     for column in ("", "ms"):
@@ -70,7 +71,7 @@ def _show(measurement: Measurement, files: list[Path]) -> None:
     table.add_row("blocks differ by", f"±{100 * measurement.spread:.1f} %")
     for rank, time_us in enumerate(measurement.rank_us):
         table.add_row(f"rank {rank}", f"{time_us / 1e3:.3f}")
-    console = Console()
+    console = terminal()
     console.print(table)
     for path in files:
         console.print(f"wrote {path}", soft_wrap=True)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ KINDS_HELP = (
 )
 
 MEASURE_HELP = (
-    "First look every table up on this machine (needs torch, and the platform that `calibrate` wrote here): "
-    "plans are then priced by what the tables take here and now."
+    "First measure lookups in every table on this machine (needs torch and a platform made by `calibrate` "
+    "here), and price plans by these times."
 )
 
 PLANS_HELP = "End the search after pricing so many plans [default: 1500 and 10 a table]."
@@ -47,12 +49,17 @@ MARGIN_HELP = (
 @click.command("shard")
 @click.argument("workload", type=click.Path(path_type=Path))
 @click.option(
-    "--platform", "-p", "platform", required=True, help="A name such as 8xA100-SXM4-40G, or a path."
+    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
 )
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a workload field.")
 @click.option("--tables", "tables", help=TABLES_HELP)
 @click.option("--indices", "days", multiple=True, type=click.Path(), help="An index file; one for each day.")
-@click.option("--objective", type=click.Choice(["mean", "worst"]), default="mean", help="Over the days.")
+@click.option(
+    "--objective",
+    type=click.Choice(["mean", "worst"]),
+    default="mean",
+    help="With several days of indices: the mean step, or the worst day's.",
+)
 @click.option("--kind", "kinds", multiple=True, help=KINDS_HELP)
 @click.option("--also", multiple=True, type=click.Path(path_type=Path), help="A plan file to compare with.")
 @click.option("--plans", type=click.IntRange(min=1), help=PLANS_HELP)
@@ -71,17 +78,15 @@ def command(
     html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
-    for output in (out, torchrec, html):
-        if output and not output.absolute().parent.is_dir():
-            raise InputError(str(output), "its folder does not exist", "make the folder first")
+    check_outputs((out, torchrec, html))
     from stepsight.platform.load import load_platform
     from stepsight.records import seconds
     from stepsight.sharding.choice import choose, days_of
     from stepsight.sharding.search.rules import USUAL_KINDS
     from stepsight.tables.plan import Plan
 
-    dlrm = _workload(workload, assignments, tables)
     here = load_platform(platform)
+    dlrm = _workload(workload, assignments, tables, here.spec.ranks)
     choice = choose(
         dlrm, here, objective=objective, plans=plans, seed=seed,
         budget_s=seconds(budget, "--budget") if budget else None, kinds=kinds or USUAL_KINDS,
@@ -115,13 +120,13 @@ def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
     return measure
 
 
-def _workload(path: Path, assignments: tuple[str, ...], tables: str | None) -> DlrmWorkload:
+def _workload(path: Path, assignments: tuple[str, ...], tables: str | None, gpus: int) -> DlrmWorkload:
     from stepsight.sharding.with_tables import drawn_tables, with_tables
     from stepsight.tables.files import read_tables
     from stepsight.workload.dlrm.build import DlrmWorkload
-    from stepsight.workload.files import load_workload
+    from stepsight.workload.files import load_workload, settled
 
-    loaded = load_workload(path, assignments)
+    loaded = settled(load_workload(path, assignments), gpus)
     if not isinstance(loaded, DlrmWorkload):
         raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables can be sharded")
     if tables is None:
@@ -146,25 +151,23 @@ def _write(choice: Choice, out: Path | None, torchrec: Path | None, html: Path |
         write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node))
     if html:
         from stepsight.documents import write_whole
-        from stepsight.report.sharding.page import page
+        from stepsight.report.page.sharding import sharding_page
 
-        write_whole(html, page(choice))
+        write_whole(html, sharding_page(choice, command=command_line()))
 
 
 def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
     if as_json:
         from stepsight.documents import to_json
-        from stepsight.report.sharding.document import document
+        from stepsight.sharding.document import document
 
         click.echo(to_json(document(choice)))
         return
-    from rich.console import Console
-
-    from stepsight.report.sharding.console import show
+    from stepsight.report.console.sharding import show
+    from stepsight.terminal import terminal
 
     if sys.stderr.isatty():
         click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
-    console = Console(highlight=False)
+    console = terminal()
     show(choice, console)
-    for path in written:
-        console.print(f"wrote {path}", soft_wrap=True)
+    say_written(written)

@@ -8,9 +8,13 @@ from pathlib import Path
 
 from stepsight.errors import InputError
 from stepsight.hardware.checks import gpu_problems
+from stepsight.hardware.data_sheet import complete_gpu, read_link
 from stepsight.hardware.spec import GpuSpec, LinkSpec
 from stepsight.records import Table, nearest, read_toml, record
 
+USUAL_ERA = "h100"
+"""The host era of a GPU whose file names none: the newest that was measured."""
+_NO_LINK: Table = {"kind": "none", "gbps": 0.0, "latency_us": 0.0}
 CATALOGUE = Path(__file__).parent / "catalogue" / "gpus"
 
 
@@ -31,16 +35,14 @@ def canonical(name: str) -> str:
 
 
 def gpu_entry_from(table: Table, where: str) -> GpuEntry:
-    """The entry that a GPU's TOML tables describe."""
+    """The entry that a GPU's TOML tables describe; what its data sheet leaves out is filled in."""
     fields = dict(table)
-    link = record(
-        LinkSpec, fields.pop("link", {"kind": "none", "gbps": 0.0, "latency_us": 0.0}), f"{where}: link"
+    link, nic = (
+        record(LinkSpec, read_link(fields.pop(key, _NO_LINK), f"{where}: {key}"), f"{where}: {key}")
+        for key in ("link", "nic")
     )
-    nic = record(
-        LinkSpec, fields.pop("nic", {"kind": "none", "gbps": 0.0, "latency_us": 0.0}), f"{where}: nic"
-    )
-    era = str(fields.pop("host", ""))
-    gpu = record(GpuSpec, fields, where)
+    era = str(fields.pop("host", USUAL_ERA))
+    gpu = record(GpuSpec, complete_gpu(fields, where), where)
     wrong = gpu_problems(gpu)
     if wrong:
         raise InputError(where, "; ".join(wrong), "take the figures from the data sheet")

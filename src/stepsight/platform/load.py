@@ -18,6 +18,7 @@ from stepsight.collectives.contention import contention_of
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
+from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
 from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.kernels.known import KnownKernels
@@ -29,7 +30,12 @@ __all__ = ["Platform", "load_gpu", "load_platform"]
 
 _NAME = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<rest>.+)", re.IGNORECASE)
 _NIC = re.compile(r"(?P<gpu>.+)-(?P<nic>\d+)G", re.IGNORECASE)
-GBIT_PER_GBYTE = 8.0
+USUAL_NODE = 8
+"""GPUs of most servers (HGX, DGX)."""
+LARGEST_NODE = {"nvswitch": 72}
+"""The largest machines whose GPUs one link joins: GB200 NVL72."""
+MOST_ON_ONE_HOST = 16
+"""PCIe and xGMI servers and DGX-2 have at most sixteen GPUs."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,18 @@ class Platform:
         table = Overheads.load(path) if path and path.exists() else Overheads.default(host.name)
         return table.scaled(1.0 / host.speed) if host.speed != 1.0 else table
 
+    @cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know about the platform before trusting an answer."""
+        spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
+        if spec.gpus_per_node <= most:
+            return ()
+        nodes = -(-spec.gpus_per_node // USUAL_NODE)
+        return (
+            f"{spec.gpus_per_node} GPUs in one node: machines with this link have at most {most}; "
+            f"for nodes of {USUAL_NODE} write {nodes}x{USUAL_NODE}x{spec.gpu.name}",
+        )
+
     def with_ranks(self, ranks: int) -> Platform:
         """The same platform, refused where it has fewer GPUs than the job needs."""
         if ranks > self.spec.ranks:
@@ -86,7 +104,7 @@ def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Pl
     """
     text = str(name_or_path)
     path = Path(text)
-    if path.is_dir() or path.suffix == ".toml":
+    if path.is_dir() or (path.suffix == ".toml" and (path.exists() or not _NAME.fullmatch(text))):
         return _from_path(path, overrides)
     spec = _named(text)
     spec = _overridden(spec, overrides) if overrides else spec
@@ -110,7 +128,9 @@ def _named(name: str) -> PlatformSpec:
 
 
 def _gpu_and_nic(text: str, platform: str) -> tuple[GpuEntry, float | None]:
-    """The GPU, and the NIC's GB/s where the name ends in one (``-400G``)."""
+    """The GPU, and the NIC's GB/s where the name ends in one (``-400G``); a GPU may be a file's path."""
+    if text.endswith(".toml"):
+        return gpu_entry_from(read_toml(text), text), None
     entry = find_gpu(text)
     if entry:
         return entry, None
@@ -134,6 +154,11 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     table = override(read_toml(file), overrides, str(file))
     spec = check_platform(_spec_from(table, str(file)), str(file))
     return Platform(spec, path if path.is_dir() else None)
+    content = read_toml(file)
+    if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
+        content = {"name": str(content.get("name", path.stem)), "gpu": content}
+    table = override(content, overrides, str(file))
+    return Platform(_spec_from(table, str(file)), path if path.is_dir() else None)
 
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:
@@ -181,7 +206,11 @@ def _merged(kind: type[Any], usual: Any, given: object, where: str) -> Any:
     if not isinstance(given, dict):
         raise InputError(where, f"must be a table, not {given!r}", "name its fields, such as link.gbps")
     fields = {name: getattr(usual, name) for name in usual.__slots__}
-    return record(kind, {**fields, **given}, where)
+    if not isinstance(given, dict):
+        raise InputError(where, f"is {given!r}", "write it as a table of fields")
+    if kind is not LinkSpec:
+        return record(kind, {**fields, **given}, where)
+    return record(LinkSpec, {**fields, **read_link(given, where)}, where)
 
 
 def _overridden(spec: PlatformSpec, overrides: Sequence[str]) -> PlatformSpec:

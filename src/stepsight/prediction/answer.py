@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.load import Platform
+from stepsight.prediction.advice import what_would_help
+from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivities
 from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
+from stepsight.prediction.throughput import Throughput, throughput
 from stepsight.program.job import Job
+from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 
@@ -26,37 +31,13 @@ INTERVAL_SIGMAS = 1.645
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLine:
-    """What one rank's memory holds, in bytes, against what its GPU has.
-
-    ``peak_active_bytes`` and ``peak_reserved_bytes`` are those of torch's caching allocator, where they
-    were followed; ``at`` names the operator at the active peak.
-    """
-
-    parts_bytes: Mapping[str, float]
-    capacity_bytes: float
-    rank: int = 0
-    peak_active_bytes: float | None = None
-    peak_reserved_bytes: float | None = None
-    at: str = ""
-
-    @property
-    def total_bytes(self) -> float:
-        return sum(self.parts_bytes.values())
-
-    @property
-    def excess_bytes(self) -> float:
-        """By how much it does not fit; zero where it does."""
-        return max(0.0, self.total_bytes - self.capacity_bytes)
-
-
-@dataclass(frozen=True, slots=True)
 class Prediction:
     """Step time with its interval, where it goes, and what it rests on.
 
     ``breakdown_us`` is what the devices did during the step, the mean over ranks; its parts
     add up to the step. ``sensitivities`` say what each part means for the step time. ``language``: tokens,
-    FLOPs and the bubble of a language model's step.
+    FLOPs and the bubble of a language model's step. ``gpus`` is how many GPUs the
+    platform has; the job may use fewer (``len(ranks)``).
     """
 
     workload: str
@@ -76,6 +57,32 @@ class Prediction:
     language: LanguageFigures | None = None
     basis: str = ""
     """Of a trace: "anchored" on its measured times, by "models" alone, or "replay"; else empty."""
+    setup: Setup | None = None
+    gpu: GpuSpec | None = field(default=None, repr=False)
+    gpus: int = 0
+
+    @property
+    def step_time_us(self) -> float:
+        """The step time under the name that it has in JSON."""
+        return self.step_us
+
+    @property
+    def throughput(self) -> Throughput:
+        """samples/s, tokens/s, TFLOP/s per GPU, MFU."""
+        return throughput(self.timeline.priced.job, len(self.ranks), self.step_us, self.setup, self.gpu)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the fullest rank fits into its GPU's memory; None where memory is not known."""
+        return None if self.memory is None else self.memory.excess_bytes == 0
+
+    @property
+    def what_would_help(self) -> tuple[str, ...]:
+        """Changes that would make a job fit that does not."""
+        if self.memory is None:
+            return ()
+        samples = self.setup.samples if self.setup else None
+        return what_would_help(self.memory, self.gpu, samples / len(self.ranks) if samples else None)
 
     @property
     def exposed_communication_us(self) -> float:
@@ -97,20 +104,21 @@ def predict_job(
     job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
     steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
     notes: Iterable[str] = (), host_spread: float = HOST_SPREAD, basis: str = "",
+    setup: Setup | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off."""
     platform = platform.with_ranks(job.ranks)
     timeline = run(price(job, platform, replay), platform, steps=steps)
     return explain(
         timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,
-        notes=notes, host_spread=host_spread, basis=basis,
+        notes=notes, host_spread=host_spread, basis=basis, setup=setup,
     )  # fmt: skip
 
 
 def explain(
     timeline: Timeline, platform: Platform, *, workload: str = "", steps: int = STEADY_STEPS,
     memory: MemoryLine | None = None, measured_us: float | None = None, notes: Iterable[str] = (),
-    host_spread: float = HOST_SPREAD, basis: str = "",
+    host_spread: float = HOST_SPREAD, basis: str = "", setup: Setup | None = None,
 ) -> Prediction:  # fmt: skip
     """The answer that a timeline holds: its figures, what they rest on and how far to trust them."""
     ranks, breakdown = summarise(timeline)
@@ -121,5 +129,6 @@ def explain(
     return Prediction(
         workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
         ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,
-        memory, measured_us, (*notes, *said), basis=basis,
+        memory, measured_us, (*notes, *said), basis=basis, setup=setup, gpu=platform.spec.gpu,
+        gpus=platform.spec.ranks,
     )  # fmt: skip

@@ -6,8 +6,11 @@ from dataclasses import fields, replace
 
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.platform.load import Platform
-from stepsight.prediction.answer import MemoryLine, Prediction, predict_job
+from stepsight.prediction.answer import Prediction, predict_job
+from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.summary import RankSummary
+from stepsight.prediction.throughput import job_flops
+from stepsight.program.setup import Setup
 from stepsight.simulate.timeline import STEADY_STEPS
 from stepsight.workload.memory import CONTEXT_BYTES
 
@@ -50,6 +53,7 @@ def _each(made: Prediction, steps: int) -> Prediction:
         naive_us=made.naive_us / steps, ranks=tuple(_scaled(r, steps) for r in made.ranks),
         breakdown_us={name: us / steps for name, us in made.breakdown_us.items()},
         notes=(*made.notes, f"the mean of {steps} steps"),
+        setup=Setup(model_flops=sum(job_flops(made.timeline.priced.job).values()) / steps),
     )  # fmt: skip
 
 

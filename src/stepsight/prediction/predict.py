@@ -2,46 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
-from stepsight.platform.load import Platform
-from stepsight.prediction.answer import MemoryLine, Prediction, explain
+from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.answer import Prediction, explain
 from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import predict_language
+from stepsight.prediction.memory import MemoryLine
+from stepsight.prediction.throughput import missing_units
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
-from stepsight.workload.files import Workload
+from stepsight.workload.files import Workload, load_workload, parse_workload, settled
 from stepsight.workload.llm.workload import LanguageWorkload
 
 FEWEST_BLOCKS = 4
 """Micro batches of a pipeline's steady part that are walked at first; twice as many each time that their
 clocks do not yet advance evenly."""
+GIVEN = "workload"
+"""How errors name a workload that was given as a dict."""
 
 
 def predict(
-    workload: Workload | CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS
+    workload: Workload | CapturedStep | Mapping[str, Any] | str | Path,
+    platform: Platform | str | Path,
+    *,
+    steps: int = STEADY_STEPS,
 ) -> Prediction:
     """The step time of a workload, or of a captured step, on a platform, explained.
 
-    ``steps=1`` predicts one step from a standing start; by default the steady state, in which
-    the host may already launch the next step while the GPU finishes this one.
+    ``workload`` is a loaded workload, the path of a workload file, or a file's content as a dict;
+    ``platform`` a loaded platform, its name or its path. A workload that leaves the number of ranks
+    open uses all GPUs of the platform. ``steps=1`` predicts one step from a standing start; by default
+    the steady state, in which the host may already launch the next step while the GPU finishes this one.
+
+    >>> predict("examples/dlrm.toml", "8xH100-SXM").step_time_us  # doctest: +SKIP
     """
-    platform = platform.with_ranks(workload.ranks)
-    if isinstance(workload, CapturedStep):
-        return predict_captured(workload, platform, steps=steps)
-    memory = _memory(workload, platform)
-    if isinstance(workload, LanguageWorkload):
-        return predict_language(workload.config, platform, memory)
-    device = "cpu" if platform.spec.host.synchronous else "cuda"
+    on = platform if isinstance(platform, Platform) else load_platform(platform)
+    given = _loaded(workload)
+    if isinstance(given, CapturedStep):
+        on = on.with_ranks(given.ranks)
+        found = predict_captured(given, on, steps=steps)
+        return replace(found, notes=(*on.notes, *found.notes))
+    training = settled(given, on.spec.ranks)
+    on = on.with_ranks(training.ranks)
+    if isinstance(training, LanguageWorkload):
+        found = predict_language(training.config, on, _memory(training, on))
+        return replace(
+            found,
+            setup=training.setup(),
+            gpu=on.spec.gpu,
+            gpus=on.spec.ranks,
+            notes=(*on.notes, *found.notes),
+        )
+    device = "cpu" if on.spec.host.synchronous else "cuda"
     blocks = FEWEST_BLOCKS
     while True:
-        job = workload.job(device, blocks)
-        priced = price(job, platform)
-        timeline = run(priced, platform, steps=steps)
+        job = training.job(device, blocks)
+        timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
-            return explain(timeline, platform, workload=workload.name, steps=steps, memory=memory)
+            notes = (*on.notes, *missing_units(job, on.spec.gpu))
+            return explain(
+                timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
+                setup=training.setup(), notes=notes,
+            )  # fmt: skip
         blocks *= 2
+
+
+def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:
+    if isinstance(workload, Mapping):
+        return parse_workload(workload, GIVEN)
+    if not isinstance(workload, (str, Path)):
+        return workload
+    path = Path(workload)
+    return load_step(path) if path.suffix == ".json" and is_step_file(path) else load_workload(path)
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:

@@ -33,12 +33,12 @@ _LOOKS: Mapping[str, Look] = {
 }
 
 _SOURCES: Mapping[str, tuple[str, str]] = {
-    "trace": ("seen in the trace", "seen"),
-    "measured": ("measured on this hardware", "best"),
-    "learned": ("model fitted on this GPU", "fitted"),
-    "transferred": ("model of a relative, carried over", "carried"),
-    "roofline": ("speed of light × efficiency", "light"),
-    "default": ("unknown: a stated default", "unknown"),
+    "trace": ("durations in the trace", "seen"),
+    "measured": ("measurements of this hardware", "best"),
+    "learned": ("models fitted on this GPU", "fitted"),
+    "transferred": ("models of a similar GPU", "carried"),
+    "roofline": ("speed of light × an assumed efficiency", "light"),
+    "default": ("defaults for unknown operations", "unknown"),
 }
 
 

@@ -27,3 +27,8 @@ def share(fraction: float) -> str:
 def change(fraction: float, digits: int = 0) -> str:
     """+12 %, −3 %: by how much something is more or less than another."""
     return f"{100 * fraction:+.{digits}f} %".replace("-", "−")
+
+
+def rate(value: float) -> str:
+    """12.3, 4,567: a number of things, to three digits below a thousand."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

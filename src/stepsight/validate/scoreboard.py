@@ -17,17 +17,19 @@ def show(scores: Sequence[Score], *, as_json: bool) -> None:
 
         click.echo(to_json([msgspec.to_builtins(score) for score in scores]))
         return
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
+
+    from stepsight.terminal import terminal
 
     table = Table(box=None, padding=(0, 1))
     for name in ("topic", "what", "rows", "GMAE", "MAPE", "bar", "", "rows used"):
         table.add_column(name, justify="right" if name in ("rows", "GMAE", "MAPE") else "left")
     for s in scores:
-        met = "" if s.met is None else "met" if s.met else "[red]missed[/red]"
+        met = "" if s.met is None else "met" if s.met else Text("missed", style="red")
         note = f"{s.rows_used}; {s.note}" if s.note else s.rows_used
         table.add_row(s.topic, s.name, str(s.rows), f"{s.gmae:.2%}", f"{s.mape:.2%}", s.target, met, note)
-    Console(highlight=False).print(table)
+    terminal().print(table)
     judged = [s for s in scores if s.met is not None]
     if judged:
         click.echo(f"{sum(bool(s.met) for s in judged)} of {len(judged)} bars met")

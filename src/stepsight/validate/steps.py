@@ -88,8 +88,9 @@ def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
 
         click.echo(to_json([{**msgspec.to_builtins(row), "error": row.error} for row in rows]))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from stepsight.terminal import terminal
 
     table = Table(box=None, padding=(0, 1))
     for name in ("set", "step", "measured", "predicted", "error", "interval", "naive", "others"):
@@ -100,4 +101,4 @@ def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
             r.set, r.name, f"{r.measured_ms:.2f} ms", f"{r.predicted_ms:.2f} ms", f"{r.error:+.1%}",
             "inside" if r.inside else "outside", f"{r.naive_ms / r.measured_ms - 1:+.0%}", others,
         )  # fmt: skip
-    Console(highlight=False, width=160).print(table)
+    terminal().print(table)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
@@ -32,8 +35,35 @@ def _forget_data(document: Table) -> None:
         document["parallel"].pop("data", None)
 
 
-def parse_workload(document: dict[str, object], where: str) -> Workload:
-    """A workload from the content of a workload file; ``where`` names it in errors."""
+def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
+    """A workload from the content of a workload file; ``where`` names it in errors.
+
+    A file that gives neither ``ranks`` nor ``data`` leaves the number of ranks to the platform
+    (`settled`); until then it has as few as it can.
+    """
+    workload = _parse(document, where)
+    return replace(workload, open_ranks=document) if _leaves_ranks_open(document) else workload
+
+
+def settled(workload: Workload, gpus: int) -> Workload:
+    """The workload on as many of the GPUs as it can use, where its file leaves that open.
+
+    Tensor and pipeline groups stay as they are; the rest is data-parallel.
+    """
+    if workload.open_ranks is None or gpus < 2 * workload.ranks:
+        return workload
+    ranks = gpus // workload.ranks * workload.ranks
+    parallel = {**workload.open_ranks.get("parallel", {}), "ranks": ranks}
+    return _parse({**workload.open_ranks, "parallel": parallel}, workload.config.source)
+
+
+def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:
+    """Nothing in the file fixes how many ranks there are; a plan for given ranks would."""
+    parallel = document.get("parallel", {})
+    return not {"ranks", "data"} & set(parallel) and isinstance(parallel.get("sharding", ""), str)
+
+
+def _parse(document: Mapping[str, Any], where: str) -> Workload:
     kind = document.get("kind")
     if kind == "dlrm":
         return DlrmWorkload(read_dlrm(document, where))

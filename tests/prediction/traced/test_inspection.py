@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from html import escape
 
 import pytest
 from click.testing import CliRunner
 
 from stepsight.commands.inspect import command
 from stepsight.prediction.traced.inspection import inspect_run
-from stepsight.report.inspection import as_page, listings
+from stepsight.report.console.inspection import listings
+from stepsight.report.page.inspection import inspection_page
 from tests.trace.making import Made, made_run, two_step_training
 
 
@@ -59,9 +61,18 @@ def test_coverage_adds_up_to_one():
 
 def test_the_page_holds_every_table_and_needs_nothing_else():
     seen = inspect_run(made_run(two_step_training()))
-    page = as_page(seen)
-    assert all(listing.title in page for listing in listings(seen))
-    assert "http" not in page
+    page = inspection_page(seen)
+    for title in (
+        "Where the step goes, by rank",
+        "Why the GPU idles",
+        "Critical path",
+        "Top operators",
+        "Top kernels",
+    ):
+        assert title in page
+    for listing in listings(seen):
+        assert all(escape(row[0]) in page for row in listing.rows if listing.name in ("operators", "kernels"))
+    assert "://" not in page
 
 
 def test_the_command_prints_json_and_writes_the_page(tmp_path):

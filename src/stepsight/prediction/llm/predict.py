@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 
 from stepsight.platform.load import Platform
-from stepsight.prediction.answer import MemoryLine, Prediction
+from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import HOST_SPREAD, INTERVAL_SIGMAS, METHOD_SPREAD
 from stepsight.prediction.llm.compose import Composed, Composer, StageParts
 from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import Sensitivity
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, Coverage, RankSummary, Unmodelled
 from stepsight.simulate.timeline import Timeline, simulate

@@ -4,6 +4,8 @@
   const root = document.getElementById("timeline");
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip");
   const picked = root.querySelector(".picked"), pen = canvas.getContext("2d");
+  const wanted = root.querySelector("input[type=search]"), found = root.querySelector("output");
+  const chosen = root.querySelector(".chosen"), marker = root.querySelector("[data-mode=select]");
   const HOST_HEIGHT = 16, STREAM_HEIGHT = 24, GAP = 3, RANK_GAP = 16, RULER = 26, NAME_HEIGHT = 18;
   const BACKWARD = /^autograd::engine::evaluate_function: /;
   const rows = [];
@@ -23,6 +25,7 @@
   const whole = [data.from, data.to];
   const step = [Math.min(...data.ranks.map((r) => r.window[0])), Math.max(...data.ranks.map((r) => r.window[1]))];
   let view = [...step], width = 0, gutter = 0, colours = {}, at = null, frame = 0;
+  let matches = null, hits = [], hit = -1, range = null;
 
   function unpack(track) {
     const n = track.start.length, start = new Float64Array(n), end = new Float64Array(n);
@@ -98,21 +101,30 @@
     if (row.end[n - 1] < view[0]) aside(row, "← done " + time(view[0] - row.end[n - 1]) + " before this view", "left");
     if (row.start[0] > view[1]) aside(row, "begins " + time(row.start[0] - view[1]) + " after this view →", "right");
     const pixel = { x: -1, busy: 0, longest: 0, category: "" }, usPerPixel = (view[1] - view[0]) / (width - gutter);
-    const flush = () => { if (pixel.x >= 0) block(row, pixel.x, 1, pixel.category, pixel.busy / usPerPixel); pixel.x = -1; };
+    const flush = () => {
+      if (pixel.x >= 0) block(row, pixel.x, 1, pixel.category, pixel.busy / usPerPixel, pixel.dim);
+      pixel.x = -1;
+    };
     for (let i = firstVisible(row); i < n && row.start[i] <= view[1]; i++) {
       const left = Math.max(x(row.start[i]), gutter), right = Math.min(x(row.end[i]), width);
       const category = data.strings[data.kinds[row.track.kind[i]][1]];
       const busy = row.track.busy ? row.track.busy[i] / 100 : 1, lasts = (row.end[i] - row.start[i]) * busy;
+      const dim = matches !== null && !matches[row.track.kind[i]];
       if (right - left < 1) {
         // What falls on one pixel is drawn together: the longest gives the colour, all the strength.
-        if (Math.floor(left) !== pixel.x) { flush(); Object.assign(pixel, { x: Math.floor(left), busy: 0, longest: -1 }); }
+        if (Math.floor(left) !== pixel.x) {
+          flush();
+          Object.assign(pixel, { x: Math.floor(left), busy: 0, longest: -1, dim: true });
+        }
+        pixel.dim = pixel.dim && dim;
         pixel.busy += lasts;
         if (lasts > pixel.longest) { pixel.longest = lasts; pixel.category = category; }
         continue;
       }
       flush();
       const w = Math.max(1, right - left - (right - left > 3 && busy === 1 ? 1 : 0));
-      block(row, left, w, category, busy);
+      block(row, left, w, category, busy, dim);
+      if (dim) continue;
       const wait = row.track.wait ? row.track.wait[i] * data.tick : 0;
       if (wait > 0) hatch(left, row.y, Math.min(x(row.start[i] + wait), width) - left, row.h);
       if (w > 34) label(row, i, left, w, category, wait > 0 || busy < 0.6);
@@ -120,8 +132,8 @@
     flush();
   }
 
-  function block(row, left, w, category, busy) {
-    pen.globalAlpha = Math.min(1, Math.max(0.25, busy));
+  function block(row, left, w, category, busy, dim) {
+    pen.globalAlpha = dim ? 0.12 : Math.min(1, Math.max(0.25, busy));
     pen.fillStyle = colours.of[category]; pen.fillRect(left, row.y, w, row.h);
     pen.globalAlpha = 1;
   }
@@ -169,7 +181,91 @@
     }
     pen.fillStyle = colours.soft; pen.font = "12px system-ui, sans-serif";
     for (const row of rows) pen.fillText(row.track.name, 0, row.y + row.h / 2);
+    if (range) shade();
     if (at) highlight();
+  }
+
+  function shade() {
+    const left = Math.max(gutter, x(range[0])), right = Math.min(width, x(range[1]));
+    if (right <= left) return;
+    pen.globalAlpha = 0.14; pen.fillStyle = colours.ink; pen.fillRect(left, RULER - 6, right - left, height - RULER);
+    pen.globalAlpha = 1; pen.strokeStyle = colours.ink; pen.lineWidth = 1;
+    pen.strokeRect(left + 0.5, RULER - 5.5, right - left - 1, height - RULER - RANK_GAP + 5);
+  }
+
+  function search() {
+    const words = wanted.value.trim().toLowerCase();
+    hits = []; hit = -1; matches = null;
+    if (words) {
+      matches = data.kinds.map((kind) => [kind[0], kind[3]].some((s) => data.strings[s].toLowerCase().includes(words)));
+      let total = 0;
+      for (const row of rows) for (let i = 0; i < row.start.length; i++) if (matches[row.track.kind[i]]) {
+        hits.push({ row, i });
+        if (!row.isHost) total += row.end[i] - row.start[i];
+      }
+      hits.sort((a, b) => a.row.start[a.i] - b.row.start[b.i]);
+      found.textContent = hits.length ? count(hits.length, "slice") + ", " + time(total) + " on the device; Enter: next" : "no such name";
+    } else found.textContent = "";
+    redraw();
+  }
+
+  function next(by) {
+    if (!hits.length) return;
+    hit = (hit + by + hits.length) % hits.length;
+    at = hits[hit];
+    const { row, i } = at, middle = (row.start[i] + row.end[i]) / 2;
+    const span = Math.max(Math.min(view[1] - view[0], 40 * (row.end[i] - row.start[i])), 4 * (row.end[i] - row.start[i]));
+    show(middle - span / 2, middle + span / 2);
+    found.textContent = hit + 1 + " of " + count(hits.length, "slice");
+    picked.textContent = sentence(at);
+  }
+
+  const count = (n, word) => n.toLocaleString("en") + " " + word + (n === 1 ? "" : "s");
+  const sentence = (spot) => { const w = lines(spot); return [w.title, w.where, ...w.said].join(" · "); };
+
+  function select(from, to) {
+    range = to > from ? [from, to] : null;
+    chosen.hidden = !range;
+    if (range) chosen.replaceChildren(...statistics());
+    redraw();
+  }
+
+  // What the streams did in the selected time: by name, summed over the ranks that are drawn.
+  function statistics() {
+    const names = new Map(), streams = [];
+    for (const row of rows) {
+      let busy = 0;
+      for (let i = 0; i < row.start.length && row.start[i] < range[1]; i++) {
+        const inside = Math.min(row.end[i], range[1]) - Math.max(row.start[i], range[0]);
+        if (inside <= 0) continue;
+        const share = row.track.busy ? row.track.busy[i] / 100 : 1;
+        busy += inside * share;
+        if (row.isHost) continue;
+        const name = describe(row, i).name, seen = names.get(name) || { count: 0, us: 0, longest: 0 };
+        seen.count += row.track.count ? row.track.count[i] : 1;
+        seen.us += inside * share; seen.longest = Math.max(seen.longest, inside);
+        names.set(name, seen);
+      }
+      streams.push([row.rank.name + ", " + row.track.name, ((100 * busy) / (range[1] - range[0])).toFixed(0) + " % busy"]);
+    }
+    const head = element("p", "Selected " + time(range[1] - range[0]) + ", from " + time(range[0]) + " to " + time(range[1]) + ": " +
+      streams.slice(0, 6).map((s) => s.join(" ")).join("; ") + (streams.length > 6 ? " …" : ""));
+    const top = [...names].sort((a, b) => b[1].us - a[1].us);
+    const shown = top.slice(0, 10).map(([name, s]) => [name, s.count.toLocaleString("en"), time(s.us), time(s.us / s.count), time(s.longest)]);
+    if (top.length > 10) shown.push([top.length - 10 + " more", "", time(top.slice(10).reduce((a, t) => a + t[1].us, 0)), "", ""]);
+    const table = element("table"), titles = ["kernel", "count", "total", "mean", "longest"];
+    for (const [tag, cells] of [["th", titles], ...shown.map((r) => ["td", r])]) {
+      const line = table.appendChild(element("tr"));
+      cells.forEach((c, i) => { const cell = line.appendChild(element(tag, c)); if (i) cell.className = i > 2 ? "num extra" : "num"; });
+    }
+    const box = element("div"); box.className = "scroll"; box.append(table);
+    return top.length ? [head, box] : [head];
+  }
+
+  function element(name, words) {
+    const made = document.createElement(name);
+    if (words !== undefined) made.textContent = words;
+    return made;
   }
 
   function highlight() {
@@ -234,8 +330,8 @@
     show(centre - (centre - view[0]) * factor, centre + (view[1] - centre) * factor);
   const pan = (part) => { const by = (view[1] - view[0]) * part; show(view[0] + by, view[1] + by); };
   const actions = { in: () => zoom(0.5), out: () => zoom(2), left: () => pan(-0.25), right: () => pan(0.25),
-    step: () => show(...step), all: () => show(...whole) };
-  const keys = { "+": "in", "=": "in", w: "in", "-": "out", s: "out", ArrowLeft: "left", a: "left",
+    step: () => show(...step), all: () => show(...whole), clear: () => select(0, 0) };
+  const keys = { Escape: "clear", "+": "in", "=": "in", w: "in", "-": "out", s: "out", ArrowLeft: "left", a: "left",
     ArrowRight: "right", d: "right", 0: "step", Home: "step", End: "all" };
 
   function size() {
@@ -248,21 +344,27 @@
   }
 
   let drag = null;
+  const selecting = (e) => e.shiftKey || marker.getAttribute("aria-pressed") === "true";
   canvas.addEventListener("pointerdown", (e) => {
-    drag = { x: e.clientX, view: [...view], moved: false };
+    drag = { x: e.clientX, view: [...view], moved: false, from: selecting(e) ? us(e.offsetX) : null };
     canvas.setPointerCapture(e.pointerId);
   });
   canvas.addEventListener("pointermove", (e) => {
     if (!drag) return point(e);
     const by = ((drag.x - e.clientX) / (width - gutter)) * (drag.view[1] - drag.view[0]);
     drag.moved = drag.moved || Math.abs(drag.x - e.clientX) > 3;
+    if (drag.moved && drag.from !== null) {
+      const to = Math.min(Math.max(us(e.offsetX), view[0]), view[1]);
+      tip.hidden = true; at = null;
+      return select(Math.min(drag.from, to), Math.max(drag.from, to));
+    }
     if (drag.moved) { tip.hidden = true; at = null; show(drag.view[0] + by, drag.view[1] + by); }
   });
   canvas.addEventListener("pointerup", (e) => {
     if (drag && !drag.moved) {
+      if (drag.from !== null) select(0, 0);
       point(e);
-      const words = at && lines(at);
-      picked.textContent = words ? [words.title, words.where, ...words.said].join(" · ") : "";
+      picked.textContent = at ? sentence(at) : "";
     }
     drag = null;
   });
@@ -279,6 +381,17 @@
     if (action) { actions[action](); e.preventDefault(); }
   });
   root.querySelectorAll("[data-do]").forEach((b) => b.addEventListener("click", () => actions[b.dataset.do]()));
+  wanted.addEventListener("input", search);
+  wanted.addEventListener("keydown", (e) => {
+    if (e.key === "Enter") { next(e.shiftKey ? -1 : 1); e.preventDefault(); }
+    if (e.key === "Escape") { wanted.value = ""; search(); }
+  });
+  marker.addEventListener("click", () => {
+    const on = marker.getAttribute("aria-pressed") !== "true";
+    marker.setAttribute("aria-pressed", String(on));
+    canvas.style.cursor = on ? "crosshair" : "";
+    if (!on) select(0, 0);
+  });
   root.querySelector(".tools").hidden = false;
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { readColours(); redraw(); });
   new ResizeObserver(size).observe(root);

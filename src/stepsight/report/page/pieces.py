@@ -7,10 +7,15 @@ has the type `Html`; every other text is escaped where it enters a piece.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from html import escape
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
+
+from stepsight.report.glossary import TERMS, anchor
 
 
 class Html(str):
@@ -146,8 +151,23 @@ def asset(name: str) -> str:
     return (files("stepsight.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def frame(title: str, top: Html, sections: Iterable[Html], *, scripts: Iterable[Html] = ()) -> str:
-    """The whole file around a page's parts."""
+def term(word: str, shown: str = "") -> Html:
+    """A word of the glossary, linked to its meaning at the foot of the page."""
+    return Html(
+        f'<a class="term" href="#{anchor(word)}" title="{escape(TERMS[word])}">{text(shown or word)}</a>'
+    )
+
+
+def warning(lead: object, lines: Sequence[str]) -> Html:
+    """What a reader must not miss, with what to do about it."""
+    helps = tag("ul", *(tag("li", line) for line in lines)) if lines else ""
+    return tag("div", tag("span", lead, classes="bad"), helps, classes="warning")
+
+
+def frame(
+    title: str, top: Html, sections: Iterable[Html], *, scripts: Iterable[Html] = (), command: str = ""
+) -> str:
+    """The whole file around a page's parts; its foot says which command made it, with which version, when."""
     pieces = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -159,8 +179,38 @@ def frame(title: str, top: Html, sections: Iterable[Html], *, scripts: Iterable[
         f"<style>\n{asset('page.css')}</style>\n</head>\n<body>",
         f'<header class="top">{top}</header>',
         tag("main", *sections),
-        '<footer class="foot">Written by stepsight.</footer>',
+        tag("footer", _glossary(), _made(command), classes="foot"),
         *scripts,
         "</body>\n</html>\n",
     ]
     return "\n".join(pieces)
+
+
+def _glossary() -> Html:
+    entries = (
+        joined([Html(f'<dt id="{anchor(word)}">{text(word)}</dt>'), tag("dd", meaning)])
+        for word, meaning in TERMS.items()
+    )
+    return tag("details", tag("summary", "Words on this page"), tag("dl", *entries, classes="glossary"))
+
+
+def _made(command: str) -> Html:
+    by = joined([" by ", tag("code", command)]) if command else ""
+    return tag("p", f"Made with stepsight {package_version()} on {day()}", by, ".", classes="made")
+
+
+def package_version() -> str:
+    """The installed version; "unknown" where stepsight runs from a folder that is not installed."""
+    try:
+        return version("stepsight")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def day() -> str:
+    """Today, or the day that SOURCE_DATE_EPOCH states, so that builds can repeat."""
+    stated = os.environ.get("SOURCE_DATE_EPOCH", "")
+    when = (
+        datetime.fromtimestamp(int(stated), timezone.utc) if stated.isdigit() else datetime.now(timezone.utc)
+    )
+    return when.strftime("%Y-%m-%d")

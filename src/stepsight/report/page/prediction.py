@@ -25,11 +25,14 @@ from stepsight.report.page.pieces import (
     table,
     tag,
     text,
+    warning,
 )
 from stepsight.report.page.ranks import rank_section
 from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import alike
+from stepsight.report.rates import assumed, peak_words, rate_lines
 from stepsight.report.units import change, share, size, time
+from stepsight.report.words import sources_sentence
 from stepsight.simulate.price import COMMUNICATION
 
 MATTERS = 0.05
@@ -42,7 +45,7 @@ _LARGEST = {
 }
 
 
-def page(prediction: Prediction) -> str:
+def page(prediction: Prediction, *, command: str = "") -> str:
     """The whole page as HTML that needs no other file."""
     sets = alike(prediction.timeline)
     place, script = picture(prediction, sets)
@@ -57,7 +60,7 @@ def page(prediction: Prediction) -> str:
         _trust(prediction),
     ]  # fmt: skip
     title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_us)}"
-    return frame(title, _top(prediction), [s for s in sections if s], scripts=[script])
+    return frame(title, _top(prediction), [s for s in sections if s], scripts=[script], command=command)
 
 
 def _top(p: Prediction) -> Html:
@@ -65,7 +68,16 @@ def _top(p: Prediction) -> Html:
     number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
     headline = tag("div", number, tag("div", _interval(p), classes="interval"), classes="headline")
     name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
-    return joined([name, headline, tag("p", _verdict(p), classes="verdict"), _figures(p)])
+    said = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
+    return joined([name, _fits(p), headline, said, tag("p", _verdict(p), classes="verdict"), _figures(p)])
+
+
+def _fits(p: Prediction) -> Html:
+    """A job that does not run: before its time, with what would help."""
+    if not p.memory or not p.memory.excess_bytes:
+        return Html("")
+    lead = f"Does not fit into memory, by {size(p.memory.excess_bytes)}."
+    return warning(f"{lead} What would help:" if p.what_would_help else lead, p.what_would_help)
 
 
 def _interval(p: Prediction) -> Html:
@@ -101,10 +113,6 @@ def _verdict(p: Prediction) -> Html:
         )
     elif strongest:
         said.append(text("No single part holds it: none would shorten it by 5 % were it free."))
-    if p.memory and p.memory.excess_bytes:
-        said.append(
-            tag("span", f"It does not fit into memory, by {size(p.memory.excess_bytes)}.", classes="bad")
-        )
     return joined(said, " ")
 
 
@@ -126,18 +134,18 @@ def _figures(p: Prediction) -> Html:
     waiting = p.breakdown_us.get(WAITING, 0.0)
     covered = f"{share(waiting / whole)} is waiting" if waiting else "not covered by compute"
     entries = [
+        (name, value, peak_words(p) if name == "MFU" else "whole job" if name.endswith("s/s") else "")
+        for name, value in rate_lines(p)
+    ]
+    entries += [
         ("device active", share(p.gpu_active_us / whole), f"{time(p.gpu_active_us)} of the step"),
         ("exposed communication", share(p.exposed_communication_us / whole), covered),
         ("idle, host-bound", share(p.breakdown_us.get(IDLE, 0.0) / whole), "nothing launched yet"),
     ]
     if len(p.ranks) > 1:
         entries.append(("imbalance", share(p.imbalance), "busiest rank over the mean"))
-    entries.append(("sum of kernels alone", time(p.naive_us), _against(p.naive_us / (p.step_us or 1.0) - 1)))
+    entries.append(("kernels alone", time(p.naive_us), "busiest stream, no launches, no waits"))
     return figures(entries)
-
-
-def _against(by: float) -> str:
-    return f"{change(by)} against the step" if abs(by) >= 0.005 else "as long as the step"
 
 
 def _breakdown(p: Prediction) -> Html:
@@ -223,19 +231,7 @@ def _trust(p: Prediction) -> Html:
         )  # fmt: skip
     if p.notes:
         body += [tag("h3", "Notes"), notes(p.notes)]
-    return section("How far to trust it", *body, lead=_rests_on(shares))
-
-
-def _rests_on(shares: Mapping[str, float]) -> str:
-    """What the times stand on, in a sentence."""
-    kinds = (
-        (("trace", "measured", "learned"), "measurements of this hardware or models fitted to them"),
-        (("transferred",), "models carried over from related hardware"),
-        (("roofline", "default"), "speed-of-light figures or defaults, without a measurement"),
-    )
-    found = [(sum(shares.get(name, 0.0) for name in names), words) for names, words in kinds]
-    said = [f"{share(part)} on {words}" for part, words in found if part > 0]
-    return f"Device time rests {', '.join(said)}." if said else "No kernel ran, so nothing was estimated."
+    return section("How far to trust it", *body, lead=sources_sentence(shares).capitalize() + ".")
 
 
 def _by_trust(shares: Mapping[str, float]) -> list[tuple[str, float]]:

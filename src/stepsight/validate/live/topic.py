@@ -162,8 +162,9 @@ def link_changes(rows: Sequence[LiveRow], others: Sequence[LiveRow]) -> list[dic
 
 
 def _table(rows: Sequence[LiveRow], platform: str) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from stepsight.terminal import terminal
 
     table = Table(title=f"predicted, then measured on {platform}", box=None, padding=(0, 1))
     for name in ("workload", "predicted ms", "measured ms", "error", "noise", "naive ms"):
@@ -173,7 +174,7 @@ def _table(rows: Sequence[LiveRow], platform: str) -> None:
             r.name, f"{r.predicted_us / 1e3:.2f}", f"{r.measured_us / 1e3:.2f}", f"{r.error:+.1%}",
             f"{r.noise:.1%}", f"{r.naive_us / 1e3:.2f}",
         )  # fmt: skip
-    Console(highlight=False).print(table)
+    terminal().print(table)
 
 
 def draw(path: Path, rows: Sequence[LiveRow], platform: str) -> None:

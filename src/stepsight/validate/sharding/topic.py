@@ -94,10 +94,11 @@ def show(trials: Sequence[Trial], *, as_json: bool) -> None:
         undisturbed = summarise([trial.at(UNDISTURBED) for trial in trials])
         click.echo(to_json({**summary.as_dict(), "undisturbed": undisturbed.as_dict(), "trials": rows}))
         return
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from stepsight.terminal import terminal
+
+    console = terminal()
     table = Table(box=None, padding=(0, 1))
     for name in ("task", "tables", "spread", "pick", "best", "regret", "search", "error"):
         table.add_column(name, justify="left" if name in ("task", "pick", "best") else "right")
@@ -107,10 +108,10 @@ def show(trials: Sequence[Trial], *, as_json: bool) -> None:
             f"{t.error:.1%}",
         )  # fmt: skip
     console.print(table)
-    console.print("[bold]medians[/bold]")
+    console.print("medians")
     for line in _figures(summary):
         console.print(line)
-    console.print("[bold]first deciles of the steps, which other processes disturb less[/bold]")
+    console.print("first deciles of the steps, which other processes disturb less")
     for line in _figures(summarise([trial.at(UNDISTURBED) for trial in trials])):
         console.print(line)
 

@@ -7,12 +7,14 @@ orders it, with bucketed all_reduce and the all_to_all of gradients, and the opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.program.job import Job, Op, RankProgram
+from stepsight.program.setup import Setup
 from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
@@ -35,9 +37,13 @@ from stepsight.workload.parallel.step import train_step
 
 @dataclass(frozen=True)
 class DlrmWorkload:
-    """A DLRM that can be turned into rank programs for any plan."""
+    """A DLRM that can be turned into rank programs for any plan.
+
+    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
+    """
 
     config: DlrmConfig
+    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -54,6 +60,16 @@ class DlrmWorkload:
     @property
     def plan(self) -> Plan:
         return self.config.plan
+
+    def setup(self) -> Setup:
+        """Batch, precision and how tables and dense part are spread."""
+        c = self.config
+        details = (
+            (f"{len(c.tables)} tables sharded by {c.plan.sharder or 'a given plan'}",) if c.ranks > 1 else ()
+        )
+        return Setup(
+            samples=c.batch, precision=c.training.precision, parallel=(("data", c.ranks),), details=details
+        )
 
     def with_plan(self, plan: Plan) -> DlrmWorkload:
         """The same model with its tables elsewhere."""

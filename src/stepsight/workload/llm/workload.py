@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stepsight.program.job import Job
+from stepsight.program.setup import Setup
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.families import FAMILIES
@@ -17,6 +18,8 @@ TAPED = ("bert", "gpt2", "gpt", "opt", "llama")
 """Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.transformers`)."""
 TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
 SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
+AXES = ("data", "tensor", "pipeline", "context", "expert")
+"""Axes of parallelism as answers name them."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
 
 
@@ -43,9 +46,13 @@ def is_language_model(document: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class LanguageWorkload:
-    """A language model and how it is trained."""
+    """A language model and how it is trained.
+
+    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
+    """
 
     config: LanguageConfig
+    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -54,6 +61,22 @@ class LanguageWorkload:
     @property
     def ranks(self) -> int:
         return self.config.ranks
+
+    def setup(self) -> Setup:
+        """Batch, sequence, precision and the axes of parallelism."""
+        c, s = self.config, self.config.spread
+        axes = [(name, int(getattr(s, name))) for name in AXES if int(getattr(s, name, 1)) > 1]
+        details = ["FSDP" if s.zero == 3 else f"ZeRO-{s.zero}"] if s.zero else []
+        details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
+        return Setup(
+            samples=c.tokens_per_step / c.sequence,
+            tokens=c.tokens_per_step,
+            sequence=c.sequence,
+            precision=c.training.precision,
+            parallel=tuple(axes),
+            details=tuple(details),
+            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence),
+        )
 
     def job(self, device: str = "cuda") -> Job:
         """One program for each stage of the pipeline."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.program.job import Call, Job, Kernel, Op
+from stepsight.program.setup import Setup
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
@@ -34,9 +36,13 @@ MODELS: dict[str, pipeline.Model] = {
 
 @dataclass(frozen=True)
 class TransformerWorkload:
-    """A transformer that can be turned into rank programs."""
+    """A transformer that can be turned into rank programs.
+
+    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
+    """
 
     config: TransformerConfig
+    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -45,6 +51,19 @@ class TransformerWorkload:
     @property
     def ranks(self) -> int:
         return self.config.ranks
+
+    def setup(self) -> Setup:
+        """Batch, sequence, precision and the axes of parallelism."""
+        c = self.config
+        samples = c.batch_per_rank * c.data
+        return Setup(
+            samples=samples,
+            tokens=samples * c.sequence,
+            sequence=c.sequence,
+            precision=c.training.precision,
+            parallel=(("data", c.data), ("tensor", c.tensor), ("pipeline", c.pipeline)),
+            details=("recomputation",) if c.training.recompute else (),
+        )
 
     def job(self, device: str = "cuda", blocks: int | None = None) -> Job:
         """Every rank's program; ranks that do the same share one.

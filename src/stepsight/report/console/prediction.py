@@ -1,4 +1,4 @@
-"""A prediction as a table in the terminal: the number, then its reasons, then its limits."""
+"""A prediction in the terminal: does it fit, how long, what was assumed, why, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
+from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, RankSummary
 from stepsight.report.categories import look
+from stepsight.report.rates import assumed, peak_words, rate_lines
 from stepsight.report.units import share, size, time
+from stepsight.report.words import sources_sentence
 
 BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
+MOST_NOTES = 6
 COLOURS = {
     "gemm": "blue", "attention": "magenta", "embedding": "green", "vector": "cyan", "conv": "blue",
     "copy": "yellow", "optimizer": "bright_blue", EXPOSED: "red", WAITING: "bright_red", IDLE: "bright_black",
@@ -29,6 +32,7 @@ _BASES = {
 
 def show(prediction: Prediction, console: Console) -> None:
     """Print everything a reader needs to use the number, and to doubt it."""
+    _fits(prediction, console)
     console.print(_headline(prediction))
     console.print(_breakdown(prediction))
     console.print(_ranks(prediction))
@@ -37,9 +41,26 @@ def show(prediction: Prediction, console: Console) -> None:
     _trust(prediction, console)
 
 
+def _fits(p: Prediction, console: Console) -> None:
+    """What does not run comes before how long it would take."""
+    if not p.memory or not p.memory.excess_bytes:
+        return
+    m = p.memory
+    where = f"rank {m.rank} needs" if len(p.ranks) > 1 else "it needs"
+    console.print(
+        Text(
+            f"DOES NOT FIT: {where} {size(m.total_bytes)}, the GPU has {size(m.capacity_bytes)}",
+            style="bold red",
+        )
+    )
+    for helps in p.what_would_help:
+        console.print(f"  would help: {helps}")
+    console.print("Were there room, the step would read:")
+
+
 def _headline(p: Prediction) -> Text:
     text = Text()
-    text.append(f"{p.workload} on {p.platform}\n", style="bold")
+    text.append(f"{p.workload or 'step'} on {p.platform}\n", style="bold")
     text.append("step time  ")
     text.append(time(p.step_us), style="bold green")
     text.append(f"   (90 % interval {time(p.low_us)} to {time(p.high_us)})")
@@ -48,6 +69,12 @@ def _headline(p: Prediction) -> Text:
     if p.measured_us is not None:
         error = p.step_us / p.measured_us - 1
         text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {100 * error:+.1f} %)")
+    text.append(f"\nassumed    {assumed(p)}")
+    rates = rate_lines(p)
+    if rates:
+        text.append("\nrate       " + "   ".join(f"{value} {name}" for name, value in rates if name != "MFU"))
+        utilisation = dict(rates).get("MFU")
+        text.append(f"\nMFU        {utilisation} {peak_words(p)}" if utilisation else "")
     return text
 
 
@@ -59,7 +86,7 @@ def _breakdown(p: Prediction) -> Table:
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("step without it", justify="right", no_wrap=True)
+    table.add_column("step if it were free", justify="right", no_wrap=True)
     free = {s.category: s.if_free_us for s in p.sensitivities}
     free[EXPOSED] = free.pop("communication", p.step_us)
     free[IDLE] = free.pop("host", p.step_us)
@@ -77,7 +104,7 @@ def _ranks(p: Prediction) -> Table:
     for name in ("rank", "step", "active", "compute", "comm.", "exposed", "waiting", "idle"):
         table.add_column(name, justify="right", no_wrap=True)
     listed = p.ranks if len(p.ranks) <= MOST_RANKS_LISTED else p.ranks[:MOST_RANKS_LISTED]
-    if all(_same(r, p.ranks[0]) for r in p.ranks) and len(p.ranks) > 1:
+    if len(p.ranks) > 1 and all(_same(r, p.ranks[0]) for r in p.ranks):
         listed = p.ranks[:1]
     for r in listed:
         name = f"all {len(p.ranks)}" if len(listed) == 1 and len(p.ranks) > 1 else str(r.rank)
@@ -90,18 +117,18 @@ def _ranks(p: Prediction) -> Table:
     return table
 
 
-def _same(a: object, b: object) -> bool:
-    names = [n for n in a.__slots__ if n != "rank"]  # type: ignore[attr-defined]
+def _same(a: RankSummary, b: RankSummary) -> bool:
+    names = [n for n in RankSummary.__slots__ if n != "rank"]
     return all(getattr(a, n) == getattr(b, n) for n in names)
 
 
 def _why(p: Prediction, console: Console) -> None:
     step = p.step_us or 1.0
-    console.print(
-        f"exposed communication {share(p.exposed_communication_us / step)} of the step   "
-        f"imbalance {share(p.imbalance)}   naive sum of kernels {time(p.naive_us)} "
-        f"({100 * (p.naive_us / step - 1):+.0f} %)"
-    )
+    said = [f"exposed communication {share(p.exposed_communication_us / step)} of the step"]
+    if len(p.ranks) > 1:
+        said.append(f"imbalance {share(p.imbalance)}")
+    said.append(f"kernels of the busiest stream alone {time(p.naive_us)}")
+    console.print("; ".join(said), soft_wrap=True)
 
 
 def _memory(p: Prediction, console: Console) -> None:
@@ -109,21 +136,20 @@ def _memory(p: Prediction, console: Console) -> None:
         return
     m = p.memory
     parts = ", ".join(f"{name.replace('_', ' ')} {size(b)}" for name, b in m.parts_bytes.items() if b)
-    console.print(f"memory on rank {m.rank}: {size(m.total_bytes)} of {size(m.capacity_bytes)} ({parts})")
-    if m.excess_bytes:
-        console.print(Text(f"does not fit, by {size(m.excess_bytes)}", style="bold red"))
+    where = f"memory of rank {m.rank}, the fullest" if len(p.ranks) > 1 else "memory"
+    fits = "does not fit" if m.excess_bytes else "fits"
+    console.print(f"{where}: {size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits} ({parts})")
 
 
 def _trust(p: Prediction, console: Console) -> None:
-    shares = ", ".join(f"{name} {share(s)}" for name, s in p.coverage.share_by_source.items())
     guessed = p.coverage.guessed_sizes
-    sizes = f"; sizes guessed for {share(guessed)}" if guessed > 0 else ""
-    console.print(f"rests on: {shares} of device time{sizes}")
+    sizes = f"; sizes that the trace does not record were guessed for {share(guessed)}" if guessed > 0 else ""
+    console.print(sources_sentence(p.coverage.share_by_source) + sizes)
     if p.coverage.without_model:
         names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])
         more = len(p.coverage.without_model) - 4
-        console.print(f"no fitted model: {names}" + (f" and {more} more" if more > 0 else ""))
-    for note in p.notes[:6]:
+        console.print(f"without a fitted model: {names}" + (f" and {more} more" if more > 0 else ""))
+    for note in p.notes[:MOST_NOTES]:
         console.print(Text(f"note: {note}", style="dim"))
-    if len(p.notes) > 6:
-        console.print(Text(f"… {len(p.notes) - 6} more notes in --json", style="dim"))
+    if len(p.notes) > MOST_NOTES:
+        console.print(Text(f"… {len(p.notes) - MOST_NOTES} more notes in --json", style="dim"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stepsight.prediction.answer import MemoryLine, Prediction
+from stepsight.prediction.memory import MemoryLine
+
+if TYPE_CHECKING:
+    from stepsight.prediction.answer import Prediction
 
 
 def document(prediction: Prediction) -> dict[str, Any]:
@@ -17,6 +20,8 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "high_us": prediction.high_us,
         "workload": prediction.workload,
         "platform": prediction.platform,
+        "assumed": _assumed(prediction),
+        "throughput": msgspec.to_builtins(prediction.throughput),
         "ranks": [msgspec.to_builtins(rank) for rank in prediction.ranks],
         "breakdown_us": dict(prediction.breakdown_us),
         "gpu_active_us": prediction.gpu_active_us,
@@ -31,13 +36,32 @@ def document(prediction: Prediction) -> dict[str, Any]:
     if prediction.language:
         result["language"] = msgspec.to_builtins(prediction.language)
     if prediction.memory:
-        result["memory"] = memory_document(prediction.memory)
+        result["memory"] = {
+            **memory_document(prediction.memory),
+            "what_would_help": list(prediction.what_would_help),
+        }
     if prediction.basis:
         result["basis"] = prediction.basis
     if prediction.measured_us is not None:
         result["measured_us"] = prediction.measured_us
         result["error"] = prediction.step_us / prediction.measured_us - 1
     return result
+
+
+def _assumed(prediction: Prediction) -> dict[str, Any]:
+    """What the job is, as its description states or implies it; `Setup` explains the fields."""
+    setup = prediction.setup
+    stated: dict[str, Any] = {"ranks": len(prediction.ranks), "gpus": prediction.gpus}
+    if setup is None:
+        return stated
+    named = {"batch": setup.samples, "tokens": setup.tokens, "sequence": setup.sequence}
+    stated |= {name: value for name, value in named.items() if value is not None}
+    return {
+        **stated,
+        "precision": setup.precision,
+        "parallel": dict(setup.parallel),
+        "details": list(setup.details),
+    }
 
 
 def memory_document(memory: MemoryLine) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from rich.text import Text
 
 from stepsight.report.units import share, size, time
 from stepsight.sharding.choice import Choice, PlanCandidate
-from stepsight.tables.plan import plan_summary
+from stepsight.tables.plan import Plan, plan_summary
 
 BAR_WIDTH = 32
 MOST_RANKS_LISTED = 16
-LEVEL_NOTE = (
-    "All plans that fit take the same time: the host, the dense part or the link decides here, not the "
-    "tables. The winner is the most even plan. `stepsight predict` shows what bounds the step."
+SAME_TIME_NOTE = (
+    "All plans that fit take the same time: the host, the dense part or the link sets the step here, not the "
+    "tables. The most even plan was chosen. `stepsight predict` shows what bounds the step."
 )
 
 
@@ -25,7 +25,12 @@ def show(choice: Choice, console: Console) -> None:
     console.print(_candidates(choice))
     console.print(_ranks(choice))
     if choice.level:
-        console.print(LEVEL_NOTE)
+        console.print(SAME_TIME_NOTE)
+
+
+def kinds_sentence(plan: Plan) -> str:
+    """How many parts of each kind: ``40 table-wise, 20 row-wise``."""
+    return ", ".join(f"{count} {kind.replace('_', '-')}" for kind, count in plan_summary(plan).items())
 
 
 def _headline(choice: Choice) -> Text:
@@ -39,10 +44,7 @@ def _headline(choice: Choice) -> Text:
     text.append(f"{winner.name}, {time(winner.step_us)} a step", style="bold green")
     if choice.days > 1:
         text.append(f" ({choice.objective} of {choice.days} days)")
-    kinds = ", ".join(
-        f"{count} {kind.replace('_', '-')}" for kind, count in plan_summary(winner.plan).items()
-    )
-    text.append(f"\n           {kinds}")
+    text.append(f"\n           {kinds_sentence(winner.plan)}")
     gap = winner.step_us / found.bound_us - 1
     text.append(f"\n           {share(gap)} above the lower bound of {time(found.bound_us)}; ")
     text.append(f"{found.priced:,} plans priced in {found.seconds:.1f} s")
@@ -60,7 +62,7 @@ def _candidates(choice: Choice) -> Table:
     table.add_column("plan", no_wrap=True)
     for name in ("step", "slower", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why not")
+    table.add_column("why not chosen")
     for c in choice.candidates:
         slower = "" if c is choice.winner else f"+{share(c.step_us / choice.winner.step_us - 1)}"
         table.add_row(

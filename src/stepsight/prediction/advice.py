@@ -1,0 +1,53 @@
+"""What would make a job fit that does not: by which part is too large, and which GPUs have the room."""
+
+from __future__ import annotations
+
+from stepsight.hardware.gpus import gpu_catalogue
+from stepsight.hardware.spec import GpuSpec
+from stepsight.prediction.memory import MemoryLine
+
+MOST_GPUS = 3
+STATE = ("optimizer_state", "gradients", "parameters")
+
+
+def what_would_help(memory: MemoryLine, gpu: GpuSpec | None, batch_per_rank: float | None) -> tuple[str, ...]:
+    """Changes that would make room, the most direct first; empty where it fits."""
+    if not memory.excess_bytes:
+        return ()
+    helps = [*_activations(memory, batch_per_rank), *_tables(memory), *_state(memory)]
+    return (*helps, *_larger(memory, gpu))
+
+
+def _activations(memory: MemoryLine, batch_per_rank: float | None) -> list[str]:
+    held = memory.parts_bytes.get("activations", 0.0)
+    left = held - memory.excess_bytes
+    if held <= 0 or left <= 0:
+        return []
+    if batch_per_rank and batch_per_rank * left / held >= 1:
+        most = int(batch_per_rank * left / held)
+        return [f"a batch of at most {most:,} a rank, or recomputation of activations"]
+    return ["recomputation of activations"]
+
+
+def _tables(memory: MemoryLine) -> list[str]:
+    if memory.parts_bytes.get("tables", 0.0) < memory.excess_bytes:
+        return []
+    return ["tables over more ranks or cut in parts (`stepsight shard`), or tables in fp16"]
+
+
+def _state(memory: MemoryLine) -> list[str]:
+    if sum(memory.parts_bytes.get(name, 0.0) for name in STATE) < memory.excess_bytes:
+        return []
+    return ["optimizer state, gradients or weights sharded over the data-parallel ranks (ZeRO, FSDP)"]
+
+
+def _larger(memory: MemoryLine, gpu: GpuSpec | None) -> list[str]:
+    room = [
+        (e.gpu.memory_gb, e.gpu.name)
+        for e in gpu_catalogue().values()
+        if e.gpu.memory_gb * 1e9 >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
+    ]
+    if not room:
+        return ["more ranks: no GPU of the catalogue has this much memory"]
+    names = ", ".join(name for _, name in sorted(room)[:MOST_GPUS])
+    return [f"a GPU with {memory.total_bytes / 1e9:.0f} GB or more: {names}"]

@@ -1,0 +1,31 @@
+"""What one rank's memory must hold, against what its GPU has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """What one rank's memory holds, in bytes, against what its GPU has.
+
+    ``peak_active_bytes`` and ``peak_reserved_bytes`` are those of torch's caching allocator, where they
+    were followed; ``at`` names the operator at the active peak.
+    """
+
+    parts_bytes: Mapping[str, float]
+    capacity_bytes: float
+    rank: int = 0
+    peak_active_bytes: float | None = None
+    peak_reserved_bytes: float | None = None
+    at: str = ""
+
+    @property
+    def total_bytes(self) -> float:
+        return sum(self.parts_bytes.values())
+
+    @property
+    def excess_bytes(self) -> float:
+        """By how much it does not fit; zero where it does."""
+        return max(0.0, self.total_bytes - self.capacity_bytes)

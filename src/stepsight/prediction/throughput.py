@@ -1,0 +1,117 @@
+"""A step time in the field's units: samples/s, tokens/s, TFLOP/s per GPU, MFU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.families import FAMILIES
+from stepsight.program.job import Job, Kernel, Op
+from stepsight.program.setup import Setup
+
+PRODUCTS = ("gemm", "conv", "attention")
+"""Categories whose FLOPs count: matrix products, as MFU is defined (PaLM, arXiv 2204.02311, appendix B)."""
+FLASH_BACKWARD = 2.0 / 2.5
+"""Flash attention computes the scores again in its backward pass: 2.5 times the forward FLOPs, of which
+twice the forward is the model's own."""
+RECOMPUTED = "recompute"
+"""The phase of operators that run a second time in the backward pass: no FLOPs of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Rates of the whole job, and FLOPs against the peak of the GPUs that it uses.
+
+    ``mfu`` is model FLOPs utilisation: the FLOPs of the model (without recomputation) over what the
+    GPUs could do at the dense peak of ``dtype`` in the same time. ``counted`` says where the FLOPs come
+    from: "model" (stated by the workload) or "kernels" (summed over the job's matrix products).
+    """
+
+    samples_per_s: float | None
+    tokens_per_s: float | None
+    tokens_per_s_per_gpu: float | None
+    model_flops: float
+    tflops_per_gpu: float
+    mfu: float | None
+    peak_tflops: float | None
+    dtype: str
+    counted: str
+
+
+def throughput(job: Job, ranks: int, step_us: float, setup: Setup | None, gpu: GpuSpec | None) -> Throughput:
+    """Rates of a job on ``ranks`` ranks whose step takes ``step_us``.
+
+    The job may stand for a part of the step where ``setup`` states the FLOPs of all of it.
+    """
+    by_dtype = job_flops(job)
+    dtype = max(by_dtype, key=lambda name: by_dtype[name], default="")
+    stated = setup.model_flops if setup else None
+    flops = stated if stated is not None else sum(by_dtype.values())
+    seconds = step_us / 1e6
+    per_gpu = flops / ranks / seconds / 1e12 if seconds > 0 else 0.0
+    peak = gpu.peak_flops(dtype) / 1e12 if gpu and dtype else None
+    tokens = setup.tokens / seconds if setup and setup.tokens and seconds > 0 else None
+    samples = setup.samples / seconds if setup and setup.samples and seconds > 0 else None
+    return Throughput(
+        samples_per_s=samples,
+        tokens_per_s=tokens,
+        tokens_per_s_per_gpu=tokens / ranks if tokens else None,
+        model_flops=flops,
+        tflops_per_gpu=per_gpu,
+        mfu=per_gpu / peak if peak else None,
+        peak_tflops=peak,
+        dtype=dtype,
+        counted="model" if stated is not None else "kernels",
+    )
+
+
+def job_flops(job: Job) -> dict[str, float]:
+    """FLOPs of the matrix products of one step over all ranks, by the type they compute in."""
+    ranks = Counter(job.program_of_rank)
+    total: dict[str, float] = {}
+    for number, program in enumerate(job.programs):
+        seen = _kernels(program.ops)
+        if program.period:  # blocks that are not listed are like the last listed one
+            block = _kernels(program.ops[slice(*program.period.starts[-2:])])
+            seen += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
+        for (family, dims, dtype), times in seen.items():
+            flops = times * ranks[number] * _flops(family, dims)
+            if flops:
+                total[dtype] = total.get(dtype, 0.0) + flops
+    return total
+
+
+def _kernels(ops: Sequence[Op]) -> Counter[tuple[str, tuple[tuple[str, float], ...], str]]:
+    return Counter((k.family, k.dims, k.dtype) for op in ops if op.phase != RECOMPUTED for k in op.kernels)
+
+
+def _flops(family: str, dims: tuple[tuple[str, float], ...]) -> float:
+    known = FAMILIES.get(family)
+    if known is None or known.category not in PRODUCTS:
+        return 0.0
+    kernel = Kernel(family, dims)
+    sizes = {
+        name: np.array([kernel.dim(name, 0.0 if name in ("padding", "causal") else 1.0)])
+        for name in known.dims
+    }
+    flops = float(known.flops(sizes)[0])
+    return flops * FLASH_BACKWARD if family == "attention_backward" else flops
+
+
+def missing_units(job: Job, gpu: GpuSpec) -> tuple[str, ...]:
+    """A note for each type that the job computes in and the GPU has no unit for."""
+    used = {
+        k.dtype
+        for program in job.programs
+        for op in program.ops
+        for k in op.kernels
+        if (known := FAMILIES.get(k.family)) and known.category in PRODUCTS
+    }
+    return tuple(
+        f"{gpu.name} has no {dtype} units: {dtype} products are timed at its fp32 rate"
+        for dtype in sorted(used - set(gpu.peak_tflops))
+    )

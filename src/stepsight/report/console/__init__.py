@@ -1,0 +1,1 @@
+"""What commands print in the terminal, a module for each kind of answer."""

@@ -1,0 +1,194 @@
+"""Charts for pages: waterfall, lines, points. Plain HTML and SVG, readable without a script.
+
+Numbers are drawn as given; callers pass the words for them (`shown`), so that a chart and the
+table beside it cannot differ in units.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from stepsight.report.page.pieces import Column, Html, joined, legend, table, tag, text
+from stepsight.report.page.pieces import Fragment as LegendPart
+
+WIDTH, HEIGHT = 720.0, 300.0
+LEFT, RIGHT, TOP, BOTTOM = 76.0, 16.0, 14.0, 46.0
+TICKS = 5
+COLOURS = ("gemm", "communication", "embedding", "attention", "optimizer", "vector", "conv", "copy")
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """One step of a waterfall: its word, by how much it moves the total, how that reads, its colour."""
+
+    word: str
+    change: float
+    shown: str
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One point of a line: where, how high, between which bounds, and what a reader sees on it."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A named line of points."""
+
+    name: str
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis: its title, how a value reads, and for words instead of numbers their names in order."""
+
+    title: str
+    shown: Callable[[float], str] = lambda value: f"{value:g}"
+    names: tuple[str, ...] = ()
+
+
+def waterfall(first: tuple[str, float, str], falls: Sequence[Fall], last: tuple[str, float, str]) -> Html:
+    """From the first total to the last one, one line for each part that moved it."""
+    reached, spans = first[1], []
+    for fall in falls:
+        spans.append((min(reached, reached + fall.change), abs(fall.change)))
+        reached += fall.change
+    most = max([first[1], last[1], *(low + wide for low, wide in spans)]) or 1.0
+    rows: list[tuple[object, ...]] = [(tag("b", first[0]), _span(0.0, first[1], most, "compute"), first[2])]
+    for fall, (low, wide) in zip(falls, spans, strict=True):
+        rows.append((fall.word, _span(low, wide, most, fall.colour), fall.shown))
+    rows.append((tag("b", last[0]), _span(0.0, last[1], most, "compute"), last[2]))
+    columns = [Column("part"), Column("", wide=True), Column("time", number=True)]
+    return table(columns, rows)
+
+
+def _span(low: float, wide: float, most: float, colour: str) -> Html:
+    left, width = 100 * low / most, max(100 * wide / most, 0.4)
+    style = f"left:{min(left, 99.6):.2f}%;width:{width:.2f}%"
+    return Html(f'<div class="fall c-{escape(colour)}" aria-hidden="true"><i style="{style}"></i></div>')
+
+
+def lines(drawn: Sequence[Line], x: Axis, y: Axis, *, name: str) -> Html:
+    """Lines over a common axis that begins at zero, with their intervals as bands."""
+    points = [p for line in drawn for p in line.points]
+    if not points:
+        return Html("")
+    at = _across(points)
+    top, ticks = _ticks(max(p.high if p.high is not None else p.y for p in points))
+    up = _up(top)
+    body = [_grid(ticks, up, y), _below(points, x, at)]
+    for number, line in enumerate(drawn):
+        body.append(_line(line, COLOURS[number % len(COLOURS)], at, up))
+    key = legend(
+        LegendPart(line.name, 0.0, "", COLOURS[i % len(COLOURS)]) for i, line in enumerate(drawn) if line.name
+    )
+    return joined([_svg(body, name, x, y), key if len(drawn) > 1 else ""])
+
+
+def points(drawn: Sequence[Line], front: Sequence[Point], x: Axis, y: Axis, *, name: str) -> Html:
+    """Points, and the front of those that no other beats in both."""
+    everything = [p for line in drawn for p in line.points]
+    if not everything:
+        return Html("")
+    most_x, ticks_x = _ticks(max(p.x for p in everything))
+    top, ticks = _ticks(max(p.y for p in everything))
+    up = _up(top)
+
+    def at(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - RIGHT) * value / most_x
+
+    below = joined(_tick_x(at(v), x.shown(v)) for v in ticks_x)
+    path = " ".join(f"{'L' if i else 'M'}{at(p.x):.1f} {up(p.y):.1f}" for i, p in enumerate(front))
+    body = [_grid(ticks, up, y), below]
+    if len(front) > 1:
+        body.append(Html(f'<path class="front" d="{path}"/>'))
+    for number, line in enumerate(drawn):
+        body.append(joined(_dot(p, COLOURS[number % len(COLOURS)], at, up) for p in line.points))
+    key = legend(LegendPart(line.name, 0.0, "", COLOURS[i % len(COLOURS)]) for i, line in enumerate(drawn))
+    return joined([_svg(body, name, x, y), key if len(drawn) > 1 else ""])
+
+
+def _across(points: Sequence[Point]) -> Callable[[float], float]:
+    """Where a value stands from left to right: evenly by rank order, so that 8, 64, 512 are apart alike."""
+    values = sorted({p.x for p in points})
+    room = WIDTH - LEFT - RIGHT
+    edge = room / (2 * len(values)) if len(values) > 1 else room / 2
+    spread = (room - 2 * edge) / max(len(values) - 1, 1)
+    place = {value: LEFT + edge + spread * i for i, value in enumerate(values)}
+    return place.__getitem__
+
+
+def _up(top: float) -> Callable[[float], float]:
+    return lambda value: TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top)
+
+
+def _ticks(most: float) -> tuple[float, list[float]]:
+    """A round top and the round values below it, zero among them."""
+    rough = (most or 1.0) / TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+    count = max(math.ceil((most or 1.0) / step - 1e-9), 1)
+    return step * count, [step * i for i in range(count + 1)]
+
+
+def _grid(ticks: Sequence[float], up: Callable[[float], float], y: Axis) -> Html:
+    drawn = [
+        f'<path class="grid" d="M{LEFT:.0f} {up(v):.1f}H{WIDTH - RIGHT:.0f}"/>'
+        f'<text x="{LEFT - 8:.0f}" y="{up(v) + 4:.1f}" text-anchor="end">{text(y.shown(v))}</text>'
+        for v in ticks
+    ]
+    return Html("".join(drawn))
+
+
+def _below(points: Sequence[Point], x: Axis, at: Callable[[float], float]) -> Html:
+    values = sorted({p.x for p in points})
+    every = -(-len(values) // 12)
+    shown = [(v, x.names[int(v)] if x.names else x.shown(v)) for v in values[::every]]
+    return joined(_tick_x(at(v), word) for v, word in shown)
+
+
+def _tick_x(place: float, word: str) -> Html:
+    return Html(
+        f'<text x="{place:.1f}" y="{HEIGHT - BOTTOM + 18:.0f}" text-anchor="middle">{text(word)}</text>'
+    )
+
+
+def _line(line: Line, colour: str, at: Callable[[float], float], up: Callable[[float], float]) -> Html:
+    ordered = sorted(line.points, key=lambda p: p.x)
+    band = [p for p in ordered if p.low is not None and p.high is not None]
+    drawn = []
+    if len(band) > 1:
+        over = " ".join(f"{at(p.x):.1f} {up(p.high or 0):.1f}" for p in band)
+        under = " ".join(f"{at(p.x):.1f} {up(p.low or 0):.1f}" for p in reversed(band))
+        drawn.append(f'<path class="band c-{colour}" d="M{over} {under}Z"/>')
+    path = " ".join(f"{'L' if i else 'M'}{at(p.x):.1f} {up(p.y):.1f}" for i, p in enumerate(ordered))
+    drawn.append(f'<path class="line c-{colour}" d="{path}"/>')
+    return joined([Html("".join(drawn)), *(_dot(p, colour, at, up) for p in ordered)])
+
+
+def _dot(p: Point, colour: str, at: Callable[[float], float], up: Callable[[float], float]) -> Html:
+    hint = f"<title>{text(p.hint)}</title>" if p.hint else ""
+    return Html(f'<circle class="c-{colour}" cx="{at(p.x):.1f}" cy="{up(p.y):.1f}" r="4.5">{hint}</circle>')
+
+
+def _svg(body: Sequence[Html], name: str, x: Axis, y: Axis) -> Html:
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    titles = (
+        f'<text x="{middle:.0f}" y="{HEIGHT - 4:.0f}" text-anchor="middle">{text(x.title)}</text>'
+        f'<text x="{LEFT:.0f}" y="10" class="title">{text(y.title)}</text>'
+    )
+    return Html(
+        f'<svg class="chart" viewBox="0 -8 {WIDTH:.0f} {HEIGHT + 8:.0f}" role="img" '
+        f'aria-label="{escape(name, quote=True)}">{joined(body)}{titles}</svg>'
+    )

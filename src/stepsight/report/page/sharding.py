@@ -1,0 +1,175 @@
+"""A choice of a sharding plan as a page: the plans, what each rank carries, and which table lives where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepsight.report.console.sharding import SAME_TIME_NOTE, kinds_sentence
+from stepsight.report.page.pieces import (
+    Column,
+    Fragment,
+    Html,
+    asset,
+    bar,
+    figures,
+    frame,
+    joined,
+    legend,
+    section,
+    table,
+    tag,
+    text,
+)
+from stepsight.report.units import share, size, time
+from stepsight.sharding.choice import Choice, PlanCandidate
+from stepsight.tables.plan import Shard
+
+KIND_COLOURS = {
+    "table_wise": "gemm", "column_wise": "attention", "row_wise": "optimizer", "table_row_wise": "copy",
+    "data_parallel": "embedding",
+}  # fmt: skip
+MOST_RANKS = 128
+"""Ranks whose tables are drawn; the plan file has them all."""
+MOST_SEGMENTS = 60
+"""Parts of a rank drawn by themselves; the smallest ones beyond are drawn together."""
+MOST_TABLES = 400
+
+
+def sharding_page(choice: Choice, *, command: str = "") -> str:
+    """The page of ``stepsight shard``."""
+    title = f"{choice.workload}: {choice.tables} tables over {choice.ranks} ranks of {choice.platform}"
+    sections = [_plans(choice), _loads(choice), _map(choice.winner), _tables(choice.winner)]
+    script = Html(f"<script>\n{asset('filter.js')}</script>")
+    return frame(title, _top(choice), sections, scripts=[script], command=command)
+
+
+def _top(choice: Choice) -> Html:
+    winner, found = choice.winner, choice.found
+    value, unit = time(winner.step_us).rsplit(" ", 1)
+    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
+    days = f" ({choice.objective} of {choice.days} days)" if choice.days > 1 else ""
+    verdict = [tag("b", winner.name), f" is the best plan found{days}: {kinds_sentence(winner.plan)}."]
+    if choice.level:
+        verdict.append(f" {SAME_TIME_NOTE}")
+    heading = tag("h1", choice.workload, tag("span", " on ", classes="on"), choice.platform)
+    entries = [
+        ("tables", f"{choice.tables:,}", f"over {choice.ranks:,} ranks"),
+        (
+            "above the lower bound",
+            share(winner.step_us / found.bound_us - 1),
+            f"bound {time(found.bound_us)}",
+        ),
+        ("imbalance", share(winner.imbalance), "busiest rank over the mean"),
+        ("fullest rank", size(max(winner.memory_bytes)), f"of {size(choice.room_bytes)} for tables"),
+        ("plans priced", f"{found.priced:,}", f"in {found.seconds:.1f} s"),
+    ]
+    return joined(
+        [
+            heading,
+            tag("div", number, classes="headline"),
+            tag("p", *verdict, classes="verdict"),
+            figures(entries),
+        ]
+    )
+
+
+def _plans(choice: Choice) -> Html:
+    winner = choice.winner
+    columns = [
+        Column("plan"), Column("step", number=True), Column("slower by", number=True),
+        Column("imbalance", number=True, extra=True), Column("fullest rank", number=True, extra=True),
+        Column("why not chosen"),
+    ]  # fmt: skip
+    rows = [
+        (c.name, time(c.step_us), "" if c is winner else share(c.step_us / winner.step_us - 1),
+         share(c.imbalance),
+         size(max(c.memory_bytes)), c.why if c.fits else tag("span", c.why, classes="bad"))
+        for c in choice.candidates
+    ]  # fmt: skip
+    return section("Plans", table(columns, rows), lead="The best plan first, then the standard ones.")
+
+
+def _loads(choice: Choice) -> Html:
+    c = choice.winner
+    busiest = max(a + b for a, b in zip(c.lookup_us, c.exchange_us, strict=True)) or 1.0
+    columns = [
+        Column("rank"), Column("", wide=True), Column("lookups", number=True),
+        Column("all_to_all", number=True), Column("memory", number=True, extra=True),
+    ]  # fmt: skip
+    rows = []
+    for rank in range(min(choice.ranks, MOST_RANKS)):
+        lookup, exchange = c.lookup_us[rank], c.exchange_us[rank]
+        parts = [
+            Fragment("lookups", lookup, time(lookup), "embedding"),
+            Fragment("all_to_all", exchange, time(exchange), "communication"),
+        ]
+        drawn = bar(parts, total=busiest, name=f"rank {rank}", thin=True)
+        rows.append((f"rank\u00a0{rank}", drawn, time(lookup), time(exchange), size(c.memory_bytes[rank])))
+    key = legend([Fragment("lookups", 0, "", "embedding"), Fragment("all_to_all", 0, "", "communication")])
+    lead = "Lookup and communication time of the chosen plan." + _more(choice.ranks)
+    return section("What each rank carries", table(columns, rows), key, lead=lead)
+
+
+def _more(ranks: int) -> str:
+    return f" The first {MOST_RANKS} of {ranks:,} ranks." if ranks > MOST_RANKS else ""
+
+
+def _map(winner: PlanCandidate) -> Html:
+    plan = winner.plan
+    most = max((sum(map(_elements, plan.on_rank(r))) for r in range(plan.ranks)), default=1) or 1
+    rows = []
+    for rank in range(min(plan.ranks, MOST_RANKS)):
+        parts = _segments(sorted(plan.on_rank(rank), key=_elements, reverse=True))
+        rows.append((f"rank\u00a0{rank}", bar(parts, total=most, name=f"tables of rank {rank}")))
+    used = [kind for kind in KIND_COLOURS if any(s.kind == kind for s in plan.shards)]
+    key = legend(Fragment(kind.replace("_", "-"), 0, "", KIND_COLOURS[kind]) for kind in used)
+    lead = "Each part of a table by its size in weights; colour by how the table is cut. Point at one."
+    columns = [Column("rank"), Column("tables", wide=True)]
+    return tag(
+        "div",
+        section("Which table lives where", table(columns, rows), key, lead=lead + _more(plan.ranks)),
+        classes="map",
+    )
+
+
+def _segments(shards: Sequence[Shard]) -> list[Fragment]:
+    shown = [
+        Fragment(s.table, _elements(s), _described(s), KIND_COLOURS.get(s.kind, "other"))
+        for s in shards[:MOST_SEGMENTS]
+    ]
+    rest = shards[MOST_SEGMENTS:]
+    if rest:
+        total = sum(map(_elements, rest))
+        shown.append(Fragment(f"{len(rest)} more", total, f"{total:,} weights", "other"))
+    return shown
+
+
+def _elements(shard: Shard) -> int:
+    return shard.width * shard.height
+
+
+def _described(s: Shard) -> str:
+    cut, (first, last), (left, right) = s.kind.replace("_", "-"), s.rows, s.columns
+    return f"{cut}, rows {first:,} to {last:,}, columns {left} to {right}"
+
+
+def _tables(winner: PlanCandidate) -> Html:
+    names = list(dict.fromkeys(s.table for s in winner.plan.shards))
+    shards = {name: winner.plan.of_table(name) for name in names[:MOST_TABLES]}
+    columns = [
+        Column("table"), Column("cut"), Column("ranks"), Column("rows", number=True, extra=True),
+        Column("columns", number=True, extra=True),
+    ]  # fmt: skip
+    rows = []
+    for name, parts in shards.items():
+        ranks = sorted({s.rank for s in parts})
+        listed = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+        rows.append((name, parts[0].kind.replace("_", "-"), listed, f"{max(s.rows[1] for s in parts):,}",
+                     f"{max(s.columns[1] for s in parts)}"))  # fmt: skip
+    search = Html(
+        '<input type="search" class="filter" placeholder="find a table" aria-label="find a table by name" '
+        'data-filter="tables">'
+    )
+    listing = Html(f'<div id="tables">{table(columns, rows)}</div>')
+    more = f" The first {MOST_TABLES} of {len(names):,}." if len(names) > MOST_TABLES else ""
+    return section("Tables", search, listing, lead=f"Every table and the ranks that hold it.{text(more)}")

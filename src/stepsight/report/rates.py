@@ -1,0 +1,50 @@
+"""Throughput, utilisation and assumptions in words: the same in the terminal and on pages."""
+
+from __future__ import annotations
+
+from stepsight.prediction.answer import Prediction
+from stepsight.report.units import rate, share
+
+
+def rate_lines(p: Prediction) -> list[tuple[str, str]]:
+    """Name and value of every rate that is known: samples/s, tokens/s, TFLOP/s per GPU, MFU."""
+    rates = p.throughput
+    found: list[tuple[str, str]] = []
+    if rates.tokens_per_s is not None:
+        found.append(("tokens/s", rate(rates.tokens_per_s)))
+        found.append(("tokens/s per GPU", rate(rates.tokens_per_s_per_gpu or 0.0)))
+    elif rates.samples_per_s is not None:
+        found.append(("samples/s", rate(rates.samples_per_s)))
+    if rates.model_flops > 0:
+        found.append(("TFLOP/s per GPU", rate(rates.tflops_per_gpu)))
+    if rates.model_flops > 0 and rates.mfu is not None:
+        found.append(("MFU", share(rates.mfu)))
+    return found
+
+
+def peak_words(p: Prediction) -> str:
+    """What MFU is measured against."""
+    rates = p.throughput
+    if rates.mfu is None or rates.peak_tflops is None:
+        return ""
+    counted = "" if rates.counted == "model" else ", FLOPs counted from the matrix products of the step"
+    return f"of the dense {rates.dtype} peak, {rates.peak_tflops:g} TFLOP/s{counted}"
+
+
+def assumed(p: Prediction) -> str:
+    """Batch, sequence, precision, parallelism and GPUs of a prediction, in one line."""
+    setup, ranks = p.setup, len(p.ranks)
+    said: list[str] = []
+    if setup and setup.samples:
+        each = f" ({rate(setup.samples / ranks)} a rank)" if ranks > 1 else ""
+        said.append(f"batch {rate(setup.samples)}{each}")
+    if setup and setup.sequence:
+        said.append(f"sequence {setup.sequence:,}")
+    if setup and setup.precision:
+        said.append(setup.precision)
+    axes = [f"{name} {size}" for name, size in (setup.parallel if setup else ()) if size > 1]
+    if axes:
+        said.append("parallel: " + " × ".join(axes))
+    said += list(setup.details) if setup else []
+    said.append(f"{ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
+    return ", ".join(said)

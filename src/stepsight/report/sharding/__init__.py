@@ -1,1 +1,0 @@
-"""A choice of a plan: JSON, terminal, page."""
