@@ -21,26 +21,18 @@ from stepsight.measured_data import data_folder
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(data: Path | None, out: Path, only: tuple[str, ...], as_json: bool) -> None:
     """Fit the kernel models and print their error on shapes left out of the fit."""
+    from dataclasses import asdict
+
     from stepsight.documents import to_json
     from stepsight.fitting.kernels.recipes import fit_kernels
-    from stepsight.kernels.streams import Streamed
 
     written = []
     for fitted in fit_kernels(data_folder(data), out, only):
-        model = fitted.model
-        if isinstance(model, Streamed):
-            name, rows, gmae, mape = "elementwise fp32", model.rows, model.gmae, model.mape
-        else:
-            name = f"{model.family} {model.dtype} {model.variant}"
-            made = model.provenance
-            rows, gmae, mape = made.rows, made.gmae, made.mape
-        gpu = model.machine.name
-        written.append(
-            {"artefact": fitted.artefact, "gpu": gpu, "model": name, "rows": rows, "gmae": gmae, "mape": mape}
-        )
+        written.append(asdict(fitted))
+        mape = "" if fitted.mape is None else f"   MAPE {fitted.mape:6.2%}"
         click.echo(
-            f"{fitted.artefact:32s} {gpu:16s} {name:24s} "
-            f"{rows:6d} rows   GMAE {gmae:6.2%}   MAPE {mape:6.2%}",
+            f"{fitted.artefact:32s} {fitted.gpu:16s} {fitted.model:28s} "
+            f"{fitted.rows:6d} rows   GMAE {fitted.gmae:6.2%}{mape}",
             err=as_json,
         )
     if as_json:

@@ -14,8 +14,10 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
+from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
+from stepsight.kernels.learned.boards import Boards, load_boards
 from stepsight.kernels.learned.model import EventPath, LearnedModel
-from stepsight.kernels.learned.transfer import Choice, choose
+from stepsight.kernels.learned.transfer import NO_BOARDS, Choice, choose
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
@@ -64,13 +66,19 @@ class KernelModels:
     shipped: tuple[LearnedModel, ...] = ()
     streams: tuple[Streamed, ...] = ()
     measured: Estimator | None = None
+    boards: Boards = NO_BOARDS
     _embedding: Estimator | None = field(default=None, repr=False)
     _choices: dict[tuple[str, str, str], Choice | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> KernelModels:
         """The shipped models for this GPU, or its relatives' carried over by the specification."""
-        return cls(spec, shipped_models(), cached_streams(SHIPPED / STREAMS_FILE))
+        return cls(
+            spec,
+            shipped_models(),
+            cached_streams(SHIPPED / STREAMS_FILE),
+            boards=load_boards(SHIPPED / BOARDS_FILE),
+        )
 
     @classmethod
     def load(cls, folder: Path, spec: GpuSpec) -> KernelModels:
@@ -165,7 +173,7 @@ class KernelModels:
     def _choice(self, family: str, dtype: str, variant: str) -> Choice | None:
         key = (family, dtype, variant)
         if key not in self._choices:
-            self._choices[key] = choose(self.shipped, self.spec, family, dtype, variant)
+            self._choices[key] = choose(self.shipped, self.spec, family, dtype, variant, self.boards)
         return self._choices[key]
 
     def _stream(self) -> tuple[Streamed | None, bool]:

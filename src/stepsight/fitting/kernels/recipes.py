@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.fitting.kernels.anchors import gemm_anchors, small_gemm_us
+from stepsight.fitting.kernels.boards import fit_boards, unthrottled
 from stepsight.fitting.kernels.boost import Settings
 from stepsight.fitting.kernels.learn import learn
+from stepsight.fitting.kernels.model_products import model_products
 from stepsight.fitting.kernels.sources import (
     SERVING_SYSTEMS,
     STACKS,
@@ -22,7 +24,10 @@ from stepsight.fitting.kernels.sources import (
 from stepsight.fitting.kernels.streams import fit_streams
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.learned.artefacts import save_models
+from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
+from stepsight.kernels.learned.boards import Board, save_boards
 from stepsight.kernels.learned.model import EventPath, LearnedModel
+from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.streams import Streamed, save_streams
 
@@ -56,10 +61,24 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """One line about a model that was just fitted."""
+    """One line about a model just fitted: its error on rows left out (of a board, on its own rows)."""
 
     artefact: str
-    model: LearnedModel | Streamed
+    gpu: str
+    model: str
+    rows: int
+    gmae: float
+    mape: float | None = None
+
+    @classmethod
+    def of(cls, artefact: str, made: LearnedModel | Streamed | Board) -> Fitted:
+        if isinstance(made, Board):
+            share = f"{made.variant} fp32, {made.share:.2f} of peak"
+            return cls(artefact, made.gpu, share, made.rows, made.gmae)
+        if isinstance(made, Streamed):
+            return cls(artefact, made.machine.name, "elementwise fp32", made.rows, made.gmae, made.mape)
+        name, by = f"{made.family} {made.dtype} {made.variant}", made.provenance
+        return cls(artefact, made.machine.name, name, by.rows, by.gmae, by.mape)
 
 
 def fit_kernels(data: Path, out: Path, only: Sequence[str] = ()) -> Iterator[Fitted]:
@@ -92,14 +111,21 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
             stream = fit_streams(families["elementwise"], machine)
             added[gpu] = min(path.added_us for path in stream.path.values())
             streams.append(stream)
-            yield Fitted("streams", stream)
+            yield Fitted.of("streams", stream)
     for gpu, families in tables.items():
         machine = Machine.of(load_gpu(gpu), "fp32")
         for artefact, members in FP32_ARTEFACTS.items():
             for part in (part for family in members for part in families.get(family, ())):
                 model = _event_model(part, machine, added.get(gpu, float(np.mean(list(added.values())))))
                 learned[artefact].append(model)
-                yield Fitted(artefact, model)
+                yield Fitted.of(artefact, model)
+    products = list(model_products(data))
+    learned["gemm_fp32"] = [
+        unthrottled(m, products) if m.machine.name in THROTTLED else m for m in learned["gemm_fp32"]
+    ]
+    boards = fit_boards(products, learned["gemm_fp32"])
+    save_boards(out / BOARDS_FILE, boards)
+    yield from (Fitted.of("boards", board) for board in boards)
     save_streams(out / "streams.json", streams)
     for artefact, models in learned.items():
         save_models(out / f"{artefact}.npz", models)
@@ -128,7 +154,7 @@ def _serving(path: Path, parts: Iterator[Measured], gpu: str, dtype: str) -> Ite
     model = learn(thinned, machine, SETTINGS[found[0].batch.family], stacks=STACKS)
     model = replace(model, variant="")
     save_models(path, [model])
-    yield Fitted(path.stem, model)
+    yield Fitted.of(path.stem, model)
 
 
 def _thinned(part: Measured, share: float) -> Measured:

@@ -44,15 +44,17 @@ class EventPath:
     """What a pair of CUDA events around one operator adds to its kernel.
 
     ``added_us`` passes between the first event and the kernel's start; no reading falls below
-    ``floor_us``, the host's own time for the operator.
+    ``floor_us``, the host's own time for the operator. ``stretch``: how much longer kernels took on the
+    measured board than its clocks allow, where its table ran throttled.
     """
 
     added_us: float = 0.0
     floor_us: float = 0.0
+    stretch: float = 1.0
 
     def reading_us(self, kernel_us: FloatArray) -> FloatArray:
         """What the events would read around kernels that take ``kernel_us``."""
-        return np.maximum(kernel_us + self.added_us, self.floor_us)
+        return np.maximum(self.stretch * kernel_us + self.added_us, self.floor_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepsight.estimate import Source
 from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.learned.boards import Boards
 from stepsight.kernels.learned.model import LearnedModel
 from stepsight.kernels.machine import Machine
 
@@ -20,8 +21,14 @@ TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
 """Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
 USUAL_TRANSFER_SPREAD = 0.22
 PER_DISTANCE = 0.03
+SIBLING_SPREAD = 0.05
+"""Added where another board of the same chip was measured."""
 OTHER_DTYPE_SPREAD = 0.05
 """Added where a dtype is served by its sibling on the same chip."""
+
+FP32_LANES = frozenset({"gemm", "conv"})
+"""Families bound by arithmetic, whose boards' shares count."""
+NO_BOARDS = Boards(())
 
 STAND_INS = {
     "fp16": ("fp16", "bf16"),
@@ -50,24 +57,6 @@ THROTTLED = frozenset({"T4"})
 THROTTLED_SIBLINGS = frozenset({"volta", "turing"})
 
 
-DUAL_ISSUE_REACH = 0.91
-"""fp32 peaks of chips with 128 lanes per multiprocessor (GA10x, Ada, Hopper, Blackwell) count two
-issues a clock. Their large GEMMs reach this share of what the 64-lane chips (P100, V100, A100) make
-of their peak: H100 0.93 in trace_kernels.parquet (fp32 GEMMs above 1 ms) and in the inference rows
-of nlp_fp32.csv, both short of the steady state of training."""
-DUAL_ISSUE = frozenset({"ada", "hopper", "blackwell"})
-
-SUSTAINED = {
-    ("L4", "fp32"): 0.70,  # 72 W board; chosen on the inference rows of nlp_fp32.csv
-    ("L4", "tensor"): 0.80,  # the same limit; tensor cores draw less for their work (no measurement)
-    ("volta", "tensor"): 0.88,  # transformer_ops.parquet, fp16 GEMMs of GPT layers on two V100s
-    ("turing", "tensor"): 0.83,  # the same on a Titan RTX
-    ("RTX-2080Ti", "tensor"): 0.79,  # the same: GeForce accumulates in fp32 at half rate
-}
-"""Share of its data-sheet arithmetic that a board or a generation keeps up, where its relatives'
-efficiencies do not show it; by name or architecture, and unit."""
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """The models that answer, the machine figures to ask each with, and what to say about it."""
@@ -87,12 +76,17 @@ class Choice:
 
 
 def choose(
-    models: Sequence[LearnedModel], spec: GpuSpec, family: str, dtype: str, variant: str
+    models: Sequence[LearnedModel],
+    spec: GpuSpec,
+    family: str,
+    dtype: str,
+    variant: str,
+    boards: Boards = NO_BOARDS,
 ) -> Choice | None:
     """The best models among ``models`` for kernels of one family, dtype and variant."""
     if family in DERIVED:
         base, times = DERIVED[family]
-        found = choose(models, spec, base, dtype, variant)
+        found = choose(models, spec, base, dtype, variant, boards)
         return found and found.times(times, f"{times:g} × {base}")
     serving = STAND_INS.get(dtype, (dtype,))
     for stand_in in (*serving, "fp32") if family in ROW_FAMILIES else serving:
@@ -100,11 +94,13 @@ def choose(
         exact = [m for m in fitting if m.variant == variant]
         fitting = exact or [m for m in fitting if m.variant in ("", "linear")] or fitting
         if fitting:
-            return _choice(fitting, spec, dtype, same_dtype=stand_in == dtype)
+            return _choice(fitting, spec, dtype, boards, same_dtype=stand_in == dtype)
     return None
 
 
-def _choice(fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, *, same_dtype: bool) -> Choice:
+def _choice(
+    fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, boards: Boards, *, same_dtype: bool
+) -> Choice:
     mine = Machine.of(spec, dtype)
     own = sorted(
         (m for m in fitting if m.machine.same_chip(mine)),
@@ -112,17 +108,21 @@ def _choice(fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, *, same_
     )
     alike = same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
     if own and alike:
-        machine = own[0].machine.with_memory_of(mine)
         spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
-        return Choice((own[0],), (machine,), Source.LEARNED, spread)
+        if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
+            return Choice((own[0],), (own[0].machine.with_memory_of(mine),), Source.LEARNED, spread)
+        return _sibling(own[0], mine, dtype, boards, spread)
     ranked = sorted(
         (m for m in fitting if m.machine.name not in THROTTLED or mine.architecture in THROTTLED_SIBLINGS),
         key=lambda m: m.machine.distance(mine),
     )
     nearest = tuple(ranked[: RELATIVES.get(fitting[0].dtype, 1)])
-    mine = _sustained(mine, nearest[0].dtype)
+    variant = nearest[0].variant
+    if nearest[0].family in FP32_LANES:
+        mine = _scaled(mine, boards.share(mine, nearest[0].dtype, variant))
     base = TRANSFER_SPREAD.get(fitting[0].family, USUAL_TRANSFER_SPREAD)
-    spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
+    measured = boards.spread(mine, nearest[0].dtype, variant) if nearest[0].family == "gemm" else None
+    spread = base + PER_DISTANCE * nearest[0].machine.distance(mine) if measured is None else measured
     names = " and ".join(dict.fromkeys(m.machine.name for m in nearest))
     return Choice(
         nearest,
@@ -133,11 +133,14 @@ def _choice(fitting: Sequence[LearnedModel], spec: GpuSpec, dtype: str, *, same_
     )
 
 
-def _sustained(machine: Machine, dtype: str) -> Machine:
-    """The machine with the arithmetic it keeps up, as far as its relatives' figures do not show it."""
-    unit = "fp32" if dtype in ("fp32", "fp64") else "tensor"
-    share = SUSTAINED.get((machine.name, unit), 1.0) * SUSTAINED.get((machine.architecture, unit), 1.0)
-    wide = machine.architecture in DUAL_ISSUE or (machine.architecture == "ampere" and machine.gddr)
-    if unit == "fp32" and wide:
-        share *= DUAL_ISSUE_REACH
+def _sibling(model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spread: float) -> Choice:
+    """Another board of the chip that was measured: its own memory, and its arithmetic by peak and share."""
+    if dtype != "fp32":
+        return Choice((model,), (model.machine.with_memory_of(mine),), Source.LEARNED, spread)
+    scaled = _scaled(mine, boards.share(mine, dtype, model.variant))
+    note = f"measured on {model.machine.name}, another board of the chip"
+    return Choice((model,), (scaled,), Source.LEARNED, float(np.hypot(spread, SIBLING_SPREAD)), note)
+
+
+def _scaled(machine: Machine, share: float) -> Machine:
     return replace(machine, tflops=machine.tflops * share)
