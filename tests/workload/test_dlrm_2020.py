@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.fitting.dlrm_study import workload_document
 from stepsight.program.job import Op
-from stepsight.validate.e2e.dlrm import workload_document
 from stepsight.workload.files import parse_workload
 
 SMALL: dict[str, Any] = {

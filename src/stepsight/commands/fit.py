@@ -17,6 +17,7 @@ SUBCOMMANDS = {
         "stepsight.commands.fit_overheads",
         "Host overheads, from studies and traces.",
     ),
+    "boards": ("stepsight.commands.fit_boards", "Boards of the single-GPU DLRM study."),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
 

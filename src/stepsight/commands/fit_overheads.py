@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 import stepsight.overheads as overheads_package
-from stepsight.fitting.overheads.shipped import shipped_sets
+from stepsight.fitting.overheads.recommendation import recommendation_sets
+from stepsight.fitting.overheads.shipped import BASE_ERA, shipped_sets
 from stepsight.measured_data import data_folder
 
 
@@ -22,7 +23,10 @@ def command(data: Path | None, out: Path | None, as_json: bool) -> None:
     folder = out or Path(overheads_package.__file__).parent / "defaults"
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for era, overheads in shipped_sets(data_folder(data)).items():
+    measured = data_folder(data)
+    sets = shipped_sets(measured)
+    sets |= recommendation_sets(measured / "overheads", sets[BASE_ERA])
+    for era, overheads in sets.items():
         overheads.save(folder / f"{era}.json")
         written.append({"era": era, "operators": len(overheads.ops), "provenance": overheads.provenance})
         click.echo(f"{era}: {len(overheads.ops)} operators; {overheads.provenance}", err=as_json)

@@ -7,7 +7,7 @@ from stepsight.hardware.spec import ContentionSpec, GpuSpec, HostSpec, LinkSpec,
 from stepsight.limits import check
 
 POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps",
-            "shared_kb_per_sm", "sector_bytes")  # fmt: skip
+            "shared_kb_per_sm", "sector_bytes", "speed")  # fmt: skip
 NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
 
 

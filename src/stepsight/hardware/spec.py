@@ -19,6 +19,8 @@ class GpuSpec:
     ``launch_us`` is from the return of a launch call to the start of its kernel on an idle
     stream, ``kernel_gap_us`` between two kernels queued on one stream. Defaults: medians over
     profiler traces of V100, A100 and H100 (2.0, 2.0, 1.8 µs and 1 to 2, 1.5 µs; 2020 to 2025).
+    ``speed`` divides all kernel times: 0.9 is a board that runs its kernels at nine tenths of what
+    the models expect (a power limit, heat, older libraries).
     """
 
     name: str
@@ -36,6 +38,7 @@ class GpuSpec:
     sector_bytes: int = 32
     launch_us: float = 2.0
     kernel_gap_us: float = 1.2
+    speed: float = 1.0
     source: str = ""
     aliases: tuple[str, ...] = ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -99,7 +99,9 @@ class KernelModels:
                 parts.append((batch, self.measured.estimate([kernels[i] for i in batch.positions])))
             else:
                 parts.append((batch, self.estimate_batch(batch)))
-        return scatter(parts, len(kernels))
+        found = scatter(parts, len(kernels))
+        speed = self.spec.speed
+        return found if speed == 1.0 else replace(found, time_us=found.time_us / speed)
 
     def estimate_batch(self, batch: Batch, stacks: Sequence[str] | None = None) -> Estimates:
         """Times of one family's kernels given as columns (no embedding families).

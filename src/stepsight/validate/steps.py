@@ -18,7 +18,8 @@ from stepsight.score import Score
 class StepRow:
     """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
 
-    ``set`` names the collection that the row is scored with.
+    ``set`` names the collection that the row is scored with. ``active_ms`` is the time in which the GPU
+    does anything, where it was measured, too.
     """
 
     name: str
@@ -29,6 +30,8 @@ class StepRow:
     high_ms: float = 0.0
     others: tuple[tuple[str, float], ...] = ()
     set: str = ""
+    active_ms: float | None = None
+    measured_active_ms: float | None = None
 
     @property
     def error(self) -> float:

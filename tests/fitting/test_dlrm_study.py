@@ -1,0 +1,46 @@
+import pytest
+
+from stepsight.fitting.dlrm_study import MODELS, ActiveRow, active_ms, board_speeds, shipped_speeds
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
+from stepsight.validate.e2e.dlrm import machine
+from stepsight.workload.files import load_workload
+
+
+def test_the_active_time_follows_from_the_published_errors():
+    row = {
+        "iter_ms_digitised": "10.0",
+        "paper_kernel_only_error_pct": "-10.0",
+        "paper_active_error_pct": "-5.0",
+    }
+    assert active_ms(row) == pytest.approx(9.0 / 0.95)
+    assert active_ms({**row, "paper_kernel_only_error_pct": "-35.0"}) is None
+
+
+def test_a_model_never_votes_on_its_own_board_speed():
+    rows = [ActiveRow("V100", "DLRM_default", 10.0, 9.0), ActiveRow("V100", "DLRM_MLPerf", 10.0, 8.0)]
+    speeds = board_speeds(rows)["V100"]
+    assert speeds["DLRM_default"] == pytest.approx(0.8)
+    assert speeds["DLRM_MLPerf"] == pytest.approx(0.9)
+    assert speeds["DLRM_DDP"] == pytest.approx((0.8 * 0.9) ** 0.5, rel=1e-3)
+
+
+def test_shipped_speeds_are_those_of_real_boards():
+    for by_model in shipped_speeds().values():
+        assert set(by_model) == set(MODELS)
+        assert all(0.7 < speed < 1.2 for speed in by_model.values())
+
+
+def test_each_model_has_a_host_without_its_own_times():
+    hosts = {model: machine(model, "V100").overheads for model in MODELS}
+    assert len({table.provenance for table in hosts.values()}) == 3
+    assert all(table.launch_us() == 4.0 for table in hosts.values())
+
+
+def test_a_slower_board_takes_longer():
+    workload = load_workload("examples/dlrm.toml", ("batch=65536",))
+    usual, slow = (
+        predict(workload, load_platform("4xV100-SXM2", overrides)) for overrides in ([], ["gpu.speed=0.8"])
+    )
+    kernels = [sum(r.compute_us for r in p.ranks) for p in (usual, slow)]
+    assert kernels[1] == pytest.approx(kernels[0] / 0.8, rel=0.02)
