@@ -1,7 +1,10 @@
 """How long a training step takes on GPUs you don't have, and why.
 
->>> from stepsight import load_platform, load_workload, predict
->>> predict(load_workload("examples/dlrm.toml"), load_platform("4xV100-SXM2")).step_us  # doctest: +SKIP
+>>> import stepsight
+>>> prediction = stepsight.predict("examples/dlrm.toml", "8xH100-SXM")  # doctest: +SKIP
+>>> prediction.step_time_us, prediction.throughput.samples_per_s  # doctest: +SKIP
+
+Everything here loads on first use, so ``import stepsight`` is instant and needs no torch.
 """
 
 from __future__ import annotations
@@ -10,26 +13,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepsight.errors import InputError, StepsightError
+    from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
     from stepsight.prediction.answer import Prediction
+    from stepsight.prediction.compare import Comparison, compare
     from stepsight.prediction.predict import predict
+    from stepsight.prediction.traced.predict import predict_trace
+    from stepsight.sharding.choice import choose
     from stepsight.trace.step.run import load_trace
     from stepsight.workload.files import load_workload
 
-__all__ = ["Platform", "Prediction", "load_platform", "load_trace", "load_workload", "predict"]
+    __version__: str
+
+__all__ = [
+    "Comparison",
+    "InputError",
+    "Platform",
+    "Prediction",
+    "StepsightError",
+    "__version__",
+    "choose",
+    "compare",
+    "load_gpu",
+    "load_platform",
+    "load_trace",
+    "load_workload",
+    "predict",
+    "predict_trace",
+]
 
 _HOMES = {
     "load_workload": "stepsight.workload.files",
     "load_platform": "stepsight.platform.load",
+    "load_gpu": "stepsight.hardware.gpus",
     "Platform": "stepsight.platform.load",
     "predict": "stepsight.prediction.predict",
+    "predict_trace": "stepsight.prediction.traced.predict",
     "Prediction": "stepsight.prediction.answer",
+    "compare": "stepsight.prediction.compare",
+    "Comparison": "stepsight.prediction.compare",
+    "choose": "stepsight.sharding.choice",
     "load_trace": "stepsight.trace.step.run",
+    "StepsightError": "stepsight.errors",
+    "InputError": "stepsight.errors",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: ``import stepsight`` stays instant."""
+    """Load on first use."""
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("stepsight")
+        except PackageNotFoundError:  # run from a folder that is not installed
+            return "unknown"
     if name not in _HOMES:
         raise AttributeError(f"module 'stepsight' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

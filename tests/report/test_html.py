@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from stepsight.prediction.answer import MemoryLine, Prediction
+from stepsight.prediction.units import time
 from stepsight.report.page.prediction import page
-from stepsight.report.units import time
 
 from .predictions import uneven
 

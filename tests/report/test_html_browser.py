@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.units import time
 from stepsight.report.page.prediction import page
-from stepsight.report.units import time
 
 POINT = """
 const canvas = document.querySelector("canvas"), box = canvas.getBoundingClientRect();

@@ -1,40 +1,81 @@
-"""``stepsight platforms``: what the catalogue knows."""
+"""``stepsight platforms``: the GPUs of the catalogue, and files to start one's own from."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
 import click
+
+from stepsight.commands.platform_names import complete_platform
+from stepsight.errors import InputError
+
+if TYPE_CHECKING:
+    from stepsight.hardware.gpus import GpuEntry
+
+NAMING = (
+    "Name a platform [NODESx]GPUSx<GPU>[-<NIC in Gb/s per GPU>G]: 4xV100-SXM2,\n"
+    "8xA100-SXM4-40G, 2x8xH100-SXM-400G. Your own GPU or cluster: start from\n"
+    "`stepsight platforms --show NAME > mine.toml`, then `-p mine.toml`."
+)
+SHOW_HELP = "Print the file of a GPU (H100-SXM) or a platform (2x8xH100-SXM-400G), to start your own from."
 
 
 @click.command("platforms")
+@click.argument("words", nargs=-1)
+@click.option("--show", metavar="NAME", help=SHOW_HELP, shell_complete=complete_platform)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(as_json: bool) -> None:
-    """List the GPUs of the catalogue and how to name a platform of them."""
-    import msgspec
-    from rich.table import Table
+def command(words: tuple[str, ...], show: str | None, as_json: bool) -> None:
+    """List the GPUs of the catalogue; with WORDS only those that match them all (hopper, 80G, amd)."""
+    if show:
+        from stepsight.platform.describe import described
 
-    from stepsight.documents import to_json
+        click.echo(described(show), nl=False)
+        return
     from stepsight.hardware.gpus import gpu_catalogue
-    from stepsight.terminal import terminal
 
-    entries = gpu_catalogue().values()
+    entries = [e for e in gpu_catalogue().values() if _matches(e, words)]
+    if not entries:
+        raise InputError(
+            f"platforms {' '.join(words)}", "no GPU of the catalogue matches",
+            "leave words out, or describe yours: `stepsight platforms --show H100-SXM > mine.toml`",
+        )  # fmt: skip
     if as_json:
+        import msgspec
+
+        from stepsight.documents import to_json
+
         click.echo(to_json([msgspec.to_builtins(entry) for entry in entries]))
         return
-    table = Table(box=None, padding=(0, 1))
-    for name in ("GPU", "memory", "bandwidth", "L2", "fp32", "tf32", "fp16/bf16", "link", "source"):
-        table.add_column(name, justify="left" if name in ("GPU", "link", "source") else "right")
+    _print(entries)
+    click.echo(f"\n{NAMING}")
+
+
+def _matches(entry: GpuEntry, words: Iterable[str]) -> bool:
+    from stepsight.hardware.gpus import canonical
+
+    gpu = entry.gpu
+    text = " ".join(
+        canonical(w) for w in (gpu.name, *gpu.aliases, gpu.vendor, gpu.architecture, entry.link.kind)
+    )
+    return all(canonical(word) in text for word in words)
+
+
+def _print(entries: Iterable[GpuEntry]) -> None:
+    from rich.table import Table
+
+    from stepsight.terminal import terminal
+
+    table = Table(box=None, padding=(0, 1), pad_edge=False)
+    for name in ("GPU", "GB", "GB/s", "fp32", "tf32", "bf16", "link", "GB/s"):
+        table.add_column(name, justify="left" if name in ("GPU", "link") else "right", no_wrap=True)
     for entry in entries:
         gpu, link = entry.gpu, entry.link
-        peaks = [
-            f"{gpu.peak_tflops[d]:g} TF" if d in gpu.peak_tflops else "–" for d in ("fp32", "tf32", "fp16")
-        ]
+        half = gpu.peak_tflops.get("bf16") or gpu.peak_tflops.get("fp16")
+        peaks = [gpu.peak_tflops.get("fp32"), gpu.peak_tflops.get("tf32"), half]
         table.add_row(
-            gpu.name, f"{gpu.memory_gb:g} GB", f"{gpu.memory_gbps:g} GB/s", f"{gpu.l2_mb:g} MB", *peaks,
-            f"{link.kind} {link.gbps:g} GB/s", gpu.source,
+            gpu.name, f"{gpu.memory_gb:g}", f"{gpu.memory_gbps:.0f}",
+            *(f"{p:.0f}" if p else "–" for p in peaks), link.kind, f"{link.gbps:g}" if link.gbps else "–",
         )  # fmt: skip
-    console = terminal()
-    console.print(table)
-    console.print(
-        "\nName a platform [NODESx]GPUSx<GPU>[-<NIC Gb/s per GPU>G]: 4xV100-SXM2, 8xA100-SXM4-40G, "
-        "2x8xH100-SXM-400G.\nYour own: a TOML file or a folder from `stepsight calibrate`, by its path."
-    )
+    terminal().print(table)
+    click.echo("memory, its bandwidth; dense TFLOP/s (bf16, else fp16); link, one direction")

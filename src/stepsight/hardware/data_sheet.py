@@ -61,4 +61,4 @@ def _has(table: Mapping[str, Any], key: str) -> bool:
 
 def _number(value: Any) -> float:
     """The value where it is a number; what it should be is checked with all other fields."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 1.0
+    return float(value) if isinstance(value, (int, float)) and 0 < value < float("inf") else 1.0

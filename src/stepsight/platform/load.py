@@ -151,14 +151,12 @@ def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | N
 
 def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     file = path / "platform.toml" if path.is_dir() else path
-    table = override(read_toml(file), overrides, str(file))
-    spec = check_platform(_spec_from(table, str(file)), str(file))
-    return Platform(spec, path if path.is_dir() else None)
     content = read_toml(file)
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
     table = override(content, overrides, str(file))
-    return Platform(_spec_from(table, str(file)), path if path.is_dir() else None)
+    spec = check_platform(_spec_from(table, str(file)), str(file))
+    return Platform(spec, path if path.is_dir() else None)
 
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.load import Platform
+from stepsight.prediction import notebook
 from stepsight.prediction.advice import what_would_help
+from stepsight.prediction.document import document
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivities
 from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
@@ -30,7 +32,7 @@ INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Prediction:
     """Step time with its interval, where it goes, and what it rests on.
 
@@ -60,6 +62,28 @@ class Prediction:
     setup: Setup | None = None
     gpu: GpuSpec | None = field(default=None, repr=False)
     gpus: int = 0
+
+    def __repr__(self) -> str:
+        return notebook.one_line(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.as_html(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values under the names that ``--json`` uses."""
+        return document(self)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Where the step goes, largest part first: part, time_us, share, step_if_free_us."""
+        return notebook.rows_of(self)
+
+    def to_frame(self) -> Any:
+        """`rows` as a pandas DataFrame."""
+        return notebook.as_frame(self)
+
+    def plot(self, axes: Any = None) -> Any:
+        """A bar chart of where the step goes (needs matplotlib); gives the axes."""
+        return notebook.plotted(self, axes)
 
     @property
     def step_time_us(self) -> float:

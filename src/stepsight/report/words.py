@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stepsight.estimate import Source
+from stepsight.prediction.categories import source_look
 from stepsight.prediction.compare import Comparison
-from stepsight.report.categories import source_look
-from stepsight.report.units import share, time
+from stepsight.prediction.units import share, time
 
 SAME = 0.0005
 """Step times that differ by less than this share are the same."""

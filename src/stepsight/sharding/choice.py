@@ -22,6 +22,7 @@ from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.files import settled
 
 SEARCHED = "search"
 LEVEL = 0.005
@@ -86,6 +87,12 @@ class Choice:
         return max(fitting) <= min(fitting) * (1 + LEVEL)
 
 
+def _settled(workload: DlrmWorkload, platform: Platform) -> DlrmWorkload:
+    """On all GPUs of the platform where the workload's file leaves the ranks open."""
+    found = settled(workload, platform.spec.ranks)
+    return found if isinstance(found, DlrmWorkload) else workload
+
+
 def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", plans: int | None = None,
     budget_s: float | None = None, seed: int = 0, kinds: Sequence[str] = USUAL_KINDS,
@@ -103,6 +110,7 @@ def choose(
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
+    workload = _settled(workload, platform)
     platform = platform.with_ranks(workload.ranks)
     for plan in also:
         _check_given(plan, workload)

@@ -7,10 +7,10 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.categories import look
+from stepsight.prediction.rates import assumed, peak_words, rate_lines
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, RankSummary
-from stepsight.report.categories import look
-from stepsight.report.rates import assumed, peak_words, rate_lines
-from stepsight.report.units import share, size, time
+from stepsight.prediction.units import share, size, time
 from stepsight.report.words import sources_sentence
 
 BAR_WIDTH = 20

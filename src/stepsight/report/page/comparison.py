@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.categories import look
 from stepsight.prediction.compare import Comparison
-from stepsight.report.categories import look
+from stepsight.prediction.rates import rate_lines
+from stepsight.prediction.units import change, share, time
 from stepsight.report.page.charts import Fall, waterfall
 from stepsight.report.page.pieces import (
     Column,
@@ -19,8 +21,6 @@ from stepsight.report.page.pieces import (
     table,
     tag,
 )
-from stepsight.report.rates import rate_lines
-from stepsight.report.units import change, share, time
 from stepsight.report.words import comparison_sentence
 
 

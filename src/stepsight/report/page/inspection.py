@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepsight.prediction.traced.inspection import Inspection, RankView
+from stepsight.prediction.units import share, time
 from stepsight.report.console.inspection import Listing, headline_facts, listings
 from stepsight.report.page.pieces import (
     Column,
@@ -20,7 +21,6 @@ from stepsight.report.page.pieces import (
     table,
     tag,
 )
-from stepsight.report.units import share, time
 
 MOST_RANKS = 64
 

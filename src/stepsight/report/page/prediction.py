@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.categories import look, source_look
+from stepsight.prediction.rates import assumed, peak_words, rate_lines
 from stepsight.prediction.sensitivity import HOST, Sensitivity
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
-from stepsight.report.categories import look, source_look
+from stepsight.prediction.units import change, share, size, time
 from stepsight.report.page.pieces import (
     Column,
     Fragment,
@@ -30,8 +32,6 @@ from stepsight.report.page.pieces import (
 from stepsight.report.page.ranks import rank_section
 from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import alike
-from stepsight.report.rates import assumed, peak_words, rate_lines
-from stepsight.report.units import change, share, size, time
 from stepsight.report.words import sources_sentence
 from stepsight.simulate.price import COMMUNICATION
 

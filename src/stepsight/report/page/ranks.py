@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.categories import look
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, RankSummary
-from stepsight.report.categories import look
+from stepsight.prediction.units import share, time
 from stepsight.report.page.pieces import Column, Fragment, Html, bar, legend, section, table, tag
 from stepsight.report.ranks import Alike
-from stepsight.report.units import share, time
 
 MOST_BARS = 16
 """Ranks that differ get a bar each up to here; beyond, a strip shows them all at once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepsight.prediction.units import share, size, time
 from stepsight.report.console.sharding import SAME_TIME_NOTE, kinds_sentence
 from stepsight.report.page.pieces import (
     Column,
@@ -20,7 +21,6 @@ from stepsight.report.page.pieces import (
     tag,
     text,
 )
-from stepsight.report.units import share, size, time
 from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.tables.plan import Shard
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.categories import look, source_look
+from stepsight.prediction.units import size
 from stepsight.program.job import Collective, Kernel, Op
-from stepsight.report.categories import look, source_look
 from stepsight.report.launches import launches, name_of
 from stepsight.report.page.pieces import Fragment, Html, asset, joined, legend, tag, text
 from stepsight.report.ranks import Alike, most_telling
-from stepsight.report.units import size
 from stepsight.simulate.timeline import RankTimes, Timeline
 
 MOST_SETS = 12

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from stepsight.prediction.answer import Prediction
-from stepsight.report.units import rate, share
+from typing import TYPE_CHECKING
+
+from stepsight.prediction.units import rate, share
+
+if TYPE_CHECKING:
+    from stepsight.prediction.answer import Prediction
 
 
 def rate_lines(p: Prediction) -> list[tuple[str, str]]:

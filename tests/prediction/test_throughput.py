@@ -1,0 +1,75 @@
+"""Rates in the field's units, and what would make a job fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stepsight
+from stepsight.prediction.memory import MemoryLine
+from stepsight.prediction.throughput import job_flops, missing_units, throughput
+from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
+from stepsight.program.setup import Setup
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+GEMM = Kernel.of("gemm", "bf16", batch=1, m=1000, n=1000, k=1000)
+
+
+def test_flops_of_products_are_counted_over_all_ranks() -> None:
+    job = Job.replicated(RankProgram((Op("a", (GEMM,)), Op("b", (Kernel.of("elementwise"),)))), 4)
+    assert job_flops(job) == {"bf16": pytest.approx(4 * 2e9)}
+
+
+def test_what_runs_a_second_time_is_no_work_of_the_model() -> None:
+    job = Job.replicated(RankProgram((Op("a", (GEMM,)), Op("b", (GEMM,), phase="recompute"))), 1)
+    assert job_flops(job)["bf16"] == pytest.approx(2e9)
+
+
+def test_micro_batches_that_are_not_listed_count() -> None:
+    program = RankProgram((Op("a", (GEMM,)),) * 3, period=Period((0, 1, 2, 3), 5))
+    assert job_flops(Job.replicated(program, 1))["bf16"] == pytest.approx(8 * 2e9)
+
+
+def test_rates_follow_from_the_step_time() -> None:
+    job = Job.replicated(RankProgram((Op("a", (GEMM,)),)), 2)
+    setup = Setup(samples=8, tokens=1024, model_flops=4e12)
+    rates = throughput(job, 2, 1e6, setup, stepsight.load_gpu("H100-SXM"))
+    assert (rates.samples_per_s, rates.tokens_per_s, rates.tokens_per_s_per_gpu) == (8, 1024, 512)
+    assert rates.tflops_per_gpu == pytest.approx(2.0)
+    assert rates.mfu == pytest.approx(2.0 / 989.4)
+
+
+def test_a_type_without_units_is_said() -> None:
+    job = Job.replicated(RankProgram((Op("a", (GEMM,)),)), 1)
+    assert "no bf16 units" in missing_units(job, stepsight.load_gpu("V100"))[0]
+    assert missing_units(job, stepsight.load_gpu("H100-SXM")) == ()
+
+
+def test_a_job_that_does_not_fit_says_what_would_help() -> None:
+    import dataclasses
+
+    fits = stepsight.predict(EXAMPLES / "gpt2.toml", "2xV100-SXM2")
+    assert fits.fits is True
+    full = dataclasses.replace(fits, memory=MemoryLine({"activations": 30e9, "parameters": 1e9}, 16e9))
+    assert full.fits is False
+    assert "a batch of at most 4 a rank" in full.what_would_help[0]
+    assert "a GPU with 31 GB or more" in full.what_would_help[-1]
+
+
+def test_a_prediction_shows_itself_in_one_line_a_table_and_rows() -> None:
+    found = stepsight.predict(EXAMPLES / "dlrm.toml", "4xV100-SXM2")
+    assert len(repr(found)) < 160
+    assert "where" not in repr(found)
+    assert found.to_dict()["assumed"]["ranks"] == 4
+    assert sum(row["share"] for row in found.rows()) == pytest.approx(1)
+    assert "<table>" in found._repr_html_()
+    assert found.to_dict()["step_time_us"] == found.step_time_us
+
+
+def test_a_workload_may_be_a_dict() -> None:
+    small = {
+        "kind": "transformer", "family": "gpt2", "layers": 1, "hidden": 64, "heads": 4, "vocab": 100,
+        "sequence": 16, "batch_per_rank": 2,
+    }  # fmt: skip
+    assert len(stepsight.predict(small, "2xA100-SXM4-40G").ranks) == 2
