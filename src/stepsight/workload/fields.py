@@ -91,7 +91,7 @@ class Fields:
 
     def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         value = self._get(key, default)
-        good = isinstance(value, (list, tuple)) and all(
+        good = isinstance(value, (list, tuple)) and bool(value) and all(
             isinstance(v, int) and not isinstance(v, bool) and 0 < v <= limit("SIZE") for v in value
         )
         if not good:

@@ -1,0 +1,1 @@
+"""Mutated inputs: every reader answers with a finite number or a StepsightError."""

@@ -1,0 +1,204 @@
+"""What is fuzzed: a good input, how it is damaged, and the call that must survive it."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.collectives.files.nccl_tests import read_nccl_tests
+from stepsight.collectives.files.param_comms import read_param_comms
+from stepsight.collectives.files.platform_files import read_timings_csv
+from stepsight.platform.load import load_platform
+from stepsight.prediction.kernel_tables.files import read_table, time_table
+from stepsight.prediction.predict import predict
+from stepsight.prediction.traced.predict import predict_trace
+from stepsight.sharding.torchrec.plan_file import read_torchrec, torchrec_document
+from stepsight.tables.files import read_tables
+from stepsight.tables.indices.index_files import batch_stats, open_index_file
+from stepsight.tables.plan import Plan
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.table import Table
+from stepsight.trace.step.run import load_trace
+from stepsight.workload.files import load_workload
+from tests.fuzz.mutate import ODD_NUMBERS, mutated_bytes, mutated_json, mutated_text
+from tests.trace.making import two_step_training
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Damage = Callable[[random.Random], bytes]
+
+
+@dataclass(frozen=True)
+class Target:
+    """``damage`` makes the content of a file called ``name``; ``ask`` reads it and returns a number."""
+
+    name: str
+    damage: Damage
+    ask: Callable[[Path], float]
+
+
+def _example(name: str) -> Damage:
+    text = (EXAMPLES / name).read_text()
+    return lambda rng: mutated_text(text, rng)
+
+
+def _predicted(path: Path) -> float:
+    workload = load_workload(path)
+    return predict(workload, load_platform("8xA100-SXM4-40G")).step_us
+
+
+def _assigned(path: Path) -> float:
+    key, _, value = path.read_text().partition("=")
+    workload = load_workload(EXAMPLES / "dlrm.toml", [f"{key}={value}"])
+    return predict(workload, load_platform("4xV100-SXM2")).step_us
+
+
+def _assignments(rng: random.Random) -> bytes:
+    keys = ("batch", "tables.0.rows", "tables.0", "tables.rows", "tables.0.pooling", "tables.0.indices",
+            "dense.bottom", "dense.features", "parallel.ranks", "parallel.sharding", "training.optimizer",
+            "a.b.c", "tables.7.rows", "kind", "parallel.bucket_mb")  # fmt: skip
+    values = (*ODD_NUMBERS, "[]", "{}", '"x"', "4", "3.5", "[1, 2]", "{ zipf = 1.2 }", "true")
+    return f"{rng.choice(keys)}={rng.choice(values)}".encode()
+
+
+PLATFORM = """name = "mine"
+gpus_per_node = 4
+nodes = 1
+[gpu]
+name = "G"
+vendor = "nvidia"
+architecture = "ampere"
+sms = 108
+clock_mhz = 1410.0
+memory_gb = 40.0
+memory_gbps = 1555.0
+l2_mb = 40.0
+l2_gbps = 4000.0
+pcie_gbps = 25.0
+[gpu.peak_tflops]
+fp32 = 19.5
+fp16 = 312.0
+[link]
+kind = "nvswitch"
+gbps = 300.0
+latency_us = 3.0
+[host]
+name = "A100"
+speed = 1.0
+"""
+
+
+def _on_platform(path: Path) -> float:
+    return predict(load_workload(EXAMPLES / "dlrm.toml", ["parallel.ranks=2"]), load_platform(path)).step_us
+
+
+def _trace(path: Path) -> float:
+    prediction = predict_trace(load_trace(path))
+    return prediction.step_us + (prediction.measured_us or 0.0)
+
+
+def _trace_damage(rng: random.Random) -> bytes:
+    made = two_step_training()
+    document = {
+        "schemaVersion": 1, "traceEvents": made.events,
+        "deviceProperties": [{"id": 0, "name": made.device, "numSms": 80, "computeMajor": 7}],
+        "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
+    }  # fmt: skip
+    return mutated_json(document, rng)
+
+
+NCCL = """# nThread 1 nGpus 2 minBytes 8 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20
+# Using devices
+#  Rank  0 Group  0 Pid  100 on   host device  0 [0x07] NVIDIA A100-SXM4-40GB
+#  Rank  1 Group  0 Pid  100 on   host device  1 [0x0f] NVIDIA A100-SXM4-40GB
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+        1024           256     float     sum      -1    10.24    0.10    0.10      0    10.24    0.10    0.10      0
+        4096          1024     float     sum      -1    10.24    0.40    0.40      0    10.24    0.40    0.40      0
+# Avg bus bandwidth    : 0.25
+"""
+PARAM = """world_size: 2
+\tCOMMS-RES-all_reduce-float32   1024   256   10.3   10.0   10.1   10.0   10.5   0.100   0.100
+\tCOMMS-RES-all_reduce-float32   4096   1024   11.3   11.0   11.1   11.0   11.5   0.400   0.400
+"""
+TIMINGS = "kind,ranks,nodes,bytes,time_us\nall_reduce,2,1,1024,10.0\nall_reduce,2,1,4096,12.0\n"
+KERNELS = "gpu,family,dtype,m,n,k\nA100-SXM4-40G,gemm,fp32,128,256,512\nV100-SXM2-16G,gemm,fp16,64,64,64\n"
+TABLES = "name,rows,dim,pooling,zipf,dtype,features\na,1000,64,5,1.1,fp32,1\nb,50,16,1,,fp16,2\n"
+CONFIGS = [{"name": "t0", "num_embeddings": 100, "embedding_dim": 16, "feature_names": ["f"],
+            "data_type": "FP32", "pooling_factor": 2.0},
+           {"name": "t1", "num_embeddings": 9, "embedding_dim": 8, "feature_names": ["g", "h"]}]  # fmt: skip
+PLAN_TABLES = (Table("a", 100, 16, 2.0), Table("b", 50, 32, 1.0), Table("c", 10, 8, 1.0))
+
+
+def _plan() -> Plan:
+    return SHARDERS["round_robin"](PLAN_TABLES, 2)
+
+
+def _indices(rng: random.Random) -> bytes:
+    file = io.BytesIO()
+    save = rng.choice((np.savez, np.savez_compressed))
+    lengths = np.full((2, 8), 2)
+    if rng.random() < 0.4:
+        lengths[rng.randrange(2), rng.randrange(8)] = rng.choice((-5, 0, 10**12))
+    save(file, indices=np.arange(32) % 7, lengths=lengths)
+    return mutated_bytes(file.getvalue(), rng) if rng.random() < 0.7 else file.getvalue()
+
+
+def _index_stats(path: Path) -> float:
+    open_index_file.cache_clear()
+    return float(batch_stats(str(path), 0, 100, 16.0).mean_reuse)
+
+
+def _text(good: str) -> Damage:
+    return lambda rng: mutated_text(good, rng)
+
+
+def _json(good: object) -> Damage:
+    return lambda rng: mutated_json(good, rng)
+
+
+def _kernel_times(path: Path) -> float:
+    return float(np.nansum(time_table(read_table(path), str(path)).time_us))
+
+
+def _sum_us(timings: object) -> float:
+    return float(sum(t.time_us for t in timings))  # type: ignore[attr-defined]
+
+
+TARGETS = (
+    *(Target(name, _example(name), _predicted) for name in
+      ("dlrm.toml", "gpt2.toml", "llama.toml", "megatron.toml", "bert.toml")),
+    Target("set.txt", _assignments, _assigned),
+    Target("platform.toml", _text(PLATFORM), _on_platform),
+    Target("trace.json", _trace_damage, _trace),
+    Target("all_reduce.txt", _text(NCCL), lambda p: _sum_us(read_nccl_tests(p).timings)),
+    Target("param.txt", _text(PARAM), lambda p: _sum_us(read_param_comms(p).timings)),
+    Target("timings.csv", _text(TIMINGS), lambda p: _sum_us(read_timings_csv(p)) + 1.0),
+    Target("kernels.csv", _text(KERNELS), _kernel_times),
+    Target("tables.csv", _text(TABLES), lambda p: float(len(read_tables(p))) + 1.0),
+    Target("tables.json", _json(CONFIGS), lambda p: float(len(read_tables(p))) + 1.0),
+    Target("plan.json", lambda rng: mutated_json(torchrec_document(_plan()), rng),
+           lambda p: float(len(read_torchrec(p, PLAN_TABLES, 2).shards)) + 1.0),
+    Target("indices.npz", _indices, _index_stats),
+)  # fmt: skip
+
+
+def outcome(target: Target, seed: int, folder: Path) -> str:
+    """``answer`` or ``refused``; anything else is raised."""
+    from stepsight.errors import StepsightError
+
+    content = target.damage(random.Random(f"{target.name} {seed}"))
+    path = folder / target.name
+    path.write_bytes(content)
+    try:
+        number = target.ask(path)
+    except StepsightError:
+        return "refused"
+    if not (math.isfinite(number) and number > 0):
+        raise AssertionError(f"{target.name}, seed {seed}: answered {number}")
+    return "answer"
