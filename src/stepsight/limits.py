@@ -41,7 +41,8 @@ def check(value: float, name: str, where: str, what: str) -> None:
     """Refuse a value above its limit, naming the way to raise it."""
     most = limit(name)
     if value > most:
+        shown = f"{value:,.0f}" if value < 10**30 else "larger than 10^30"
         raise InputError(
-            where, f"{what} is {value:,.0f}; at most {most:,} are read",
+            where, f"{what} is {shown}; at most {most:,}",
             f"correct it, or set {PREFIX}{name} higher",
         )  # fmt: skip

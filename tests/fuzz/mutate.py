@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -48,7 +49,7 @@ def _change(value: Any, rng: random.Random) -> Any:
         if how < 0.15:
             del value[key]
         elif how < 0.3:
-            value[key] = rng.choice(ODD_VALUES)
+            value[key] = _odd(rng)
         else:
             value[key] = _change(value[key], rng)
         return value
@@ -60,11 +61,15 @@ def _change(value: Any, rng: random.Random) -> Any:
         elif how < 0.2:
             value.insert(at, value[at])
         elif how < 0.3:
-            value[at] = rng.choice(ODD_VALUES)
+            value[at] = _odd(rng)
         else:
             value[at] = _change(value[at], rng)
         return value
-    return rng.choice(ODD_VALUES)
+    return _odd(rng)
+
+
+def _odd(rng: random.Random) -> Any:
+    return copy.deepcopy(rng.choice(ODD_VALUES))
 
 
 def _number(text: str, rng: random.Random) -> str:

@@ -1,4 +1,5 @@
 """What is fuzzed: a good input, how it is damaged, and the call that must survive it."""
+# ruff: noqa: E501 - outputs of benchmarks are as wide as they are
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from stepsight.limits import check
 POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps",
             "shared_kb_per_sm", "sector_bytes", "speed")  # fmt: skip
 NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
+LEAST, MOST = 1e-6, 1e9
+"""No figure of a data sheet, in the units of `GpuSpec` and `LinkSpec`, comes near either."""
 
 
 def check_platform(spec: PlatformSpec, where: str) -> PlatformSpec:
@@ -29,27 +31,31 @@ def check_platform(spec: PlatformSpec, where: str) -> PlatformSpec:
 def gpu_problems(gpu: GpuSpec) -> list[str]:
     """Every figure of a GPU that must be above zero and is not."""
     wrong = [f"{name} is {getattr(gpu, name):g}, must be above zero" for name in POSITIVE
-             if not getattr(gpu, name) > 0]  # fmt: skip
+             if not getattr(gpu, name) >= LEAST]  # fmt: skip
     wrong += [f"{name} is {getattr(gpu, name):g}, must not be negative" for name in NOT_NEGATIVE
               if not getattr(gpu, name) >= 0]  # fmt: skip
+    wrong += [f"{name} is {getattr(gpu, name)}, more than any hardware has" for name in
+              (*POSITIVE, *NOT_NEGATIVE) if getattr(gpu, name) > MOST]  # fmt: skip
     if "fp32" not in gpu.peak_tflops:
         wrong.append("peak_tflops.fp32 is missing")
-    wrong += [f"peak_tflops.{dtype} is {tflops:g}, must be above zero" for dtype, tflops in
-              gpu.peak_tflops.items() if not tflops > 0]  # fmt: skip
+    wrong += [f"peak_tflops.{dtype} is {tflops:g}, must be above zero and real" for dtype, tflops in
+              gpu.peak_tflops.items() if not LEAST <= tflops <= MOST]  # fmt: skip
     return wrong
 
 
 def _link_problems(name: str, link: LinkSpec, *, needed: bool) -> list[str]:
     wrong = []
-    if link.gbps < 0 or (needed and link.gbps == 0):
+    if link.gbps < 0 or (needed and link.gbps < LEAST):
         wrong.append(f"{name}.gbps is {link.gbps:g} GB/s, must be above zero")
     if link.latency_us < 0:
         wrong.append(f"{name}.latency_us is {link.latency_us:g}, must not be negative")
+    if max(link.gbps, link.latency_us) > MOST:
+        wrong.append(f"{name} has a figure that is more than any hardware has")
     return wrong
 
 
 def _host_problems(host: HostSpec) -> list[str]:
-    wrong = [] if host.speed > 0 else [f"host.speed is {host.speed:g}, must be above zero"]
+    wrong = [] if LEAST <= host.speed <= MOST else [f"host.speed is {host.speed:g}, must be above zero"]
     return wrong if host.cores >= 0 else [*wrong, f"host.cores is {host.cores}, must not be negative"]
 
 

@@ -46,7 +46,8 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._get(key, default)
-        plain = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        plain = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+        plain = plain and not isinstance(value, bool)
         if not plain or value != int(value):
             raise self.fail(
                 key, f"must be a whole number, not {value!r}", "write plain digits without a unit"
@@ -62,8 +63,9 @@ class Fields:
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.fail(key, f"must be a number, not {value!r}", "write plain digits without a unit")
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise self.fail(key, f"is {value}", "give a finite number")
+        check(value, "SIZE", self.at(key), "it")
         if not least <= value <= most:
             span = f"at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
             raise self.fail(key, f"is {value}", f"must be {span}")
@@ -91,8 +93,10 @@ class Fields:
 
     def integers(self, key: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         value = self._get(key, default)
-        good = isinstance(value, (list, tuple)) and bool(value) and all(
-            isinstance(v, int) and not isinstance(v, bool) and 0 < v <= limit("SIZE") for v in value
+        good = (
+            isinstance(value, (list, tuple))
+            and bool(value)
+            and all(isinstance(v, int) and not isinstance(v, bool) and 0 < v <= limit("SIZE") for v in value)
         )
         if not good:
             raise self.fail(key, f"must be a list of sizes, not {value!r}", "for example [1024, 256, 128]")

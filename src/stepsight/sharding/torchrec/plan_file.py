@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from stepsight.errors import InputError
+from stepsight.inputs import read_json
 from stepsight.tables.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -84,12 +85,7 @@ def write_torchrec(path: str | Path, document: Document) -> None:
 
 def read_torchrec(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:
     """The plan in a TorchRec plan file."""
-    try:
-        document = msgspec.json.decode(Path(path).read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(
-            str(path), f"is not a TorchRec plan ({error})", "write one with --torchrec"
-        ) from None
+    document = read_json(path, "write one with --torchrec")
     return plan_from_document(document, tables, ranks, str(path))
 
 
@@ -127,11 +123,14 @@ def _parameters(document: Document, where: str) -> Iterable[tuple[str, Mapping[s
 
 def _shards(name: str, kind: str, entries: Sequence[Mapping[str, Any]], where: str) -> list[Shard]:
     shards = []
+    if not isinstance(entries, list):
+        raise InputError(where, f"table {name!r} has no list of shards", "give its shards")
     for entry in entries:
         try:
-            (row, column), (height, width) = entry["shard_offsets"], entry["shard_sizes"]
+            where_cut = entry["shard_offsets"], entry["shard_sizes"]
+            (row, column), (height, width) = ([int(size) for size in sizes] for sizes in where_cut)
             rank = int(str(entry["placement"]).removeprefix("rank:").split("/")[0])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise InputError(
                 where, f"table {name!r} has a shard without offsets, sizes or placement", "name all three"
             ) from None

@@ -120,10 +120,10 @@ class Event(msgspec.Struct, gc=False):
         return decoded(self.args.concrete)
 
     def grid(self) -> tuple[int, ...]:
-        return tuple(decoded(self.args.grid))
+        return launch_sizes(decoded(self.args.grid))
 
     def block(self) -> tuple[int, ...]:
-        return tuple(decoded(self.args.block))
+        return launch_sizes(decoded(self.args.block))
 
 
 def decoded(raw: msgspec.Raw) -> list[Any]:
@@ -132,3 +132,13 @@ def decoded(raw: msgspec.Raw) -> list[Any]:
         return []
     value = msgspec.json.decode(raw)
     return value if isinstance(value, list) else []
+
+
+MOST_BLOCKS = 2**31 - 1
+"""The largest grid side that CUDA launches."""
+
+
+def launch_sizes(sides: list[Any]) -> tuple[int, ...]:
+    """Grid or block sides; none where one of them cannot be."""
+    good = all(type(side) is int and 0 < side <= MOST_BLOCKS for side in sides)
+    return tuple(sides) if good else ()

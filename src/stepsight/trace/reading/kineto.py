@@ -102,7 +102,7 @@ def _decode(file: TraceFile) -> tuple[_Document, list[str]]:
             if data.lstrip()[:1] == b"[":
                 return _Document(_LIST_DECODER.decode(data)), []
             return _DECODER.decode(data), []
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
     return _decode_loosely(file)
 

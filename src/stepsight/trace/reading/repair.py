@@ -45,7 +45,7 @@ def salvaged(content: bytes) -> tuple[dict[str, Any], int]:
             break
         try:
             item, at = decode(text, at)
-        except json.JSONDecodeError:
+        except (json.JSONDecodeError, RecursionError):
             # One broken event: go on at the next one that starts a line or follows a comma.
             following = re.compile(r'\{\s*"(?:ph|name|id)"').search(text, at + 1)
             if following is None:
@@ -64,6 +64,6 @@ def _leading_fields(head: str) -> dict[str, Any]:
     closed = head.rstrip().rstrip(",") + "}"
     try:
         fields = json.loads(closed, strict=False)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
