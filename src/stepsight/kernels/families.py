@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.kernels.attention.geometry import visible_pairs
 
 Dims = Mapping[str, FloatArray]
 
@@ -57,8 +58,7 @@ def _conv_bytes(d: Dims, e: FloatArray) -> FloatArray:
 
 
 def _attention_flops(d: Dims) -> FloatArray:
-    full = 4 * d["batch"] * d["heads"] * d["q"] * d["kv"] * d["head_dim"]
-    return np.where(d["causal"] > 0, full / 2, full)
+    return 4 * d["batch"] * d["heads"] * visible_pairs(d) * d["head_dim"]
 
 
 def _attention_bytes(d: Dims, e: FloatArray) -> FloatArray:
@@ -75,7 +75,7 @@ def _stated(d: Dims, e: FloatArray) -> FloatArray:
 
 
 _CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "groups")
-_ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal")
+_ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal", "window")
 _MATRIX = ("rows", "cols")
 
 FAMILIES: dict[str, Family] = {
@@ -84,13 +84,30 @@ FAMILIES: dict[str, Family] = {
         # C[b] = A[b] (m×k) · B[b] (k×n); kernel.name says linear, bmm, dgrad, wgrad …
         Family("gemm", ("batch", "m", "n", "k"), "gemm",
                lambda d: 2 * d["batch"] * d["m"] * d["n"] * d["k"], _gemm_bytes),
-        # Anything that streams elements once; kernel.name says add, mul, gelu, cast …
-        Family("elementwise", ("elements", "read_bytes", "write_bytes"), "vector",
+        # Anything that streams elements once; kernel.name says add, mul, gelu, cast … ``indexed``: an operand
+        # is broadcast or strided, so that the kernel computes an index for every element.
+        Family("elementwise", ("elements", "read_bytes", "write_bytes", "indexed"), "vector",
                lambda d: d["elements"], _stated),
         Family("softmax", _MATRIX, "vector", lambda d: 5 * d["rows"] * d["cols"], _rows_cols(2)),
         Family("softmax_backward", _MATRIX, "vector", lambda d: 4 * d["rows"] * d["cols"], _rows_cols(3)),
         Family("layer_norm", _MATRIX, "vector", lambda d: 8 * d["rows"] * d["cols"], _rows_cols(2)),
         Family("layer_norm_backward", _MATRIX, "vector", lambda d: 14 * d["rows"] * d["cols"], _rows_cols(3)),
+        # The gradients of a layer norm's weight and bias: sums over the rows of two matrices.
+        Family("layer_norm_weights", _MATRIX, "vector", lambda d: 4 * d["rows"] * d["cols"], _rows_cols(2)),
+        # kernel.name "eager": written out in PyTorch, several kernels; else one fused kernel.
+        Family("rms_norm", _MATRIX, "vector", lambda d: 5 * d["rows"] * d["cols"], _rows_cols(2)),
+        Family("rms_norm_backward", _MATRIX, "vector", lambda d: 10 * d["rows"] * d["cols"], _rows_cols(5)),
+        # Rotary position embedding of `rows` heads of `cols`.
+        Family("rotary", _MATRIX, "vector", lambda d: 3 * d["rows"] * d["cols"], _rows_cols(2)),
+        Family("rotary_backward", _MATRIX, "vector", lambda d: 3 * d["rows"] * d["cols"], _rows_cols(2)),
+        # A mask of one byte an element, laid over a matrix.
+        Family("masked_fill", _MATRIX, "vector", _zero, lambda d, e: (2 * e + 1) * d["rows"] * d["cols"]),
+        Family("masked_fill_backward", _MATRIX, "vector", _zero,
+               lambda d, e: (2 * e + 1) * d["rows"] * d["cols"]),
+        # The loss of `rows` samples over `cols` classes, logits read once; the gradient written over them.
+        Family("cross_entropy", _MATRIX, "vector", lambda d: 5 * d["rows"] * d["cols"], _rows_cols(1)),
+        Family("cross_entropy_backward", _MATRIX, "vector", lambda d: 3 * d["rows"] * d["cols"],
+               _rows_cols(2)),
         Family("batch_norm", _MATRIX, "vector", lambda d: 8 * d["rows"] * d["cols"], _rows_cols(3)),
         Family("batch_norm_backward", _MATRIX, "vector", lambda d: 14 * d["rows"] * d["cols"], _rows_cols(5)),
         # rows outputs, each the reduction of cols inputs.
@@ -115,7 +132,8 @@ FAMILIES: dict[str, Family] = {
         Family("conv", _CONV, "conv", _conv_flops, _conv_bytes),
         Family("conv_dgrad", _CONV, "conv", _conv_flops, _conv_bytes),
         Family("conv_wgrad", _CONV, "conv", _conv_flops, _conv_bytes),
-        # Fused (flash or memory-efficient) attention.
+        # Fused attention; kernel.name says which (kernels/attention/versions.py). ``window``: the most
+        # keys a query sees, 0 for no limit.
         Family("attention", _ATTENTION, "attention", _attention_flops, _attention_bytes),
         Family("attention_backward", _ATTENTION, "attention", lambda d: 2.5 * _attention_flops(d),
                lambda d, e: 2 * _attention_bytes(d, e)),

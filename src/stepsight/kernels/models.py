@@ -12,25 +12,31 @@ import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.attention.estimates import FAMILIES as ATTENTION_FAMILIES
+from stepsight.kernels.attention.estimates import attention_estimates, versions
 from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
 from stepsight.kernels.learned.model import EventPath, LearnedModel
+from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals, nearest
 from stepsight.kernels.learned.transfer import NO_BOARDS, Choice, choose
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.roofline import roofline
+from stepsight.kernels.stream_costs import STREAMS, VARIANTS, plain_name
 from stepsight.kernels.streams import (
-    STREAMS,
-    VARIANTS,
+    HALF,
+    HALF_VARIANT,
     Streamed,
     cached_streams,
+    corrected_stream,
     measured_stream,
     stream_estimates,
 )
 from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
+from stepsight.kernels.training_gemms import as_in_training
 from stepsight.program.job import Kernel
 
 if TYPE_CHECKING:
@@ -66,6 +72,7 @@ class KernelModels:
     shipped: tuple[LearnedModel, ...] = ()
     streams: tuple[Streamed, ...] = ()
     measured: Estimator | None = None
+    residuals: tuple[Residual, ...] = ()
     boards: Boards = NO_BOARDS
     _embedding: Estimator | None = field(default=None, repr=False)
     _choices: dict[tuple[str, str, str], Choice | None] = field(default_factory=dict, repr=False)
@@ -77,6 +84,7 @@ class KernelModels:
             spec,
             shipped_models(),
             cached_streams(SHIPPED / STREAMS_FILE),
+            residuals=cached_residuals(SHIPPED / RESIDUALS_FILE),
             boards=load_boards(SHIPPED / BOARDS_FILE),
         )
 
@@ -88,6 +96,10 @@ class KernelModels:
             models.measured = MeasuredKernels.load(folder)
         models._embedding = _lookups(folder)
         return models
+
+    def without_residuals(self) -> KernelModels:
+        """The same models without the half-precision corrections: what those are fitted on top of."""
+        return KernelModels(self.spec, self.shipped, self.streams, self.measured, boards=self.boards)
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Times of many kernels at once, in the order given."""
@@ -110,24 +122,58 @@ class KernelModels:
         """
         if len(batch) == 0:
             return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
+        if batch.family in ATTENTION_FAMILIES:
+            return self._attention(batch, stacks)
         parts = []
         for variant, rows in _variants(batch):
             if not len(rows):
                 continue
             part = batch if len(rows) == len(batch) else batch.take(rows)
-            chosen = self._choice(batch.family, batch.dtype, variant)
-            if chosen is not None:
+            corrected = self._corrected(part, variant)
+            chosen = None if corrected is not None else self._choice(batch.family, batch.dtype, variant)
+            if corrected is not None:
+                answer = corrected
+            elif chosen is not None:
                 stack = None if stacks is None else [stacks[i] for i in rows]
                 answer = self._distinct(part, chosen) if stack is None else self._learned(part, chosen, stack)
                 if batch.family == "gemm" and is_tensor_core(batch.dtype):
                     own = chosen.models[0].dtype == batch.dtype
                     answer = with_narrow_loads(part, self.spec, answer, own_dtype=own)
+                    if batch.dtype in HALF and self.residuals and stacks is None:
+                        own_table = chosen.models[0].machine.name == self.spec.name
+                        answer = as_in_training(part, self.spec, answer, self.residuals, own_table=own_table)
             elif batch.family in STREAMS:
                 fitted, exact = self._stream()
                 answer = stream_estimates(part, self.spec, fitted, exact)
             else:
                 answer = roofline(part, self.spec)
             parts.append((rows, answer))
+        return _joined(parts, len(batch))
+
+    def _corrected(self, batch: Batch, variant: str) -> Estimates | None:
+        """Streaming kernels in half precision whose correction was fitted; None for all others."""
+        if batch.family not in STREAMS or batch.dtype not in HALF:
+            return None
+        residual = nearest(self.residuals, batch.family, variant or HALF_VARIANT, self.spec)
+        plain = batch.family == "elementwise" and not variant
+        if residual is None or (plain and not residual.same_chip(self.spec)):
+            return None
+        return corrected_stream(batch, self.spec, residual)
+
+    def _attention(self, batch: Batch, stacks: Sequence[str] | None) -> Estimates:
+        """Fused attention, each version by its own model."""
+
+        def forward(whole: Batch, stack: Sequence[str] | None) -> Estimates | None:
+            chosen = self._choice("attention", whole.dtype, "")
+            return None if chosen is None else self._learned(whole, chosen, stack)
+
+        parts = []
+        for version, rows in versions(batch, self.spec):
+            stack = None if stacks is None else [stacks[i] for i in rows]
+            part = batch if len(rows) == len(batch) else batch.take(rows)
+            parts.append(
+                (rows, attention_estimates(part, version, self.spec, self.residuals, forward, stack))
+            )
         return _joined(parts, len(batch))
 
     def event_path(self, batch: Batch) -> list[EventPath]:
@@ -216,12 +262,15 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
     """Which measured variant each kernel is: a GEMM is batched or not, some streams stand apart."""
     everything = np.arange(len(batch))
     if batch.family != "gemm":
-        apart = [name for family, name in VARIANTS if family == batch.family and name in batch.names]
+        known = {name: plain_name(name) for name in set(batch.names)}
+        apart = {plain for plain in known.values() if (batch.family, plain) in VARIANTS}
         if not apart:
             return [("", everything)]
-        names = np.array(batch.names)
-        groups = [(name, everything[names == name]) for name in apart]
-        return [*groups, ("", everything[~np.isin(names, apart)])]
+        if len(known) == 1:
+            return [(apart.pop(), everything)]
+        names = np.array([known[name] for name in batch.names])
+        groups = [(name, everything[names == name]) for name in sorted(apart)]
+        return [*groups, ("", everything[~np.isin(names, list(apart))])]
     batched: FloatArray = batch.dims["batch"]
     many = batched > 1
     if "bmm" in set(batch.names):

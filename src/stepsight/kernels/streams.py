@@ -1,8 +1,7 @@
-"""Kernels that stream memory: a start, then bytes over the bandwidth the family reaches.
+"""Kernels that stream memory on a GPU: their costs (`stream_costs`), its figures, what was measured on it.
 
-``time = start + bytes / (share × memory bandwidth)``; traffic that stays in a large L2 cache
-moves faster. Two constants describe each family; the share is scaled by how much of its
-bandwidth a GPU gave to plain element-wise ops where that was measured.
+Traffic that stays in a large L2 cache moves faster. The share of bandwidth is scaled by how much of it
+a GPU gave to plain element-wise ops where that was measured.
 """
 
 from __future__ import annotations
@@ -20,56 +19,23 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import EventPath
+from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import bandwidth_gbps
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """What a family costs to start, and its share of memory bandwidth when large."""
-
-    start_us: float
-    share: float
-    spread: float
-    per_row_us: float = 0.0
-
-
-# Medians over profiler traces (trace_kernels.parquet: V100, A100, H100) unless said otherwise:
-# start from kernels under 0.1 MB, share from kernels above 10 MB.
-STREAMS: Mapping[str, Stream] = {
-    "elementwise": Stream(2.4, 0.87, 0.12),  # slope of the vector tables, V100 0.91 and A100 0.88
-    "fill": Stream(1.8, 0.90, 0.15),
-    "dropout": Stream(2.5, 0.76, 0.15),  # transformer_ops.parquet: 9.7 GB in 3.25 ms on GH200
-    "softmax_backward": Stream(2.5, 0.70, 0.2),  # first principles: forward's share, half as many passes
-    "layer_norm_backward": Stream(4.0, 0.55, 0.25),  # the input's gradient: A100 0.47–0.69
-    "batch_norm": Stream(5.0, 0.80, 0.15),
-    "batch_norm_backward": Stream(6.0, 0.75, 0.15),
-    "reduce": Stream(4.5, 0.60, 0.25),  # 0.41 (V100) to 0.78 (H100)
-    "pool": Stream(2.5, 0.80, 0.2),
-    "gather": Stream(4.0, 0.60, 0.3),
-    "scatter": Stream(6.0, 0.22, 0.4),  # index_put: 0.16 (B200) to 0.20 (A100)
-    "concat": Stream(3.5, 0.68, 0.2),  # V100 DLRM lists: 9.4 MB in 19.4 µs, 56.6 MB in 92.6 µs
-    "transpose": Stream(2.5, 0.55, 0.25),  # strided copies: A100 0.45–0.58, H100 0.41–0.60
-    "sort": Stream(9.0, 0.35, 0.4),  # one-tile radix sort of the V100 DLRM lists takes 10 µs
-    "copy_h2d": Stream(2.0, 0.79, 0.1),  # V100 DLRM lists, pinned: 4.2 MB in 339 µs over 15.75 GB/s
-    "copy_d2h": Stream(1.5, 0.79, 0.2),  # as host to device
-    "copy_d2d": Stream(2.0, 0.85, 0.15),
-    "optimizer": Stream(3.0, 0.80, 0.2),  # first principles: multi-tensor kernels stream as element-wise ones
-    "nll_loss": Stream(3.0, 0.5, 0.3, per_row_us=0.02),  # one block: H100 512 rows in 13 µs
-    "nll_loss_backward": Stream(2.0, 0.80, 0.3, per_row_us=0.004),  # H100 512 rows in 5 µs
-}
-
-VARIANTS: Mapping[tuple[str, str], Stream] = {
-    # Accumulating index_put on strided columns, V100 DLRM lists: 74 k elements in 41 µs, 719 k in 319 µs.
-    ("scatter", "index_put"): Stream(6.0, 0.04, 0.4),
-}
-"""Kernels of a family that behave unlike the rest of it."""
+from stepsight.kernels.stream_columns import columns
+from stepsight.kernels.stream_costs import INDEXED_RATE, STREAMS, VARIANTS, Stream, meet, plain_name
 
 USUAL_SHARE = 0.87
 """The element-wise share that the table above was read on (V100, A100, H100)."""
 
 UNMEASURED_SPREAD = 0.1
 """Added where the chip's own element-wise bandwidth was not measured: shares range from 0.74 to 0.91."""
+
+HALF = frozenset({"fp16", "bf16"})
+HALF_VARIANT = "half"
+"""The variant under which a family's half-precision correction is filed."""
+OUTSIDE_SPREAD = 0.1
+"""Added, at most, outside the fitted shapes."""
 
 IN_CACHE = 0.6
 """Traffic under this share of L2 mostly hits it: the producer has just written it."""
@@ -118,28 +84,36 @@ def measured_stream(streams: Sequence[Streamed], spec: GpuSpec) -> tuple[Streame
 
 
 def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[FloatArray, float]:
-    """Times and spread of a streaming family; ``fitted`` scales the share where measured."""
-    stream = STREAMS[batch.family]
-    names = set(batch.names)
-    if len(names) == 1:
-        stream = VARIANTS.get((batch.family, names.pop()), stream)
+    """Times and spread of kernels of one family and variant; ``fitted`` scales the share where measured."""
+    name = plain_name(batch.names[0]) if batch.names else ""
+    stream = VARIANTS.get((batch.family, name), STREAMS[batch.family])
     traffic = batch.bytes
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
     if fitted is not None and batch.family not in ("copy_h2d", "copy_d2h"):
-        share = (
-            _shares(batch, fitted)
-            if batch.family == "elementwise"
-            else share * (fitted.usual_share / USUAL_SHARE)
-        )
+        plain = batch.family == "elementwise" and (batch.family, name) not in VARIANTS
+        share = _shares(batch, fitted) if plain else share * (fitted.usual_share / USUAL_SHARE)
     speed = np.ones(len(batch))
     if spec.l2_mb >= LARGE_L2_MB:
         fill = traffic / (IN_CACHE * spec.l2_mb * 1e6)
         speed = 1 + (CACHE_SPEEDUP - 1) * np.clip(2 - fill, 0, 1)
     rows = batch.dims.get("rows")
     extra = stream.per_row_us * rows if rows is not None else 0.0
-    time_us = stream.start_us + extra + traffic / (bandwidth * share * speed)
+    memory = traffic / (bandwidth * share * speed)
+    time_us = stream.start_us + extra + meet(memory, _instructions_us(batch, spec, stream))
     return time_us, stream.spread
+
+
+def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
+    """What issuing the instructions takes; zero where they never bound the kernel."""
+    d = batch.dims
+    rate = np.full(len(batch), stream.rate if stream.rate > 0 else np.inf)
+    if "indexed" in d:
+        rate = np.where(d["indexed"] > 0, np.minimum(rate, INDEXED_RATE), rate)
+    elements = (
+        d["elements"] if "elements" in d else d["rows"] * d["cols"] if "cols" in d else np.zeros(len(batch))
+    )
+    return np.asarray(elements / (rate * spec.sms * spec.clock_mhz))
 
 
 def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact: bool) -> Estimates:
@@ -150,9 +124,28 @@ def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact
     return Estimates.uniform(time_us, Source.TRANSFERRED, float(np.hypot(spread, UNMEASURED_SPREAD)))
 
 
+def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimates:
+    """Half-precision kernels: the costs by first principles, corrected by what was measured of the family."""
+    base, _ = stream_us(batch, spec, None)
+    named = columns(batch, spec)
+    outside = residual.outside(named)
+    own = residual.same_chip(spec)
+    spread: FloatArray = np.hypot(
+        residual.spread if own else np.hypot(residual.spread, UNMEASURED_SPREAD),
+        OUTSIDE_SPREAD * (1 - np.exp(-outside)),
+    )
+    said = "" if own else f"carried over from {residual.gpu}"
+    notes = {}
+    for i in range(len(batch)) if said else np.nonzero(outside > FAR)[0].tolist():
+        far = "outside the fitted range of shapes" if outside[i] > FAR else ""
+        notes[i] = "; ".join(filter(None, (said, far)))
+    source = np.full(len(batch), int(Source.LEARNED if own else Source.TRANSFERRED))
+    return Estimates(base * residual.factor(named), source, spread, notes)
+
+
 def _shares(batch: Batch, fitted: Streamed) -> FloatArray:
     usual = fitted.usual_share
-    distinct = {name: fitted.share.get(name, usual) for name in set(batch.names)}
+    distinct = {name: fitted.share.get(plain_name(name), usual) for name in set(batch.names)}
     if len(set(distinct.values())) <= 1:
         return np.full(len(batch), next(iter(distinct.values()), usual))
     return np.array([distinct[name] for name in batch.names])

@@ -18,11 +18,16 @@ def held_out(dims: Mapping[str, FloatArray], keys: Sequence[str]) -> npt.NDArray
     ``keys`` names the sizes that make up a shape: all of them, or ("n", "k") where whole
     pairs are to be left out.
     """
+    kept: npt.NDArray[np.bool_] = mixed_sizes(dims, keys) % np.uint64(100) < HELD_OUT_PERCENT
+    return kept
+
+
+def mixed_sizes(dims: Mapping[str, FloatArray], keys: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """One number per shape that looks random and is always the same."""
     mixed = np.zeros(len(next(iter(dims.values()))), dtype=np.uint64)
     for key in keys:
         mixed = _mix(mixed ^ dims[key].astype(np.int64).view(np.uint64))
-    kept: npt.NDArray[np.bool_] = mixed % np.uint64(100) < HELD_OUT_PERCENT
-    return kept
+    return mixed
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

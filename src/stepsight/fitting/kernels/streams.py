@@ -11,7 +11,8 @@ from stepsight.fitting.kernels.learn import FIT_DATE, SCORED_ABOVE_US
 from stepsight.fitting.kernels.sources import Measured
 from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.machine import Machine
-from stepsight.kernels.streams import STREAMS, Streamed
+from stepsight.kernels.stream_costs import STREAMS
+from stepsight.kernels.streams import Streamed
 from stepsight.score import gmae, mape
 
 

@@ -42,12 +42,10 @@ ROW_FAMILIES = frozenset({"softmax", "layer_norm"})
 """Row-wise kernels compute in fp32 whatever they read: the fp32 tables serve all dtypes."""
 
 DERIVED = {
-    "attention_backward": ("attention", 3.05),
     "conv_dgrad": ("conv", 0.9),
     "conv_wgrad": ("conv", 1.05),
 }
-"""Families timed as a multiple of another: attention's backward has 2.5 times the forward's FLOPs at
-0.82 of its rate (FlashAttention-2 and -3 papers, A100 and H100); the two gradients of a convolution
+"""Families timed as a multiple of another: the two gradients of a convolution
 take 1.95 times its forward (median of 1,020 fp32 ResNet layers on V100, transformer_ops.parquet), the
 input's 0.9 (VGG training on H100, trace_kernels.parquet)."""
 SPREAD_DERIVED = 0.2

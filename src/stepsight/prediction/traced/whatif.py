@@ -19,6 +19,7 @@ _NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 _BATCH_DIMS = {
     "gemm": ("m",), "elementwise": ("elements", "read_bytes", "write_bytes"), "softmax": ("rows",),
     "softmax_backward": ("rows",), "layer_norm": ("rows",), "layer_norm_backward": ("rows",),
+    "layer_norm_weights": ("rows",),
     "batch_norm": ("rows",), "batch_norm_backward": ("rows",), "dropout": ("elements",),
     "transpose": ("elements",), "concat": ("read_bytes", "write_bytes"), "gather": ("rows",),
     "scatter": ("rows",), "attention": ("batch",), "attention_backward": ("batch",), "conv": ("batch",),

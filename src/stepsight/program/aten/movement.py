@@ -27,7 +27,14 @@ def pointwise_kernel(name: str, inputs: Sequence[Sized], out: Sized) -> Kernel:
     return Kernel.of(
         "elementwise", out.dtype, name=name, elements=max(elements(out), 1),
         read_bytes=sum(read_bytes(t) for t in inputs), write_bytes=size_bytes(out),
+        indexed=int(computes_indices(inputs, out)),
     )  # fmt: skip
+
+
+def computes_indices(inputs: Sequence[Sized], out: Sized) -> bool:
+    """Whether an operand is broadcast or laid out unlike the result: the kernel then computes an index for
+    every element instead of loading several at once. A single number is passed by value."""
+    return any(elements(t) > 1 and (t.shape != out.shape or t.strides != out.strides) for t in inputs)
 
 
 def copy_kernel(source: Sized, out: Sized, name: str = "copy") -> Kernel:

@@ -46,8 +46,7 @@ def layer_norm_backward_kernels(x: Sized, over: int = 1, *, affine: bool = True)
     """The input's gradient by rows; those of weight and bias in a second kernel, by columns."""
     kernels = [row_kernel("layer_norm_backward", x, over)]
     if affine:
-        cols = prod(x.shape[len(x.shape) - over :])
-        kernels.append(Kernel.of("reduce", x.dtype, rows=2 * cols, cols=max(elements(x) // max(cols, 1), 1)))
+        kernels.append(row_kernel("layer_norm_weights", x, over))
     return kernels
 
 

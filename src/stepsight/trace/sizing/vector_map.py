@@ -156,10 +156,9 @@ def _attention_dims(family: str, op: Event, tensors: list[Tensor], q: Tensor, k:
         limits = next((t.elements for t in tensors if t.dtype.startswith("int") and len(t.shape) == 1), 2)
         batch = max(limits - 1, 1)
         length = tokens / batch
-        sliding = window is not None and window < length
         return Kernel.of(
-            family, q.dtype, name=op.name, batch=batch, heads=heads, kv_heads=k.shape[1], q=length,
-            kv=float(window or length) if sliding else length, head_dim=dim, causal=0.0 if sliding else 1.0,
+            family, q.dtype, name=op.name, batch=batch, heads=heads, kv_heads=k.shape[1], q=length, kv=length,
+            head_dim=dim, causal=1.0, window=float(window or 0),
         )  # fmt: skip
     torch_order = "scaled_dot_product" in op.name
     b, x, y, dim = q.shape
@@ -196,8 +195,9 @@ def _copy_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     strided = source.dtype == tensors[0].dtype and "elementwise_kernel" in event.name
     if strided and "vectorized" not in event.name and "unrolled" not in event.name:
         return Kernel.of("transpose", source.dtype, name=op.name, elements=max(source.elements, 1))
+    name = "cast" if source.dtype != tensors[0].dtype else op.name
     return Kernel.of(
-        "elementwise", source.dtype, name=op.name, elements=max(source.elements, 1),
+        "elementwise", source.dtype, name=name, elements=max(source.elements, 1),
         read_bytes=source.bytes, write_bytes=tensors[0].bytes,
     )  # fmt: skip
 
@@ -225,7 +225,13 @@ def _elementwise(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     return Kernel.of(
         "elementwise", result.dtype, name=op.name, elements=elements,
         read_bytes=float(sum(t.bytes for t in inputs)), write_bytes=float(elements * width * outs),
+        indexed=int(_computes_indices(event)),
     )  # fmt: skip
+
+
+def _computes_indices(event: Event) -> bool:
+    """PyTorch's kernel for broadcast or strided operands: ``elementwise_kernel`` with no word before it."""
+    return re.search(r"(?<![a-z]_)elementwise_kernel<", event.name) is not None
 
 
 def _outputs(op: Event) -> int:
@@ -251,7 +257,8 @@ _RULES: tuple[tuple[re.Pattern[str], Rule], ...] = (
     (re.compile(r"RadixSort|^sort$|DeviceMergeSort|^unique"), _sort),
     (re.compile(r"softmax.*backward|SoftmaxBackward|softmax_warp_backward"), _matrix("softmax_backward")),
     (re.compile(r"[sS]oftmax"), _matrix("softmax")),
-    (re.compile(r"layer_norm_backward|LayerNorm.*Backward|GammaBetaBackward|ComputePartGrad"),
+    (re.compile(r"GammaBetaBackward|ComputePartGrad|ComputeGradGammaBeta"), _matrix("layer_norm_weights")),
+    (re.compile(r"layer_norm_backward|LayerNorm.*Backward"),
      _matrix("layer_norm_backward")),
     (re.compile(r"layer_norm|LayerNorm|rms_norm"), _matrix("layer_norm")),
     (re.compile(r"batch_norm_backward|bn_bw|BatchNorm\w*Backward"), _batch_norm("batch_norm_backward")),

@@ -77,6 +77,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     that took no part in the fit.
     """
     from stepsight.validate.kernels.dlrm import dlrm_scores
+    from stepsight.validate.kernels.half import half_scores
 
     measured = list(_event_rows(data))
     found = _event_scores(measured, rows)
@@ -85,7 +86,8 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
         serving, unseen = _serving()
         found += serving
         blind += unseen
-    return found + _left_out_scores(blind) + _trace_scores(data) + dlrm_scores(data)
+    found += _left_out_scores(blind) + half_scores(data, rows)
+    return found + _trace_scores(data) + dlrm_scores(data)
 
 
 def _event_rows(data: Path) -> Iterator[Measured]:

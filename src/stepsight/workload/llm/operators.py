@@ -74,13 +74,7 @@ def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> Bot
             [Kernel.of("layer_norm", dtype, name=name, rows=rows, cols=hidden)],
             [
                 Kernel.of("layer_norm_backward", dtype, name=name, rows=rows, cols=hidden),
-                Kernel.of(
-                    "reduce",
-                    dtype,
-                    name="norm weight",
-                    rows=hidden * (2 if kind == "layer" else 1),
-                    cols=rows,
-                ),
+                Kernel.of("layer_norm_weights", dtype, name=name, rows=rows, cols=hidden),
             ],
             e * n,
         )

@@ -52,7 +52,7 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             kernels = [_row_kernel("layer_norm_backward", x)]
             if tape.device == "cuda":  # the gradients of weight and bias are a second kernel there
-                kernels.append(Kernel.of("reduce", x.dtype, rows=2 * x.shape[-1], cols=prod(x.shape[:-1])))
+                kernels.append(_row_kernel("layer_norm_weights", x))
             inputs = (given(g[0]), x, mean, rstd, weight, bias)
             tape.call("aten::native_layer_norm_backward", inputs, *kernels)
             dx = Tensor.new(x.shape, x.dtype) if x.requires_grad else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepsight.program.aten.movement import computes_indices
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor, broadcast
@@ -15,6 +16,7 @@ def pointwise_kernel(name: str, inputs: Sequence[Tensor], out: Tensor) -> Kernel
     return Kernel.of(
         "elementwise", out.dtype, name=name, elements=out.elements,
         read_bytes=sum(t.bytes for t in inputs), write_bytes=out.bytes,
+        indexed=int(computes_indices(inputs, out)),
     )  # fmt: skip
 
 

@@ -1,0 +1,109 @@
+"""Times of fused attention kernels by their version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from stepsight.estimate import Estimates, FloatArray, IntArray, Source
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.attention import flash2
+from stepsight.kernels.attention.versions import (
+    AGAINST_FLASH2,
+    BACKWARD_OVER_FORWARD,
+    FLASH2,
+    SPREAD_BACKWARD,
+    version_of,
+)
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.residual import FAR, Residual, nearest
+
+FAMILIES = frozenset({"attention", "attention_backward"})
+TRANSFER_SPREAD = 0.08
+"""Added where the correction comes from another GPU: GH200's forward from A100's alone is off by 7 %."""
+OUTSIDE_SPREAD = 0.1
+"""Added, at most, outside the fitted shapes: causal sequences of 16 k by a fit up to 5 k are off by 7 %."""
+Forward = Callable[[Batch, Sequence[str] | None], Estimates | None]
+"""Forward times from tables of this GPU or a relative; None where no table speaks for it."""
+
+
+def versions(batch: Batch, spec: GpuSpec) -> list[tuple[str, IntArray]]:
+    """The rows of a batch by version."""
+    known = {name: version_of(name, spec.architecture) for name in set(batch.names)}
+    if len(set(known.values())) <= 1:
+        return [(next(iter(known.values()), FLASH2), np.arange(len(batch)))]
+    each = np.array([known[name] for name in batch.names])
+    return [(version, np.nonzero(each == version)[0]) for version in dict.fromkeys(each.tolist())]
+
+
+def attention_estimates(
+    batch: Batch, version: str, spec: GpuSpec, residuals: Sequence[Residual], forward: Forward,
+    stacks: Sequence[str] | None = None,
+) -> Estimates:  # fmt: skip
+    """Times of kernels of one version, forward or backward."""
+    backward = batch.family == "attention_backward"
+    if version in BACKWARD_OVER_FORWARD:
+        found = _by_tables(batch, version, spec, forward, stacks)
+        if found is not None:
+            return found
+    times = _flash2(batch, spec, residuals, backward=backward)
+    reach = AGAINST_FLASH2.get(version)
+    if reach is None:
+        return times
+    factor = reach.backward if backward else reach.forward
+    return Estimates(
+        times.time_us * factor,
+        np.full(len(batch), int(Source.TRANSFERRED)),
+        np.hypot(times.spread, reach.spread),
+        dict.fromkeys(range(len(batch)), f"{factor:g} × FlashAttention-2"),
+    )
+
+
+def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backward: bool) -> Estimates:
+    """First principles, corrected by what was measured on this chip or the nearest one."""
+    base = flash2.base_us(batch, spec, backward=backward)
+    if batch.dtype in ("fp32", "tf32"):
+        return Estimates.uniform(base, Source.ROOFLINE, 0.3)
+    residual = nearest(residuals, batch.family, FLASH2, spec)
+    if residual is None:
+        return Estimates.uniform(base, Source.ROOFLINE, 0.2)
+    named = flash2.columns(batch, spec, backward=backward)
+    outside = residual.outside(named)
+    own = residual.same_chip(spec)
+    spread: FloatArray = np.hypot(
+        residual.spread if own else np.hypot(residual.spread, TRANSFER_SPREAD),
+        OUTSIDE_SPREAD * (1 - np.exp(-outside)),
+    )
+    source = Source.LEARNED if own else Source.TRANSFERRED
+    said = "" if own else f"carried over from {residual.gpu}"
+    notes = {}
+    for i in range(len(batch)) if said else np.nonzero(outside > FAR)[0].tolist():
+        far = "outside the fitted range of shapes" if outside[i] > FAR else ""
+        notes[i] = "; ".join(filter(None, (said, far)))
+    return Estimates(base * residual.factor(named), np.full(len(batch), int(source)), spread, notes)
+
+
+def _by_tables(
+    batch: Batch, version: str, spec: GpuSpec, forward: Forward, stacks: Sequence[str] | None
+) -> Estimates | None:
+    """The forward tables of this GPU, times what the backward takes more, less what a window leaves out."""
+    whole = batch.as_family("attention")
+    windowed = batch.dims["window"] > 0
+    if windowed.any():
+        dims = {**whole.dims, "window": np.zeros(len(batch))}
+        whole = Batch(whole.family, whole.dtype, dims, whole.names, whole.positions)
+    found = forward(whole, stacks)
+    if found is None:
+        return None
+    factor = np.ones(len(batch))
+    if windowed.any():
+        factor *= flash2.base_us(batch.as_family("attention"), spec) / flash2.base_us(whole, spec)
+    if batch.family == "attention":
+        return Estimates(found.time_us * factor, found.source, found.spread, found.notes)
+    times = BACKWARD_OVER_FORWARD[version]
+    said = f"{times:g} × attention"
+    notes = {i: "; ".join(filter(None, (said, found.notes.get(i, "")))) for i in range(len(batch))}
+    source = np.full(len(batch), int(Source.TRANSFERRED))
+    spread = np.hypot(found.spread, SPREAD_BACKWARD)
+    return Estimates(found.time_us * factor * times, source, spread, notes)

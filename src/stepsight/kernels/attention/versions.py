@@ -1,0 +1,63 @@
+"""Which fused attention kernel runs: FlashAttention 1, 2 or 3, cuDNN's, or the memory-efficient one.
+
+A kernel's ``name`` says so: one of `VERSIONS`, an alias of a workload file, or the operator or kernel
+name of a trace. A name that says nothing means FlashAttention-2, which torch's
+``scaled_dot_product_attention`` and the flash-attn package run unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
+CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
+VERSIONS = (FLASH1, FLASH2, FLASH3, CUDNN, EFFICIENT)
+"""What a workload may ask for. `SERVING` is for rows of the serving tables, whose stack is stated apart."""
+
+_NAMED: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"(context|encoder|generation)_attention", re.IGNORECASE), SERVING),
+    (re.compile(r"cudnn", re.IGNORECASE), CUDNN),
+    (re.compile(r"flash_?attn_?3|flash_?attention_?3|flash_?3|fa_?3|sm90|hopper", re.IGNORECASE), FLASH3),
+    (re.compile(r"flash_?1|fmha_fprop|fmha_dgrad", re.IGNORECASE), FLASH1),
+    (re.compile(r"efficient|fmha_cutlass|xformers|memeff", re.IGNORECASE), EFFICIENT),
+)
+
+NEW_INSTRUCTIONS = frozenset({"hopper", "blackwell"})
+"""Generations with kernels of their own (FlashAttention-3, cuDNN, TensorRT's) that use the wide
+asynchronous tensor cores; on others FlashAttention-2 is what there is."""
+
+NO_FLASH = frozenset({"maxwell", "pascal", "volta", "turing"})
+"""Generations that FlashAttention-2 does not run on: torch falls back to the memory-efficient kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a version compares with the one it is timed by, forward and backward, and how sure that is."""
+
+    forward: float
+    backward: float
+    spread: float
+
+
+# Times as multiples of FlashAttention-2's: FlashAttention-2 paper (Dao 2023), figures 4 to 6, A100, heads
+# of 64 and 128: xformers' cutlass kernel reaches 90 to 115 TFLOP/s and FlashAttention 100 to 130 where
+# FlashAttention-2 reaches 170 to 225; backward 80 to 110 where it reaches 140 to 190.
+AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT: Reach(1.9, 1.9, 0.25)}
+
+BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8, SERVING: 3.05}
+"""Backward over forward for kernels whose forward alone was measured: 2.5 times the FLOPs at 0.86 of the
+rate (FlashAttention-3 paper, Shah et al. 2024, figures 5 and 6, H100, heads of 128, 16 k: 648 and
+561 TFLOP/s; cuDNN 9 beside it a little better backward)."""
+SPREAD_BACKWARD = 0.15
+
+
+def version_of(name: str, architecture: str) -> str:
+    """The version a kernel's name means on a GPU of that generation."""
+    asked = next((version for pattern, version in _NAMED if pattern.search(name)), FLASH2)
+    if asked in (FLASH3, CUDNN) and architecture not in NEW_INSTRUCTIONS:
+        asked = FLASH2
+    if asked == FLASH2 and architecture in NO_FLASH:
+        asked = EFFICIENT
+    return asked

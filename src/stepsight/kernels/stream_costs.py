@@ -1,0 +1,123 @@
+"""What kernels that stream memory cost, by family and by the operator's name.
+
+``time = start + (bytes / (share × bandwidth)) ⊕ (elements / (rate × multiprocessors × clock))`` where ⊕
+is the larger of the two, rounded where they meet. Most kernels wait for memory; those that compute an
+index for every element, convert types one by one or call a transcendental function wait for
+instructions: they issue the same few elements per multiprocessor and clock on every GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+
+MEETING = 4.0
+"""Exponent of the norm that rounds the corner between the two bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What a family costs to start, its share of memory bandwidth when large, its rate of instructions.
+
+    ``rate`` is elements per multiprocessor and clock; 0 where instructions never bound the kernel.
+    """
+
+    start_us: float
+    share: float
+    spread: float
+    per_row_us: float = 0.0
+    rate: float = 0.0
+
+
+# Sources: T = medians over profiler traces (trace_kernels.parquet: V100, A100, H100, B200), start from
+# kernels under 0.1 MB, share from kernels above 10 MB; M = megatron_ops_fp16.parquet (A100 and GH200, three
+# constants fitted to both); N = nlp_ops_fp32.parquet (eleven GPUs, operators above 50 µs).
+STREAMS: Mapping[str, Stream] = {
+    "elementwise": Stream(2.4, 0.87, 0.12),  # slope of the vector tables, V100 0.91 and A100 0.88
+    "fill": Stream(1.8, 0.90, 0.15),  # T
+    "dropout": Stream(2.5, 0.76, 0.15, rate=1.9),  # N: 9 bytes an element take as long as 11.9
+    "softmax": Stream(4.0, 0.75, 0.2, rate=1.7),  # M, N
+    "softmax_backward": Stream(3.3, 0.42, 0.15),  # M, N: a product grad · out, then the kernel itself
+    "layer_norm": Stream(4.7, 0.60, 0.15),  # M, N
+    "layer_norm_backward": Stream(4.0, 0.55, 0.2),  # the input's gradient; N with the next line, M on GH200
+    "layer_norm_weights": Stream(6.0, 0.50, 0.3),  # the gradients of weight and bias; N with the line before
+    "rms_norm": Stream(4.0, 0.65, 0.25),  # fused; first principles: a layer norm without the mean
+    "rms_norm_backward": Stream(6.0, 0.50, 0.3),
+    "rotary": Stream(3.0, 0.75, 0.25),  # fused; first principles: element-wise on pairs
+    "rotary_backward": Stream(3.0, 0.75, 0.25),
+    "masked_fill": Stream(2.0, 0.75, 0.15, rate=1.49),  # M: the mask is broadcast, so indices are computed
+    "masked_fill_backward": Stream(2.0, 0.75, 0.25, rate=1.49),
+    "cross_entropy": Stream(5.0, 0.60, 0.25),  # fused; first principles: two passes over the logits
+    "cross_entropy_backward": Stream(5.0, 0.75, 0.25),
+    "batch_norm": Stream(5.0, 0.80, 0.15),  # T
+    "batch_norm_backward": Stream(6.0, 0.75, 0.15),  # T
+    "reduce": Stream(4.5, 0.60, 0.25),  # T: 0.41 (V100) to 0.78 (H100)
+    "pool": Stream(2.5, 0.80, 0.2),
+    "gather": Stream(4.0, 0.60, 0.2, rate=0.85),  # T: aten::index, A100 0.80 to 0.98
+    "scatter": Stream(6.0, 0.60, 0.3, rate=0.70),  # T: index_put, B200 0.70 to 0.73
+    "concat": Stream(3.5, 0.68, 0.2),  # V100 DLRM lists: 9.4 MB in 19.4 µs, 56.6 MB in 92.6 µs
+    "transpose": Stream(2.5, 0.62, 0.2, rate=1.45),  # T: half A100 1.33 to 1.49, H100 1.35 to 1.64; N: fp32
+    "sort": Stream(9.0, 0.35, 0.4),  # one-tile radix sort of the V100 DLRM lists takes 10 µs
+    # From and to pinned memory, share of the raw PCIe rate. In training traces hosts reach 6 of 15.75 GB/s
+    # (V100), 11.5 of 31.5 (A100) and 21 of 31.5 (A800); alone on the V100 DLRM lists' host 12.4 of 15.75.
+    "copy_h2d": Stream(2.0, 0.50, 0.3),
+    "copy_d2h": Stream(1.5, 0.50, 0.3),  # as host to device
+    "copy_d2d": Stream(2.0, 0.85, 0.15),
+    "optimizer": Stream(3.0, 0.80, 0.2),  # first principles: multi-tensor kernels stream as element-wise ones
+    "nll_loss": Stream(3.0, 0.5, 0.3, per_row_us=0.02),  # one block: H100 512 rows in 13 µs
+    "nll_loss_backward": Stream(2.0, 0.80, 0.3, per_row_us=0.004),  # H100 512 rows in 5 µs
+}
+
+VARIANTS: Mapping[tuple[str, str], Stream] = {
+    # Accumulating index_put on strided columns, V100 DLRM lists: 74 k elements in 41 µs, 719 k in 319 µs.
+    ("scatter", "index_put"): Stream(6.0, 0.04, 0.4),
+    ("gather", "index_select"): Stream(4.0, 0.60, 0.2, rate=0.60),  # T: A100 0.54, H100 0.59 to 0.76
+    ("gather", "embedding"): Stream(4.0, 0.60, 0.2, rate=0.55),  # N: A100 0.45, H100 0.64, V100 0.4
+    ("elementwise", "gelu"): Stream(1.4, 0.93, 0.06, rate=2.5),  # M
+    ("elementwise", "gelu_backward"): Stream(2.6, 0.95, 0.06, rate=2.05),  # M
+    ("elementwise", "cast"): Stream(2.4, 0.87, 0.15, rate=1.31),  # T: unrolled kernel, A100 and B200 1.31
+    ("elementwise", "tril"): Stream(2.4, 0.87, 0.2, rate=0.66),  # T
+    ("softmax", "causal"): Stream(5.0, 0.81, 0.1, rate=4.3),  # M: Megatron's fused kernel
+    ("softmax_backward", "causal"): Stream(4.3, 0.80, 0.1, rate=1.78),  # M
+    ("softmax_backward", "log_softmax"): Stream(3.3, 0.60, 0.2),  # without the product
+    # Modules written out in eager PyTorch: several kernels and the gaps between them (M).
+    ("rms_norm", "eager"): Stream(94.7, 0.25, 0.1, rate=0.58),
+    ("rms_norm_backward", "eager"): Stream(95.7, 0.094, 0.1, rate=0.147),
+    ("rotary", "eager"): Stream(208.0, 0.25, 0.12, rate=0.34),
+    ("rotary_backward", "eager"): Stream(287.0, 0.043, 0.12),
+    ("masked_fill", "eager"): Stream(1.0, 0.69, 0.1, rate=1.49),
+    ("masked_fill_backward", "eager"): Stream(25.3, 0.15, 0.1, rate=0.436),
+    ("cross_entropy", "eager"): Stream(293.0, 0.064, 0.1),
+    ("cross_entropy_backward", "eager"): Stream(175.0, 0.42, 0.1),
+}
+"""Kernels of a family that behave unlike the rest of it, by the operator's plain name."""
+
+INDEXED_RATE = 1.5
+"""Elements per multiprocessor and clock of element-wise kernels that compute an index for every element,
+because an operand is broadcast or strided (T: `elementwise_kernel<128, 4, …>`, A100 1.2 to 1.7, H100 1.4
+to 1.75)."""
+
+_ALIASES = {
+    "_softmax_backward_data": "softmax", "_log_softmax_backward_data": "log_softmax",
+    "_index_put_impl_": "index_put_direct", "to": "cast", "_to_copy": "cast", "triu": "tril",
+}  # fmt: skip
+
+
+def plain_name(name: str) -> str:
+    """An operator without library, underscores and overload: ``aten::add_.Tensor`` → add."""
+    plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
+    plain = _ALIASES.get(plain, plain).strip("_")
+    return _ALIASES.get(plain, plain)
+
+
+def meet(memory_us: FloatArray, instructions_us: FloatArray) -> FloatArray:
+    """The larger of two bounds, rounded where they meet."""
+    large = np.maximum(memory_us, instructions_us)
+    small = np.minimum(memory_us, instructions_us)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(large > 0, small / large, 0.0)
+    return np.asarray(large * (1 + share**MEETING) ** (1 / MEETING))

@@ -1,0 +1,117 @@
+"""Half-precision GEMMs as training runs them: what they take against the tables of serving GEMMs.
+
+The tables hold forward products in one memory layout. Training adds products with other layouts (the
+gradients of inputs and of weights) and batched ones; `megatron_ops_fp16.parquet` has them on A100 and
+GH200. The correction is learned over the forward product's sizes, so the two gradients of one layer,
+which were measured together, share one factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stepsight.estimate import Estimates, FloatArray
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.residual import Residual, nearest
+
+FORWARD, BACKWARD, BATCHED, BATCHED_BACKWARD = "forward", "backward", "batched", "batched_backward"
+GRADIENTS: Mapping[str, str] = {
+    "dgrad": BACKWARD, "wgrad": BACKWARD, "bmm_dgrad": BATCHED_BACKWARD, "bmm_wgrad": BATCHED_BACKWARD,
+}  # fmt: skip
+TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256), (256, 64))
+"""Thread-block tiles of cuBLAS' half-precision kernels."""
+RANGED = ("m", "n", "k", "batch")
+"""The columns whose fitted range decides how far the correction is trusted."""
+REACH = 1.0
+"""E-folds outside the fitted range over which the correction fades to 1/e: the tables speak there."""
+OTHER_CHIP_SPREAD = 0.06
+
+
+def forward_sizes(batch: Batch) -> dict[str, FloatArray]:
+    """Sizes of the forward product that each kernel belongs to; a gradient has them in other roles."""
+    d = batch.dims
+    m, n, k = (np.maximum(d[key], 1.0) for key in ("m", "n", "k"))
+    inputs = np.fromiter((name.endswith("dgrad") for name in batch.names), bool, len(batch))
+    weights = np.fromiter((name.endswith("wgrad") for name in batch.names), bool, len(batch))
+    return {
+        "batch": np.maximum(d["batch"], 1.0),
+        "m": np.where(weights, k, m),
+        "n": np.where(inputs, k, np.where(weights, m, n)),
+        "k": np.where(inputs | weights, n, k),
+    }
+
+
+def columns(sizes: Mapping[str, FloatArray], added: FloatArray, spec: GpuSpec) -> dict[str, FloatArray]:
+    """Sizes, alignment, and for every tile its padding and its last, partly idle wave.
+
+    ``added``: 1 where the product is added to a third matrix (baddbmm) or a bias has a gradient.
+    """
+    b, m, n, k = (sizes[key] for key in ("batch", "m", "n", "k"))
+    named = {
+        "batch": np.log(b), "m": np.log(m), "n": np.log(n), "k": np.log(k), "added": added,
+        "outputs": np.log(b * m * n), "work": np.log(b * m * n * k),
+        "intensity": -np.log(1 / m + 1 / n + 1 / k),
+    }  # fmt: skip
+    for key, size in (("m", m), ("n", n), ("k", k)):
+        whole = size.astype(np.int64)
+        named[f"align_{key}"] = np.log2(np.minimum(whole & -whole, 256).astype(np.float64))
+    for rows, cols in TILES:
+        tiles = np.ceil(m / rows) * np.ceil(n / cols)
+        waves = tiles * b / spec.sms
+        idle = np.log(np.ceil(waves) / waves)
+        named[f"idle_{rows}x{cols}"] = idle
+        named[f"slow_{rows}x{cols}"] = idle + np.log(tiles * rows * cols / (m * n))
+    return named
+
+
+def variant_of(name: str, batched: bool) -> str:
+    """Which correction a GEMM takes."""
+    return GRADIENTS.get(name, BATCHED if batched else FORWARD)
+
+
+def as_in_training(
+    batch: Batch, spec: GpuSpec, answer: Estimates, residuals: Sequence[Residual], *, own_table: bool
+) -> Estimates:
+    """Answers from the tables, corrected by what training took on this chip (gradients: on the nearest).
+
+    ``own_table``: the answer rests on a table of this very board, so only what sets gradients apart from
+    forward products applies to it.
+    """
+    factor, spread = np.ones(len(batch)), answer.spread.copy()
+    batched = batch.dims["batch"] > 1
+    known = {(name, many) for name, many in zip(batch.names, batched.tolist(), strict=True)}
+    groups: dict[str, list[tuple[str, bool]]] = {}
+    for name, many in known:
+        groups.setdefault(variant_of(name, many), []).append((name, many))
+    for variant, members in groups.items():
+        residual = nearest(residuals, "gemm", variant, spec)
+        if residual is None:
+            continue
+        measured = residual.gpu == spec.name or (residual.same_chip(spec) and not own_table)
+        gradient = variant in (BACKWARD, BATCHED_BACKWARD)
+        if not measured and not gradient:
+            continue
+        mine = np.array([(n, b) in members for n, b in zip(batch.names, batched.tolist(), strict=True)])
+        part = batch.take(np.nonzero(mine)[0])
+        added = np.fromiter((name in ("baddbmm", "addbmm") for name in part.names), float, len(part))
+        named = columns(forward_sizes(part), added, spec)
+        logs = np.log(residual.factor(named))
+        if not measured:
+            forward = nearest(residuals, "gemm", BATCHED if variant == BATCHED_BACKWARD else FORWARD, spec)
+            logs -= forward.trees.bias if forward else 0.0
+        trust = np.exp(-_outside(residual, named) / REACH)
+        factor[mine] = np.exp(logs * trust)
+        apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
+        spread[mine] = np.hypot(apart * trust, answer.spread[mine] * (1 - trust * measured))
+    return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def _outside(residual: Residual, named: Mapping[str, FloatArray]) -> FloatArray:
+    total = np.zeros(len(named["m"]))
+    for key, low, high in zip(residual.columns, residual.low, residual.high, strict=True):
+        if key in RANGED:
+            total += np.maximum(0.0, np.maximum(named[key] - high, low - named[key]))
+    return total
