@@ -21,6 +21,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} where a rank does not fit into i
 
 @click.command("predict")
 @click.argument("workload", required=False, type=click.Path(path_type=Path))
+@click.option("--model", "model", help="A well-known model by name, such as llama3-8b, instead of a file.")
 @click.option("--platform", "-p", "platform", help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
@@ -36,14 +37,15 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} where a rank does not fit into i
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
-    workload: Path | None, platform: str | None, assignments: tuple[str, ...], trace: tuple[Path, ...],
+    workload: Path | None, model: str | None, platform: str | None, assignments: tuple[str, ...],
+    trace: tuple[Path, ...],
     replay: bool, models_only: bool, must_fit: bool, as_json: bool, timeline: Path | None,
     chakra: Path | None,
     html: Path | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
-    if bool(workload) == bool(trace):
-        raise click.UsageError("give either a WORKLOAD file or --trace")
+    if bool(workload) + bool(trace) + bool(model) != 1:
+        raise click.UsageError("give a WORKLOAD file, --model or --trace")
     check_outputs((timeline, chakra, html))
     if replay and models_only:
         raise click.UsageError(
@@ -60,7 +62,7 @@ def command(
             raise click.UsageError("--replay needs --trace")
         if models_only:
             raise click.UsageError("--models-only needs --trace")
-        prediction = predict_file(workload or Path(), platform, assignments)
+        prediction = predict_file(workload or Path(), platform, assignments, model)
     show_prediction(prediction, as_json)
     write_outputs(prediction, timeline, chakra, html, quiet=as_json)
     if must_fit and prediction.fits is False:
@@ -90,17 +92,21 @@ def write_outputs(
         say_written(written)
 
 
-def predict_file(workload: Path, platform: str | None, assignments: tuple[str, ...]) -> Prediction:
+def predict_file(
+    workload: Path, platform: str | None, assignments: tuple[str, ...], model: str | None = None
+) -> Prediction:
     """Load both sides and predict; ``platform.…`` assignments go to the platform."""
     from stepsight.capture.step.file import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict
-    from stepsight.workload.files import load_workload
+    from stepsight.workload.files import load_model, load_workload
 
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     on_platform = [a.removeprefix(PLATFORM_PREFIX) for a in assignments if a.startswith(PLATFORM_PREFIX)]
     on_workload = [a for a in assignments if not a.startswith(PLATFORM_PREFIX)]
+    if model:
+        return predict(load_model(model, on_workload), load_platform(platform, on_platform))
     if workload.suffix == ".json" and is_step_file(workload):
         if on_workload:
             raise InputError(f"--set {on_workload[0]}", "a captured step has no fields", "capture it again")

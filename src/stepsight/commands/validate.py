@@ -18,6 +18,7 @@ TOPICS = {
     "embedding": "Lookups and hit rates.",
     "overheads": "Host overheads of one workload from the others.",
     "e2e": "Whole steps: DLRM, NLP and GPT training, and traces.",
+    "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
     "sharding": "The choice of a sharding plan.",
     "live": "Random models, predicted and then really trained here.",
 }

@@ -33,6 +33,7 @@ PROFILES = {
     "deepspeed": HostProfile(16.0, 9.0),
     "llm-foundry": HostProfile(14.0, 8.0),
     "internevo": HostProfile(14.0, 8.0),
+    "scaling": HostProfile(14.0, 8.0),
     "hf": HostProfile(16.0, 8.0),
 }
 

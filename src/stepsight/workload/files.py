@@ -12,6 +12,7 @@ from stepsight.records import Assignments, Table, assigned, nearest, override, r
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import read_dlrm
 from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.known import is_config, named, read_config, shipped_sizes
 from stepsight.workload.llm.workload import LanguageWorkload, is_language_model
 from stepsight.workload.transformers.build import TransformerWorkload
 from stepsight.workload.transformers.config import read_transformer
@@ -21,9 +22,20 @@ KINDS = ("dlrm", "transformer")
 
 
 def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
-    """Read a workload file; ``overrides`` are ``key.path=value`` pairs set before it is checked."""
-    document = read_toml(path)
+    """Read a workload file or a model's config.json; ``overrides`` (``key.path=value``) are set before it is
+    checked."""
+    return _changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
+
+
+def load_model(name: str, overrides: Assignments = ()) -> Workload:
+    """A well-known model by its name, one sequence a rank unless ``overrides`` say otherwise."""
+    return _changed(named(name), overrides, f"model {name}")
+
+
+def _changed(document: Table, overrides: Assignments, path: str) -> Workload:
     changes = dict(assigned(overrides))
+    if "global_batch" in changes:
+        document.pop("batch_per_rank", None)
     if "parallel.ranks" in changes and "parallel.data" not in changes:
         _forget_data(document)
     return parse_workload(override(document, changes, str(path)), str(path))
@@ -35,12 +47,24 @@ def _forget_data(document: Table) -> None:
         document["parallel"].pop("data", None)
 
 
+def _with_model(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``model = "llama3-8b"``: the shipped sizes, under what the file itself says."""
+    name = document.get("model")
+    if not isinstance(name, str):
+        return document
+    rest = {key: value for key, value in document.items() if key != "model"}
+    usual = {key: value for key, value in shipped_sizes(name).items() if key not in rest}
+    training = {"framework": "megatron", **(rest.get("training") or {})}
+    return {"kind": "transformer", **usual, **rest, "training": training}
+
+
 def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     """A workload from the content of a workload file; ``where`` names it in errors.
 
     A file that gives neither ``ranks`` nor ``data`` leaves the number of ranks to the platform
     (`settled`); until then it has as few as it can.
     """
+    document = _with_model(document)
     workload = _parse(document, where)
     return replace(workload, open_ranks=document) if _leaves_ranks_open(document) else workload
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -99,10 +100,16 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
             return Outcome(case, lacks="not a language model")
         found = quick(workload.config, platform.with_ranks(workload.ranks))
     except StepsightError as error:
-        return Outcome(case, lacks=str(error).split("\n")[0])
+        return Outcome(case, lacks=_reason(case, error))
     return Outcome(
         case, found.step_us / 1e3, found.low_us / 1e3, found.high_us / 1e3, peak / 1e9, peak <= capacity
     )
+
+
+def _reason(case: Case, error: StepsightError) -> str:
+    """What an error says, without the row's own name and figures."""
+    text = str(error).split("\n")[0].replace(f"{case.name}: ", "")
+    return re.sub(r"\d+", "n", text)
 
 
 def scored(file: str, outcomes: Sequence[Outcome], bar: float | None = None, note: str = "") -> FileScore:

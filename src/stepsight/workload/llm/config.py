@@ -28,7 +28,7 @@ class LanguageTraining:
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
     (flash: 2). ``precision = "fp8"``: products in fp8, everything else in bf16. ``master_weights``:
     half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
-    for each pass. ``offload``: optimizer state and update on the host.
+    for each pass. ``fused_norm``: norms in one kernel, where that is not the framework's habit.
     """
 
     precision: str = "bf16"
@@ -41,7 +41,7 @@ class LanguageTraining:
     clipping: bool = True
     master_weights: bool = True
     compiled: bool = False
-    offload: bool = False
+    fused_norm: bool = True
 
     @property
     def dtype(self) -> str:
@@ -146,7 +146,7 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         clipping=fields.flag("clip_gradients", True),
         master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
         compiled=fields.flag("compile", framework.compiled),
-        offload=fields.flag("offload_optimizer", False),
+        fused_norm=fields.flag("fused_norm", framework.fused_norm),
     )
 
 

@@ -49,7 +49,7 @@ def head_work(c: LanguageConfig) -> LayerWork:
     m, t, f, dtype = c.model, c.spread.tensor, c.framework, c.training.dtype
     e, n = dtype_bytes(dtype), float(c.tokens)
     rows = n / (t if c.spread.sequence_parallel else 1)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm or c.training.compiled)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
     both.kept_bytes += e * rows * m.hidden
     seen = float(c.micro_batch) if m.patches else n
     share = c.padded_vocab / t

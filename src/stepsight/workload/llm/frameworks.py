@@ -58,9 +58,12 @@ FRAMEWORKS = {
         Framework("llm-foundry", fused_mlp=False, fused_loss=True, gradients="half"),
         Framework("internevo", fused_mlp=False, gradients="half"),
         Framework(
+            "scaling", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, overlap=False
+        ),
+        Framework(
             "hf", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
         ),
     )
 }
 """eager: plain PyTorch modules; megatron: Megatron-Core and NeMo; megatron-deepspeed: the 2021–2023 fork;
-hf: Hugging Face transformers and accelerate."""
+scaling: Aleph Alpha's (arXiv 2311.05610); hf: Hugging Face transformers and accelerate."""

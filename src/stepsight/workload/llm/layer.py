@@ -119,7 +119,7 @@ def _attention(c: LanguageConfig) -> _Block:
     m, t, f = c.model, c.spread.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / _shared(c)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm or c.training.compiled)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
     both.kept_bytes += e * rows * m.hidden
     again = list(both.forward) if _keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
@@ -135,7 +135,7 @@ def _attention(c: LanguageConfig) -> _Block:
         both += turn
         again += turn.forward if _keeps_products(c) else []
     if m.qk_norm:
-        both += ops.norm(m.norm, dtype, turned / m.head_dim, m.head_dim, fused=f.fused_norm)
+        both += ops.norm(m.norm, dtype, turned / m.head_dim, m.head_dim, fused=c.training.fused_norm)
     core = _core(c)
     both += core
     again += core.forward if not _keeps_products(c) else []
@@ -147,7 +147,7 @@ def _attention(c: LanguageConfig) -> _Block:
     forward, backward = _tensor_messages(c, n * m.hidden, *first)
     around = _context_messages(c, core)
     if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm)
+        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
     return _Block(both, [*forward, *around[0]], [*backward, *around[1]], again)
 
 
@@ -160,12 +160,12 @@ def _latent_projections(c: LanguageConfig, n: float) -> Both:
     both = Both()
     if a.q_rank:
         both += ops.linear(product, dtype, n, a.q_rank, m.hidden)
-        both += ops.norm("rms", dtype, n, a.q_rank, fused=c.framework.fused_norm)
+        both += ops.norm("rms", dtype, n, a.q_rank, fused=c.training.fused_norm)
         both += ops.linear(product, dtype, n, q_dim, a.q_rank)
     else:
         both += ops.linear(product, dtype, n, q_dim, m.hidden)
     both += ops.linear(product, dtype, n, a.kv_rank + a.rope_dim, m.hidden)
-    both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.framework.fused_norm)
+    both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.training.fused_norm)
     both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank)
     width = m.heads * (a.nope_dim + a.rope_dim) / t
     both += Both(
@@ -202,7 +202,7 @@ def _mlp(c: LanguageConfig, ffn: int) -> _Block:
     m, t, f = c.model, c.spread.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / _shared(c)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm or c.training.compiled)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
     both.kept_bytes += e * rows * m.hidden
     again = list(both.forward) if _keeps_products(c) else []
     into = ops.linear(product, dtype, n, (2 if m.gated else 1) * ffn / t, m.hidden)
@@ -219,18 +219,18 @@ def _mlp(c: LanguageConfig, ffn: int) -> _Block:
     wgrad, dgrad = [into.backward[-1]], [into.backward[-2]]
     forward, backward = _tensor_messages(c, n * m.hidden, wgrad, dgrad)
     if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm)
+        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
     return _Block(both, forward, backward, again)
 
 
 def _mixture(c: LanguageConfig, x: Experts) -> _Block:
     """Router, exchange of tokens, the rank's own experts, exchange back; shared experts beside them."""
-    m, s, f = c.model, c.spread, c.framework
+    m, s = c.model, c.spread
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     spread_out = s.expert > 1
     rows = c.tokens / (s.tensor if spread_out and s.tensor > 1 else _shared(c))
     ffn = x.ffn if spread_out else x.ffn / s.tensor
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=f.fused_norm)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
     both.kept_bytes += e * rows * m.hidden
     both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
     both += Both(

@@ -1,0 +1,368 @@
+"""``other_training.csv``: throughput tables that projects publish, row by row as far as they say enough."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stepsight.validate.llm.rows import Case
+
+FILE = "other_training.csv"
+Row = Mapping[str, str]
+_MEGATRON_SIZES = re.compile(r"hidden=(\d+) heads=(\d+) layers=(\d+) ff=(\d+)")
+_NEMO = {
+    "llama2-7b": "llama2-7b",
+    "llama2-13b": "llama2-13b",
+    "llama2-70b": "llama2-70b",
+    "llama3-8b": "llama3-8b",
+    "llama3_8b": "llama3-8b",
+    "llama3-70b": "llama3-70b",
+    "llama3_70b": "llama3-70b",
+    "llama3.1_405b": "llama3.1-405b",
+    "deepseekv3": "deepseek-v3",
+    "gpt oss 120b": "gpt-oss-120b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "qwen3_235b_a22b": "qwen3-235b-a22b",
+    "kimi_k2": "kimi-k2",
+    "gpt3-175b": "gpt3-175b",
+    "nemotron-340b": "nemotron-340b",
+}
+_GPUS = {
+    "DGX-H100": (8, "H100-SXM-80G", "400G"),
+    "DGX-B200": (8, "B200-SXM-180G", "400G"),
+    "DGX-B300": (8, "B300-SXM-288G", "800G"),
+    "DGX-GB200": (64, "GB200-186G", "400G"),
+    "DGX-GB300": (64, "GB300-288G", "800G"),
+}
+"""GPUs of a node, their name here, and the NIC of each. 64 of the 72 GPUs of a rack share one NVLink."""
+
+
+def case(row: dict[str, str]) -> Case:
+    """One row, by the file it came from."""
+    name = (
+        f"{row['file'].removesuffix('.csv')}: {row['model']} {row['gpus']}x{row['gpu']} {row['parallelism']}"
+    )
+    if not row["iter_time_ms"]:
+        return Case(name, None, lacks="no iteration time", group=row["file"])
+    reader = _READERS.get(row["file"])
+    found = reader(row) if reader else "another framework or no language model"
+    if isinstance(found, str):
+        return Case(name, None, lacks=found, group=row["file"])
+    document, platform, overrides = found
+    return Case(
+        name,
+        {"kind": "transformer", **document},
+        platform,
+        overrides,
+        float(row["iter_time_ms"]),
+        group=row["file"],
+    )
+
+
+Read = tuple[dict[str, Any], str, tuple[str, ...]] | str
+
+
+def _n(row: Row, column: str) -> int:
+    return int(float(row[column]))
+
+
+def _on(gpus: int, per_node: int, gpu: str, nic: str) -> str:
+    nodes = -(-gpus // per_node)
+    return f"{min(gpus, per_node)}x{gpu}" if nodes == 1 else f"{nodes}x{per_node}x{gpu}-{nic}"
+
+
+def _llmfoundry(row: Row) -> Read:
+    """MPT by Composer's FSDP: flash attention with ALiBi, micro-batches of ``micro_batch`` sequences."""
+    gpu = {"a100_40gb": "A100-SXM4-40G", "a100_80gb": "A100-SXM4-80G", "h100_80gb": "H100-SXM-80G"}[
+        row["gpu"]
+    ]
+    fields = dict(re.findall(r"(\w+)=(\w+)", row["parallelism"]))
+    gpus, fp8 = _n(row, "gpus"), "fp8" in row["precision"]
+    parallel: dict[str, Any] = {"data": gpus, "zero": 3, "micro_batch": _n(row, "micro_batch")}
+    if "SHARD_GRAD_OP" in row["parallelism"]:
+        parallel["reshard"] = False
+    document = {
+        "model": row["model"].lower(),
+        "sequence": _n(row, "seq"),
+        "global_batch": _n(row, "global_batch"),
+        "training": {
+            "framework": "llm-foundry",
+            "precision": "fp8" if fp8 else "bf16",
+            "attention": "flash2",
+            "recompute": "full" if fields.get("act_ckpt") == "True" else "none",
+            "master_weights": not row["precision"].startswith("amp"),
+        },
+        "parallel": parallel,
+    }
+    return document, _on(gpus, 8, gpu, "400G" if "H100" in gpu else "200G"), ()
+
+
+def _internevo(row: Row) -> Read:
+    p = row["parallelism"]
+    tensor, zero = int(re.findall(r"tp=(\d+)", p)[0]), int(re.findall(r"zero1=(-?\d+)", p)[0])
+    micro_num = int(re.findall(r"micro_num=(\d+)", p)[0])
+    gpus = _n(row, "gpus")
+    data = gpus // tensor
+    batch = _n(row, "global_batch") // data // micro_num
+    parallel: dict[str, Any] = {"data": data, "tensor": tensor, "zero": 1, "micro_batch": batch}
+    if zero > 0 and zero < data:
+        parallel["shard_group"] = zero
+    document = {
+        "model": "internlm-7b",
+        "global_batch": _n(row, "global_batch"),
+        "sequence": _n(row, "seq"),
+        "training": {
+            "framework": "internevo",
+            "precision": "bf16",
+            "recompute": "full" if "act_ckpt=t" in p.lower() else "none",
+        },
+        "parallel": parallel,
+    }
+    return document, _on(gpus, 8, "A100-SXM4-80G", "50G"), ()
+
+
+def _simumax(row: Row) -> Read:
+    axes = {k: int(v) for k, v in re.findall(r"(TP|PP|DP|EP|CP|micro-batches)=(\d+)", row["parallelism"])}
+    name, layers = re.findall(r"(\w+) truncated to (\d+) layers", row["model"])[0]
+    model = {
+        "llama3_70b": "llama3-70b",
+        "llama3_405b": "llama3.1-405b",
+        "deepseekv2": "deepseek-v2",
+        "deepseekv3": "deepseek-v3",
+    }[name]
+    parallel: dict[str, Any] = {
+        "data": axes["DP"],
+        "tensor": axes["TP"],
+        "pipeline": axes["PP"],
+        "context": axes["CP"],
+        "micro_batch": 1,
+        "zero": 1,
+    }
+    if axes["TP"] > 1:
+        parallel["sequence_parallel"] = True
+    if axes["EP"] > 1:
+        parallel["expert"] = axes["EP"]
+    if axes["DP"] * axes["CP"] == 1:
+        parallel.pop("zero")
+    document: dict[str, Any] = {
+        "model": model,
+        "layers": int(layers),
+        "sequence": _n(row, "seq"),
+        "global_batch": _n(row, "global_batch"),
+        "training": {"framework": "megatron", "precision": "bf16"},
+        "parallel": parallel,
+    }
+    return document, "8xB200-SXM-180G", ()
+
+
+def _nemo(row: Row) -> Read:
+    model = re.sub(r" *\(.*\)", "", row["model"]).strip().lower()
+    if model not in _NEMO:
+        return "a model with state-space layers or unpublished sizes"
+    if "(" in row["parallelism"] or not row["precision"]:
+        return "two configurations in one row"
+    if "NVFP4" in row["precision"]:
+        return "fp4 products"
+    axes = {k: int(v) for k, v in re.findall(r"(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
+    per_node, gpu, nic = _GPUS[row["gpu"]]
+    gpus, tensor, pipeline = _n(row, "gpus"), axes.get("TP", 1), axes.get("PP", 1)
+    context, virtual, expert = axes.get("CP", 1), axes.get("VP", 1), axes.get("EP", 1)
+    data = gpus // (tensor * pipeline * context)
+    micro, batch = _n(row, "micro_batch"), _n(row, "global_batch")
+    if data == 0 or batch % (data * micro):
+        return "the batch does not divide over the replicas"
+    parallel: dict[str, Any] = {
+        "data": data,
+        "tensor": tensor,
+        "pipeline": pipeline,
+        "context": context,
+        "micro_batch": micro,
+    }
+    if tensor > 1:
+        parallel["sequence_parallel"] = True
+    if virtual > 1 and pipeline > 1:
+        parallel["virtual_stages"] = virtual
+        if batch // data // micro % pipeline:
+            return "micro-batches do not divide over the stages of an interleaved pipeline"
+    if expert > 1:
+        parallel["expert"] = expert
+    if axes.get("FSDP", 0) > 1:
+        parallel["zero"] = 3
+    elif data * context > 1:
+        parallel["zero"] = 1
+    precision = "bf16" if row["precision"].upper() == "BF16" else "fp8"
+    document = {
+        "model": _NEMO[model],
+        "sequence": _n(row, "seq"),
+        "global_batch": batch,
+        "training": {"framework": "megatron", "precision": precision},
+        "parallel": parallel,
+    }
+    return document, _on(gpus, per_node, gpu, nic), ()
+
+
+def _torchtitan(row: Row) -> Read:
+    p = row["parallelism"]
+    model = {"llama3.1-8b": "llama3-8b", "llama3.1-70b": "llama3-70b"}.get(
+        row["model"].lower(), row["model"].lower()
+    )
+    axes = {k: int(v) for k, v in re.findall(r"(FSDP|TP|PP|CP)(\d+)", p)}
+    gpus, tensor, pipeline, context = _n(row, "gpus"), axes.get("TP", 1), axes.get("PP", 1), axes.get("CP", 1)
+    data = gpus // (tensor * pipeline * context)
+    batch = _n(row, "global_batch")
+    parallel: dict[str, Any] = {"data": data, "tensor": tensor, "pipeline": pipeline, "context": context}
+    if pipeline > 1:
+        per = batch // data
+        parallel["micro_batch"] = max(1, per // (2 * pipeline)) if per >= 2 * pipeline else 1
+        if "Interleaved" in p:
+            parallel["virtual_stages"] = 2
+    else:
+        parallel["micro_batch"] = batch // data
+    if data * context > 1:
+        parallel["zero"] = 3
+        if "HSDP" in p:
+            parallel["shard_group"] = 8
+    if tensor > 1:
+        parallel |= {"sequence_parallel": True, "async_tensor": "AsyncTP" in p}
+    precision = "fp8" if "fp8" in row["precision"] else "bf16"
+    recompute = "full" if "fullAC" in p else "none" if "No AC" in p else "selective"
+    document = {
+        "model": model,
+        "sequence": _n(row, "seq"),
+        "global_batch": batch,
+        "training": {
+            "framework": "torchtitan",
+            "precision": precision,
+            "recompute": recompute,
+            "compile": "eager" not in p,
+        },
+        "parallel": parallel,
+    }
+    overrides = ("gpu.memory_gb=96", "gpu.memory_gbps=2400") if "HBM2e" in row["gpu"] else ()
+    return document, _on(gpus, 8, "H100-SXM-80G", "400G"), overrides
+
+
+def _korthikanti(row: Row) -> Read:
+    p = row["parallelism"]
+    axes = {k: int(v) for k, v in re.findall(r"(TP|PP|DP|interleave)=(\d+)", p)}
+    sizes = _MEGATRON_SIZES.search(row["notes"])
+    if sizes is None:
+        return "sizes are not stated"
+    hidden, heads, layers, ffn = (int(v) for v in sizes.groups())
+    parallel: dict[str, Any] = {
+        "data": axes["DP"],
+        "tensor": axes["TP"],
+        "pipeline": axes["PP"],
+        "micro_batch": _n(row, "micro_batch"),
+    }
+    if axes["interleave"] > 1 and axes["PP"] > 1:
+        parallel["virtual_stages"] = axes["interleave"]
+    if "sequence parallel" in p:
+        parallel["sequence_parallel"] = True
+    document = {
+        "family": "megatron",
+        "name": row["model"],
+        "layers": layers,
+        "hidden": hidden,
+        "heads": heads,
+        "ffn": ffn,
+        "vocab": 51200,
+        "sequence": _n(row, "seq"),
+        "global_batch": _n(row, "global_batch"),
+        "training": {
+            "framework": "megatron",
+            "precision": "fp16",
+            "attention": "fused",
+            "recompute": "selective" if "selective" in p else "full",
+        },
+        "parallel": parallel,
+    }
+    return document, _on(_n(row, "gpus"), 8, "A100-SXM4-80G", "200G"), ()
+
+
+def _jax(row: Row) -> Read:
+    """JAX: compiled throughout, so kernels are fused as by torch.compile."""
+    model = {
+        "GPT-126M": "gpt2-124m",
+        "GPT-175B": "gpt3-175b",
+        "LLaMA-7B SFT": "llama2-7b",
+        "LLaMA2-7B": "llama2-7b",
+        "T5-v1.1-small": "t5-v1.1-small",
+        "T5-v1.1-large": "t5-v1.1-large",
+        "T5-v1.1-xl": "t5-v1.1-xl",
+        "ViT-B/16": "vit-b-16",
+        "ViT-G/14": "vit-g-14",
+    }.get(row["model"])
+    if model is None:
+        return "sizes are not stated"
+    gpus = _n(row, "gpus")
+    parallel: dict[str, Any] = {"data": gpus, "micro_batch": _n(row, "micro_batch")}
+    if "FSDP" in row["parallelism"]:
+        parallel["zero"] = 3
+    training: dict[str, Any] = {
+        "framework": "torchtitan",
+        "precision": "fp8" if "fp8" in row["precision"].lower() else "bf16",
+        "compile": True,
+        "recompute": "full" if "175B" in row["model"] else "none",
+    }
+    document: dict[str, Any] = {
+        "model": model,
+        "global_batch": _n(row, "global_batch"),
+        "training": training,
+        "parallel": parallel,
+    }
+    if row["seq"]:
+        document["sequence"] = _n(row, "seq")
+    gpu = "A100-SXM4-80G" if row["gpu"].startswith("A100") else "H100-SXM-80G"
+    return document, _on(gpus, 8, gpu, "200G" if gpu.startswith("A100") else "400G"), ()
+
+
+_BERT_GPUS = {
+    "8x A100 80GB": ("A100-SXM4-80G", 8),
+    "8x A100 80G": ("A100-SXM4-80G", 8),
+    "8x A100 40GB": ("A100-SXM4-40G", 8),
+    "DGX-1 With 16G": ("V100-SXM2-16G", 8),
+    "DGX-1 With 32G": ("V100-SXM2-32G", 8),
+    "DGX-2 With 32G": ("V100-SXM3-32G", 16),
+    "DGX-2H With 32G": ("V100-SXM3-32G", 16),
+}
+
+
+def _deep_learning_examples(row: Row) -> Read:
+    """BERT pre-training of NVIDIA's examples; fine-tuning rows do not state their length."""
+    if row["framework"] != "PyTorch" or row["model"] != "BERT pretrain":
+        return "convolutional networks, other frameworks, or lengths that are not stated"
+    if not row["seq"] or not row["global_batch"] or row["gpu"] not in _BERT_GPUS:
+        return "batch or length is not stated"
+    gpu, per_node = _BERT_GPUS[row["gpu"]]
+    gpus, batch = _n(row, "gpus"), _n(row, "global_batch")
+    sequence = _n(row, "seq")
+    amp = row["precision"] == "AMP"
+    small = gpu.startswith("V100")
+    halves = amp + (not small)
+    micro = {128: 16 << halves, 512: 4 << halves}[sequence]
+    micro = min(micro, batch // gpus)
+    if batch % (gpus * micro):
+        return "the batch does not divide over the ranks"
+    precision = "fp16" if amp else "tf32" if row["precision"] == "TF32" else "fp32"
+    document = {
+        "model": "bert-large",
+        "sequence": sequence,
+        "global_batch": batch,
+        "training": {"framework": "eager", "precision": precision, "attention": "fused"},
+        "parallel": {"data": gpus, "micro_batch": micro, "overlap_gradients": False},
+    }
+    return document, _on(gpus, per_node, gpu, "100G"), ()
+
+
+_READERS: dict[str, Callable[[Row], Read]] = {
+    "llmfoundry.csv": _llmfoundry,
+    "internevo.csv": _internevo,
+    "simumax_b200.csv": _simumax,
+    "nemo_megatron.csv": _nemo,
+    "torchtitan_fms.csv": _torchtitan,
+    "megatron_korthikanti2022_tab5.csv": _korthikanti,
+    "jax_toolbox.csv": _jax,
+    "nvidia_deeplearningexamples.csv": _deep_learning_examples,
+}

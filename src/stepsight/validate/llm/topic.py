@@ -1,0 +1,147 @@
+"""``stepsight validate llm``: measured language-model training, file by file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import msgspec
+
+from stepsight.measured_data import data_folder
+from stepsight.score import Score
+from stepsight.validate.llm import gpt, layouts, published, sweep
+from stepsight.validate.llm.rows import Case, FileScore, Outcome, outcome, scored
+from stepsight.validate.steps import read_csv
+
+TOPIC = "llm"
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A measured table: how its rows are read, and the bar for its mean error."""
+
+    name: str
+    case: Callable[[dict[str, str]], Case]
+    bar: float | None = None
+    fits_bar: float | None = None
+
+
+FILES = (
+    _File(gpt.SINGLE, gpt.case, 0.07),
+    _File(gpt.MULTI, gpt.case, 0.10),
+    _File(sweep.FILE, sweep.case, 0.12, 0.93),
+    _File(layouts.FILE, layouts.case, 0.10, 0.93),
+    _File(published.FILE, published.case),
+)
+GROUP_BARS = {
+    "llmfoundry.csv": 0.08,
+    "torchtitan_fms.csv": 0.10,
+    "internevo.csv": 0.07,
+    "simumax_b200.csv": 0.08,
+    "nemo_megatron.csv": 0.12,
+}
+"""Parts of ``other_training.csv`` that have bars of their own."""
+
+
+def outcomes(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[_File, list[Outcome]]]:
+    """Every file that is there, with all its rows predicted; nothing is fitted on them."""
+    folder = data / "e2e" if (data / "e2e").is_dir() else data
+    for file in FILES:
+        if wanted and not any(part in file.name for part in wanted):
+            continue
+        if not (folder / file.name).is_file():
+            click.echo(f"{file.name}: not in {folder}, skipped", err=True)
+            continue
+        yield file, [outcome(file.case(row)) for row in read_csv(folder / file.name)]
+
+
+def file_scores(data: Path, wanted: Sequence[str] = ()) -> list[FileScore]:
+    """One score a file, and one for each part of the published tables."""
+    found = []
+    for file, rows in outcomes(data, wanted):
+        found.append(scored(file.name, rows, file.bar))
+        if file.name == published.FILE:
+            for group in dict.fromkeys(o.case.group for o in rows):
+                part = [o for o in rows if o.case.group == group]
+                if any(o.timed for o in part):
+                    found.append(scored(f"{file.name}: {group}", part, GROUP_BARS.get(group)))
+    return found
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """The lines of the scoreboard."""
+    lines = []
+    for s in file_scores(data):
+        note = f"{s.inside:.0%} inside the interval; {s.expressed} of {s.rows} expressed"
+        if s.fits_right is not None:
+            note += f"; fits right in {s.fits_right:.1%} of {s.fits_rows}"
+        if s.memory_mape is not None:
+            note += f"; memory {s.memory_mape:.1%}"
+        met = None if s.bar is None else s.mape <= s.bar
+        bar = "" if s.bar is None else f"MAPE ≤ {s.bar:.0%}"
+        lines.append(Score(TOPIC, s.file, s.timed, s.gmae, s.mape, "all rows with a time", bar, met, note))
+    return lines
+
+
+@click.command(TOPIC)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--file", "wanted", multiple=True, help="Only tables whose name holds this (may be repeated).")
+@click.option("--each", is_flag=True, help="Every row beside its prediction.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(data: Path | None, wanted: tuple[str, ...], each: bool, as_json: bool) -> None:
+    """Language-model training on 1 to 1,024 GPUs: time, memory, and what fits."""
+    folder = data_folder(data)
+    if each:
+        _show_rows(folder, wanted, as_json)
+        return
+    found = file_scores(folder, wanted)
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json({s.file: msgspec.to_builtins(s) for s in found}))
+        return
+    for s in found:
+        _show(s)
+
+
+def _show(s: FileScore) -> None:
+    click.echo(f"{s.file}: {s.expressed} of {s.rows} rows expressed, {s.timed} with a time")
+    bar = f" (bar {s.bar:.0%}: {'met' if s.mape <= s.bar else 'missed'})" if s.bar is not None else ""
+    click.echo(f"  MAPE {s.mape:.1%}, GMAE {s.gmae:.1%}{bar}; {s.inside:.0%} inside the 90 % interval")
+    if s.fits_right is not None:
+        click.echo(f"  fits or not, right in {s.fits_right:.1%} of {s.fits_rows}")
+    if s.memory_mape is not None:
+        click.echo(f"  memory MAPE {s.memory_mape:.1%}")
+    for reason, count in list(s.lacking.items())[:6]:
+        click.echo(f"  not expressed: {count} × {reason}")
+
+
+def _show_rows(folder: Path, wanted: Sequence[str], as_json: bool) -> None:
+    found = [(file.name, o) for file, rows in outcomes(folder, wanted) for o in rows]
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json([_plain(name, o) for name, o in found]))
+        return
+    for _, o in found:
+        if o.timed:
+            times = f"{o.case.measured_ms:10.1f} ms {o.predicted_ms:10.1f} ms {o.error:+.1%}"
+            click.echo(f"{o.case.name:70s} {times}")
+
+
+def _plain(name: str, o: Outcome) -> dict[str, object]:
+    return {
+        "file": name,
+        "row": o.case.name,
+        "measured_ms": o.case.measured_ms,
+        "predicted_ms": o.predicted_ms if o.predicted_ms else None,
+        "low_ms": o.low_ms,
+        "high_ms": o.high_ms,
+        "measured_gb": o.case.measured_gb,
+        "memory_gb": o.memory_gb,
+        "crashed": o.case.crashed,
+        "fits": o.fits,
+        "lacks": o.lacks,
+    }

@@ -1,0 +1,1 @@
+"""Well-known models as data."""

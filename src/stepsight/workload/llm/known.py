@@ -1,0 +1,176 @@
+"""Models by name: the shipped descriptions, and Hugging Face's ``config.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepsight.errors import InputError
+from stepsight.inputs import read_text
+from stepsight.records import Table, nearest, read_toml
+
+_TYPES = {
+    "llama": "llama",
+    "mistral": "mistral",
+    "mixtral": "mixtral",
+    "qwen2": "qwen",
+    "qwen3": "qwen",
+    "qwen2_moe": "qwen",
+    "qwen3_moe": "qwen",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
+    "kimi_k2": "deepseek",
+    "gpt2": "gpt",
+    "opt": "opt",
+    "mpt": "mpt",
+    "t5": "t5",
+    "mt5": "t5",
+    "vit": "vit",
+    "bert": "bert",
+    "gpt_oss": "mixtral",
+    "internlm2": "llama",
+    "phi3": "llama",
+    "olmo2": "llama",
+}
+"""``model_type`` of a configuration to a family of ours."""
+DEFAULT_BATCH = 1
+"""Sequences a rank where a model is named without a batch."""
+
+
+@cache
+def shipped() -> Mapping[str, Table]:
+    """The descriptions of well-known models."""
+    with resources.as_file(resources.files("stepsight.workload.llm.catalogue") / "models.toml") as path:
+        return read_toml(path)
+
+
+def shipped_sizes(name: str) -> Table:
+    """The sizes of a well-known model."""
+    found = shipped().get(name.lower())
+    if found is None:
+        raise InputError(f"model {name!r}", "not among the shipped ones", nearest(name, shipped()))
+    return dict(found)
+
+
+def named(name: str) -> Table:
+    """A workload around a shipped description."""
+    return _workload(shipped_sizes(name), name)
+
+
+def read_config(path: str | Path) -> Table:
+    """A workload around a Hugging Face ``config.json``."""
+    where = str(path)
+    try:
+        config = msgspec.json.decode(read_text(path))
+    except msgspec.DecodeError as error:
+        raise InputError(where, f"not valid JSON: {error}", "pass a model's config.json") from None
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InputError(where, "has no model_type", "pass a Hugging Face config.json, or a captured step")
+    return _workload(from_hugging_face(config, where), str(config.get("_name_or_path") or Path(where).stem))
+
+
+def is_config(path: str | Path) -> bool:
+    """Whether a JSON file is a model's configuration."""
+    if Path(path).suffix != ".json":
+        return False
+    try:
+        config = msgspec.json.decode(read_text(path))
+    except (msgspec.DecodeError, InputError):
+        return False
+    return isinstance(config, dict) and "model_type" in config
+
+
+def _workload(sizes: Table, name: str) -> Table:
+    return {
+        "kind": "transformer",
+        "name": Path(name).name,
+        "batch_per_rank": DEFAULT_BATCH,
+        **sizes,
+        "training": {"framework": "megatron"},
+        "parallel": {},
+    }
+
+
+def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
+    """The sizes of a Hugging Face configuration in our words."""
+    kind = str(config["model_type"])
+    if kind not in _TYPES:
+        raise InputError(f"{where}: model_type", f"unknown {kind!r}", nearest(kind, _TYPES))
+    family = _TYPES[kind]
+
+    def first(*keys: str, default: Any = None) -> Any:
+        for key in keys:
+            if config.get(key) is not None:
+                return config[key]
+        if default is None:
+            raise InputError(f"{where}: {keys[0]}", "is missing", "add it to the configuration")
+        return default
+
+    hidden = first("hidden_size", "n_embd", "d_model")
+    heads = first("num_attention_heads", "n_head", "n_heads", "num_heads")
+    sizes: Table = {
+        "family": family,
+        "layers": first("num_hidden_layers", "n_layer", "n_layers", "num_decoder_layers", "num_layers"),
+        "hidden": hidden,
+        "heads": heads,
+        "ffn": first("intermediate_size", "n_inner", "ffn_dim", "d_ff", default=4 * hidden),
+        "vocab": first("vocab_size", default=1000),
+        "sequence": min(first("max_position_embeddings", "n_positions", "max_seq_len", default=2048), 8192),
+    }
+    kv = config.get("num_key_value_heads")
+    if kv:
+        sizes["kv_heads"] = kv
+    dim = config.get("head_dim") or config.get("d_kv")
+    if dim:
+        sizes["head_dim"] = dim
+    if "tie_word_embeddings" in config:
+        sizes["tied"] = bool(config["tie_word_embeddings"])
+    if family == "mistral" and config.get("sliding_window"):
+        sizes["window"] = config["sliding_window"]
+    if family == "t5":
+        sizes["encoder_layers"] = first("num_layers")
+    if family == "vit":
+        patch, size = first("patch_size"), first("image_size")
+        sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
+        sizes.pop("tied", None)
+    return sizes | _moe(config) | _mla(config)
+
+
+def _moe(config: Mapping[str, Any]) -> Table:
+    count = config.get("num_local_experts") or config.get("n_routed_experts") or config.get("num_experts")
+    if not count:
+        return {}
+    ffn = config.get("moe_intermediate_size") or config["intermediate_size"]
+    return {
+        "moe": {
+            "experts": count,
+            "active": config.get("num_experts_per_tok", 2),
+            "ffn": ffn,
+            "shared_ffn": ffn * (config.get("n_shared_experts") or 0)
+            or config.get("shared_expert_intermediate_size", 0),
+            "dense_layers": config.get("first_k_dense_replace", 0),
+            "every": config.get("decoder_sparse_step", 1),
+        }
+    }
+
+
+def _mla(config: Mapping[str, Any]) -> Table:
+    if not config.get("kv_lora_rank"):
+        return {}
+    return {
+        "mla": {
+            "q_rank": config.get("q_lora_rank") or 0,
+            "kv_rank": config["kv_lora_rank"],
+            "nope_dim": config["qk_nope_head_dim"],
+            "rope_dim": config["qk_rope_head_dim"],
+            "v_dim": config["v_head_dim"],
+        }
+    }
