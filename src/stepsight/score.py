@@ -28,7 +28,9 @@ class Score:
     """One line of the scoreboard: what was scored, on how many rows, and how it read.
 
     Errors are fractions (0.05 = 5 %). ``rows_used`` says which rows ("10 % of shapes held
-    out, above 60 µs"); ``target`` is the bar in words, ``met`` whether it is cleared.
+    out, above 60 µs"); ``target`` is the bar in words, ``met`` whether it is cleared. ``exposure`` says
+    how blind the rows are: "blind" (nothing was fitted or chosen on them), "chosen" (looked at while
+    choosing among models or constants), "fit" (part of a fit); empty takes the topic's.
     """
 
     topic: str
@@ -40,11 +42,13 @@ class Score:
     target: str = ""
     met: bool | None = None
     note: str = ""
+    exposure: str = ""
 
     @classmethod
     def of(
         cls, topic: str, name: str, predicted: npt.ArrayLike, measured: npt.ArrayLike, rows_used: str,
         *, gmae_target: float | None = None, mape_target: float | None = None, note: str = "",
+        exposure: str = "",
     ) -> Score:  # fmt: skip
         """Score predicted against measured, with the bars where there are any."""
         g, a = gmae(predicted, measured), mape(predicted, measured)
@@ -53,4 +57,6 @@ class Score:
         met = None
         if bars:
             met = (gmae_target is None or g <= gmae_target) and (mape_target is None or a <= mape_target)
-        return cls(topic, name, len(np.asarray(measured)), g, a, rows_used, ", ".join(bars), met, note)
+        return cls(
+            topic, name, len(np.asarray(measured)), g, a, rows_used, ", ".join(bars), met, note, exposure
+        )

@@ -31,8 +31,7 @@ def peak_words(p: Prediction) -> str:
     rates = p.throughput
     if rates.mfu is None or rates.peak_tflops is None:
         return ""
-    counted = "" if rates.counted == "model" else ", FLOPs counted from the matrix products of the step"
-    return f"of the dense {rates.dtype} peak, {rates.peak_tflops:g} TFLOP/s{counted}"
+    return f"of the dense {rates.dtype} peak, {rates.peak_tflops:g} TFLOP/s"
 
 
 def assumed(p: Prediction) -> str:

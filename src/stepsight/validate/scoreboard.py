@@ -9,14 +9,23 @@ import msgspec
 
 from stepsight.score import Score
 
+BAR_MISSED = 1
+"""Exit code where a score does not clear its bar."""
+
 
 def show(scores: Sequence[Score], *, as_json: bool) -> None:
-    """Print the scores; a missed bar is named as such."""
+    """Print the scores; a missed bar is named as such and ends the command with code 1."""
     if as_json:
         from stepsight.documents import to_json
 
         click.echo(to_json([msgspec.to_builtins(score) for score in scores]))
-        return
+    else:
+        _print(scores)
+    if any(score.met is False for score in scores):
+        raise click.exceptions.Exit(BAR_MISSED)
+
+
+def _print(scores: Sequence[Score]) -> None:
     from rich.table import Table
     from rich.text import Text
 

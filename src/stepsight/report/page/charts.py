@@ -70,7 +70,7 @@ def waterfall(first: tuple[str, float, str], falls: Sequence[Fall], last: tuple[
         rows.append((fall.word, _span(low, wide, most, fall.colour), fall.shown))
     rows.append((tag("b", last[0]), _span(0.0, last[1], most, "compute"), last[2]))
     columns = [Column("part"), Column("", wide=True), Column("time", number=True)]
-    return table(columns, rows)
+    return tag("div", table(columns, rows), classes="waterfall")
 
 
 def _span(low: float, wide: float, most: float, colour: str) -> Html:

@@ -38,7 +38,7 @@ def inspection_page(seen: Inspection, *, command: str = "") -> str:
 
 def _top(seen: Inspection) -> Html:
     value, unit = time(seen.measured_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step, measured"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
     heading = tag(
         "h1", "trace", tag("span", " of ", classes="on"), seen.device or "a GPU that it does not name"
     )

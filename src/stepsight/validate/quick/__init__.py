@@ -1,0 +1,1 @@
+"""A minute's check on measured rows that ship with the package."""

@@ -1,0 +1,122 @@
+"""The scorecard: docs/accuracy.md, made from the results of topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepsight.score import Score
+from stepsight.validate.results import TopicResult
+
+EXPOSURES: Mapping[str, str] = {
+    "blind": "blind",
+    "chosen": "looked at while choosing",
+    "fit": "in the fit",
+    "": "see below",
+}
+"""How blind rows are, in words."""
+USUAL: Mapping[str, str] = {
+    "quick": "blind", "kernels": "blind", "collectives": "blind", "embedding": "chosen", "overheads": "blind",
+    "sharding": "blind", "e2e": "chosen", "traces": "chosen", "llm": "chosen", "tune": "chosen",
+    "live": "blind",
+}  # fmt: skip
+"""The exposure of a topic's lines that state none."""
+HEAD = """# Accuracy
+
+How far predictions are from measurements, topic by topic. This page is made by
+`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure can be made again by
+the command of its section. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
+`stepsight validate quick` scores rows that ship with the package.
+
+- **GMAE** is the geometric mean of the relative errors (each + 0.04 points), **MAPE** their mean.
+- **rows were**: *blind* (no fit, constant or choice saw them), *looked at while choosing* (in no fit, but in
+  sight while models or constants were chosen), *in the fit*.
+- **others on these rows**: what other predictors reach on exactly these rows, as GMAE / MAPE.
+"""
+
+
+def scorecard(results: Sequence[TopicResult], *, notes: Path | None = None, version: str = "") -> str:
+    """The page; ``notes`` is a folder with TOPIC.md, what is missed there and why."""
+    parts = [HEAD]
+    if version:
+        parts.append(f"Made with stepsight {version}.\n")
+    judged = [s for r in results for s in r.scores if s.met is not None]
+    if judged:
+        parts.append(f"{sum(bool(s.met) for s in judged)} of {len(judged)} bars are met.\n")
+    parts += [_topic(result, notes) for result in results]
+    return "\n".join(parts)
+
+
+def _topic(result: TopicResult, notes: Path | None) -> str:
+    lines = [f"## {result.topic}", "", f"`{result.command}` ({result.seconds:.0f} s)", ""]
+    if result.scores:
+        lines += _table(result)
+    if result.other is not None:
+        lines += _other(result.other)
+    note = notes / f"{result.topic}.md" if notes else None
+    if note and note.is_file():
+        lines += ["", note.read_text(encoding="utf-8").strip()]
+    return "\n".join(lines) + "\n"
+
+
+def _table(result: TopicResult) -> list[str]:
+    own, others = _with_others(result.scores)
+    lines = [
+        "| what | rows | GMAE | MAPE | bar | others on these rows | rows were |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for score in own:
+        bar = f"{score.target}: {'met' if score.met else '**missed**'}" if score.met is not None else ""
+        beside = ", ".join(f"{name} {_pair(s)}" for name, s in others.get(score.name, []))
+        seen = EXPOSURES.get(score.exposure or USUAL.get(result.topic, ""), score.exposure)
+        what = score.name + (f" ({score.rows_used})" if score.rows_used else "")
+        cells = (what, f"{score.rows:,}", f"{score.gmae:.1%}", f"{score.mape:.1%}", bar, beside, seen)
+        lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
+    return lines
+
+
+def _plain(cell: str) -> str:
+    """Safe inside a table, with a space before every percent sign."""
+    return re.sub(r"(?<=\d)%", " %", cell.replace("|", "/"))
+
+
+def _with_others(scores: Sequence[Score]) -> tuple[list[Score], dict[str, list[tuple[str, Score]]]]:
+    """Our lines, and other predictors' on the same rows: those named ``<our line>: <predictor>``."""
+    names = {score.name for score in scores}
+    own: list[Score] = []
+    others: dict[str, list[tuple[str, Score]]] = {}
+    for score in scores:
+        line, _, predictor = score.name.rpartition(": ")
+        if line in names and predictor:
+            others.setdefault(line, []).append((predictor, score))
+        else:
+            own.append(score)
+    return own, others
+
+
+def _pair(score: Score) -> str:
+    return f"{score.gmae:.1%} / {score.mape:.1%}"
+
+
+def _other(found: Any) -> list[str]:
+    """A topic's own JSON: a record for each file or group, as a table."""
+    if isinstance(found, Mapping) and all(isinstance(v, Mapping) for v in found.values()):
+        records: list[dict[str, Any]] = [{"": name, **record} for name, record in found.items()]
+    elif isinstance(found, list) and all(isinstance(v, Mapping) for v in found):
+        records = [dict(record) for record in found]
+    else:
+        return ["```json", str(found), "```"]
+    flat = [{k: v for k, v in r.items() if not isinstance(v, (Mapping, list))} for r in records]
+    names = list(dict.fromkeys(name for record in flat for name in record))
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    return lines + ["| " + " | ".join(_cell(record.get(name)) for name in names) + " |" for record in flat]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return "" if value is None else str(value).lower()
+    if isinstance(value, float):
+        return f"{value:.1%}".replace("%", " %") if abs(value) < 1.5 else f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "/")
