@@ -70,7 +70,7 @@ def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
     found = []
     for family, gpu in dict.fromkeys((row.family, row.gpu) for row in rows):
         mine = [row for row in rows if (row.family, row.gpu) == (family, gpu)]
-        kernels = [Kernel.of(row.family, row.dtype, **row.dims) for row in mine]
+        kernels = [Kernel(row.family, tuple(row.dims.items()), row.dtype) for row in mine]
         predicted = KernelModels.for_gpu(load_gpu(gpu)).estimate(kernels).time_us
         found.append(
             Score.of(
