@@ -27,7 +27,6 @@ def chosen(part: Measured, count: int) -> list[dict[str, object]]:
     rows = []
     for i in ordered[places]:
         dims = {name: float(column[i]) for name, column in part.batch.dims.items()}
-        stack = part.stacks[i] if part.stacks is not None else ""
         rows.append(
             {
                 "gpu": part.gpu,

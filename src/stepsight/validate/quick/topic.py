@@ -26,10 +26,11 @@ TOPIC = "quick"
 
 @dataclass(frozen=True, slots=True)
 class KernelRow:
-    """A measured kernel. ``dims`` are the sizes of its family."""
+    """A measured kernel. ``dims`` are the sizes of its family, ``kernel`` what ran as its source names it."""
 
     gpu: str
     family: str
+    kernel: str
     dtype: str
     dims: dict[str, float]
     time_us: float
@@ -70,7 +71,7 @@ def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
     found = []
     for family, gpu in dict.fromkeys((row.family, row.gpu) for row in rows):
         mine = [row for row in rows if (row.family, row.gpu) == (family, gpu)]
-        kernels = [Kernel(row.family, tuple(row.dims.items()), row.dtype) for row in mine]
+        kernels = [Kernel(row.family, tuple(row.dims.items()), row.dtype, name=row.kernel) for row in mine]
         predicted = KernelModels.for_gpu(load_gpu(gpu)).estimate(kernels).time_us
         found.append(
             Score.of(
