@@ -32,11 +32,11 @@ def chosen(part: Measured, count: int) -> list[dict[str, object]]:
                 "gpu": part.gpu,
                 "family": part.batch.family,
                 "dtype": part.batch.dtype,
-                "variant": part.variant,
+                "kernel": part.variant,
                 "dims": dims,
-                "stack": stack,
                 "time_us": round(float(part.time_us[i]), 3),
                 "source": part.source,
+                "licence": "Apache-2.0",
             }
         )
     return rows
