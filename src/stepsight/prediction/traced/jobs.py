@@ -18,7 +18,7 @@ from stepsight.trace.step.host_times import (
     with_other_workloads,
     with_shared,
 )
-from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
+from stepsight.trace.step.job import clean_steps, host_program, job_of, rank_program, typical_step
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import recording_gaps
 from stepsight.trace.step.run import TraceRun
@@ -59,7 +59,7 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
     """Host times from the other clean steps; with one step only, from the other ranks."""
     others = [s for s in clean_steps(run) if s != step]
     if others:
-        pools = {r.rank: gathered(rank_program(run, r, s) for s in others) for r in run.ranks}
+        pools = {r.rank: gathered(host_program(run, r, s) for s in others) for r in run.ranks}
         return {r: with_individual(p, pools[r]) for r, p in programs.items()}
     if len(programs) < 2:
         return programs

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepsight.errors import InputError
+from stepsight.inputs import copy_expanded
+from stepsight.limits import check
 
 _SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
 
@@ -62,30 +64,40 @@ def _listed(paths: Sequence[Path]) -> list[Path]:
 def _read(path: str, content: bytes) -> TraceFile:
     if content[:2] != b"\x1f\x8b":
         return TraceFile(path, content)
+    out = io.BytesIO()
     try:
-        return TraceFile(path, gzip.decompress(content))
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            copy_expanded(packed, out, path, len(content))
     except (EOFError, zlib.error, OSError) as error:
-        partial = _inflated_as_far_as_possible(content)
+        partial = _inflated_as_far_as_possible(path, content)
         return TraceFile(path, partial, (f"{file_name(path)}: cut or damaged gzip ({error}); read in part",))
+    return TraceFile(path, out.getvalue())
 
 
-def _inflated_as_far_as_possible(content: bytes) -> bytes:
+def _inflated_as_far_as_possible(path: str, content: bytes) -> bytes:
     inflate = zlib.decompressobj(wbits=31)
-    pieces = []
+    pieces: list[bytes] = []
+    size = 0
     for at in range(0, len(content), 65536):
         try:
             pieces.append(inflate.decompress(content[at : at + 65536]))
         except zlib.error:
             break
+        size += len(pieces[-1])
+        check(size, "EXPANDED_BYTES", path, "its unpacked size in bytes")
     return b"".join(pieces)
 
 
 def _members(path: Path) -> Iterator[TraceFile]:
+    total = 0
     try:
-        with tarfile.open(fileobj=io.BytesIO(path.read_bytes())) as archive:
+        packed = path.read_bytes()
+        with tarfile.open(fileobj=io.BytesIO(_read(str(path), packed).content)) as archive:
             for member in sorted(archive.getmembers(), key=lambda m: m.name):
                 handle = archive.extractfile(member) if member.isfile() else None
                 if handle is not None and member.name.endswith(_SUFFIXES):
+                    total += member.size
+                    check(total, "EXPANDED_BYTES", str(path), "its unpacked size in bytes")
                     yield _read(f"{path}::{member.name}", handle.read())
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise InputError(str(path), f"is not a readable archive ({error})") from None

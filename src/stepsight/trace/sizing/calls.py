@@ -10,21 +10,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from stepsight.overheads.operators import op_class
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.tensors import Tensor, tensors_of
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """One operator with recorded sizes and its kernels in launch order."""
 
     op: Event
     kernels: tuple[Event, ...]
 
-    @property
+    @cached_property
+    def tensors(self) -> list[Tensor]:
+        """The operator's recorded inputs."""
+        return tensors_of(self.op)
+
+    @cached_property
     def main(self) -> str:
         """The name of the kernel that took longest, all of that name together."""
         total: dict[str, float] = defaultdict(float)
@@ -34,12 +41,19 @@ class Call:
 
     def alike(self, event: Event) -> list[Event]:
         """The call's kernels of one name: PyTorch splits what is too large for one launch."""
-        return [e for e in self.kernels if e.name == event.name]
+        return self._by_name[event.name]
 
-    @property
+    @cached_property
+    def _by_name(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = defaultdict(list)
+        for event in self.kernels:
+            found[event.name].append(event)
+        return found
+
+    @cached_property
     def is_region(self) -> bool:
         """Whether it is code of several kernels that no library rule describes."""
-        return len({e.name for e in self.kernels}) > 1 and not self.op.name.startswith("aten::")
+        return len(self._by_name) > 1 and not self.op.name.startswith("aten::")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,12 @@ _SPLIT: Mapping[str, tuple[str, ...]] = {
 def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel:
     """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
     call = facts.calls.of(launch)
-    op = call.op if call is not None else None
     mapped = _copy(event)
     if mapped is None and call is not None:
         mapped = _by_call(facts, launch, call, event)
     unsure = 0.0
     if mapped is None:
-        mapped = sized_by_grid(facts, launch, op, event)
+        mapped = sized_by_grid(facts, launch, call, event)
         unsure = size_spread(mapped, event)
     opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")
     return replace(
@@ -62,7 +61,7 @@ def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
     mapped = lookup_kernel(facts, launch, op, event)
     if mapped:
         return mapped
-    tensors = tensors_of(op)
+    tensors = call.tensors
     if not tensors:
         return gemm_by_scalars(op) or _concat_by_reader(facts.linked, launch, event)
     if is_convolution(op):

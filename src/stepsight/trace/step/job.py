@@ -26,6 +26,18 @@ def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     return rank.built[step]
 
 
+def host_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
+    """One rank's step with its host times, kernels not sized: a sized one serves where there is one."""
+    if step in rank.built:
+        return rank.built[step]
+    if step not in rank.host_only:
+        groups = run.groups.on_rank(rank.rank)
+        rank.host_only[step] = step_program(
+            rank.facts, rank.units, rank.steps[step], rank.resolver, run.world_size, groups, sized=False
+        )
+    return rank.host_only[step]
+
+
 def clean_steps(run: TraceRun) -> list[int]:
     """Steps without an allocation storm on any rank; all of them where none is clean."""
     everyone = range(run.steps)

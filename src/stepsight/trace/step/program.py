@@ -61,13 +61,14 @@ class StepProgram:
 
 def step_program(
     facts: Facts, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int,
-    communicators: Mapping[StreamId, Communicator] | None = None,
+    communicators: Mapping[StreamId, Communicator] | None = None, *, sized: bool = True,
 ) -> StepProgram:  # fmt: skip
     """The ops that the host started within the step, in order, over all its threads.
 
     ``communicators`` are the process groups of the streams, where the trace's calls do not name theirs.
+    Without ``sized``, kernels have their measured times only: enough for host times.
     """
-    builder = _Builder(facts, resolver, world, step, communicators or {})
+    builder = _Builder(facts, resolver, world, step, communicators or {}, sized=sized)
     for unit in units:
         if step.start_us <= unit.start < step.end_us:
             builder.add(unit)
@@ -85,8 +86,9 @@ class _Segment:
 class _Builder:
     def __init__(
         self, facts: Facts, resolver: WaitResolver, world: int, step: Step,
-        communicators: Mapping[StreamId, Communicator],
+        communicators: Mapping[StreamId, Communicator], *, sized: bool,
     ) -> None:  # fmt: skip
+        self.sized = sized
         self.facts, self.linked, self.resolver, self.world = facts, facts.linked, resolver, world
         self.communicators = communicators
         self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
@@ -209,6 +211,8 @@ class _Builder:
         late = max(0.0, event.ts - ready)
         if late > RULES.value("queue_gap"):
             self.program.unexplained_us += late
+        if not self.sized:
+            return Kernel("unsized", stream=stream, measured_us=event.dur, late_us=late)
         return replace(kernel_of(self.facts, launch, event, stream), late_us=late)
 
     def _input_wait(self, launch: Launch) -> list[Wait]:

@@ -13,8 +13,10 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
+from stepsight.trace.reading.chakra import looks_like_chakra
 from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
-from stepsight.trace.reading.files import TraceFile, file_name, trace_files
+from stepsight.trace.reading.files import TraceFile, trace_files
+from stepsight.trace.reading.grouping import one_run
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
@@ -34,6 +36,9 @@ class RankTrace:
     steps: tuple[Step, ...]
     built: dict[int, StepProgram] = field(default_factory=dict, compare=False, repr=False)
     """Step programs made so far: each depends on the trace and the step alone (`job.rank_program`)."""
+
+    host_only: dict[int, StepProgram] = field(default_factory=dict, compare=False, repr=False)
+    """The same without sizes of kernels (`job.host_program`)."""
 
     @property
     def path(self) -> str:
@@ -103,19 +108,31 @@ def load_trace(paths: Path | str | Sequence[Path | str]) -> TraceRun:
     traces: list[KinetoTrace] = []
     warnings: list[str] = []
     shaped: list[ExecutionTrace] = []
+    chakra: list[str] = []
     for file in trace_files([Path(p) for p in listed]):
+        if looks_like_chakra(file):
+            chakra.append(file.name)
+            continue
         if not looks_like_kineto(file.content):
             shaped += _execution_trace(file, warnings)
             continue
         trace = read_kineto(file)
         warnings += trace.warnings
         traces.append(trace)
+    where = ", ".join(str(p) for p in listed)
+    if not traces and chakra:
+        raise InputError(
+            where, f"holds Chakra traces only ({chakra[0]}), whose launches and waits are merged away",
+            "give the profiler (Kineto) trace they were made from; `predict --chakra DIR` writes such files",
+        )  # fmt: skip
     if not traces:
         raise InputError(
-            ", ".join(str(p) for p in listed), "holds no profiler (Kineto) trace",
+            where, "holds no profiler (Kineto) trace",
             "an execution trace alone has no times; add the profiler trace of the same run",
         )  # fmt: skip
-    return run_of(_one_run(traces, warnings), warnings, shaped)
+    if chakra:
+        warnings.append(f"{len(chakra)} Chakra files ({chakra[0]} …) are not read")
+    return run_of(one_run(traces, where), warnings, shaped)
 
 
 def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrace]:
@@ -127,28 +144,6 @@ def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrac
     except InputError as error:
         warnings.append(str(error).replace(file.path, file.name))
         return []
-
-
-def _one_run(traces: list[KinetoTrace], warnings: list[str]) -> list[KinetoTrace]:
-    """The traces of a single run: two traces of one rank mean two runs; the first is kept."""
-    if len(traces) == 1:
-        return traces
-    kept: dict[int, KinetoTrace] = {}
-    for number, trace in enumerate(sorted(traces, key=_first_time)):
-        rank = trace.rank if trace.rank is not None else number
-        if rank in kept:
-            warnings.append(
-                f"{file_name(trace.path)}: a second trace of rank {rank}; left out"
-                " (give the files of one run)"
-            )
-        else:
-            kept[rank] = trace
-    return [kept[r] for r in sorted(kept)]
-
-
-def _first_time(trace: KinetoTrace) -> float:
-    firsts = [events[0].ts for events in (trace.runtime, trace.host_ops, trace.gpu) if events]
-    return trace.base_us + min(firsts)
 
 
 def run_of(

@@ -11,12 +11,11 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.trace.reading.files import trace_files
+from stepsight.trace.reading.grouping import Header, runs_of
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.step.job import rank_program, typical_step
 from stepsight.trace.step.run import TraceRun, measured_step_us, run_of
 
-_TOGETHER_US = 5e6
-"""The ranks of one run write their first events within a few seconds of each other."""
 _SLEEP_SHARE = 0.5
 """A single host gap longer than this share of the step is an artificial sleep."""
 _MARKED = ("ProfilerStep", "iteration marker")
@@ -42,23 +41,9 @@ class ScoredRun:
         return measured_step_us(self.run)
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """Enough of a trace to know which run it belongs to."""
-
-    path: str
-    rank: int | None
-    world_size: int
-    device: str
-    start_us: float
-
-
 def scored_runs(folder: Path) -> Iterator[ScoredRun]:
     """Every training run under a folder, one at a time; copies of a run come once."""
-    groups: list[list[_Header]] = []
-    for trace in _traces([folder]):
-        _place(groups, _Header(trace.path, trace.rank, trace.world_size, trace.device, _start(trace)))
-    for headers in groups:
+    for headers in _without_copies(runs_of(Header.of(trace) for trace in _traces([folder]))):
         wanted = {h.path for h in headers}
         files = sorted({Path(h.path.split("::")[0]) for h in headers})
         traces = [t for t in _traces(files) if t.path in wanted]
@@ -68,6 +53,16 @@ def scored_runs(folder: Path) -> Iterator[ScoredRun]:
             yield ScoredRun(_name(folder, headers[0].path), run, kind_of(run), _left_out(run), host, workload)
 
 
+def _without_copies(runs: list[list[Header]]) -> Iterator[list[Header]]:
+    """Runs that begin at the same moment with the same ranks are one run stored twice."""
+    seen: set[tuple[float, int, tuple[int | None, ...]]] = set()
+    for run in runs:
+        key = run[0].start_us, run[0].world_size, tuple(h.rank for h in run)
+        if key not in seen:
+            seen.add(key)
+            yield run
+
+
 def _traces(paths: list[Path]) -> Iterator[KinetoTrace]:
     for file in trace_files(paths):
         if looks_like_kineto(file.content):
@@ -75,23 +70,6 @@ def _traces(paths: list[Path]) -> Iterator[KinetoTrace]:
                 yield read_kineto(file)
             except StepsightError:
                 continue
-
-
-def _place(groups: list[list[_Header]], trace: _Header) -> None:
-    for group in groups:
-        first = group[0]
-        near = abs(first.start_us - trace.start_us) < _TOGETHER_US
-        alike = first.world_size == trace.world_size and first.device == trace.device
-        if near and alike and trace.world_size > 1:
-            if all(t.rank != trace.rank for t in group):
-                group.append(trace)
-            return
-    groups.append([trace])
-
-
-def _start(trace: KinetoTrace) -> float:
-    firsts = [events[0].ts for events in (trace.runtime, trace.host_ops, trace.gpu) if events]
-    return trace.base_us + min(firsts)
 
 
 def _collection(folder: Path, path: str) -> tuple[str, str]:

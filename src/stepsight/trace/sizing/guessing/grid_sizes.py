@@ -14,6 +14,7 @@ from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.calls import Call
 from stepsight.trace.sizing.guessing.concat_grids import concat_by_grid
 from stepsight.trace.sizing.guessing.conv_grids import conv_by_neighbours, image_elements, is_norm
 from stepsight.trace.sizing.guessing.gemm_grids import gemm_by_grid, grid_of
@@ -45,17 +46,17 @@ _FEW_ELEMENTS = 65536
 """A kernel with fewer threads is launch latency whatever it does: there is little to get wrong."""
 
 
-def sized_by_grid(facts: Facts, launch: Launch, op: Event | None, event: Event) -> Kernel:
+def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event) -> Kernel:
     """A kernel by its grid: an estimate of its sizes, never of its time."""
     linked = facts.linked
-    name = op.name if op else ""
+    name = call.op.name if call else ""
     dtype = dtype_by_name(event.name) if not event.name.startswith("triton") else facts.dtype
     convolution = conv_by_neighbours(linked, facts.conv_weights, launch, dtype)
     if convolution:
         return convolution
     gemm = grid_of(event)
     if gemm:
-        listed = product_of_region(facts, op, event, gemm, dtype) if op is not None else None
+        listed = product_of_region(facts, call, event, gemm, dtype) if call is not None else None
         return listed or gemm_by_grid(facts, launch, gemm, dtype)
     if "multi_tensor_apply" in event.name:
         return _multi_tensor(event, name)

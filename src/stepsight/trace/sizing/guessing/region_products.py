@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.calls import Call
 from stepsight.trace.sizing.guessing.gemm_grids import GemmGrid, Side
-from stepsight.trace.sizing.tensors import Tensor, tensors_of
+from stepsight.trace.sizing.tensors import Tensor
 
 if TYPE_CHECKING:
     from stepsight.trace.sizing.facts import Facts
 
 
-def product_of_region(facts: Facts, op: Event, event: Event, grid: GemmGrid, dtype: str) -> Kernel | None:
+def product_of_region(facts: Facts, call: Call, event: Event, grid: GemmGrid, dtype: str) -> Kernel | None:
     """The product behind a kernel of a region, or None where nothing listed fits it."""
-    listed = [t for t in tensors_of(op) if len(t.shape) >= 2]
+    listed = [t for t in call.tensors if len(t.shape) >= 2]
     batch = _batch(grid, listed)
     if facts.gpu is None or batch is None:
         return None
