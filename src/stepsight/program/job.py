@@ -63,7 +63,8 @@ class Kernel:
     ``size_spread`` how far, as a standard deviation of ln(time), guessed ones put the time in doubt.
     ``share`` is the part of the model's time that this kernel takes, where one call was launched as
     several; ``correction`` multiplies it: what a measurement elsewhere showed beside the model.
-    ``late_us`` is added to any time: a delay before the kernel that a trace shows without a cause.
+    ``late_us`` is added to any time: a delay before the kernel that a trace shows and no wait explains;
+    ``waited_us`` of it ended with other work, whose end it waited for without saying so.
     ``parts``: the kernel stands for these, each so many times, one behind the other without a gap in
     what the host launches; its family then only names the category.
     """
@@ -82,6 +83,7 @@ class Kernel:
     correction: float = 1.0
     correction_spread: float | None = None
     late_us: float = 0.0
+    waited_us: float = 0.0
     opaque: bool = False
 
     @classmethod

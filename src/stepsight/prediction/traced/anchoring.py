@@ -18,7 +18,7 @@ import numpy as np
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
-from stepsight.program.job import Collective, Job, Kernel, Op, Sizing
+from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
 from stepsight.simulate.price import price_collective
 from stepsight.trace.step.absent_peers import LONGEST, TYPICAL
 
@@ -74,6 +74,30 @@ def _with_collectives(job: Job, own: Platform) -> Job:
     return _each_op(job, changed)
 
 
+def rescaled(job: Job, factor: float) -> Job:
+    """The job with every measured time, delay, host time and correction times ``factor``."""
+
+    def kernel(k: Kernel) -> Kernel:
+        measured_us = None if k.measured_us is None else factor * k.measured_us
+        return replace(
+            k, measured_us=measured_us, late_us=factor * k.late_us, waited_us=factor * k.waited_us,
+            correction=factor * k.correction,
+        )  # fmt: skip
+
+    def op(op: Op) -> Op:
+        c, host = op.collective, op.overhead_us
+        if c is not None:
+            measured_us = None if c.measured_us is None else factor * c.measured_us
+            late_us, correction = factor * c.late_us, factor * c.correction
+            c = replace(c, measured_us=measured_us, late_us=late_us, correction=correction)
+        if host is not None:
+            host = HostTimes(*(factor * t for t in (host.t1, host.t2, host.t3, host.t4, host.t5)))
+        return replace(op, kernels=tuple(kernel(k) for k in op.kernels), collective=c, overhead_us=host)
+
+    starts = tuple(factor * t for t in job.start_us)
+    return replace(_each_op(job, op), start_us=starts)
+
+
 def moved(job: Job, own: Platform, platform: Platform) -> tuple[Job, Platform]:
     """An anchored job on another platform: what differs there loses its measured time."""
     other_gpu = not same_gpu(own.spec.gpu, platform.spec.gpu)
@@ -104,7 +128,7 @@ def _unmeasured(kernel: Kernel, slower: float) -> Kernel:
         return kernel
     spread = UNSIZED_SPREAD if kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID) else kernel.size_spread
     late_us = kept_delay_us(kernel, slower)
-    return replace(kernel, measured_us=None, opaque=False, size_spread=spread, late_us=late_us)
+    return replace(kernel, measured_us=None, opaque=False, size_spread=spread, late_us=late_us, waited_us=0.0)
 
 
 def _slower(old: GpuSpec, new: GpuSpec) -> float:

@@ -13,6 +13,7 @@ from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import collective_calls, lateness_us, with_late_peers
 from stepsight.trace.step.host_times import (
     gathered,
+    pooled,
     samples_of,
     with_individual,
     with_other_workloads,
@@ -63,8 +64,9 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
         return {r: with_individual(p, pools[r]) for r, p in programs.items()}
     if len(programs) < 2:
         return programs
+    samples = {r: samples_of(p) for r, p in programs.items()}
     return {
-        r: with_individual(p, gathered(q for other, q in programs.items() if other != r))
+        r: with_individual(p, pooled(found for other, found in samples.items() if other != r))
         for r, p in programs.items()
     }
 
@@ -104,14 +106,17 @@ def _with_other_workloads(
 def with_kept_delays(job: Job) -> Job:
     """The job in which of all delays before kernels only those stay that nothing explains: the platform
     states the usual ones."""
-    return with_kernels(job, lambda k: replace(k, late_us=kept_delay_us(k)) if k.late_us else k)
+    return with_kernels(
+        job, lambda k: replace(k, late_us=kept_delay_us(k), waited_us=0.0) if k.late_us else k
+    )
 
 
 def kept_delay_us(kernel: Kernel, factor: float = 1.0) -> float:
     """The delay before a kernel that stays, times ``factor``."""
-    if kernel.late_us <= RULES.value("queue_gap"):
+    unexplained_us = kernel.late_us - kernel.waited_us
+    if unexplained_us <= RULES.value("queue_gap"):
         return 0.0
-    return factor * RULES.value("unexplained_delays") * kernel.late_us
+    return factor * RULES.value("unexplained_delays") * unexplained_us
 
 
 def with_kernels(job: Job, change: Callable[[Kernel], Kernel]) -> Job:

@@ -18,7 +18,7 @@ from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.prediction.sensitivity import HOST_SPREAD
-from stepsight.prediction.traced.anchoring import anchored, moved, same_gpu
+from stepsight.prediction.traced.anchoring import anchored, moved, rescaled, same_gpu
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
@@ -35,6 +35,10 @@ over the 19 training runs of docs/accuracy.md (0.01 to 0.11 a run)."""
 HOST_SPREADS = {TRACED: 0.0, INDIVIDUAL: INDIVIDUAL_SPREAD}
 """How far host times may be off by whose they are; other workloads' as far as any table's."""
 PREFIX = "platform."
+MOST_RESCALING = 1.25
+"""A walk further from the measured step than this is of another step, or misses something."""
+SAID_RESCALING = 0.02
+"""Scaling by more than this is said."""
 
 
 class Basis(Enum):
@@ -105,7 +109,9 @@ def traced_step(
         job = with_kept_delays(job)
     else:
         target, taken = replay_platform(own), REPLAYABLE
-        job = anchored(job, own) if basis is Basis.ANCHORED else job
+        if basis is Basis.ANCHORED:
+            job, more = _anchored_on(job, run, own, target)
+            notes += more
     if run.missing:
         notes.append(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
@@ -127,6 +133,23 @@ def traced_step(
     if basis is Basis.ANCHORED:
         made = made.on(chosen)
     return replace(made, notes=(note, *made.notes))
+
+
+def _anchored_on(job: Job, run: TraceRun, own: Platform, target: Platform) -> tuple[Job, list[str]]:
+    """The anchored job, its times scaled so that the walk takes what the run's step took.
+
+    A run's steps differ; the walk repeats one of them.
+    """
+    steps = STEADY_STEPS if run.steps > 1 else 1
+    walked_us = simulate(job, target, replay=REPLAYABLE, steps=steps).step_us
+    measured_us = measured_step_us(run)
+    job = anchored(job, own)
+    factor = measured_us / walked_us if walked_us > 0 else 1.0
+    if not 1 / MOST_RESCALING <= factor <= MOST_RESCALING:
+        note = f"rebuilt from the trace the step takes {walked_us / 1e3:.2f} ms, by the GPU timeline"
+        return job, [f"{note} {measured_us / 1e3:.2f} ms: too far apart to scale the one to the other"]
+    note = f"the step shown takes {walked_us / 1e3:.2f} ms; times are scaled by {factor:.3f} to the usual one"
+    return rescaled(job, factor), [note] if abs(factor - 1) > SAID_RESCALING else []
 
 
 def _chosen(platform: str | Platform | None, overrides: Sequence[str]) -> Platform | None:

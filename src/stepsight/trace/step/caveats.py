@@ -25,15 +25,20 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     if guessed > _MANY_GUESSED:
         notes.append(
             f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: theirs are read off launch"
-            " grids and the kernels beside them; attention, fused and some convolution kernels hide theirs,"
-            " so that a GPU-bound step may come out too short (record with record_shapes=True)"
+            " grids and the kernels beside them (record with record_shapes=True)"
+        )
+    kept = max(_opaque_share(program) for program in programs.values())
+    if kept > _MANY_GUESSED:
+        notes.append(
+            f"{kept:.0%} of the GPU time is kernels whose sizes nothing tells: they keep the trace's times,"
+            " so that the models answer for the rest only"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
     if late_us > _MUCH_DELAY * measured_us:
         notes.append(
-            f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with their stream idle and"
-            " nothing to wait for, as on a GPU shared with other work: no model knows it, --replay keeps it"
+            f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with the GPU idle and nothing"
+            " recorded to wait for, as where nodes of a CUDA graph were not recorded: these delays are kept"
         )
     recording_us = {rank: sum(recording_gaps(linked[rank], p).values()) for rank, p in programs.items()}
     slowed = max(recording_us, key=lambda rank: recording_us[rank])
@@ -44,6 +49,13 @@ def caveats(run: TraceRun, step: int) -> list[str]:
             " neither tensor nor number; a step not profiled so does not take it (record without shapes)"
         )
     return notes
+
+
+def _opaque_share(program: StepProgram) -> float:
+    """Share of the kernels' time that the trace's own times stand for."""
+    kernels = [k for traced in program.ops for k in traced.op.kernels]
+    total = sum(k.measured_us or 0.0 for k in kernels)
+    return sum(k.measured_us or 0.0 for k in kernels if k.opaque) / total if total else 0.0
 
 
 def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:

@@ -72,9 +72,14 @@ def places_of(program: StepProgram) -> list[Place]:
 
 def gathered(programs: Iterable[StepProgram]) -> Gathered:
     """The host samples of several traced steps."""
+    return pooled(samples_of(program) for program in programs)
+
+
+def pooled(samples: Iterable[list[HostSample]]) -> Gathered:
+    """Host samples of several steps or ranks together."""
     result = Gathered()
-    for program in programs:
-        result.add(samples_of(program))
+    for found in samples:
+        result.add(found)
     return result
 
 

@@ -209,11 +209,15 @@ class _Builder:
         held = self.held_until.get(event.args.stream, 0.0)
         ready = max(launch.call.end, held, self.resolver.free_at.get(id(event), 0.0))
         late = max(0.0, event.ts - ready)
+        waited = 0.0
         if late > RULES.value("queue_gap"):
-            self.program.unexplained_us += late
+            explained = self.resolver.began_with_an_end(event, late)
+            # A kernel of another stream may fill the GPU: that the simulation knows.
+            waited = late if explained else min(late, self.resolver.busy.within(ready, event.ts))
+            self.program.unexplained_us += late - waited
         if not self.sized:
-            return Kernel("unsized", stream=stream, measured_us=event.dur, late_us=late)
-        return replace(kernel_of(self.facts, launch, event, stream), late_us=late)
+            return Kernel("unsized", stream=stream, measured_us=event.dur, late_us=late, waited_us=waited)
+        return replace(kernel_of(self.facts, launch, event, stream), late_us=late, waited_us=waited)
 
     def _input_wait(self, launch: Launch) -> list[Wait]:
         """A collective waits for what made its input, whether or not the trace shows the call."""

@@ -12,7 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+
 from stepsight.program.job import COMM, COMPUTE
+from stepsight.simulate.intervals import union
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
@@ -52,6 +55,24 @@ def stream_names(linked: LinkedTrace) -> dict[StreamId, str]:
     return names
 
 
+class _Busy:
+    """When any stream computed."""
+
+    def __init__(self, kernels: list[Event]) -> None:
+        starts, ends = np.array([e.ts for e in kernels]), np.array([e.end for e in kernels])
+        self.starts, self.ends = union(starts, ends)
+        self.before = np.concatenate([[0.0], np.cumsum(self.ends - self.starts)])
+
+    def within(self, start: float, end: float) -> float:
+        """Of a stretch of time, how much some stream computed."""
+        return self._until(end) - self._until(start)
+
+    def _until(self, moment: float) -> float:
+        at = int(np.searchsorted(self.starts, moment))
+        over = max(0.0, float(self.ends[at - 1]) - moment) if at else 0.0
+        return float(self.before[at]) - over
+
+
 class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
@@ -77,6 +98,9 @@ class WaitResolver:
         self.free_at = _stream_free_times(linked)
         self.recorded = {e.args.correlation: e for e in linked.records}
         self.stalls = Stalls(linked)
+        recorded = [*(e for x in linked.launches for e in x.gpu), *linked.orphans]
+        self.busy = _Busy([e for e in recorded if not is_collective_kernel(e)])
+        self.ends = sorted(((e.end, e.args.stream, e.dur) for e in recorded), key=lambda end: end[0])
 
     def stream_wait(self, call: Event, taken: set[int]) -> StreamWait | None:
         """What a stream-wait call waits for; ``taken`` holds the ids of launches already named
@@ -86,6 +110,19 @@ class WaitResolver:
             return self._stated_wait(call, stated)
         waiting = self._next_on_thread(call)
         return self._held_by(waiting, call.ts, taken) if waiting is not None else None
+
+    def began_with_an_end(self, event: Event, late_us: float) -> bool:
+        """Whether a kernel that began late did so just as work on another stream ended: that is what it
+        waited for, and no delay of its own. Short kernels end all the time and prove nothing."""
+        slack = RULES.value("queue_gap")
+        at = bisect_right(self.ends, event.ts + _CLOCK_SLACK_US, key=lambda end: end[0]) - 1
+        while at >= 0 and event.ts - self.ends[at][0] <= slack:
+            _, stream, dur = self.ends[at]
+            after = max(event.ts - self.ends[at][0], 1.0)
+            if stream != event.args.stream and min(dur, late_us) >= RULES.value("sureness") * after:
+                return True
+            at -= 1
+        return False
 
     def held_by(self, launch: Launch) -> StreamWait | None:
         """What a launch on its own stream must have waited for, where no wait call shows it."""
