@@ -103,7 +103,7 @@ def moved(job: Job, own: Platform, platform: Platform) -> tuple[Job, Platform]:
     other_gpu = not same_gpu(own.spec.gpu, platform.spec.gpu)
     if other_gpu:
         slower = _slower(own.spec.gpu, platform.spec.gpu)
-        job = with_kernels(job, lambda k: _unmeasured(k, slower))
+        job = with_kernels(job, lambda k: _unmeasured(_in_a_type_of(k, platform.spec.gpu), slower))
     if other_gpu or not _same_links(own.spec, platform.spec):
         job = _without_measured_collectives(job)
     # What slowed kernels beside others is in their measured times already.
@@ -129,6 +129,14 @@ def _unmeasured(kernel: Kernel, slower: float) -> Kernel:
     spread = UNSIZED_SPREAD if kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID) else kernel.size_spread
     late_us = kept_delay_us(kernel, slower)
     return replace(kernel, measured_us=None, opaque=False, size_spread=spread, late_us=late_us, waited_us=0.0)
+
+
+def _in_a_type_of(kernel: Kernel, gpu: GpuSpec) -> Kernel:
+    """A kernel in bf16 or tf32 on a GPU without such units: fp16 and fp32, as people run it there."""
+    substitute = {"bf16": "fp16", "tf32": "fp32"}.get(kernel.dtype)
+    if substitute is None or kernel.dtype in gpu.peak_tflops or substitute not in gpu.peak_tflops:
+        return kernel
+    return replace(kernel, dtype=substitute)
 
 
 def _slower(old: GpuSpec, new: GpuSpec) -> float:

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, cast
 
 from stepsight.errors import InputError
 from stepsight.inputs import copy_expanded
@@ -67,7 +68,7 @@ def _read(path: str, content: bytes) -> TraceFile:
     out = io.BytesIO()
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-            copy_expanded(packed, out, path, len(content))
+            copy_expanded(cast(IO[bytes], packed), out, path, len(content))
     except (EOFError, zlib.error, OSError) as error:
         partial = _inflated_as_far_as_possible(path, content)
         return TraceFile(path, partial, (f"{file_name(path)}: cut or damaged gzip ({error}); read in part",))
