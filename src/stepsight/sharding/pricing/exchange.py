@@ -24,6 +24,7 @@ class Exchange:
     batch: int
     ranks: int
     ranks_per_node: int
+    value_bytes: int = POOLED_BYTES
 
     def times(self, loads: Loads) -> tuple[FloatArray, FloatArray]:
         """When each rank is done with the exchange of pooled embeddings, and of gradients."""
@@ -44,7 +45,7 @@ class Exchange:
         """The exchange of every rank's columns with every other rank, both ways."""
         n = self.ranks
         models = self.platform.collectives
-        per_column = POOLED_BYTES * self.batch / n
+        per_column = self.value_bytes * self.batch / n
         sent, received = _leaving(columns, per_column, self.ranks_per_node)
         forward = models.alltoallv_times(sent, received, range(n))
         backward = models.alltoallv_times(received, sent, range(n))
@@ -59,12 +60,12 @@ class Exchange:
         models, per_node = self.platform.collectives, self.ranks_per_node
         held = node_columns.reshape(*node_columns.shape[:-1], -1, per_node).max(axis=-1)
         some = held.any(axis=-1, keepdims=True)
-        buffers = (POOLED_BYTES * self.batch * held).ravel()
+        buffers = (self.value_bytes * self.batch * held).ravel()
         sums, gathers = (
             models.estimate(kind, buffers, range(per_node)).time_us.reshape(held.shape)
             for kind in ("reduce_scatter", "all_gather")
         )
-        per_column, nodes = POOLED_BYTES * self.batch / self.ranks, held.shape[-1]
+        per_column, nodes = self.value_bytes * self.batch / self.ranks, held.shape[-1]
         sent = per_column * (nodes - 1) * held
         received = per_column * (held.sum(axis=-1, keepdims=True) - held)
         peers = range(0, self.ranks, per_node)

@@ -72,7 +72,9 @@ class PlanPricer:
             ranks_per_node=platform.spec.gpus_per_node,
         )
         self.costs = costs()
-        self._exchange = Exchange(platform, config.batch, config.ranks, self.costs.ranks_per_node)
+        self._exchange = Exchange(
+            platform, config.batch, config.ranks, self.costs.ranks_per_node, config.exchange_bytes
+        )
         self._joining_us = (0.0, 0.0)
         if not days:  # the simulated program looks its own indices up
             self._joining_us = self._joining(template)

@@ -12,7 +12,14 @@ from typing import Any
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import Score
-from stepsight.tables.criteo import CRITEO, FREQUENT_2_ROWS, FREQUENT_3_ROWS, FREQUENT_15_ROWS
+from stepsight.tables.criteo import (
+    CRITEO,
+    CRITEO_TB_ROWS,
+    FREQUENT_2_ROWS,
+    FREQUENT_3_ROWS,
+    FREQUENT_15_ROWS,
+    MULTI_HOT_SIZES,
+)
 from stepsight.validate.steps import StepRow, each, read_csv, score
 from stepsight.workload.files import parse_workload
 
@@ -28,11 +35,13 @@ GPUS = {
     "16x V100 32GB": "V100-SXM3-32G",
 }
 PRECISIONS = {"AMP": "fp16", "TF32": "tf32", "FP32": "fp32"}
+TORCHREC_HOST = "host.name=v100"
+"""AWS p4d hosts have Cascade Lake CPUs of 2019, a generation with the hosts of V100s."""
+MULTI_HOT = "104.54 GiB"
+"""The model whose tables are those of MLPerf's multi-hot set; TorchRec's earlier figures are one-hot."""
 GRAPHED = "@HEAD"
 """The revision whose published commands pass --cuda_graphs. Earlier ones cast by apex O2 (half-precision
 parameters with fp32 copies), this one by torch's autocast with a gradient scaler."""
-DISPUTED = 1.4
-"""Rows of one configuration whose times differ by this factor between revisions: the truth disagrees."""
 
 
 def rows(data: Path) -> list[StepRow]:
@@ -57,9 +66,14 @@ def predicted(row: dict[str, str]) -> StepRow | None:
         platform, document = f"{row['gpus']}x{GPUS[row['gpu']]}", nvidia_document(row)
         revision = row["url_or_path"].partition("@")[2].partition(" ")[0]
         name = f"NVIDIA {row['model']} {row['precision']} b{document['batch']} {platform} {revision}"
+        here = load_platform(platform)
+    elif row["source"] == TORCHREC and row["gpu"].startswith("A100-40GB") and row["iter_time_ms"]:
+        platform, document = f"{row['gpus']}xA100-SXM4-40G", torchrec_document(row)
+        name = f"TorchRec {row['model']} b{document['batch']} {platform}"
+        here = load_platform(platform, [TORCHREC_HOST])
     else:
         return None
-    prediction = predict(parse_workload(document, f"{FILE}: {name}"), load_platform(platform))
+    prediction = predict(parse_workload(document, f"{FILE}: {name}"), here)
     return StepRow(
         name, float(row["iter_time_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
         prediction.low_us / 1e3, prediction.high_us / 1e3, set=SET,
@@ -79,4 +93,24 @@ def nvidia_document(row: dict[str, str]) -> dict[str, Any]:
             "master_weights": row["precision"] == "AMP" and not graphed,
         },
         "parallel": {"ranks": int(row["gpus"]), "sharding": "nvidia"},
+    }  # fmt: skip
+
+
+def torchrec_document(row: dict[str, str]) -> dict[str, Any]:
+    """The workload file of one of TorchRec's Criteo rows; fp32 products (torch's default)."""
+    multi = MULTI_HOT in row["model"]
+    sizes = zip(CRITEO_TB_ROWS, MULTI_HOT_SIZES, strict=True) if multi else ((n, 1) for n in FREQUENT_3_ROWS)
+    adagrad = "Adagrad" in row["model"]
+    return {
+        "kind": "dlrm", "batch": int(float(row["global_batch"])),
+        "dense": {
+            "features": 13, "bottom": [512, 256, 128], "top": [1024, 1024, 512, 256, 1],
+            "interaction": "dcnv2" if "DCNv2" in row["model"] else "dot",
+        },
+        "tables": [{"rows": n, "dim": 128, "pooling": float(p), "indices": CRITEO} for n, p in sizes],
+        "training": {
+            "optimizer": "adagrad" if adagrad else "sgd", "loss": "bce_logits", "stack": "torchrec",
+            "sparse_optimizer": "rowwise_adagrad" if adagrad else "sgd",
+        },
+        "parallel": {"ranks": int(row["gpus"])},
     }  # fmt: skip

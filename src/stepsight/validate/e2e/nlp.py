@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stepsight.hardware.gpus import find_gpu
 from stepsight.platform.load import load_platform
 from stepsight.prediction.answer import predict_job
 from stepsight.program.job import Job, RankProgram
@@ -16,6 +17,8 @@ from stepsight.workload.files import parse_workload
 
 TOPIC = "e2e"
 FILE = "e2e/nlp_fp32.csv"
+MORE = "e2e/nlp_fp32_more.csv"
+"""The same kind of steps, most of them on AMD GPUs, of which no kernel table is in the fits."""
 MODELS: dict[str, dict[str, Any]] = {
     # Sizes of the published models; gpt3_xl as GPT-3's table 2.1 has its heads (24 × 128).
     "bert_large": {"family": "bert", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 30522},
@@ -33,22 +36,26 @@ OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")
 
 def rows(data: Path) -> list[StepRow]:
     """Every row that the tool has a model of: eager, one GPU, no mixture of experts."""
-    return each((r for r in read_csv(data / FILE) if not r["option"] and r["model"] in MODELS), predicted)
+    found = read_csv(data / FILE) + [{**row, "other": "yes"} for row in read_csv(data / MORE)]
+    return each((r for r in found if not r["option"] and r["model"] in MODELS), predicted)
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
     """Forward only, and forward with backward, with four other predictors beside."""
     used = "eager, one GPU; no Switch (mixture of experts), no fused rows; two shares chosen on forward rows"
-    training = [r for r in found if " train " in r.name]
-    inference = [r for r in found if " inf " in r.name]
+    by_set = {name: [r for r in found if r.set == name] for name in dict.fromkeys(r.set for r in found)}
     return [
-        *score(TOPIC, "NLP fp32 forward+backward", training, used, 0.05),
-        *score(TOPIC, "NLP fp32 forward", inference, used),
+        *score(TOPIC, "NLP fp32 forward+backward", by_set.get("nlp_train", []), used, 0.05),
+        *score(TOPIC, "NLP fp32 forward", by_set.get("nlp_forward", []), used),
+        *score(TOPIC, "NLP fp32 forward+backward, AMD and P4", by_set.get("nlp_other_train", []), used),
+        *score(TOPIC, "NLP fp32 forward, AMD and P4", by_set.get("nlp_other_forward", []), used),
     ]
 
 
-def predicted(row: dict[str, str]) -> StepRow:
-    """One row: a single pass from a standing start, as it was measured."""
+def predicted(row: dict[str, str]) -> StepRow | None:
+    """One row: a single pass from a standing start, as it was measured; None for an unknown GPU."""
+    if find_gpu(row["device"]) is None:
+        return None
     training = row["mode"] == "train"
     head = "none" if not training and row["model"] in WITHOUT_HEAD else "lm"
     document = {
@@ -60,12 +67,12 @@ def predicted(row: dict[str, str]) -> StepRow:
     workload = parse_workload(document, f"{FILE}: {row['model']}")
     job = workload.job() if training else forward_only(workload.job())
     prediction = predict_job(job, load_platform(f"1x{row['device']}"), steps=1)
-    others = tuple((name.removesuffix("_ms"), float(row[name])) for name in OTHERS if row[name])
+    others = tuple((name.removesuffix("_ms"), float(row[name])) for name in OTHERS if row.get(name))
     name = f"{row['model']} {row['mode']} b{row['batch']} {row['device']}"
     return StepRow(
         name, float(row["e2e_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
         prediction.low_us / 1e3, prediction.high_us / 1e3, others,
-        "nlp_train" if training else "nlp_forward",
+        f"nlp_{'other_' if row.get('other') else ''}{'train' if training else 'forward'}",
     )  # fmt: skip
 
 

@@ -18,8 +18,8 @@ from stepsight.program.setup import Setup
 from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
-from stepsight.workload.dlrm import embeddings, exchange
-from stepsight.workload.dlrm.config import JOINT_STACK, DlrmConfig
+from stepsight.workload.dlrm import embeddings, exchange, torchrec
+from stepsight.workload.dlrm.config import JOINT_STACK, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.eager_2020 import as_in_2020
 from stepsight.workload.dlrm.embeddings import PlanOps
 from stepsight.workload.dlrm.interactions import interact, interaction_width
@@ -83,7 +83,7 @@ class DlrmWorkload:
                 raise InputError(f"{self.name}: stack", "NVIDIA's example runs on GPUs alone", "leave it out")
             return joint_job(self.config)
         job = build(self.config, device, fused)[0]
-        if self.config.stack == "now" or device != "cuda":
+        if self.config.stack != "2020" or device != "cuda":
             return job
         parameters = _record(self.config, device, True).parameters
         programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
@@ -91,7 +91,7 @@ class DlrmWorkload:
 
     def plan_ops(self, device: str = "cuda", *, fused: bool | None = None) -> PlanOps:
         """Which ops of every rank's program a change of plan changes."""
-        if self.config.stack != "now":
+        if self.config.stack not in ("now", TORCHREC_STACK):
             raise InputError(
                 self.config.source or self.name, f"stack {self.config.stack} places its tables itself",
                 'set stack = "now"',
@@ -159,10 +159,37 @@ def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
         parameters = DenseParameters.register(tape, config)
         return lambda: _forward(tape, config, parameters, own)
 
-    return train_step(config.training, device, config.ranks, config.bucket_mb, model)
+    tape = train_step(config.training, device, config.ranks, config.bucket_mb, model)
+    if config.stack == TORCHREC_STACK and device == "cuda":
+        tape.ops[:] = torchrec.one_by_one(tape.ops, config.training.optimizer, tape.parameters)
+    return tape
+
+
+def _forward_torchrec(
+    tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]
+) -> Tensor:
+    """The same model in TorchRec's order, with its input pipeline (one kernel of lookups, no node sums)."""
+    torchrec.load_next(tape, config)
+    dense, target = _inputs(tape, config, own)
+    torchrec.keep_for_stream(tape)
+    x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
+    if config.ranks > 1:
+        torchrec.before_lookup(tape, config)
+    nodes = NodeTables.of(config, tape.device)
+    plan = without_node_tables(config.plan) if nodes else config.plan
+    widths = embeddings.sent_widths(plan, config.tables)[0], nodes.width(0) if nodes else 0
+    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
+    under_way = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
+    logits = _joined(tape, config, parameters, x, (pooled, own_part), under_way)
+    loss = _loss(tape, config, logits, target)
+    if config.ranks > 1:
+        torchrec.distribute_next(tape, config)
+    return loss
 
 
 def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]) -> Tensor:
+    if config.stack == TORCHREC_STACK and tape.device == "cuda":
+        return _forward_torchrec(tape, config, parameters, own)
     dense, target = _inputs(tape, config, own)
     nodes = NodeTables.of(config, tape.device)
     plan = without_node_tables(config.plan) if nodes else config.plan
@@ -172,13 +199,23 @@ def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: t
     pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
     under_way = exchange.start_exchanges(tape, config, nodes, pooled, partial) if config.ranks > 1 else []
     x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
+    logits = _joined(tape, config, parameters, x, (pooled, own_part), under_way)
+    return _loss(tape, config, logits, target)
+
+
+def _joined(
+    tape: Tape, config: DlrmConfig, parameters: DenseParameters, x: Tensor, looked_up: tuple[Tensor, Tensor],
+    under_way: Sequence[exchange.UnderWay],
+) -> Tensor:  # fmt: skip
+    """The top MLP's output, from the dense vector and what was looked up here and elsewhere."""
+    pooled, own_part = looked_up
     parts = [each.finish(tape) for each in under_way] or [pooled]
     parts += [own_part] if own_part.elements else []
     pooled = cat(tape, parts, 1) if len(parts) > 1 else parts[0]
     with tape.scope("interaction"):
         joined = interact(tape, config, x, pooled, parameters.interaction)
     logits = mlp(tape, "top", joined, parameters.top, last_relu=False)
-    return _loss(tape, config, logits, target)
+    return logits
 
 
 def _inputs(tape: Tape, config: DlrmConfig, own: tuple[Op, ...]) -> tuple[Tensor, Tensor]:
@@ -186,12 +223,13 @@ def _inputs(tape: Tape, config: DlrmConfig, own: tuple[Op, ...]) -> tuple[Tensor
     dense = Tensor.new((local, config.features), persistent=True)
     target = Tensor.new((local, 1), persistent=True)
     if tape.device == "cuda":
-        tape.ops.append(embeddings.copy_to_device("dense", dense.elements, 4))
+        stream = embeddings.copy_stream(config)
+        tape.ops.append(embeddings.copy_to_device("dense", dense.elements, 4, stream=stream))
         tape.marks["copy_indices"] = len(tape.ops)
         tape.ops.append(own[0])
         tape.marks["copy_offsets"] = len(tape.ops)
         tape.ops.append(own[1])
-        tape.ops.append(embeddings.copy_to_device("target", target.elements, 4))
+        tape.ops.append(embeddings.copy_to_device("target", target.elements, 4, stream=stream))
     return dense, target
 
 

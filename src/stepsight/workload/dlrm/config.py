@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.tables.indices.distributions import IndexDistribution
@@ -22,7 +23,8 @@ LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = ("sorted", "scattered")
 CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
 JOINT_STACK = "nvidia"
-STACKS = ("now", "2020", JOINT_STACK)
+TORCHREC_STACK = "torchrec"
+STACKS = ("now", "2020", JOINT_STACK, TORCHREC_STACK)
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -45,7 +47,9 @@ class DlrmConfig:
     of a CPU. ``sparse_update``: the lookup's backward sorts the indices and updates each distinct
     row once (FBGEMM), or every lookup updates its row as it comes (scattered: the table-batched
     kernels of 2020). ``stack``: what eager PyTorch and DLRM's script launch and wait for, now or
-    in 2020 (one rank, sgd); or NVIDIA's example with its fused kernels (`stepsight.workload.dlrm.joint`).
+    in 2020 (one rank, sgd); or NVIDIA's example with its fused kernels (`stepsight.workload.dlrm.joint`),
+    or TorchRec's with its input pipeline (`stepsight.workload.dlrm.torchrec`). ``exchange_dtype``: pooled
+    rows and their gradients travel in that type (TorchRec's quantised communication).
     """
 
     name: str
@@ -67,11 +71,17 @@ class DlrmConfig:
     fused_lookup: bool = True
     cpu_lookup: str = EMBEDDING_BAG
     stack: str = "now"
+    exchange_dtype: str = "fp32"
     source: str = field(default="", compare=False)
 
     @property
     def batch_per_rank(self) -> int:
         return self.batch // self.ranks
+
+    @property
+    def exchange_bytes(self) -> int:
+        """Of one pooled value on its way."""
+        return dtype_bytes(self.exchange_dtype)
 
 
 def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
@@ -109,10 +119,11 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         cross_rank=dense.integer("cross_rank", 512),
         sparse_optimizer=_sparse_optimizer(sparse, training, source),
         sparse_update=sparse_update,
-        input_dist=parallel.flag("input_dist", False),
+        input_dist=parallel.flag("input_dist", stack == TORCHREC_STACK and ranks > 1),
         fused_lookup=parallel.flag("fused_lookup", True),
         cpu_lookup=parallel.choice("cpu_lookup", CPU_LOOKUPS, EMBEDDING_BAG),
         stack=stack,
+        exchange_dtype=parallel.choice("exchange_dtype", _TABLE_DTYPES, "fp32"),
         source=source,
     )
     for section in (dense, parallel, fields):

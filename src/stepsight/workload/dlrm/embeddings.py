@@ -14,7 +14,7 @@ from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
 from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
-from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.operators.tape import EVALUATE, Tape
 from stepsight.workload.operators.tensor import Tensor
 
@@ -81,12 +81,21 @@ def index_copies(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
     if config.input_dist:
         indices = config.batch_per_rank * sum(table.lookups for table in config.tables)
         offsets = config.batch_per_rank * sum(table.features for table in config.tables) + 1
-    return copy_to_device("indices", round(indices)), copy_to_device("offsets", offsets)
+    stream = copy_stream(config)
+    return (
+        copy_to_device("indices", round(indices), stream=stream),
+        copy_to_device("offsets", offsets, stream=stream),
+    )
 
 
-def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES) -> Op:
+def copy_stream(config: DlrmConfig) -> str:
+    """Where a batch comes in: TorchRec's pipeline copies the next but one on a stream of its own."""
+    return "memcpy" if config.stack == TORCHREC_STACK else COMPUTE
+
+
+def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES, *, stream: str = COMPUTE) -> Op:
     dtype = "int64" if bytes_each == INDEX_BYTES else "fp32"
-    kernel = Kernel.of("copy_h2d", dtype, name=label, bytes=elements * bytes_each)
+    kernel = Kernel.of("copy_h2d", dtype, name=label, stream=stream, bytes=elements * bytes_each)
     return Op(
         "aten::to",
         (kernel,),

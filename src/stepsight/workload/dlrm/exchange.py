@@ -52,11 +52,16 @@ class PooledExchange:
 
     def collective(self, *, backward: bool) -> Collective:
         """The exchange of pooled embeddings, or of their gradients."""
-        row = np.asarray(self.widths, dtype=np.float64) * self.config.batch_per_rank * 4
+        row = (
+            np.asarray(self.widths, dtype=np.float64)
+            * self.config.batch_per_rank
+            * self.config.exchange_bytes
+        )
         sent = np.repeat(row[:, None], len(row), axis=1)
         if backward:
             sent = np.ascontiguousarray(sent.T)
-        return _exchange(sent, "gradients" if backward else "pooled", group=self.group)
+        name = "gradients" if backward else "pooled"
+        return _exchange(sent, name, self.config.exchange_dtype, group=self.group)
 
     def calls(self, *, backward: bool) -> list[Call]:
         """The exchange as each member calls it: the values it receives and the values it sends."""
@@ -71,16 +76,27 @@ class PooledExchange:
     def start(self, tape: Tape, pooled: Tensor) -> UnderWay:
         """Starts the all_to_all; its gradient waits for the exchange of gradients."""
         with tape.op("All2All_Pooled_Req", (pooled,)):
+            self.narrowed(tape, pooled.elements)
             received = Tensor.new((self.config.batch_per_rank * sum(self.widths),))
             started = tape.communicate(self.collective(backward=False), Wait(COMM, COMPUTE))
 
             def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
                 tape.wait(Wait(COMPUTE, tape.marks[self.backward_mark]))
+                self.narrowed(tape, pooled.elements)
                 return (Tensor.new(pooled.shape),)
 
             tape.record("All2All_Pooled_ReqBackward", (pooled,), (received,), rule)
         tape.marks[self.forward_mark] = started
         return UnderWay(self, received, started)
+
+    def narrowed(self, tape: Tape, elements: int) -> None:
+        """To the type that travels, or back from it: a pass over the values (none for fp32)."""
+        size = self.config.exchange_bytes
+        if size < 4:
+            tape.launch(
+                Kernel.of("elementwise", self.config.exchange_dtype, name="quantise", elements=elements,
+                          read_bytes=4 * elements, write_bytes=size * elements)
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,7 @@ class UnderWay:
         local, widths = self.exchange.config.batch_per_rank, self.exchange.widths
         with tape.op("All2All_Pooled_Wait", (self.received,)):
             tape.wait(Wait(COMPUTE, self.started))
+            self.exchange.narrowed(tape, self.received.elements)
             parts = [Tensor.new((local, width)) for width in widths]
             out = concatenated(tape, parts, 1)
 
@@ -104,6 +121,7 @@ class UnderWay:
                 pieces = [grad.alias((local, width), grad.strides) for width in widths]
                 flat = [view(tape, p if p.is_contiguous() else clone(tape, p), -1) for p in pieces]
                 send = concatenated(tape, flat, 0)
+                self.exchange.narrowed(tape, send.elements)
                 with tape.suspended_op(), tape.op("c10d::alltoall_base_", (send,)):
                     back = self.exchange.collective(backward=True)
                     tape.marks[self.exchange.backward_mark] = tape.communicate(back, Wait(COMM, COMPUTE))
@@ -174,23 +192,15 @@ def distribute_inputs(tape: Tape, config: DlrmConfig) -> None:
     Lengths first; the host reads how much will come (and so waits for the device), then the
     indices follow and are put in table order (TorchRec's input distribution).
     """
-    tables = {table.name: table for table in config.tables}
-    held = [[s for s in config.plan.on_rank(r) if s.kind != DATA_PARALLEL] for r in range(config.ranks)]
-    bags = np.array([sum(tables[s.table].features for s in own) for own in held], dtype=np.float64)
-    lookups = np.array(
-        [sum(tables[s.table].lookups * s.height / tables[s.table].rows for s in own) for own in held]
-    )
-    local = config.batch_per_rank * INDEX_BYTES
-    for name, per_sample in (("lengths", bags), ("indices", lookups)):
+    for collective in index_exchanges(config):
         with tape.op("c10d::alltoall_base_"):
-            sent = np.repeat(per_sample[None, :] * local, config.ranks, axis=0)
-            started = tape.communicate(_exchange(sent, name, "int64"), Wait(COMM, COMPUTE))
-        if name == "lengths":
+            started = tape.communicate(collective, Wait(COMM, COMPUTE))
+        if collective.name == "lengths":
             with tape.op("aten::to"):
                 tape.wait(Wait(COMPUTE, started))
                 tape.launch(Kernel.of("copy_d2h", "int64", name="splits", bytes=INDEX_BYTES * config.ranks))
                 tape.block_host()
-    moved = float(config.batch * lookups.mean())
+    moved = config.batch * sum(table.lookups for table in config.tables) / config.ranks
     with tape.op("fbgemm::permute_2D_sparse_data"):
         tape.wait(Wait(COMPUTE, started))
         size = INDEX_BYTES * moved
@@ -199,3 +209,19 @@ def distribute_inputs(tape: Tape, config: DlrmConfig) -> None:
                 "elementwise", "int64", name="permute", elements=moved, read_bytes=size, write_bytes=size
             )
         )
+
+
+def index_exchanges(config: DlrmConfig) -> tuple[Collective, Collective]:
+    """Bag lengths and indices from the ranks of the samples to the ranks of the tables."""
+    tables = {table.name: table for table in config.tables}
+    held = [[s for s in config.plan.on_rank(r) if s.kind != DATA_PARALLEL] for r in range(config.ranks)]
+    bags = np.array([sum(tables[s.table].features for s in own) for own in held], dtype=np.float64)
+    lookups = np.array(
+        [sum(tables[s.table].lookups * s.height / tables[s.table].rows for s in own) for own in held]
+    )
+    local = config.batch_per_rank * INDEX_BYTES
+
+    def exchanged(name: str, per_sample: FloatArray) -> Collective:
+        return _exchange(np.repeat(per_sample[None, :] * local, config.ranks, axis=0), name, "int64")
+
+    return exchanged("lengths", bags), exchanged("indices", lookups)

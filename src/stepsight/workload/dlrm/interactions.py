@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from stepsight.program.job import Kernel
 from stepsight.tables.plan import table_kinds
-from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.exchange import whole_tables
+from stepsight.workload.dlrm.torchrec import index_from_host
 from stepsight.workload.operators.matmuls import bmm, linear
 from stepsight.workload.operators.pointwise import add, mul
 from stepsight.workload.operators.tape import Tape
@@ -55,13 +56,16 @@ def _dot(
         ]
     vectors = view(tape, cat(tape, (x, *parts), 1), batch, -1, dim)
     products = bmm(tape, vectors, transpose(tape, vectors, 1, 2))
-    return cat(tape, (x, lower_triangle(tape, products)), 1)
+    from_host = config.stack == TORCHREC_STACK and tape.device == "cuda"
+    return cat(tape, (x, lower_triangle(tape, products, from_host=from_host)), 1)
 
 
-def lower_triangle(tape: Tape, products: Tensor) -> Tensor:
-    """Entries below the diagonal of each matrix, by an index held on the device."""
+def lower_triangle(tape: Tape, products: Tensor, *, from_host: bool = False) -> Tensor:
+    """Entries below the diagonal of each matrix, by an index on the device, or brought there each time."""
     batch, size = products.shape[0], products.shape[1]
     pairs = size * (size - 1) // 2
+    if from_host:
+        index_from_host(tape, pairs)
     with tape.op("aten::index", (products,)):
         out = Tensor.new((batch, pairs), products.dtype)
         index = Tensor.new((pairs,), "int64", persistent=True)
