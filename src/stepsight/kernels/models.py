@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -20,7 +20,7 @@ from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
 from stepsight.kernels.learned.model import EventPath, LearnedModel
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals, nearest
-from stepsight.kernels.learned.transfer import NO_BOARDS, Choice, choose
+from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, choose
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
@@ -36,7 +36,7 @@ from stepsight.kernels.streams import (
     stream_estimates,
 )
 from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
-from stepsight.kernels.training_gemms import as_in_training
+from stepsight.kernels.training_gemms import as_in_training, without_quantising
 from stepsight.program.job import Kernel
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ MOST_OUTSIDE_SPREAD = 0.4
 FAR_OUTSIDE = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
 
+
+WORD_BYTES = 16
+"""What a thread loads at once where rows allow."""
 
 MOST_SORTED = 20_000
 """Beyond this many rows, finding the alike ones costs more than timing them."""
@@ -130,6 +133,9 @@ class KernelModels:
                 continue
             part = batch if len(rows) == len(batch) else batch.take(rows)
             corrected = self._corrected(part, variant)
+            if corrected is None and batch.family in ROW_FAMILIES:
+                parts += [(rows[at], answer) for at, answer in self._rows(part)]
+                continue
             chosen = None if corrected is not None else self._choice(batch.family, batch.dtype, variant)
             if corrected is not None:
                 answer = corrected
@@ -142,6 +148,8 @@ class KernelModels:
                     if batch.dtype in HALF and self.residuals and stacks is None:
                         own_table = chosen.models[0].machine.name == self.spec.name
                         answer = as_in_training(part, self.spec, answer, self.residuals, own_table=own_table)
+                if batch.family == "gemm" and batch.dtype == "fp8" and stacks is None:
+                    answer = self._fp8(part, answer)
             elif batch.family in STREAMS:
                 fitted, exact = self._stream()
                 answer = stream_estimates(part, self.spec, fitted, exact)
@@ -149,6 +157,26 @@ class KernelModels:
                 answer = roofline(part, self.spec)
             parts.append((rows, answer))
         return _joined(parts, len(batch))
+
+    def _fp8(self, batch: Batch, answer: Estimates) -> Estimates:
+        if "fp8" not in self.spec.peak_tflops:
+            return answer
+        in_bf16 = self.estimate_batch(Batch("gemm", "bf16", batch.dims, batch.names, batch.positions))
+        return without_quantising(batch, self.spec, answer, in_bf16)
+
+    def _rows(self, batch: Batch) -> Iterator[tuple[np.typing.NDArray[np.int64], Estimates]]:
+        """fp32 softmax and layer norm: the tables hold odd row lengths, which are read one element at a time;
+        rows of whole 16-byte words go by their costs."""
+        whole = batch.dims["cols"] * batch.element_bytes % WORD_BYTES == 0
+        chosen = self._choice(batch.family, batch.dtype, "")
+        fitted, exact = self._stream()
+        odd, even = np.nonzero(~whole)[0], np.nonzero(whole)[0]
+        if chosen is None:
+            odd, even = odd[:0], np.arange(len(batch))
+        if len(even):
+            yield even, stream_estimates(batch.take(even), self.spec, fitted, exact)
+        if len(odd) and chosen is not None:
+            yield odd, self._distinct(batch.take(odd), chosen)
 
     def _corrected(self, batch: Batch, variant: str) -> Estimates | None:
         """Streaming kernels in half precision whose correction was fitted; None for all others."""

@@ -40,11 +40,11 @@ STREAMS: Mapping[str, Stream] = {
     "elementwise": Stream(2.4, 0.87, 0.12),  # slope of the vector tables, V100 0.91 and A100 0.88
     "fill": Stream(1.8, 0.90, 0.15),  # T
     "dropout": Stream(2.5, 0.76, 0.15, rate=1.9),  # N: 9 bytes an element take as long as 11.9
-    "softmax": Stream(4.0, 0.75, 0.2, rate=1.7),  # M, N
+    "softmax": Stream(4.0, 0.82, 0.12, rate=1.7),  # N for fp32; M: half waits for instructions
     "softmax_backward": Stream(3.3, 0.42, 0.15),  # M, N: a product grad · out, then the kernel itself
-    "layer_norm": Stream(4.7, 0.60, 0.15),  # M, N
-    "layer_norm_backward": Stream(4.0, 0.55, 0.2),  # the input's gradient; N with the next line, M on GH200
-    "layer_norm_weights": Stream(6.0, 0.50, 0.3),  # the gradients of weight and bias; N with the line before
+    "layer_norm": Stream(4.7, 0.60, 0.12),  # M, N
+    "layer_norm_backward": Stream(4.0, 0.64, 0.15),  # the input's gradient; N with the next line
+    "layer_norm_weights": Stream(6.0, 0.60, 0.15),  # the gradients of weight and bias; N with the line before
     "rms_norm": Stream(4.0, 0.65, 0.25),  # fused; first principles: a layer norm without the mean
     "rms_norm_backward": Stream(6.0, 0.50, 0.3),
     "rotary": Stream(3.0, 0.75, 0.25),  # fused; first principles: element-wise on pairs
@@ -95,6 +95,20 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
     ("cross_entropy_backward", "eager"): Stream(175.0, 0.42, 0.1),
 }
 """Kernels of a family that behave unlike the rest of it, by the operator's plain name."""
+
+AMD_SHARES: Mapping[str, float] = {
+    "layer_norm": 0.9, "layer_norm_backward": 0.52, "layer_norm_weights": 0.52,
+    "batch_norm_backward": 0.3,
+}  # fmt: skip
+"""What AMD's GPUs reach of these shares: the kernels are written for NVIDIA's warps of 32 (N: MI100, MI210,
+MI250; batch norm in traces of MI300X)."""
+AMD_LONG_SOFTMAX = 0.48
+"""The same for softmax over more columns than one warp holds (N: MI210, MI250)."""
+WARP_COLUMNS = 1024
+"""Softmax up to here keeps a row in one warp's registers and never waits for instructions."""
+GDDR_NORMS = 1.15
+"""How much more of their bandwidth layer norms reach on boards with GDDR memory, whose latency their few
+bytes in flight cover better (N: T4 and P4 0.68 to 0.71, V100, P100 and A100 0.50 to 0.60)."""
 
 INDEXED_RATE = 1.5
 """Elements per multiprocessor and clock of element-wise kernels that compute an index for every element,

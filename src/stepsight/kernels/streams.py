@@ -23,7 +23,18 @@ from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
-from stepsight.kernels.stream_costs import INDEXED_RATE, STREAMS, VARIANTS, Stream, meet, plain_name
+from stepsight.kernels.stream_costs import (
+    AMD_LONG_SOFTMAX,
+    AMD_SHARES,
+    GDDR_NORMS,
+    INDEXED_RATE,
+    STREAMS,
+    VARIANTS,
+    WARP_COLUMNS,
+    Stream,
+    meet,
+    plain_name,
+)
 
 USUAL_SHARE = 0.87
 """The element-wise share that the table above was read on (V100, A100, H100)."""
@@ -41,6 +52,12 @@ IN_CACHE = 0.6
 """Traffic under this share of L2 mostly hits it: the producer has just written it."""
 CACHE_SPEEDUP = 1.3
 """A100 and H100 kernels of 10–30 MB reach 1.2–1.4 times the bandwidth of large ones (traces)."""
+L2_REACHED = 0.44
+"""Share of the L2 cache's bandwidth that element-wise kernels reach in it: L4, 50 MB in 53 µs."""
+SLOW_MEMORY = 4.0
+"""L2 over memory bandwidth above which even kernels that wait for latency gain by a hit: Ada's boards."""
+LATENCY_BOUND = frozenset({"softmax", "layer_norm"})
+"""Row-wise kernels, which read a row before they write it: a hit in L2 shortens them little."""
 LARGE_L2_MB = 24.0
 """Only since A100 is L2 large enough for the speed-up to show; V100 (6 MB) shows none."""
 
@@ -93,10 +110,15 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     if fitted is not None and batch.family not in ("copy_h2d", "copy_d2h"):
         plain = batch.family == "elementwise" and (batch.family, name) not in VARIANTS
         share = _shares(batch, fitted) if plain else share * (fitted.usual_share / USUAL_SHARE)
+    if batch.family == "layer_norm" and Machine.of(spec, "fp32").gddr:
+        share = np.full(len(batch), stream.share * GDDR_NORMS)
+    if spec.vendor == "amd":
+        share = share * _on_amd(batch)
     speed = np.ones(len(batch))
-    if spec.l2_mb >= LARGE_L2_MB:
+    ratio = spec.l2_gbps / spec.memory_gbps
+    if spec.l2_mb >= LARGE_L2_MB and (batch.family not in LATENCY_BOUND or ratio > SLOW_MEMORY):
         fill = traffic / (IN_CACHE * spec.l2_mb * 1e6)
-        speed = 1 + (CACHE_SPEEDUP - 1) * np.clip(2 - fill, 0, 1)
+        speed = 1 + (max(CACHE_SPEEDUP, L2_REACHED * ratio) - 1) * np.clip(2 - fill, 0, 1)
     rows = batch.dims.get("rows")
     extra = stream.per_row_us * rows if rows is not None else 0.0
     memory = traffic / (bandwidth * share * speed)
@@ -104,10 +126,19 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     return time_us, stream.spread
 
 
+def _on_amd(batch: Batch) -> FloatArray:
+    """What AMD's GPUs reach of a family's share."""
+    if batch.family == "softmax":
+        return np.where(batch.dims["cols"] > WARP_COLUMNS, AMD_LONG_SOFTMAX, 1.0)
+    return np.full(len(batch), AMD_SHARES.get(batch.family, 1.0))
+
+
 def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
     """What issuing the instructions takes; zero where they never bound the kernel."""
     d = batch.dims
     rate = np.full(len(batch), stream.rate if stream.rate > 0 else np.inf)
+    if batch.family == "softmax":
+        rate = np.where(d["cols"] > WARP_COLUMNS, rate, np.inf)
     if "indexed" in d:
         rate = np.where(d["indexed"] > 0, np.minimum(rate, INDEXED_RATE), rate)
     elements = (

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from stepsight.estimate import Estimates, FloatArray
+from stepsight.estimate import Estimates, FloatArray, IntArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import Residual, nearest
@@ -29,19 +29,36 @@ REACH = 1.0
 """E-folds outside the fitted range over which the correction fades to 1/e: the tables speak there."""
 OTHER_CHIP_SPREAD = 0.06
 
+FP8_OVER_BF16 = 0.5
+"""Time of an fp8 product over that of the bf16 one, conversions apart: six products of vocabulary size on
+H100 (trace_kernels.parquet) take 0.46 to 0.54 of it."""
+FP8_BANDWIDTH = 0.85
+FP8_SPREAD = 0.12
+
 
 def forward_sizes(batch: Batch) -> dict[str, FloatArray]:
     """Sizes of the forward product that each kernel belongs to; a gradient has them in other roles."""
     d = batch.dims
     m, n, k = (np.maximum(d[key], 1.0) for key in ("m", "n", "k"))
-    inputs = np.fromiter((name.endswith("dgrad") for name in batch.names), bool, len(batch))
-    weights = np.fromiter((name.endswith("wgrad") for name in batch.names), bool, len(batch))
+    distinct = sorted(set(batch.names))
+    code = _codes(batch.names, distinct)
+    inputs, weights = (
+        np.array([name.endswith(ending) for name in distinct])[code] for ending in ("dgrad", "wgrad")
+    )
     return {
         "batch": np.maximum(d["batch"], 1.0),
         "m": np.where(weights, k, m),
         "n": np.where(inputs, k, np.where(weights, m, n)),
         "k": np.where(inputs | weights, n, k),
     }
+
+
+def _codes(names: Sequence[str], distinct: Sequence[str]) -> IntArray:
+    """Each name's place among the distinct ones."""
+    if len(distinct) == 1:
+        return np.zeros(len(names), dtype=np.int64)
+    at = {name: i for i, name in enumerate(distinct)}
+    return np.fromiter((at[name] for name in names), np.int64, len(names))
 
 
 def columns(sizes: Mapping[str, FloatArray], added: FloatArray, spec: GpuSpec) -> dict[str, FloatArray]:
@@ -82,11 +99,11 @@ def as_in_training(
     """
     factor, spread = np.ones(len(batch)), answer.spread.copy()
     batched = batch.dims["batch"] > 1
-    known = {(name, many) for name, many in zip(batch.names, batched.tolist(), strict=True)}
-    groups: dict[str, list[tuple[str, bool]]] = {}
-    for name, many in known:
-        groups.setdefault(variant_of(name, many), []).append((name, many))
-    for variant, members in groups.items():
+    distinct = sorted(set(batch.names))
+    code = _codes(batch.names, distinct)
+    variants = np.array([[variant_of(name, many) for many in (False, True)] for name in distinct])
+    each = variants[code, batched.astype(np.int64)]
+    for variant in np.unique(each).tolist():
         residual = nearest(residuals, "gemm", variant, spec)
         if residual is None:
             continue
@@ -94,10 +111,10 @@ def as_in_training(
         gradient = variant in (BACKWARD, BATCHED_BACKWARD)
         if not measured and not gradient:
             continue
-        mine = np.array([(n, b) in members for n, b in zip(batch.names, batched.tolist(), strict=True)])
-        part = batch.take(np.nonzero(mine)[0])
-        added = np.fromiter((name in ("baddbmm", "addbmm") for name in part.names), float, len(part))
-        named = columns(forward_sizes(part), added, spec)
+        mine = each == variant
+        part = batch if mine.all() else batch.take(np.nonzero(mine)[0])
+        adds = np.array([float(name == "baddbmm") for name in distinct])
+        named = columns(forward_sizes(part), adds[code[mine]], spec)
         logs = np.log(residual.factor(named))
         if not measured:
             forward = nearest(residuals, "gemm", BATCHED if variant == BATCHED_BACKWARD else FORWARD, spec)
@@ -107,6 +124,20 @@ def as_in_training(
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
         spread[mine] = np.hypot(apart * trust, answer.spread[mine] * (1 - trust * measured))
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: Estimates) -> Estimates:
+    """fp8 products alone: the serving tables' times hold the conversion of their inputs, too.
+
+    A product takes its share of the bf16 one, or what writing its bf16 result and reading its inputs takes.
+    """
+    d = batch.dims
+    moved = d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + 2 * d["m"] * d["n"])
+    memory_us = moved / (spec.memory_gbps * 1e3) / FP8_BANDWIDTH
+    alone = np.maximum(in_bf16.time_us * FP8_OVER_BF16, memory_us)
+    shorter = alone < answer.time_us
+    spread: FloatArray = np.where(shorter, np.hypot(in_bf16.spread, FP8_SPREAD), answer.spread)
+    return Estimates(np.minimum(alone, answer.time_us), answer.source, spread, answer.notes)
 
 
 def _outside(residual: Residual, named: Mapping[str, FloatArray]) -> FloatArray:

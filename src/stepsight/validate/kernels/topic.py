@@ -21,7 +21,7 @@ from stepsight.fitting.kernels.sources import (
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import TableTimes, read_table
-from stepsight.prediction.kernel_tables.rows import Rows, rows_of
+from stepsight.prediction.kernel_tables.rows import Rows
 from stepsight.score import Score
 
 TOPIC = "kernels"
@@ -31,9 +31,6 @@ CLEAR_US = 20.0
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
 JUDGED = ("P100", "V100-PCIE-32G", "A100-PCIE-40G")
 """The GPUs whose fp32 tables carry targets; T4 ran throttled."""
-
-TRACED = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3")
-"""Devices of trace_kernels.parquet with half-precision training or inference at full clock."""
 
 Target = tuple[float, float]
 LINEAR: Target = (0.04, 0.06)
@@ -77,7 +74,9 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     that took no part in the fit.
     """
     from stepsight.validate.kernels.dlrm import dlrm_scores
+    from stepsight.validate.kernels.eager import eager_scores
     from stepsight.validate.kernels.half import half_scores
+    from stepsight.validate.kernels.traced import traced_scores
 
     measured = list(_event_rows(data))
     found = _event_scores(measured, rows)
@@ -86,8 +85,8 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
         serving, unseen = _serving()
         found += serving
         blind += unseen
-    found += _left_out_scores(blind) + half_scores(data, rows)
-    return found + _trace_scores(data) + dlrm_scores(data)
+    found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data)
+    return found + traced_scores(data) + dlrm_scores(data)
 
 
 def _event_rows(data: Path) -> Iterator[Measured]:
@@ -173,32 +172,6 @@ def _left_out_scores(blind: Sequence[Compared]) -> list[Score]:
         "GPU left out: gemm, all", blind, f"all rows of the {len(blind)} lines above"
     )
     return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
-
-
-def _trace_scores(data: Path) -> list[Score]:
-    """Half-precision GEMMs inside real steps, where the profiler saw them."""
-    path = data / "kernels" / "trace_kernels.parquet"
-    if not path.is_file():
-        return []
-    table = read_table(path)
-    device = np.array([str(gpu) for gpu in table["gpu"]])
-    found = []
-    for gpu in TRACED:
-        mine = device == gpu
-        part = {key: np.asarray(column)[mine] for key, column in table.items()}
-        duration_us = np.asarray(part["dur_us_mean"], dtype=np.float64)
-        models = KernelModels.for_gpu(load_gpu(gpu))
-        for rows in rows_of(part, path.name):
-            if rows.batch.family != "gemm" or rows.batch.dtype not in ("fp16", "bf16"):
-                continue
-            kept = np.nonzero(duration_us[rows.batch.positions] > CLEAR_US)[0]
-            if len(kept):
-                batch = rows.batch.take(kept)
-                name = f"gemm {batch.dtype} in traces, {gpu}"
-                predicted = models.estimate_batch(batch).time_us
-                measured = duration_us[batch.positions]
-                found.append(Compared(name, predicted, measured, f"kernels above {CLEAR_US:.0f} µs").score())
-    return found
 
 
 def _serving() -> tuple[list[Score], list[Compared]]:

@@ -1,0 +1,114 @@
+"""Kernels of real steps, as profilers saw them: every family on every GPU, and the time without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.estimate import FloatArray
+from stepsight.hardware.gpus import find_gpu
+from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.models import EMBEDDING_FAMILIES, KernelModels
+from stepsight.prediction.kernel_tables.files import read_table
+from stepsight.prediction.kernel_tables.rows import Table, rows_of
+from stepsight.score import Score
+
+TOPIC = "kernels"
+FILE = "trace_kernels.parquet"
+ABOVE_US = 15.0
+LEAST_ROWS = 10
+OFF = 0.20
+NINETY = 1.645
+UNMODELLED = 0.05
+SHARED_GPUS = {"NVIDIA A100-PCIE-40GB": "half of a GPU: GEMMs, softmax and adds alike take 1.6 to 2.3 times"}
+"""Traces whose every family runs at about half rate, as on half a GPU (MIG); shown, not judged."""
+COLLECTIVE = "nccl"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernels of one family on one GPU above `ABOVE_US`."""
+
+    gpu: str
+    family: str
+    predicted: FloatArray
+    measured: FloatArray
+    inside: npt.NDArray[np.bool_]
+
+
+def traced_scores(data: Path) -> list[Score]:
+    """One line per family and GPU with ten kernels or more, judged by the median; then the time modelled."""
+    path = data / "kernels" / FILE
+    if not path.is_file():
+        return []
+    table = read_table(path)
+    gpus = np.array([str(gpu) for gpu in table["gpu"]])
+    found: list[Score] = []
+    for gpu in dict.fromkeys(gpus.tolist()):
+        if find_gpu(gpu) is None:
+            continue
+        part = {key: np.asarray(column)[gpus == gpu] for key, column in table.items()}
+        families = list(_families(gpu, part))
+        found += [_family_score(f) for f in families if len(f.measured) >= LEAST_ROWS]
+    return [*found, _covered(table, gpus)]
+
+
+def _families(gpu: str, part: Table) -> Iterator[Family]:
+    entry = find_gpu(gpu)
+    if entry is None:
+        return
+    models = KernelModels.for_gpu(entry.gpu)
+    times = np.asarray(part["dur_us_mean"], dtype=np.float64)
+    groups: dict[str, list[tuple[FloatArray, FloatArray, FloatArray]]] = {}
+    for rows in rows_of(part, FILE):
+        batch = rows.batch
+        if batch.family in EMBEDDING_FAMILIES or batch.family not in FAMILIES:
+            continue
+        kept = np.nonzero(times[batch.positions] > ABOVE_US)[0]
+        if len(kept):
+            chosen = batch.take(kept)
+            answer = models.estimate_batch(chosen)
+            groups.setdefault(batch.family, []).append(
+                (answer.time_us, times[chosen.positions], answer.spread)
+            )
+    for family, parts in groups.items():
+        predicted, measured, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
+        inside = np.abs(np.log(measured / predicted)) <= NINETY * spread
+        yield Family(gpu, family, predicted, measured, inside)
+
+
+def _family_score(f: Family) -> Score:
+    """The bar is on the family as a whole: the median of measured over predicted."""
+    middle = float(np.median(f.measured / f.predicted))
+    note = f"median of measured over predicted {middle:.2f}; {f.inside.mean():.0%} inside the 90 % interval"
+    used = f"kernels above {ABOVE_US:.0f} µs"
+    line = Score.of(TOPIC, f"in traces: {f.family} {f.gpu}", f.predicted, f.measured, used, note=note)
+    if f.gpu in SHARED_GPUS:
+        return replace(line, note=f"{note}; not judged, {SHARED_GPUS[f.gpu]}")
+    return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)
+
+
+def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> Score:
+    """Device time of kernels (collectives apart) whose family has a model, over all of it."""
+    times = np.asarray(table["dur_us_mean"], dtype=np.float64) * np.asarray(table["n"], dtype=np.float64)
+    kernels = np.array([COLLECTIVE not in str(name).lower() for name in table["kernel"]])
+    kernels &= np.array([find_gpu(gpu) is not None for gpu in gpus.tolist()])
+    modelled = np.zeros(len(times), dtype=bool)
+    for gpu in dict.fromkeys(gpus.tolist()):
+        if find_gpu(gpu) is None:
+            continue
+        at = np.nonzero(gpus == gpu)[0]
+        part = {key: np.asarray(column)[at] for key, column in table.items()}
+        for rows in rows_of(part, FILE):
+            if rows.batch.family in FAMILIES:
+                modelled[at[rows.batch.positions]] = True
+    total, known = times[kernels].sum(), times[kernels & modelled].sum()
+    return Score.of(
+        TOPIC, "in traces: device time with a model", [known], [total],
+        "all kernels but collectives, GPUs that are named", mape_target=UNMODELLED,
+        note="an error of 5 % is 5 % of the time without a model",
+    )  # fmt: skip
