@@ -16,6 +16,7 @@ from stepsight.calibrate.rehearsal import InStep, scaled_contention
 from stepsight.collectives.files.platform_files import FOLDER as COLLECTIVES
 from stepsight.collectives.files.platform_files import write_timings_csv
 from stepsight.collectives.files.timings import Timing
+from stepsight.documents import write_whole
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads
@@ -46,9 +47,6 @@ def write_folder(
     factors = in_step.factors
     side_by_side = scaled_contention(fitted.contention, factors["overlap"])
     try:
-        (folder / "platform.toml").write_text(
-            spec_toml(name, device, ranks, replace(fitted, contention=side_by_side))
-        )
         kernels = {f: factors["gemm"] if f == "gemm" else factors["vector"] for f in FAMILIES}
         replace(fitted.kernels, in_step=kernels).save(folder)
         if fitted.lookups is not None:
@@ -68,7 +66,10 @@ def write_folder(
             "rehearsal_error": {k: round(v, 4) for k, v in in_step.errors_after.items()},
             "rehearsal_error_before": {k: round(v, 4) for k, v in in_step.errors_before.items()},
         }
-        (folder / NOTES).write_text(json.dumps(account, indent=1) + "\n")
+        write_whole(folder / NOTES, json.dumps(account, indent=1) + "\n")
+        # Last: without it the folder is no platform yet.
+        spec = spec_toml(name, device, ranks, replace(fitted, contention=side_by_side))
+        write_whole(folder / "platform.toml", spec)
     except OSError as error:
         raise disk_error(folder, error) from None
 

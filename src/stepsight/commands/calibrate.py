@@ -52,16 +52,31 @@ def command(
     calibration.json, which says how quiet the machine was. --kernels-from serves a machine whose
     network alone has changed: only what the network touches is measured again.
     """
-    from stepsight.calibrate.build import build
-    from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, budget_seconds
-    from stepsight.calibrate.session import Calibration
-    from stepsight.run.ranks import Ranks, check_device, writable_folder
-    from stepsight.terminal import terminal
+    from stepsight.calibrate.plan import budget_seconds
+    from stepsight.locks import only_writer
+    from stepsight.run.ranks import check_device, writable_folder
 
     seconds = budget_seconds(budget)
     check_device(device, ranks)
-    journal = Journal(writable_folder(folder), resume=resume)
+    with only_writer(writable_folder(folder)):
+        _calibrate(
+            device, ranks, folder, seconds, resume, kernels_from, name, seed, port, address, interface,
+            prefix, as_json,
+        )  # fmt: skip
+
+
+def _calibrate(
+    device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None, name: str,
+    seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
+) -> None:  # fmt: skip
+    from stepsight.calibrate.build import build
+    from stepsight.calibrate.journal import Journal
+    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS
+    from stepsight.calibrate.session import Calibration
+    from stepsight.run.ranks import Ranks
+    from stepsight.terminal import terminal
+
+    journal = Journal(folder, resume=resume)
     if kernels_from:
         journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST))
     console = terminal(stderr=True)

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.columns import batches
@@ -184,7 +185,7 @@ class MeasuredKernels:
             "in_step": dict(self.in_step),
             "variants": {name: model.record() for name, model in sorted(self.variants.items())},
         }  # fmt: skip
-        (folder / "kernels" / FILE).write_text(json.dumps(content) + "\n")
+        write_whole(folder / "kernels" / FILE, json.dumps(content) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> MeasuredKernels:

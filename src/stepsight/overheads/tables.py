@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name, stem
 from stepsight.program.job import HostTimes
@@ -173,7 +174,7 @@ class Overheads:
         classes = {k: _rounded(v) for k, v in sorted(self.classes.items())}
         launches = {k: _round(s) for k, s in sorted(self.launches.items())}
         file = _File(self.host, self.provenance, rounded, classes, launches)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
+        write_whole(path, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
 
     @classmethod
     def default(cls, era: str = DEFAULT_ERA) -> Overheads:

@@ -9,6 +9,7 @@ from stepsight.collectives.files.nccl_tests import is_nccl_tests, read_nccl_test
 from stepsight.collectives.files.param_comms import is_param_comms, read_param_comms
 from stepsight.collectives.files.platform_files import FOLDER, read_timings_csv, write_timings_csv
 from stepsight.collectives.files.timings import BenchmarkRun, Timing
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu
 from stepsight.platform.load import load_platform
@@ -87,9 +88,9 @@ def _create_platform(folder: Path, path: Path, run: BenchmarkRun) -> None:
     largest = max(run.timings, key=lambda timing: timing.ranks)
     per_node = -(-largest.ranks // largest.nodes)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / PLATFORM_FILE).write_text(
+    write_whole(
+        folder / PLATFORM_FILE,
         f'name = "{folder.name}"\ngpu = "{gpu}"\ngpus_per_node = {per_node}\nnodes = {largest.nodes}\n',
-        encoding="utf-8",
     )
 
 

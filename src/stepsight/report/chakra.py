@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from stepsight.documents import write_whole
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import HOST, Collective, Kernel
 from stepsight.simulate.lowering import launches_of
@@ -24,7 +25,7 @@ def export_chakra(timeline: Timeline, folder: Path, stem: str = "step") -> list[
     for rank in range(timeline.ranks):
         path = folder / f"{stem}.{rank}.et"
         metadata: dict[str, Value] = {"schema": "stepsight", "rank": rank, "ranks": timeline.ranks}
-        path.write_bytes(write_chakra(metadata, rank_nodes(timeline.rank(rank))))
+        write_whole(path, write_chakra(metadata, rank_nodes(timeline.rank(rank))))
         written.append(path)
     return written
 

@@ -48,11 +48,15 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         cores = core_sets(self.ranks) if self._pin and self.device == "cpu" else [()] * self.ranks
-        for i in range(self.ranks):
-            device = "cpu" if self.device == "cpu" else f"cuda:{i}"
-            rank = Rank(i, self.ranks, device, cores[i], self._address, self._port, self._timeout_s)
-            self._start(rank)
-        self._gather("ready", START_SECONDS)
+        try:
+            for i in range(self.ranks):
+                device = "cpu" if self.device == "cpu" else f"cuda:{i}"
+                rank = Rank(i, self.ranks, device, cores[i], self._address, self._port, self._timeout_s)
+                self._start(rank)
+            self._gather("ready", START_SECONDS)
+        except BaseException:  # an interrupt while ranks start must leave none of them
+            self._end()
+            raise
         return self
 
     def __exit__(

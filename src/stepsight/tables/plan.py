@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
@@ -150,7 +151,7 @@ class Plan:
         return cls.from_json(text, str(path))
 
     def write(self, path: str | Path) -> None:
-        Path(path).write_bytes(self.to_json())
+        write_whole(path, self.to_json())
 
 
 class _ShardFile(msgspec.Struct):

@@ -7,6 +7,7 @@ CSV columns: kind, ranks, bytes, time_us, and nodes where a group spans several.
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from stepsight.collectives.files.timings import Timing
 from stepsight.collectives.measured import MeasuredSystem
 from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.collectives.topology import GroupShape
+from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.inputs import csv_records, read_json, read_text
@@ -65,10 +67,11 @@ def read_timings_csv(path: Path) -> list[Timing]:
 def write_timings_csv(path: Path, timings: Sequence[Timing]) -> None:
     """Write measured times, one row each."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        writer.writerows([t.kind, t.ranks, t.nodes, f"{t.bytes:.0f}", f"{t.time_us:.4f}"] for t in timings)
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(COLUMNS)
+    writer.writerows([t.kind, t.ranks, t.nodes, f"{t.bytes:.0f}", f"{t.time_us:.4f}"] for t in timings)
+    write_whole(path, text.getvalue())
 
 
 def _read_json(path: Path) -> list[Timing]:

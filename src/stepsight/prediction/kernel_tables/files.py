@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.gpus import load_gpu
@@ -93,10 +95,11 @@ def write_table(path: Path, table: Table, times: TableTimes) -> None:
         for key, column in table.items()
     }
     out |= answer
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(out)
-        writer.writerows(zip(*out.values(), strict=True))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(out)
+    writer.writerows(zip(*out.values(), strict=True))
+    write_whole(path, text.getvalue())
 
 
 def _columns(times: TableTimes) -> Mapping[str, Sequence[object]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.kernels.embedding.cpu.time import PhaseModel, features
@@ -112,7 +113,7 @@ class MeasuredLookups:
             "phases": {phase: model.record() for phase, model in self.phases.items()},
         }
         path = folder / FILES[self.operator]
-        path.write_text(json.dumps(content) + "\n")
+        write_whole(path, json.dumps(content) + "\n")
         return path
 
     @classmethod
