@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
     from stepsight.trace.step.run import load_trace
+    from stepsight.tune.api import sweep, tune
     from stepsight.workload.files import load_workload
 
     __version__: str
@@ -41,6 +42,8 @@ __all__ = [
     "load_workload",
     "predict",
     "predict_trace",
+    "sweep",
+    "tune",
 ]
 
 _HOMES = {
@@ -57,6 +60,7 @@ _HOMES = {
     "load_trace": "stepsight.trace.step.run",
     "StepsightError": "stepsight.errors",
     "InputError": "stepsight.errors",
+    "sweep": "stepsight.tune.api",
 }
 
 
@@ -69,6 +73,8 @@ def __getattr__(name: str) -> Any:
             return version("stepsight")
         except PackageNotFoundError:  # run from a folder that is not installed
             return "unknown"
+    if name == "tune":
+        return import_module("stepsight.tune")
     if name not in _HOMES:
         raise AttributeError(f"module 'stepsight' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -16,6 +16,8 @@ COMMANDS = {
     "predict": "Predict the step time of a workload or a trace on a platform.",
     "capture": "Predict any PyTorch training script: run it here without a GPU.",
     "compare": "Two predictions: which is faster, and where the difference went.",
+    "tune": "Find the best configuration of a model on a platform, with reasons.",
+    "sweep": "Predict over any field of a workload or platform: a table, a CSV, a page.",
     "shard": "Choose where the embedding tables live.",
     "kernel": "Time one kernel, or a table of kernels, on a GPU.",
     "collective": "Time a collective, or import measured ones.",

@@ -1,0 +1,53 @@
+"""``stepsight sweep``: predictions over any field of the workload or the platform, as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
+
+OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.link.gbps=100,200."
+
+
+@click.command("sweep")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--platform", "-p", help="A name such as 8xA100-SXM4-40G, or a path.")
+@click.option("--over", multiple=True, required=True, metavar="FIELD=A,B,…", help=OVER_HELP)
+@click.option("--csv", type=click.Path(path_type=Path), help="Write the rows here.")
+@with_search_options
+def command(
+    model: Path, platform: str | None, over: tuple[str, ...], csv: Path | None, assignments: tuple[str, ...],
+    price: float | None, workers: int, ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
+) -> None:  # fmt: skip
+    """Predict MODEL for every combination of the values given."""
+    from stepsight.documents import to_json, write_whole
+    from stepsight.report.tune.document import row_document, rows_csv
+    from stepsight.tune.api import sweep
+
+    checked_outputs(html, csv)
+    on_workload, on_platform = platform_parts(assignments)
+    with counter("sweep", quiet=as_json) as progress:
+        rows = sweep(
+            model, platform, over=over, price_per_gpu_hour=price, assignments=on_workload,
+            overrides=on_platform, workers=workers, ray=ray, resume=resume, progress=progress,
+        )  # fmt: skip
+    if csv:
+        write_whole(csv, rows_csv(rows))
+    if html:
+        from stepsight.report.tune.page import sweep_page
+
+        write_whole(html, sweep_page(rows, str(model)))
+    if as_json:
+        click.echo(to_json([row_document(row) for row in rows]))
+        return
+    from rich.console import Console
+
+    from stepsight.report.tune.console import show_rows
+
+    console = Console(highlight=False)
+    show_rows(rows, console)
+    for path in (csv, html):
+        if path:
+            console.print(f"wrote {path}", soft_wrap=True)

@@ -1,0 +1,69 @@
+"""``stepsight tune``: the best configuration of a model on a platform, with reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
+
+OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
+
+
+@click.command("tune")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option("--platform", "-p", required=True, help="A name such as 16x8xH100-SXM-400G, or a path.")
+@click.option("--gpus", default="", metavar="N,N,…", help="How many of its GPUs; all by default.")
+@click.option("--global-batch", type=click.IntRange(1), help="Sequences in a step; the model's by default.")
+@click.option("--over", multiple=True, metavar="DIMENSIONS", help=OVER_HELP)
+@click.option("--objective", type=click.Choice(["time", "cost", "memory"]), default="time", show_default=True)
+@click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
+@click.option("--csv", type=click.Path(path_type=Path), help="Write all rows here.")
+@with_search_options
+def command(
+    model: Path, platform: str, gpus: str, global_batch: int | None, over: tuple[str, ...], objective: str,
+    top: int, csv: Path | None, assignments: tuple[str, ...], price: float | None, workers: int,
+    ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
+) -> None:  # fmt: skip
+    """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
+    from stepsight.documents import to_json, write_whole
+    from stepsight.errors import InputError
+    from stepsight.tune.api import tune
+    from stepsight.tune.flags import flags
+
+    checked_outputs(html, csv)
+    try:
+        counts = [int(n) for n in gpus.split(",") if n.strip()]
+    except ValueError:
+        raise InputError("--gpus", f"is {gpus!r}", "write numbers, 8,16,32") from None
+    on_workload, on_platform = platform_parts(assignments)
+    with counter("tune", quiet=as_json) as progress:
+        answer = tune(
+            model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
+            price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
+            ray=ray, resume=resume, progress=progress,
+        )  # fmt: skip
+    written = flags(answer.document, answer.best, str(model))
+    if csv:
+        from stepsight.report.tune.document import rows_csv
+
+        write_whole(csv, rows_csv(answer.rows))
+    if html:
+        from stepsight.report.tune.page import tune_page
+
+        write_whole(html, tune_page(answer, written))
+    if as_json:
+        from stepsight.report.tune.document import answer_document
+
+        click.echo(to_json(answer_document(answer, written)))
+        return
+    from rich.console import Console
+
+    from stepsight.report.tune.console import show_answer
+
+    console = Console(highlight=False)
+    show_answer(answer, console, written)
+    for path in (csv, html):
+        if path:
+            console.print(f"wrote {path}", soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Searches and sweeps as people read them: tables, JSON, CSV and a page."""

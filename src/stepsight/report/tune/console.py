@@ -1,0 +1,96 @@
+"""A search or a sweep as a table in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from stepsight.tune.answer import Answer, settings_text, why, within_noise
+from stepsight.tune.dimensions import short_name
+from stepsight.tune.flags import Flags
+from stepsight.tune.trial import Row
+
+
+def milliseconds(us: float) -> str:
+    ms = us / 1e3
+    return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" if ms >= 10 else f"{ms:.3f}"
+
+
+def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ()) -> None:
+    """The best, how sure, why, what lies one step away, and the flags."""
+    counts = ", ".join(f"{n:,} {status}" for status, n in answer.counts.items())
+    legal = len(answer.rows)
+    console.print(f"{legal:,} legal configurations on {answer.platform} in {answer.seconds:.1f} s: {counts}")
+    table = Table(box=None, pad_edge=False)
+    for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
+        table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")
+    for place, row in enumerate(answer.top, 1):
+        mark = "≈" if place > 1 and within_noise(row, answer.best, answer.objective) else ""
+        table.add_row(
+            f"{place}{mark}", settings_text(row.settings), milliseconds(row.step_us),
+            f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
+            f"{row.memory_gb:.0f} of {row.capacity_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
+            why(row, answer.best),
+        )  # fmt: skip
+    console.print(table)
+    for line in remarks(answer):
+        console.print(Text(line))
+    for one in written:
+        lacks = f" (it has no {one.lacks})" if one.lacks else ""
+        console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
+
+
+def remarks(answer: Answer) -> list[str]:
+    """What is to be said beside the table."""
+    best, lines = answer.best, []
+    if best.cost_per_step is not None:
+        per_token = best.cost_per_million_tokens
+        tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""
+        lines.append(f"cost of the first: {best.cost_per_step:.4g} per step{tokens}")
+    if answer.ties:
+        lines.append(f"≈ within the noise of the first: {answer.ties} configurations; measure those.")
+    if answer.maybe is not None:
+        faster = 1 - answer.maybe.step_us / best.step_us
+        lines.append(
+            f"{100 * faster:.1f} % faster, but it fits with a probability of only {answer.maybe.fit:.0%} "
+            f"({answer.maybe.memory_gb:.0f} of {answer.maybe.capacity_gb:.0f} GB): "
+            f"{settings_text(answer.maybe.settings)}"
+        )
+    near = [
+        f"{short_name(n.dimension)} {n.value}: {100 * n.slower:+.1f} %"
+        + ("" if n.row.fit >= 0.5 else " (does not fit)")
+        for n in answer.neighbours
+    ]
+    if near:
+        lines.append(f"one step away from the first: {'; '.join(near)}")
+    return lines
+
+
+def show_rows(rows: Sequence[Row], console: Console) -> None:
+    """A sweep's table."""
+    varied = list(dict.fromkeys(path for row in rows for path in row.settings))
+    platforms = len({row.platform for row in rows}) > 1
+    has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
+    table = Table(box=None, pad_edge=False)
+    names = [*(["platform"] if platforms else []), *map(short_name, varied), "step ms", "90 % interval"]
+    names += ["tokens/s" if has_tokens else "samples/s", "MFU", "memory GB"] + (
+        ["cost/step"] if has_cost else []
+    )
+    for name in names:
+        table.add_column(name, justify="left" if name == "platform" else "right")
+    for row in rows:
+        head = [*([row.platform] if platforms else []), *(str(row.settings.get(p, "")) for p in varied)]
+        if not row.priced:
+            table.add_row(*head, row.status, Text(row.reason[:60]))
+            continue
+        rate = row.tokens_per_s if has_tokens else row.samples_per_s
+        cells = [
+            milliseconds(row.step_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
+            f"{rate:,.0f}", f"{100 * row.mfu:.1f} %" if row.mfu else "", f"{row.memory_gb:.1f}",
+        ]  # fmt: skip
+        cost = [f"{row.cost_per_step:.4g}" if row.cost_per_step is not None else ""] if has_cost else []
+        table.add_row(*head, *cells, *cost)
+    console.print(table)

@@ -1,0 +1,160 @@
+"""Searches and sweeps as one page: the front, the best side by side, and plots over what was varied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stepsight.report.page.pieces import Column, Fragment, Html, bar, frame, notes, section, table, tag
+from stepsight.report.tune.console import milliseconds, remarks
+from stepsight.report.tune.plots import Point, Series, line_plot, scatter
+from stepsight.tune.answer import Answer, settings_text, why
+from stepsight.tune.dimensions import short_name
+from stepsight.tune.flags import Flags
+from stepsight.tune.trial import Row
+
+COLOURS = {"gemm": "gemm", "attention": "attention", "vector": "vector", "bubble": "waiting", "host": "idle",
+           "optimizer": "optimizer", "embedding": "embedding"}  # fmt: skip
+
+
+def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
+    """A search: the best, why, the front of time and memory, and the flags."""
+    best = answer.best
+    among = f"the best of {len(answer.rows):,} legal configurations of {answer.workload} on {answer.platform}"
+    title = f"{milliseconds(best.step_us)} ms a step: {settings_text(best.settings)}"
+    top = tag("div", tag("h1", title), tag("p", among))
+    return frame(
+        f"stepsight tune: {answer.workload}",
+        Html(top),
+        [
+            section("The best", _best(answer), notes(remarks(answer))),
+            section("Side by side", _side_by_side(answer), lead="Where each step goes, to one scale."),
+            section(
+                "Time and memory", _front(answer),
+                lead="Every configuration that was priced; those on the front are beaten by none in both.",
+            ),
+            section("Flags", *(_flags(one) for one in written)) if written else Html(""),
+        ],
+    )  # fmt: skip
+
+
+def _best(answer: Answer) -> Html:
+    columns = [
+        Column("", number=True), Column("configuration", wide=True), Column("step ms", number=True),
+        Column("90 % interval", number=True, extra=True), Column("memory GB", number=True),
+        Column("MFU", number=True, extra=True), Column("why", extra=True),
+    ]  # fmt: skip
+    rows = [
+        (
+            place, settings_text(r.settings), milliseconds(r.step_us),
+            f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}", f"{r.memory_gb:.0f}",
+            f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best),
+        )
+        for place, r in enumerate(answer.top, 1)
+    ]  # fmt: skip
+    return table(columns, rows)
+
+
+def _side_by_side(answer: Answer) -> Html:
+    longest = max(r.step_us for r in answer.top)
+    return tag("div", *(_bar(r, longest) for r in answer.top))
+
+
+def _bar(row: Row, longest: float) -> Html:
+    parts = [
+        Fragment(name, share * row.step_us, f"{milliseconds(share * row.step_us)} ms", _colour(name))
+        for name, share in row.shares.items()
+    ]
+    title = f"{settings_text(row.settings)}: {milliseconds(row.step_us)} ms"
+    return tag("div", tag("p", title), bar(parts, total=longest, name=title))
+
+
+def _colour(name: str) -> str:
+    if name.startswith("exposed"):
+        return "communication"
+    return COLOURS.get(
+        name, "waiting" if name == "waiting_for_ranks" else "idle" if "idle" in name else "other"
+    )
+
+
+def _front(answer: Answer) -> Html:
+    on_front = {id(r) for r in answer.front}
+    points = [
+        Point(r.step_us / 1e3, r.memory_gb, settings_text(r.settings), id(r) in on_front)
+        for r in answer.rows
+        if r.priced
+    ]
+    columns = [
+        Column("configuration", wide=True),
+        Column("step ms", number=True),
+        Column("memory GB", number=True),
+    ]
+    listed = [
+        (settings_text(r.settings), milliseconds(r.step_us), f"{r.memory_gb:.1f}") for r in answer.front
+    ]
+    return tag("div", scatter(points, "step time (ms)", "memory (GB)"), table(columns, listed))
+
+
+def _flags(one: Flags) -> Html:
+    lacks = tag("p", f"It has no {one.lacks}.") if one.lacks else Html("")
+    return tag("div", tag("h3", one.framework), lacks, tag("pre", one.text))
+
+
+def sweep_page(rows: Sequence[Row], workload: str) -> str:
+    """A sweep: plots over what was varied, and the table."""
+    varied = list(dict.fromkeys(path for row in rows for path in row.settings))
+    platforms = len({r.platform for r in rows}) > 1
+    priced = [r for r in rows if r.priced]
+    along = varied[0] if varied else "platform"
+    plots = [
+        section(title, line_plot(_series(priced, along, figure, platforms), short_name(along), unit))
+        for title, unit, figure in _figures(priced)
+    ]
+    top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"))
+    return frame(
+        f"stepsight sweep: {workload}", Html(top), [*plots, section("Rows", _rows(rows, varied, platforms))]
+    )
+
+
+def _figures(rows: Sequence[Row]):  # type: ignore[no-untyped-def]
+    found = [("Step time", "ms", lambda r: r.step_us / 1e3)]
+    if any(r.tokens_per_s for r in rows):
+        found.append(("Tokens per second", "tokens/s", lambda r: r.tokens_per_s))
+    else:
+        found.append(("Samples per second", "samples/s", lambda r: r.samples_per_s))
+    if any(r.mfu for r in rows):
+        found.append(("MFU", "%", lambda r: 100 * r.mfu))
+    if any(r.cost_per_step is not None for r in rows):
+        found.append(("Cost per step", "", lambda r: r.cost_per_step or 0.0))
+    return found
+
+
+def _series(rows: Sequence[Row], along: str, figure, platforms: bool) -> list[Series]:  # type: ignore[no-untyped-def]
+    """One line for every combination of what is not on the x axis."""
+    lines: dict[str, list[tuple[str, float]]] = {}
+    for row in rows:
+        rest = {p: v for p, v in row.settings.items() if p != along}
+        names = [*([row.platform] if platforms and along != "platform" else []), settings_text(rest)]
+        x = row.platform if along == "platform" else str(row.settings.get(along, ""))
+        lines.setdefault(", ".join(n for n in names if n), []).append((x, float(figure(row))))
+    return [Series(name or "step", tuple(points)) for name, points in lines.items()]
+
+
+def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
+    columns = [
+        *([Column("platform")] if platforms else []), *(Column(short_name(p), number=True) for p in varied),
+        Column("step ms", number=True), Column("90 % interval", number=True, extra=True),
+        Column("per second", number=True), Column("memory GB", number=True, extra=True),
+        Column("", wide=True),
+    ]  # fmt: skip
+    listed = []
+    for r in rows:
+        head = [*([r.platform] if platforms else []), *(r.settings.get(p, "") for p in varied)]
+        if r.priced:
+            cells = [
+                milliseconds(r.step_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
+                f"{r.tokens_per_s or r.samples_per_s:,.0f}", f"{r.memory_gb:.1f}", "",
+            ]  # fmt: skip
+        else:
+            cells = ["", "", "", "", f"{r.status}: {r.reason}"]
+        listed.append((*head, *cells))
+    return table(columns, listed)

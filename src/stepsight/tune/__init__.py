@@ -1,0 +1,22 @@
+"""The best configuration of a workload on a platform, with reasons; and tables over any field.
+
+The package can be called: ``stepsight.tune(...)`` is `stepsight.tune.api.tune`.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Called(ModuleType):
+    """A module that is also the function of its name."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        from stepsight.tune.api import tune
+
+        return tune(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _Called

@@ -1,0 +1,130 @@
+"""What can be varied: names people type, the fields they stand for, and the values worth a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.records import nearest
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tune.trial import Setting
+
+ALIASES = {
+    "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
+    "pipeline": "parallel.pipeline", "cp": "parallel.context", "context": "parallel.context",
+    "ep": "parallel.expert", "expert": "parallel.expert", "zero": "parallel.zero",
+    "micro_batch": "parallel.micro_batch", "mbs": "parallel.micro_batch", "recompute": "training.recompute",
+    "vp": "parallel.virtual_stages", "virtual_stages": "parallel.virtual_stages",
+    "precision": "training.precision", "sharding": "parallel.sharding", "ranks": "parallel.ranks",
+    "gpus": "parallel.ranks", "attention": "training.attention", "compile": "training.compile",
+    "sequence_parallel": "parallel.sequence_parallel", "schedule": "parallel.schedule",
+    "data": "parallel.data", "dp": "parallel.data",
+}  # fmt: skip
+"""What people write for a field; any other field is written as its path."""
+SHORT = {
+    "parallel.tensor": "tp", "parallel.pipeline": "pp", "parallel.context": "cp", "parallel.expert": "ep",
+    "parallel.zero": "zero", "parallel.micro_batch": "mbs", "training.recompute": "recompute",
+    "parallel.virtual_stages": "vp", "parallel.ranks": "gpus", "training.precision": "precision",
+    "parallel.sharding": "sharding", "parallel.data": "dp", "parallel.sequence_parallel": "sp",
+}  # fmt: skip
+"""How a field is headed in a table."""
+LONG_SEQUENCE = 16384
+"""Tokens from which on context parallelism is tried unasked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What the values of a dimension depend on."""
+
+    document: Mapping[str, Any]
+    gpus: Sequence[int]
+    per_node: int
+    global_batch: int
+
+    def number(self, name: str, default: int = 1) -> int:
+        value = self.document.get(name, default)
+        return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def field_path(name: str) -> str:
+    """The field that a name stands for."""
+    return ALIASES.get(name.strip(), name.strip())
+
+
+def short_name(path: str) -> str:
+    return SHORT.get(path, path.rpartition(".")[2])
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << i for i in range(max(most, 1).bit_length())]
+
+
+def _tensor(m: Model) -> list[int]:
+    """Inside a node, and no more than there are heads."""
+    heads = m.number("kv_heads", m.number("heads"))
+    return [t for t in _powers(min(m.per_node, max(m.gpus))) if heads % t == 0]
+
+
+def _pipeline(m: Model) -> list[int]:
+    layers = m.number("layers")
+    return [p for p in range(1, min(layers, max(m.gpus)) + 1) if layers % p == 0 and max(m.gpus) % p == 0]
+
+
+def _experts(m: Model) -> list[int]:
+    moe = m.document.get("moe")
+    count = moe.get("experts", 1) if isinstance(moe, Mapping) else 1
+    return [e for e in _powers(min(int(count), max(m.gpus))) if int(count) % e == 0]
+
+
+VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
+    "parallel.tensor": _tensor,
+    "parallel.pipeline": _pipeline,
+    "parallel.zero": lambda m: [0, 1, 2, 3],
+    "parallel.micro_batch": lambda m: _powers(max(1, m.global_batch)),
+    "training.recompute": lambda m: ["none", "selective", "full"],
+    "parallel.virtual_stages": lambda m: [1, 2, 4],
+    "parallel.context": lambda m: _powers(8) if m.number("sequence") >= LONG_SEQUENCE else [1, 2, 4],
+    "parallel.expert": _experts,
+    "training.precision": lambda m: ["bf16", "fp8"] if m.document.get("kind") != "dlrm" else ["fp32", "tf32"],
+    "parallel.sharding": lambda m: sorted(SHARDERS),
+}
+"""Values of a dimension where the caller gives none."""
+
+LANGUAGE = (
+    "parallel.tensor", "parallel.pipeline", "parallel.zero", "parallel.micro_batch", "training.recompute",
+    "parallel.virtual_stages",
+)  # fmt: skip
+DLRM = ("parallel.sharding", "batch", "training.precision")
+
+
+def default_dimensions(m: Model) -> tuple[str, ...]:
+    """What is varied unasked."""
+    if m.document.get("kind") == "dlrm":
+        return DLRM
+    more = [p for p, on in (("parallel.expert", "moe" in m.document),
+                            ("parallel.context", m.number("sequence") >= LONG_SEQUENCE)) if on]  # fmt: skip
+    return (*LANGUAGE, *more)
+
+
+def values_of(path: str, m: Model) -> list[Setting]:
+    """The values worth a trial, or an error for a dimension that the model lacks."""
+    if path == "batch":
+        batch = m.number("batch", 0)
+        return [batch // 2, batch, 2 * batch] if batch else []
+    if path not in VALUES:
+        known = [*ALIASES, *(p for p in VALUES if p not in ALIASES.values())]
+        raise InputError(
+            f"--over {path}",
+            "has no values to try by itself",
+            f"give them, {path}=a,b,c; or use " + nearest(path, known),
+        )
+    dlrm_only, language_only = ("parallel.sharding",), (*LANGUAGE, "parallel.context", "parallel.expert")
+    is_dlrm = m.document.get("kind") == "dlrm"
+    if path in (language_only if is_dlrm else dlrm_only):
+        raise InputError(f"--over {short_name(path)}", "is a dimension that this model lacks", "leave it out")
+    values = list(VALUES[path](m))
+    if path == "parallel.expert" and values == [1]:
+        raise InputError("--over expert", "the model has no experts", "leave it out")
+    return values

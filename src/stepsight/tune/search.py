@@ -1,0 +1,164 @@
+"""Every legal configuration, as few of them priced as needed, and the answer in rows."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.tune.bound import bound_us
+from stepsight.tune.evaluate import platform_of
+from stepsight.tune.journal import Journal
+from stepsight.tune.space import Space
+from stepsight.tune.trial import BOUNDED, TOO_LARGE, Row, Setting, Trial
+from stepsight.tune.workers import Workers
+
+Progress = Callable[[int, int, Row | None], None]
+"""Told of trials done, trials in all, and the best row so far."""
+OBJECTIVES = ("time", "cost", "memory")
+SURE = 0.95
+"""A configuration is recommended when it fits with this probability."""
+LEAST_FIT = 0.05
+"""Below this probability to fit, nothing is priced."""
+KEPT = 16
+"""The bound compares with the best so many: enough for a table of the best and their neighbours."""
+
+
+def score(row: Row, objective: str) -> float:
+    """What is minimised: time or cost of a sample, or memory."""
+    if objective == "memory":
+        return row.memory_gb
+    if row.samples_per_s <= 0:
+        return float("inf")
+    if objective == "cost":
+        return (
+            row.ranks / row.samples_per_s
+            if row.cost_per_step is None
+            else row.cost_per_step / (row.samples_per_s * row.step_us / 1e6)
+        )
+    return 1e6 / row.samples_per_s
+
+
+def ranked(rows: Sequence[Row], objective: str = "time", sure: float = SURE) -> list[Row]:
+    """What has a time, best first: those sure to fit before the others."""
+    return sorted((r for r in rows if r.priced), key=lambda r: (r.fit < sure, score(r, objective)))
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What to search for, and how."""
+
+    objective: str = "time"
+    platform: str = ""
+    overrides: tuple[str, ...] = ()
+    price_per_gpu_hour: float | None = None
+    bounds: bool = True
+    where: str = "workload"
+
+    def trial(self, settings: Mapping[str, Setting], *, intervals: bool = False) -> Trial:
+        return Trial(settings, self.platform, self.overrides, self.price_per_gpu_hour, LEAST_FIT, intervals)
+
+
+def search(
+    found: Space, asked: Search, workers: Workers, journal: Journal, progress: Progress | None = None
+) -> list[Row]:
+    """A row for every candidate, in the candidates' order."""
+    if asked.objective not in OBJECTIVES:
+        raise InputError("--objective", f"unknown {asked.objective!r}", f"one of {', '.join(OBJECTIVES)}")
+    gpu = platform_of(asked.platform, asked.overrides).spec.gpu
+    document = found.document
+    bounded = asked.bounds and asked.objective == "time"
+    limits = [bound_us(document, c, gpu, asked.where) if bounded else 0.0 for c in found.candidates]
+    order = sorted(range(len(limits)), key=lambda i: (limits[i], i))
+    rows: dict[int, Row] = {}
+    best: list[float] = []
+    at = 0
+    batch = 4 * KEPT if bounded else max(len(order), 1)
+    while at < len(order):
+        chosen, at = order[at : at + batch], at + batch
+        chosen = _worth(chosen, limits, best, rows, asked, found)
+        for index, row in _answered(
+            document, [(i, asked.trial(found.candidates[i])) for i in chosen], asked, workers, journal
+        ):
+            rows[index] = row
+            if row.priced and row.fit >= SURE:
+                heapq.heappush(best, -row.step_us)
+                if len(best) > KEPT:
+                    heapq.heappop(best)
+            if progress:
+                progress(len(rows), len(order), row)
+    return [rows[i] for i in range(len(order))]
+
+
+def _worth(
+    chosen: list[int],
+    limits: Sequence[float],
+    best: list[float],
+    rows: dict[int, Row],
+    asked: Search,
+    found: Space,
+) -> list[int]:
+    """Those that may still be among the best; the others get a row that says so."""
+    if len(best) < KEPT:
+        return chosen
+    worst = -best[0]
+    kept = []
+    for i in chosen:
+        if limits[i] <= worst:
+            kept.append(i)
+        else:
+            said = f"takes at least {limits[i] / 1e3:.1f} ms"
+            rows[i] = Row(found.candidates[i], asked.platform, BOUNDED, reason=said)
+    return kept
+
+
+def _answered(
+    document: Mapping[str, Any], trials: Sequence[tuple[int, Trial]], asked: Search, workers: Workers,
+    journal: Journal,
+) -> Iterator[tuple[int, Row]]:  # fmt: skip
+    """Known answers first, then the others as they come."""
+    keys = {i: t.key(document) for i, t in trials}
+    open_ = []
+    for i, trial in trials:
+        known = journal.get(keys[i])
+        if known is not None:
+            yield i, known
+        else:
+            open_.append((i, trial))
+    for position, row in workers.run(document, [t for _, t in open_], asked.where):
+        index = open_[position][0]
+        journal.add(keys[index], row)
+        yield index, row
+
+
+def with_intervals(
+    document: Mapping[str, Any], rows: Sequence[Row], asked: Search, workers: Workers, journal: Journal
+) -> list[Row]:
+    """The same rows with the step's interval."""
+    trials = [(i, asked.trial(row.settings, intervals=True)) for i, row in enumerate(rows)]
+    answered = dict(_answered(document, trials, asked, workers, journal))
+    return [answered[i] if answered[i].priced else rows[i] for i in range(len(rows))]
+
+
+def nothing_fits(rows: Sequence[Row]) -> str:
+    """By how much nothing fits, and what would help."""
+    large = [r for r in rows if r.status == TOO_LARGE or r.priced]
+    least = min(large, key=lambda r: r.memory_gb)
+    over = least.memory_gb - least.capacity_gb
+    used = {**least.settings}
+    helps = []
+    if used.get("training.recompute", "none") == "none":
+        helps.append("recomputation (--over recompute)")
+    if not used.get("parallel.zero"):
+        helps.append("ZeRO (--over zero)")
+    if used.get("parallel.micro_batch", 1) != 1:
+        helps.append("a smaller micro-batch")
+    gpus = -(-least.ranks * least.memory_gb // least.capacity_gb)
+    helps.append(f"more GPUs (about {int(gpus)} or more)")
+    amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"
+    return (
+        f"nothing fits: the smallest needs {least.memory_gb:.1f} GB of {least.capacity_gb:.0f} GB, {amount}; "
+        f"try {', '.join(helps)}"
+    )

@@ -1,0 +1,213 @@
+"""The legal configurations of a workload: every combination of values that the rules allow.
+
+The rules are those of the frameworks that run such jobs; each refusal has its reason, and the reasons are
+counted, so that an empty space says why it is empty.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.tune.dimensions import Model, default_dimensions, field_path, values_of
+from stepsight.tune.trial import Setting
+
+DEPENDENT = (
+    "data", "ranks", "schedule", "virtual_stages", "shard_group", "reshard", "prefetch", "bucket_mb",
+    "sequence_parallel", "async_tensor", "context_kind",
+)  # fmt: skip
+"""Fields of [parallel] that only mean something for one spread: they are set anew for each."""
+MOST_CANDIDATES = 200_000
+"""Combinations that are enumerated at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """The document without what is varied, its candidates, and why combinations were refused."""
+
+    document: dict[str, Any]
+    candidates: tuple[dict[str, Setting], ...]
+    refused: Mapping[str, int]
+    dimensions: Mapping[str, tuple[Setting, ...]]
+
+
+def parsed_over(over: Sequence[str]) -> dict[str, list[Setting] | None]:
+    """``--over tp,pp`` names dimensions, ``--over batch=512,1024`` gives values; both may be mixed."""
+    found: dict[str, list[Setting] | None] = {}
+    for text in over:
+        if "=" in text:
+            names, _, values = text.partition("=")
+            *others, name = names.split(",")  # "tp,pp,zero=0,1" varies tp and pp by themselves
+            found.update({field_path(other): None for other in others if other.strip()})
+            listed = [_value(v) for v in _split(values)]
+            if not listed:
+                raise InputError(f"--over {text}", "names no value", "write field=a,b,c")
+            found[field_path(name)] = listed
+        else:
+            found.update({field_path(name): None for name in text.split(",") if name.strip()})
+    if over and not found:
+        raise InputError("--over", "names no field", "write --over tp,pp or --over batch=512,1024")
+    return found
+
+
+def _split(values: str) -> list[str]:
+    """At commas outside of brackets."""
+    parts, depth, now = [], 0, ""
+    for letter in values:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and depth == 0:
+            parts.append(now)
+            now = ""
+        else:
+            now += letter
+    return [p.strip() for p in (*parts, now) if p.strip()]
+
+
+def _value(text: str) -> Setting:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text.replace("_", ""))
+        except ValueError:
+            continue
+    return text.strip("\"'")
+
+
+def space(
+    document: Mapping[str, Any], *, gpus: Sequence[int], per_node: int, global_batch: int | None = None,
+    over: Mapping[str, list[Setting] | None] | None = None,
+) -> Space:  # fmt: skip
+    """All legal configurations of a document on so many GPUs."""
+    if document.get("kind") == "dlrm":
+        model = Model(document, gpus, per_node, 0)
+    else:
+        model = Model(document, gpus, per_node, global_batch or _global_batch(document))
+    chosen = dict(over) if over else dict.fromkeys(default_dimensions(model))
+    dimensions: dict[str, tuple[Setting, ...]] = {
+        path: tuple(values_of(path, model) if given is None else given) for path, given in chosen.items()
+    }
+    base = _without(document, dimensions, model)
+    kept = {f"parallel.{k}": v for k, v in (base.get("parallel") or {}).items()}
+    found: list[dict[str, Setting]] = []
+    refused: Counter[str] = Counter()
+    total = len(gpus)
+    for values in dimensions.values():
+        total *= len(values)
+    if total > MOST_CANDIDATES:
+        raise InputError(
+            "--over", f"spans {total:,} combinations", f"give fewer values (at most {MOST_CANDIDATES:,})"
+        )
+    for settings in _products(dimensions, gpus):
+        made = dict(settings) if document.get("kind") == "dlrm" else _spread(settings, kept, model)
+        reason = made if isinstance(made, str) else _refusal(made, model, kept)
+        if reason:
+            refused[reason] += 1
+        elif isinstance(made, dict) and made not in found[-8:]:
+            found.append(made)
+    distinct = list({tuple(sorted(c.items(), key=str)): c for c in found}.values())
+    return Space(base, tuple(distinct), dict(refused.most_common()), dimensions)
+
+
+def _global_batch(document: Mapping[str, Any]) -> int:
+    parallel = document.get("parallel") or {}
+    if isinstance(document.get("global_batch"), int):
+        return int(document["global_batch"])
+    if isinstance(document.get("batch_per_rank"), int):
+        data = parallel.get("data", 1) if isinstance(parallel, Mapping) else 1
+        return int(document["batch_per_rank"]) * (data if isinstance(data, int) else 1)
+    raise InputError("global_batch", "the model states no batch", "give --global-batch")
+
+
+def _without(document: Mapping[str, Any], varied: Mapping[str, Any], m: Model) -> dict[str, Any]:
+    """The document less the fields that every candidate sets itself."""
+    base = {k: (dict(v) if isinstance(v, dict) else v) for k, v in document.items()}
+    parallel = base.setdefault("parallel", {})
+    if not isinstance(parallel, dict):
+        raise InputError("parallel", "is not a section", "write [parallel]")
+    if base.get("kind") == "dlrm":
+        parallel.pop("ranks", None)
+        return base
+    for name in DEPENDENT:
+        parallel.pop(name, None)
+    for path in varied:
+        section, _, name = path.rpartition(".")
+        table = base.get(section, {}) if section else base
+        if isinstance(table, dict):
+            table.pop(name, None)
+    base.pop("batch_per_rank", None)
+    base["global_batch"] = m.global_batch
+    return base
+
+
+def _products(
+    dimensions: Mapping[str, Sequence[Setting]], gpus: Sequence[int]
+) -> Iterator[dict[str, Setting]]:
+    for count in gpus:
+        for values in product(*dimensions.values()):
+            yield {"parallel.ranks": count, **dict(zip(dimensions, values, strict=True))}
+
+
+def _spread(
+    settings: Mapping[str, Setting], kept: Mapping[str, Setting], m: Model
+) -> dict[str, Setting] | str:
+    """A candidate's settings with what follows from them, less what has no effect there."""
+    made = dict(settings)
+
+    def of(name: str, default: int = 1) -> int:
+        value = made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default))
+        return int(value) if isinstance(value, (int, float)) else default
+
+    gpus, inside = of("ranks"), of("tensor") * of("pipeline") * of("context")
+    if inside < 1 or gpus % inside:
+        return "tensor × pipeline × context does not divide the GPUs"
+    data = gpus // inside
+    del made["parallel.ranks"]
+    made["parallel.data"] = data
+    if of("tensor") > 1:
+        made.setdefault("parallel.sequence_parallel", True)
+    else:
+        made.pop("parallel.sequence_parallel", None)
+    if of("pipeline") == 1:
+        if of("virtual_stages") > 1:
+            return "interleaved stages need a pipeline"
+        made.pop("parallel.virtual_stages", None)
+    elif of("virtual_stages") == 1:
+        made.pop("parallel.virtual_stages", None)
+    if data * of("context") == 1 and of("zero", 0) > 0:
+        return "ZeRO needs more than one replica"
+    return made
+
+
+def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
+    """Why a candidate is not legal; empty where it is."""
+
+    def of(name: str, default: int = 1) -> int:
+        value = made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default))
+        return int(value) if isinstance(value, (int, float)) else default
+
+    if m.document.get("kind") == "dlrm":
+        batch = made.get("batch", m.number("batch"))
+        return "batch does not divide by the GPUs" if int(batch) % of("ranks") else ""
+    tensor, pipeline, data = of("tensor"), of("pipeline"), of("data")
+    micro, pieces = of("micro_batch"), pipeline * of("virtual_stages")
+    heads, kv_heads, layers = m.number("heads"), m.number("kv_heads", m.number("heads")), m.number("layers")
+    if heads % tensor or kv_heads % tensor:
+        return "tensor does not divide the attention heads"
+    if layers % pieces:
+        return "pipeline stages do not divide the layers"
+    if m.global_batch % (data * micro):
+        return "data × micro-batch does not divide the global batch"
+    if of("virtual_stages") > 1 and (m.global_batch // (data * micro)) % pipeline:
+        return "an interleaved pipeline needs micro-batches in multiples of its stages"
+    if of("zero", 0) >= 2 and pipeline > 1:
+        return "ZeRO 2 and 3 do not go with a pipeline"
+    if of("expert") > 1 and (data * tensor * of("context")) % of("expert"):
+        return "expert does not divide the ranks of a stage"
+    if m.number("sequence") % of("context"):
+        return "context does not divide the sequence"
+    return ""

@@ -1,0 +1,85 @@
+"""One configuration that is asked about, and the answer to it: plain values that travel between processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Setting = str | int | float | bool
+
+PRICED, TOO_LARGE, ILLEGAL, BOUNDED, FAILED = "priced", "too large", "illegal", "bounded", "failed"
+"""What became of a trial: it has a time; its memory does not fit; the workload refuses it; a bound shows that
+it cannot be among the best; the worker that ran it died twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A workload's document with ``settings`` put in, on a platform.
+
+    ``settings`` are field paths (``parallel.tensor``) with their values. ``least_fit`` is the probability to
+    fit into memory below which nothing is priced; ``intervals`` asks for the step's interval as well.
+    """
+
+    settings: Mapping[str, Setting]
+    platform: str
+    overrides: tuple[str, ...] = ()
+    price_per_gpu_hour: float | None = None
+    least_fit: float = 0.0
+    intervals: bool = True
+
+    def key(self, document: Mapping[str, Any]) -> str:
+        """What the answer depends on, as a short text."""
+        content = json.dumps([document, asdict(self)], sort_keys=True, default=str)
+        return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The answer to a trial.
+
+    ``fit`` is the probability that the fullest rank's memory fits. ``shares`` say where the step goes, as
+    shares of it: compute by category, ``exposed AXIS`` communication, ``bubble``, ``host``.
+    ``reason`` says why a trial has no time.
+    """
+
+    settings: Mapping[str, Setting]
+    platform: str
+    status: str = PRICED
+    ranks: int = 0
+    step_us: float = 0.0
+    low_us: float = 0.0
+    high_us: float = 0.0
+    memory_gb: float = 0.0
+    capacity_gb: float = 0.0
+    fit: float = 0.0
+    samples_per_s: float = 0.0
+    tokens_per_s: float = 0.0
+    mfu: float = 0.0
+    cost_per_step: float | None = None
+    shares: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def priced(self) -> bool:
+        return self.status == PRICED
+
+    @property
+    def cost_per_million_tokens(self) -> float | None:
+        """In the currency of the price."""
+        if self.cost_per_step is None or self.tokens_per_s <= 0:
+            return None
+        return self.cost_per_step / (self.tokens_per_s * self.step_us / 1e6) * 1e6
+
+    def record(self) -> dict[str, Any]:
+        """One flat row, as a table or a DataFrame takes it."""
+        plain = {k: v for k, v in asdict(self).items() if k not in ("settings", "shares")}
+        shares = {f"share {name}": value for name, value in self.shares.items()}
+        return {**self.settings, **plain, "cost_per_million_tokens": self.cost_per_million_tokens, **shares}
+
+
+def row_of(table: Mapping[str, Any]) -> Row:
+    """A row from what ``asdict`` made of it."""
+    return Row(**table)

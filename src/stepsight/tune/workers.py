@@ -1,0 +1,171 @@
+"""Who evaluates trials: this process, processes of this machine, or a Ray cluster. The rows are the same.
+
+Trials are independent. A worker that dies takes its trial with it: that trial is run once more by itself,
+and is reported as failed when it dies again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+from stepsight.errors import InputError, StepsightError
+from stepsight.tune.evaluate import evaluate
+from stepsight.tune.trial import FAILED, Row, Trial
+
+Answers = Iterator[tuple[int, Row]]
+CONNECT_S = 5.0
+"""How long a Ray address may take to answer."""
+RAY_CHUNK = 8
+"""Trials in one Ray task: a task costs about a millisecond, a trial ten and more."""
+
+
+class Here:
+    """One after the other, in this process."""
+
+    def run(self, document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> Answers:
+        for index, trial in enumerate(trials):
+            yield index, evaluate(document, trial, where)
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Processes:
+    """``workers`` processes on this machine."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+
+    def run(self, document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> Answers:
+        waiting, flying = list(enumerate(trials))[::-1], dict[Future[Row], int]()
+        while waiting or flying:
+            while waiting and len(flying) < 2 * self.workers:
+                index, trial = waiting.pop()
+                flying[self._open().submit(evaluate, document, trial, where)] = index
+            done, _ = wait(flying, return_when=FIRST_COMPLETED)
+            broken = []
+            for future in done:
+                index = flying.pop(future)
+                try:
+                    yield index, future.result()
+                except BrokenProcessPool:
+                    broken.append(index)
+            if broken:
+                suspects = sorted([*broken, *flying.values()])
+                flying.clear()
+                self._shut()
+                yield from ((i, self._alone(document, trials[i], where)) for i in suspects)
+
+    def _alone(self, document: Mapping[str, Any], trial: Trial, where: str) -> Row:
+        """Once more, with a process of its own."""
+        with ProcessPoolExecutor(1, mp_context=_context()) as pool:
+            try:
+                return pool.submit(evaluate, document, trial, where).result()
+            except BrokenProcessPool:
+                return Row(trial.settings, trial.platform, FAILED, reason="its worker died, twice")
+
+    def _open(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=_context())
+        return self._pool
+
+    def _shut(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def close(self) -> None:
+        self._shut()
+
+
+def _context() -> multiprocessing.context.BaseContext:
+    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes where nobody listens."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        with socket.create_connection((host, int(port)), timeout=CONNECT_S):
+            return
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"--ray {address}", f"cannot be reached: {error}", "start a cluster (ray start --head)"
+        ) from None
+
+
+class RayCluster:
+    """The workers of a Ray cluster that already runs; stepsight must be installed on its nodes."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise StepsightError("--ray needs the package ray; pip install 'stepsight[ray]'") from None
+        self._ray = ray
+        _check_reachable(address)
+        try:
+            ray.init(address=address, ignore_reinit_error=True, logging_level="ERROR", log_to_driver=False)
+        except Exception as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InputError(
+                f"--ray {address}",
+                f"cannot be reached: {first}",
+                "start a cluster (ray start --head), or fix the address",
+            ) from None
+        self._task = ray.remote(max_retries=1)(_evaluate_some)
+
+    def run(self, document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> Answers:
+        held = self._ray.put(dict(document))
+        chunks = [range(at, min(at + RAY_CHUNK, len(trials))) for at in range(0, len(trials), RAY_CHUNK)]
+        tasks = {self._task.remote(held, [trials[i] for i in chunk], where): chunk for chunk in chunks}
+        while tasks:
+            done, _ = self._ray.wait(list(tasks), num_returns=1)
+            for task in done:
+                chunk = tasks.pop(task)
+                yield from zip(chunk, self._rows(task, held, [trials[i] for i in chunk], where), strict=True)
+
+    def _rows(self, task: Any, held: Any, trials: Sequence[Trial], where: str) -> list[Row]:
+        """A chunk's rows; where its worker died, each of its trials once more by itself."""
+        lost = (self._ray.exceptions.WorkerCrashedError, self._ray.exceptions.NodeDiedError)
+        try:
+            return list(self._ray.get(task))
+        except lost:
+            rows = []
+            for trial in trials:
+                try:
+                    rows += self._ray.get(self._task.options(max_retries=0).remote(held, [trial], where))
+                except lost:
+                    rows.append(Row(trial.settings, trial.platform, FAILED, reason="its worker died, twice"))
+            return rows
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+
+def _evaluate_some(document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> list[Row]:
+    return [evaluate(document, trial, where) for trial in trials]
+
+
+Workers = Here | Processes | RayCluster
+
+
+def workers_of(workers: int = 1, ray: str | None = None) -> Workers:
+    """Who a command line asks for."""
+    if ray is not None:
+        if workers != 1:
+            raise InputError("--workers", "is given beside --ray", "give one of the two")
+        return RayCluster(ray)
+    if workers < 1:
+        raise InputError("--workers", f"is {workers}", "give 1 or more")
+    return Here() if workers == 1 else Processes(workers)

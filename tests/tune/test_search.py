@@ -1,0 +1,149 @@
+"""The search prices as few as needed and never loses the best."""
+
+import json
+
+import pytest
+
+import stepsight
+from stepsight.errors import InputError
+from stepsight.platform.load import load_platform
+from stepsight.tune.api import sweep, tune
+from stepsight.tune.bound import bound_us
+from stepsight.tune.evaluate import evaluate, fit_probability
+from stepsight.tune.search import SURE
+from stepsight.tune.space import space
+from stepsight.tune.trial import Trial
+
+from .model import DLRM, MODEL, PLATFORM
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return tune(MODEL, PLATFORM)
+
+
+def test_the_bound_never_discards_the_best(answer):
+    everything = tune(MODEL, PLATFORM, bounds=False)
+    assert answer.best == everything.best
+    assert answer.top == everything.top
+
+
+def test_no_prediction_lies_below_its_bound():
+    gpu = load_platform(PLATFORM).spec.gpu
+    found = space(MODEL, gpus=[8], per_node=8)
+    for settings in found.candidates[::7]:
+        row = evaluate(found.document, Trial(settings, PLATFORM, intervals=False), "t")
+        if row.priced:
+            assert row.step_us >= bound_us(found.document, settings, gpu, "t") > 0
+
+
+def test_the_best_comes_first_and_fits(answer):
+    times = [row.step_us for row in answer.top]
+    assert times == sorted(times)
+    assert all(row.fit >= SURE and row.low_us < row.step_us < row.high_us for row in answer.top)
+    assert answer.best.step_us == min(r.step_us for r in answer.rows if r.priced and r.fit >= SURE)
+
+
+def test_shares_add_up_to_the_step(answer):
+    for row in answer.top:
+        assert sum(row.shares.values()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_neighbours_differ_in_one_dimension(answer):
+    assert {n.dimension for n in answer.neighbours} >= {"parallel.micro_batch", "training.recompute"}
+    for n in answer.neighbours:
+        if n.row.fit >= SURE:
+            assert n.slower >= 0
+
+
+def test_nobody_on_the_front_is_beaten(answer):
+    for row in answer.front:
+        assert not any(
+            o.step_us < row.step_us and o.memory_gb < row.memory_gb
+            for o in answer.rows
+            if o.priced and o.fit >= SURE
+        )
+
+
+def test_rows_make_a_table(answer):
+    record = answer.records()[0]
+    assert {"parallel.tensor", "step_us", "memory_gb", "tokens_per_s"} <= set(record)
+
+
+def test_fewer_bytes_are_surer_to_fit():
+    assert (
+        fit_probability(40e9, 80e9) > 0.99 > fit_probability(75e9, 80e9) > 0.5 > fit_probability(85e9, 80e9)
+    )
+
+
+def test_nothing_fits_says_by_how_much_and_what_would():
+    large = {**MODEL, "hidden": 8192, "layers": 80, "ffn": 28672, "heads": 64}
+    with pytest.raises(InputError, match=r"nothing fits: .* GB too much.*more GPUs"):
+        tune(large, "2xA100-SXM4-40G", over=["tp", "micro_batch=1"])
+
+
+def test_an_empty_space_says_why():
+    with pytest.raises(InputError, match=r"no legal configuration: .*global batch"):
+        tune(MODEL, PLATFORM, over=["micro_batch=3"])
+
+
+def test_more_gpus_than_there_are():
+    with pytest.raises(InputError, match="16 of the 8 GPUs"):
+        tune(MODEL, PLATFORM, gpus=[16])
+
+
+def test_cost_needs_a_price():
+    with pytest.raises(InputError, match="price"):
+        tune(MODEL, PLATFORM, objective="cost")
+
+
+def test_cost_prefers_fewer_gpus():
+    found = tune(
+        MODEL, PLATFORM, gpus=[2, 8], over=["tp=1", "micro_batch"], objective="cost", price_per_gpu_hour=2.0
+    )
+    assert found.best.ranks == 2
+    assert found.best.cost_per_step == pytest.approx(2.0 * 2 * found.best.step_us / 3.6e9)
+
+
+def test_a_dlrm_is_tuned_by_its_throughput():
+    found = tune(DLRM, "4xV100-SXM2", over=["sharding=naive,size_lookup_greedy", "batch=1024,4096"])
+    assert found.best.settings["batch"] == 4096
+    assert stepsight.tune is not None
+
+
+def test_a_sweep_has_a_row_for_every_combination_in_order():
+    rows = sweep(DLRM, over=["batch=1024,2048", "platform=4xV100-SXM2,8xA100-SXM4-40G"])
+    assert [(r.platform, r.settings["batch"]) for r in rows] == [
+        ("4xV100-SXM2", 1024), ("4xV100-SXM2", 2048), ("8xA100-SXM4-40G", 1024), ("8xA100-SXM4-40G", 2048),
+    ]  # fmt: skip
+    assert all(r.priced for r in rows)
+
+
+def test_a_sweep_over_the_platform_itself():
+    slow, fast = sweep(DLRM, "4xV100-SXM2", over=["platform.host.speed=0.5,2"])
+    assert slow.step_us > fast.step_us
+
+
+def test_a_refused_row_has_its_reason():
+    (row,) = sweep(DLRM, "4xV100-SXM2", over=["batch=1022"])
+    assert row.status == "illegal" and "1022" in row.reason
+
+
+def test_an_interrupted_search_goes_on_where_it_was(tmp_path):
+    path = tmp_path / "trials.jsonl"
+    rows = sweep(DLRM, "4xV100-SXM2", over=["batch=1024,2048"], resume=path)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 2
+    changed = json.loads(lines[0])
+    changed["row"]["step_us"] = 1.0
+    path.write_text(json.dumps(changed) + "\n" + lines[1][:20])
+    again = sweep(DLRM, "4xV100-SXM2", over=["batch=1024,2048"], resume=path)
+    assert again[0].step_us == 1.0
+    assert again[1] == rows[1]
+
+
+def test_a_resume_file_of_something_else(tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"a": 1}\n{"b": 2}\n')
+    with pytest.raises(InputError, match="line 1"):
+        sweep(DLRM, "4xV100-SXM2", over=["batch=1024"], resume=path)

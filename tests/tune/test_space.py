@@ -1,0 +1,86 @@
+"""Legal configurations: what the rules allow, and the reasons for what they refuse."""
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.tune.evaluate import settled
+from stepsight.tune.space import parsed_over, space
+from stepsight.workload.files import parse_workload
+
+from .model import DLRM, MODEL
+
+
+def legal(over=(), gpus=(8,), **more):
+    return space(MODEL, gpus=list(gpus), per_node=8, over=parsed_over(over), **more)
+
+
+def test_every_candidate_is_a_workload_on_all_gpus():
+    found = legal()
+    assert len(found.candidates) > 50
+    for settings in found.candidates:
+        assert parse_workload(settled(found.document, settings, "t"), "t").ranks == 8
+
+
+def test_no_candidate_comes_twice():
+    listed = [tuple(sorted(map(str, c.items()))) for c in legal().candidates]
+    assert len(listed) == len(set(listed))
+
+
+def test_rules():
+    for c in legal().candidates:
+        tensor, pipeline = c.get("parallel.tensor", 1), c.get("parallel.pipeline", 1)
+        assert 8 % tensor == 0 and 8 % (pipeline * c.get("parallel.virtual_stages", 1)) == 0
+        assert 32 % (c["parallel.data"] * c["parallel.micro_batch"]) == 0
+        assert not (c.get("parallel.zero", 0) >= 2 and pipeline > 1)
+        assert c.get("parallel.sequence_parallel", False) == (tensor > 1)
+
+
+def test_refusals_are_counted_by_reason():
+    assert legal().refused["ZeRO 2 and 3 do not go with a pipeline"] > 0
+
+
+def test_values_may_be_given():
+    found = legal(["tp=2,4", "zero=1", "micro_batch"])
+    assert {c["parallel.tensor"] for c in found.candidates} == {2, 4}
+    assert found.dimensions["parallel.zero"] == (1,)
+
+
+def test_names_and_values_mix_in_one_option():
+    assert list(parsed_over(["tp,pp,zero=0,1"])) == ["parallel.tensor", "parallel.pipeline", "parallel.zero"]
+
+
+def test_several_gpu_counts():
+    ranks = {c["parallel.data"] for c in legal(["tp=1"], gpus=(2, 4)).candidates}
+    assert ranks == {2, 4}
+
+
+def test_what_is_not_varied_stays_as_it_is():
+    model = {**MODEL, "parallel": {"data": 4, "zero": 1, "tensor": 2, "sequence_parallel": True}}
+    found = space(model, gpus=[8], per_node=8, over=parsed_over(["micro_batch=1,2"]))
+    assert found.document["parallel"]["tensor"] == 2
+    assert all(c["parallel.data"] == 4 and c["parallel.sequence_parallel"] for c in found.candidates)
+
+
+def test_a_dimension_that_the_model_lacks():
+    with pytest.raises(InputError, match="no experts"):
+        legal(["ep"])
+    with pytest.raises(InputError, match="lacks"):
+        legal(["sharding"])
+    with pytest.raises(InputError, match="lacks"):
+        space(DLRM, gpus=[4], per_node=8, over=parsed_over(["tp"]))
+
+
+def test_a_field_without_values_of_its_own_needs_some():
+    with pytest.raises(InputError, match="give them"):
+        legal(["hidden"])
+
+
+def test_a_dlrm_is_spread_by_its_plan_batch_and_precision():
+    found = space(DLRM, gpus=[2, 4], per_node=8)
+    assert {c["parallel.ranks"] for c in found.candidates} == {2, 4}
+    assert {c["batch"] for c in found.candidates} == {2048, 4096, 8192}
+
+
+def test_a_model_without_a_batch_asks_for_one():
+    with pytest.raises(InputError, match="--global-batch"):
+        space({k: v for k, v in MODEL.items() if k != "global_batch"}, gpus=[8], per_node=8)

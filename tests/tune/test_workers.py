@@ -1,0 +1,84 @@
+"""The same rows in the same order, whoever evaluates them."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.tune import workers
+from stepsight.tune.api import sweep
+from stepsight.tune.evaluate import evaluate
+from stepsight.tune.trial import FAILED, Trial
+
+from .model import DLRM
+
+OVER = ["batch=1024,2048,4096", "parallel.sharding=naive,size_lookup_greedy"]
+PLATFORM = "4xV100-SXM2"
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return sweep(DLRM, PLATFORM, over=OVER)
+
+
+def test_processes_give_the_same_rows(rows):
+    assert sweep(DLRM, PLATFORM, over=OVER, workers=2) == rows
+
+
+def dies_once(document, trial, where):
+    flag = Path(os.environ["STEPSIGHT_TEST_FLAG"])
+    if trial.settings["batch"] == 2048 and not flag.exists():
+        flag.touch()
+        os._exit(1)
+    return evaluate(document, trial, where)
+
+
+def always_dies(document, trial, where):
+    if trial.settings["batch"] == 2048:
+        os._exit(1)
+    return evaluate(document, trial, where)
+
+
+def test_a_trial_whose_worker_dies_is_run_again(rows, monkeypatch, tmp_path):
+    monkeypatch.setenv("STEPSIGHT_TEST_FLAG", str(tmp_path / "died"))
+    monkeypatch.setattr(workers, "evaluate", dies_once)
+    assert sweep(DLRM, PLATFORM, over=OVER, workers=2) == rows
+
+
+def test_a_trial_that_kills_its_worker_twice_is_reported(rows, monkeypatch):
+    monkeypatch.setattr(workers, "evaluate", always_dies)
+    found = sweep(DLRM, PLATFORM, over=OVER, workers=2)
+    assert [r.status == FAILED for r in found] == [r.settings["batch"] == 2048 for r in rows]
+    assert found[0] == rows[0] and "died" in found[2].reason
+
+
+def test_workers_and_ray_exclude_each_other():
+    with pytest.raises(InputError, match="--workers"):
+        workers.workers_of(4, "auto")
+
+
+def test_a_cluster_that_is_not_there():
+    pytest.importorskip("ray", reason="ray is not installed; pip install 'stepsight[ray]'")
+    with pytest.raises(InputError, match="cannot be reached"):
+        workers.workers_of(1, "127.0.0.1:1")
+
+
+def test_two_ray_nodes_give_the_same_rows(rows):
+    pytest.importorskip("ray", reason="ray is not installed; pip install 'stepsight[ray]'")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        assert sweep(DLRM, PLATFORM, over=OVER, ray=cluster.address) == rows
+    finally:
+        cluster.shutdown()
+
+
+def test_a_trial_is_known_by_what_matters():
+    one = Trial({"batch": 1024}, PLATFORM)
+    assert one.key(DLRM) == Trial({"batch": 1024}, PLATFORM).key(DLRM)
+    assert one.key(DLRM) != Trial({"batch": 2048}, PLATFORM).key(DLRM)
+    assert one.key(DLRM) != one.key({**DLRM, "batch": 1})
