@@ -1,0 +1,72 @@
+"""Commands and outputs in the documents: ```sh fences hold commands, a ```text fence after one its output."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_FENCE = re.compile(
+    r"(?P<skip><!-- not run: (?P<why>[^>]*?) -->\n+)?```sh\n(?P<body>.*?)```"
+    r"(?:\n\n```text\n(?P<output>.*?)```)?",
+    re.DOTALL,
+)
+SETTING_UP = (
+    "python3 -m venv",
+    "pip ",
+    ".venv/bin/pip",
+    "scripts/",
+    "source ",
+    "cd ",
+    "eval ",
+    "python3 ",
+    "#",
+    "export ",
+)
+"""Lines that set an environment up; the test runs in one that is set up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """One ```sh block of a document. ``why`` is set where it is not run."""
+
+    file: str
+    line: int
+    commands: tuple[str, ...]
+    why: str
+    output: str | None
+    span: tuple[int, int]
+    """Where the output stands in the document."""
+
+
+def documents() -> list[Path]:
+    """The README and every page of the guide."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def fences(path: Path) -> Iterator[Fence]:
+    """All ```sh blocks of a document."""
+    text = path.read_text(encoding="utf-8")
+    for match in _FENCE.finditer(text):
+        joined = match["body"].replace("\\\n", " ")
+        lines = tuple(line.strip() for line in joined.splitlines() if line.strip())
+        where = text.count("\n", 0, match.start()) + 1
+        yield Fence(path.name, where, lines, match["why"] or "", match["output"], match.span("output"))
+
+
+def of_stepsight(line: str) -> str | None:
+    """The arguments of a stepsight command, or None for a line that sets something up."""
+    plain = line.removeprefix(".venv/bin/").partition(" | ")[0].partition(" > ")[0].partition("  #")[0]
+    if plain.startswith("stepsight "):
+        return plain.removeprefix("stepsight ")
+    if plain.startswith(SETTING_UP):
+        return None
+    raise AssertionError(f"{line!r} is neither a stepsight command nor set-up; use ```text")
+
+
+def inline(path: Path) -> list[str]:
+    """Commands inside a sentence or a table that can be run as they stand: those on an example."""
+    found = re.findall(r"`(stepsight [^`]*)`", path.read_text(encoding="utf-8"))
+    return [line for line in found if "examples/" in line or "--show" in line]
