@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -49,3 +50,17 @@ def test_a_damaged_folder_is_named(calibrated: Path, tmp_path: Path) -> None:
     (tmp_path / "kernels" / "measured.json").write_text("{}")
     with pytest.raises(InputError, match="calibrate the platform again"):
         _ = load_platform(tmp_path).kernels
+
+
+def test_rehearsals_that_disagreed_widen_every_interval(calibrated: Path, tmp_path: Path) -> None:
+    """A folder whose own steps were off by a factor of two must not promise ±12 %."""
+    folder = tmp_path / "doubtful"
+    shutil.copytree(calibrated, folder)
+    notes = json.loads((folder / "calibration.json").read_text())
+    notes["rehearsal_error"] = {"a": 0.7, "b": -0.7}
+    (folder / "calibration.json").write_text(json.dumps(notes))
+    document = random_dlrm(2, 3, VALIDATION)
+    sure, doubtful = (
+        predict(parse_workload(dict(document), "x"), load_platform(path)) for path in (calibrated, folder)
+    )
+    assert doubtful.high_us / doubtful.low_us > 4 > sure.high_us / sure.low_us

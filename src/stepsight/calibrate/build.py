@@ -71,6 +71,7 @@ def _notes(
         ticks = states[-1]["ticks"] - states[0]["ticks"]
         stolen = (states[-1]["stolen"] - states[0]["stolen"]) / max(ticks, 1)
     kernel = repeat.get("kernels", {}).get("median", 0.0)
+    paces = [r["pace_us"] for r in samples.get(REHEARSAL, ()) if r.get("pace_us")]
     return {
         "device": device,
         "ranks": ranks,
@@ -80,5 +81,6 @@ def _notes(
         "step_repeat_error": round(step, 4),
         "load_at_start": states[0]["load"] if states else 0.0,
         "stolen_share": round(stolen, 4),
+        "pace_us": round(float(np.median(paces)), 2) if paces else None,
         "noisy": bool(kernel > NOISY or step > NOISY or stolen > 0.02),
     }

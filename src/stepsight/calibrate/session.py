@@ -191,7 +191,13 @@ class Calibration:
             self.journal.add(
                 REHEARSAL,
                 [
-                    {"name": d["name"], "pass": number, "document": d, "steps_us": m.job_us.round(1).tolist()}
+                    {
+                        "name": d["name"],
+                        "pass": number,
+                        "document": d,
+                        "pace_us": m.pace_us,
+                        "steps_us": m.job_us.round(1).tolist(),
+                    }
                     for d, m in zip(missing, measured, strict=True)
                 ],
             )

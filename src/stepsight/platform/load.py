@@ -24,6 +24,7 @@ from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, Platform
 from stepsight.kernels.known import KnownKernels
 from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
+from stepsight.platform.calibration import Calibration
 from stepsight.records import Table, nearest, override, read_toml, record
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
@@ -74,6 +75,11 @@ class Platform:
         path = self.folder / "overheads.json" if self.folder else None
         table = Overheads.load(path) if path and path.exists() else Overheads.default(host.name)
         return table.scaled(1.0 / host.speed) if host.speed != 1.0 else table
+
+    @cached_property
+    def calibration(self) -> Calibration:
+        """What its calibration says of a folder's own measurements; nothing for other platforms."""
+        return Calibration.read(self.folder) if self.folder else Calibration()
 
     @cached_property
     def notes(self) -> tuple[str, ...]:

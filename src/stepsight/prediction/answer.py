@@ -147,7 +147,8 @@ def explain(
     """The answer that a timeline holds: its figures, what they rest on and how far to trust them."""
     ranks, breakdown = summarise(timeline)
     sensitive = sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
-    sigma = np.sqrt(METHOD_SPREAD**2 + sum(s.step_spread**2 for s in sensitive))
+    method = max(METHOD_SPREAD, platform.calibration.rehearsal_spread)
+    sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
     factor = float(np.exp(INTERVAL_SIGMAS * sigma))
     said = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
     return Prediction(

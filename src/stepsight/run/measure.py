@@ -30,12 +30,19 @@ class Measurement:
     in a predicted timeline. (The longest of the ranks' own steps would be longer than that: a rank
     that is late in one step is early in the next.) ``step_us`` is the median over blocks of
     each block's median step: what repeats best on a shared machine. ``spread`` is the
-    standard deviation of ln(block median): 0.03 means blocks differ by about ±3 %.
+    standard deviation of ln(block median): 0.03 means blocks differ by about ±3 %. ``probes_us`` is
+    the machine's pace before each block, ranks × blocks.
     """
 
     name: str
     device: str
     marks_us: FloatArray
+    probes_us: FloatArray | None = None
+
+    @property
+    def pace_us(self) -> float | None:
+        """What the probe of `stepsight.run.pace` took beside this workload's blocks, on the slowest rank."""
+        return None if self.probes_us is None else float(np.median(self.probes_us.max(axis=0)))
 
     @property
     def ranks(self) -> int:
@@ -110,13 +117,18 @@ def measure_all(
         if workload.ranks != ranks.ranks:
             problem = f"is spread over {workload.ranks} ranks, the group has {ranks.ranks}"
             raise InputError(workload.name, problem, f"set its ranks to {ranks.ranks}")
-    marks = np.asarray(ranks.call(train, tuple(workloads), steps, blocks, warmup))
-    return [Measurement(w.name, ranks.device, marks[:, i]) for i, w in enumerate(workloads)]
+    answers = ranks.call(train, tuple(workloads), steps, blocks, warmup)
+    marks, probes = (np.asarray([answer[i] for answer in answers]) for i in (0, 1))
+    return [Measurement(w.name, ranks.device, marks[:, i], probes[:, i]) for i, w in enumerate(workloads)]
 
 
-def train(rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int) -> FloatArray:
-    """On one rank: when its steps began and ended, workloads × blocks × (steps + 1), in µs."""
+def train(
+    rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int
+) -> tuple[FloatArray, FloatArray]:
+    """On one rank: when its steps began and ended, workloads × blocks × (steps + 1), and the probe's time
+    before each block, in µs."""
     from stepsight.run.memory import map_for_steps
+    from stepsight.run.pace import Probe
     from stepsight.run.trainer import Trainer
 
     trainers = [Trainer(workload, rank.rank, rank.device, seed=i) for i, workload in enumerate(workloads)]
@@ -124,11 +136,13 @@ def train(rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, wa
     for trainer in trainers:
         for _ in range(max(warmup, 2)):  # data-parallel buckets are rebuilt after the first step
             trainer.step()
-    marks = np.zeros((len(trainers), blocks, steps + 1))
+    marks, probes = np.zeros((len(trainers), blocks, steps + 1)), np.zeros((len(trainers), blocks))
+    probe = Probe(rank.device)
     for block in range(blocks):
         for i, trainer in enumerate(trainers):
+            probes[i, block] = probe.time_us()
             marks[i, block] = _block(rank, trainer, steps)
-    return marks
+    return marks, probes
 
 
 def _block(rank: Rank, trainer: Any, steps: int) -> FloatArray:

@@ -32,7 +32,11 @@ PASSES = 2
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """One workload: what was predicted before, and what every pass then measured, in µs."""
+    """One workload: what was predicted before, and what every pass then measured, in µs.
+
+    ``pace`` is how long a fixed probe took beside its steps, against the same in the platform's calibration
+    (or, where that has none, in the middle of this run): 1.1 is a machine 10 % slower than then.
+    """
 
     name: str
     kind: str
@@ -40,6 +44,12 @@ class LiveRow:
     naive_us: float
     measured_us: float
     passes_us: tuple[float, ...]
+    pace: float | None = None
+
+    @property
+    def paced_error(self) -> float | None:
+        """The same against the prediction at the pace that the machine had beside the steps."""
+        return None if self.pace is None else self.predicted_us * self.pace / self.measured_us - 1
 
     @property
     def error(self) -> float:
@@ -111,22 +121,34 @@ def measure_group(
         measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
     journal.add(
         MEASURED,
-        [{"name": m.name, "pass": number, "steps_us": m.job_us.round(1).tolist()} for m in measured],
+        [
+            {"name": m.name, "pass": number, "pace_us": m.pace_us, "steps_us": m.job_us.round(1).tolist()}
+            for m in measured
+        ],
     )
 
 
-def rows_of(journal: Journal) -> list[LiveRow]:
+def rows_of(journal: Journal, calibrated_pace_us: float | None = None) -> list[LiveRow]:
     """Every workload that was predicted and then measured in all passes."""
     measured: dict[str, dict[int, Any]] = {}
+    probes: dict[str, list[float]] = {}
     for sample in journal.of(MEASURED):
         measured.setdefault(sample["name"], {})[sample["pass"]] = sample["steps_us"]
+        if sample.get("pace_us"):
+            probes.setdefault(sample["name"], []).append(sample["pace_us"])
+    every = [probe for seen in probes.values() for probe in seen]
+    usual = calibrated_pace_us or (float(np.median(every)) if every else 1.0)
     rows = []
     for p in journal.of(PREDICTED):
         blocks = [steps for _, steps in sorted(measured.get(p["name"], {}).items())]
         if len(blocks) == PASSES:
             together = step_us([block for steps in blocks for block in steps])
             passes = tuple(step_us(steps) for steps in blocks)
-            rows.append(LiveRow(p["name"], p["kind"], p["predicted_us"], p["naive_us"], together, passes))
+            seen = probes.get(p["name"], [])
+            pace = float(np.mean(seen)) / usual if len(seen) == PASSES else None
+            rows.append(
+                LiveRow(p["name"], p["kind"], p["predicted_us"], p["naive_us"], together, passes, pace)
+            )
     return rows
 
 
@@ -151,5 +173,6 @@ def skew_correlations(rows: Sequence[LiveRow]) -> dict[str, float]:
 def as_dict(row: LiveRow) -> dict[str, Any]:
     return {
         "name": row.name, "kind": row.kind, "predicted_us": row.predicted_us, "measured_us": row.measured_us,
-        "error": row.error, "noise": row.noise, "naive_us": row.naive_us, "passes_us": list(row.passes_us),
+        "error": row.error, "pace": row.pace, "paced_error": row.paced_error, "noise": row.noise,
+        "naive_us": row.naive_us, "passes_us": list(row.passes_us),
     }  # fmt: skip

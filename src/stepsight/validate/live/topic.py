@@ -80,7 +80,7 @@ def command(
                 break
             click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
             measure_group(start, number, group, journal, steps, blocks)
-        rows = rows_of(journal)
+        rows = rows_of(journal, platform.calibration.pace_us)
         others = rows_of(Journal(beside, resume=True)) if beside else []
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
@@ -100,6 +100,7 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
         noise = gmae([r.passes_us[0] for r in of_kind], [r.passes_us[-1] for r in of_kind])
         naive = gmae([r.naive_us for r in of_kind], measured)
         worst = max(of_kind, key=lambda r: abs(r.error))
+        paced = [r for r in of_kind if r.pace is not None]
         lines.append(
             Score.of(
                 "live", kind, [r.predicted_us for r in of_kind], measured, "random, none calibrated on",
@@ -107,7 +108,20 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
                 note=f"noise {noise:.2%}, naive {naive:.1%}, worst {worst.error:+.1%} ({worst.name})",
             )
         )  # fmt: skip
+        if paced:
+            lines.append(
+                Score.of(
+                    "live", f"{kind} at the pace of the minute",
+                    [r.predicted_us * (r.pace or 1.0) for r in paced], [r.measured_us for r in paced],
+                    "the same rows; a probe beside the steps", note=_pace_note(paced),
+                )
+            )  # fmt: skip
     return lines
+
+
+def _pace_note(rows: Sequence[LiveRow]) -> str:
+    paces = [r.pace or 1.0 for r in rows]
+    return f"probe ×{min(paces):.2f} to ×{max(paces):.2f} of the calibration's"
 
 
 def report(rows: Sequence[LiveRow], others: Sequence[LiveRow], platform: str, *, as_json: bool) -> None:
@@ -167,12 +181,23 @@ def _table(rows: Sequence[LiveRow], platform: str) -> None:
     from stepsight.terminal import terminal
 
     table = Table(title=f"predicted, then measured on {platform}", box=None, padding=(0, 1))
-    for name in ("workload", "predicted ms", "measured ms", "error", "noise", "naive ms"):
+    for name in (
+        "workload",
+        "predicted ms",
+        "measured ms",
+        "error",
+        "pace",
+        "paced error",
+        "noise",
+        "naive ms",
+    ):
         table.add_column(name, justify="left" if name == "workload" else "right")
     for r in rows:
         table.add_row(
             r.name, f"{r.predicted_us / 1e3:.2f}", f"{r.measured_us / 1e3:.2f}", f"{r.error:+.1%}",
-            f"{r.noise:.1%}", f"{r.naive_us / 1e3:.2f}",
+            "" if r.pace is None else f"×{r.pace:.2f}",
+            "" if r.paced_error is None else f"{r.paced_error:+.1%}", f"{r.noise:.1%}",
+            f"{r.naive_us / 1e3:.2f}",
         )  # fmt: skip
     terminal().print(table)
 
