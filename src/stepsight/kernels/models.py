@@ -24,6 +24,7 @@ from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, 
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
+from stepsight.kernels.pointwise import CONVOLUTIONS, as_convolution, as_product, is_pointwise
 from stepsight.kernels.roofline import roofline
 from stepsight.kernels.stream_costs import STREAMS, VARIANTS, plain_name
 from stepsight.kernels.streams import (
@@ -35,7 +36,7 @@ from stepsight.kernels.streams import (
     measured_stream,
     stream_estimates,
 )
-from stepsight.kernels.tensor_cores import is_tensor_core, with_narrow_loads
+from stepsight.kernels.tensor_cores import is_tensor_core, never_longer_than, with_narrow_loads
 from stepsight.kernels.training_gemms import as_in_training, without_quantising
 from stepsight.program.job import Kernel
 
@@ -127,6 +128,8 @@ class KernelModels:
             return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
         if batch.family in ATTENTION_FAMILIES:
             return self._attention(batch, stacks)
+        if batch.family in CONVOLUTIONS and is_pointwise(batch).any():
+            return self._pointwise(batch)
         parts = []
         for variant, rows in _variants(batch):
             if not len(rows):
@@ -148,6 +151,7 @@ class KernelModels:
                     if batch.dtype in HALF and self.residuals and stacks is None:
                         own_table = chosen.models[0].machine.name == self.spec.name
                         answer = as_in_training(part, self.spec, answer, self.residuals, own_table=own_table)
+                    answer = never_longer_than(part, self.spec, answer, self._full_precision)
                 if batch.family == "gemm" and batch.dtype == "fp8" and stacks is None:
                     answer = self._fp8(part, answer)
             elif batch.family in STREAMS:
@@ -177,6 +181,18 @@ class KernelModels:
             yield even, stream_estimates(batch.take(even), self.spec, fitted, exact)
         if len(odd) and chosen is not None:
             yield odd, self._distinct(batch.take(odd), chosen)
+
+    def _pointwise(self, batch: Batch) -> Estimates:
+        """Convolutions of which some are plain products."""
+        plain = is_pointwise(batch)
+        products, others = np.nonzero(plain)[0], np.nonzero(~plain)[0]
+        parts = [(products, as_convolution(self.estimate_batch(as_product(batch.take(products)))))]
+        if len(others):
+            parts.append((others, self.estimate_batch(batch.take(others))))
+        return _joined(parts, len(batch))
+
+    def _full_precision(self, batch: Batch) -> FloatArray:
+        return self.estimate_batch(batch).time_us
 
     def _corrected(self, batch: Batch, variant: str) -> Estimates | None:
         """Streaming kernels in half precision whose correction was fitted; None for all others."""
@@ -237,8 +253,8 @@ class KernelModels:
             time_us, outside = model.time_us(batch, machine, stack)
             logs.append(np.log(time_us))
             far = np.maximum(far, outside)
-        # Relatives err towards their own library's weak spots, which do not carry over: take the best.
-        time_us = chosen.factor * np.exp(np.min(logs, axis=0))
+        # Relatives err towards their own library's weak spots, of which about half carry over.
+        time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2)
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
         notes = dict(answer.notes)

@@ -7,7 +7,8 @@ the library onto kernels that load a few bytes at a time instead of 16; their na
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,6 +54,23 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dty
         factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
     spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def never_longer_than(
+    batch: Batch, spec: GpuSpec, answer: Estimates, full: Callable[[Batch], FloatArray]
+) -> Estimates:
+    """The answers, none above the time of the same product in fp32 (``full``).
+
+    Only answers above the fp32 speed of light can be, so only those are asked for again.
+    """
+    in_full = replace(batch, dtype="fp32", positions=np.arange(len(batch)))
+    doubted = np.nonzero(answer.time_us > in_full.flops / (spec.peak_flops("fp32") / 1e6))[0]
+    if not len(doubted):
+        return answer
+    time_us = answer.time_us.copy()
+    again = replace(in_full.take(doubted), positions=np.arange(len(doubted)))
+    time_us[doubted] = np.minimum(time_us[doubted], full(again))
+    return Estimates(time_us, answer.source, answer.spread, answer.notes)
 
 
 def _intensity(batch: Batch, spec: GpuSpec) -> FloatArray:

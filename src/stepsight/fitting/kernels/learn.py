@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -120,10 +121,18 @@ def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int, note: 
     return replace(
         model,
         spread=spread_of(np.log(p / t)),
-        provenance=Provenance(sources, rows, FIT_DATE, len(t), gmae(p, t), mape(p, t), note),
+        provenance=Provenance(
+            sources, rows, FIT_DATE, len(t), gmae(p, t), mape(p, t), note, fingerprint(measured)
+        ),
     )
 
 
 def spread_of(log_ratio: FloatArray) -> float:
     """The spread whose 90 % interval holds 90 % of the residuals, whatever their tails look like."""
     return float(np.quantile(np.abs(log_ratio), 0.9)) / NORMAL_90
+
+
+def fingerprint(measured: Sequence[Measured]) -> str:
+    """A short name for these readings, whatever their order."""
+    times = np.sort(np.concatenate([part.time_us for part in measured]))
+    return hashlib.sha256(np.round(times, 3).tobytes()).hexdigest()[:16]

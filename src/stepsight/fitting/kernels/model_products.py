@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from stepsight.estimate import FloatArray
+from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.kernels.columns import Batch
 from stepsight.prediction.kernel_tables.files import read_table
@@ -34,6 +34,12 @@ class Products:
     batch: Batch
     time_us: FloatArray
     models: tuple[str, ...]
+
+    def take(self, rows: IntArray) -> Products:
+        """Some of the products."""
+        batch = replace(self.batch.take(rows), positions=np.arange(len(rows)))
+        models = tuple(self.models[int(i)] for i in rows)
+        return Products(self.gpu, self.variant, batch, self.time_us[rows], models)
 
 
 Product = tuple[str, tuple[int, int, int, int]]

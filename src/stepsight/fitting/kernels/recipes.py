@@ -38,7 +38,7 @@ SETTINGS = {
     "gemm": Settings(trees=650),
     "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, repeats=2),  # fewer rows than bmm
     "bmm": Settings(trees=600, rate=0.25, clip=0.05),
-    "conv": Settings(trees=400, repeats=2),
+    "conv": Settings(trees=500, rate=0.25, clip=0.1),
     "attention": Settings(trees=500),
     "softmax": Settings(trees=150, depth=4, rate=0.1),
     "layer_norm": Settings(trees=150, depth=4, rate=0.1),
@@ -116,7 +116,7 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
         machine = Machine.of(load_gpu(gpu), "fp32")
         for artefact, members in FP32_ARTEFACTS.items():
             for part in (part for family in members for part in families.get(family, ())):
-                model = _event_model(part, machine, added.get(gpu, float(np.mean(list(added.values())))))
+                model = event_model(part, machine, added.get(gpu, float(np.mean(list(added.values())))))
                 learned[artefact].append(model)
                 yield Fitted.of(artefact, model)
     products = list(model_products(data))
@@ -131,7 +131,7 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
         save_models(out / f"{artefact}.npz", models)
 
 
-def _event_model(part: Measured, machine: Machine, added_us: float) -> LearnedModel:
+def event_model(part: Measured, machine: Machine, added_us: float) -> LearnedModel:
     """One op of the event-timed tables. Its floor is the fastest per cent of its own readings."""
     family = part.batch.family
     below = family == "gemm"

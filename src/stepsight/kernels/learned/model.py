@@ -37,6 +37,8 @@ class Provenance:
     gmae: float
     mape: float
     note: str = ""
+    fingerprint: str = ""
+    """Of the readings it was fitted and scored on, to tell their table from another of the same kind."""
 
 
 @dataclass(frozen=True, slots=True)

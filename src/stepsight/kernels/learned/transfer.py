@@ -21,6 +21,8 @@ TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
 """Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
 USUAL_TRANSFER_SPREAD = 0.22
 PER_DISTANCE = 0.03
+UNSEEN_SHAPES = {"linear": 0.05, "bmm": 0.15}
+"""Added to what a board's own operators scatter: other shapes meet other kernels of its library."""
 SIBLING_SPREAD = 0.05
 """Added where another board of the same chip was measured."""
 OTHER_DTYPE_SPREAD = 0.05
@@ -120,7 +122,9 @@ def _choice(
         mine = _scaled(mine, boards.share(mine, nearest[0].dtype, variant))
     base = TRANSFER_SPREAD.get(fitting[0].family, USUAL_TRANSFER_SPREAD)
     measured = boards.spread(mine, nearest[0].dtype, variant) if nearest[0].family == "gemm" else None
-    spread = base + PER_DISTANCE * nearest[0].machine.distance(mine) if measured is None else measured
+    spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
+    if measured is not None:
+        spread = float(np.hypot(measured, UNSEEN_SHAPES.get(variant, base)))
     names = " and ".join(dict.fromkeys(m.machine.name for m in nearest))
     return Choice(
         nearest,

@@ -1,0 +1,62 @@
+"""Rows of a measured table as the models answer them: predicted, measured, inside the interval or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.estimate import FloatArray
+from stepsight.fitting.kernels.learn import NORMAL_90
+from stepsight.fitting.kernels.sources import Measured
+from stepsight.kernels.models import KernelModels
+from stepsight.score import Score
+
+TOPIC = "kernels"
+ABOVE_US = 60.0
+"""Event-timed rows are scored above this: below, they read the launch path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Predicted beside measured times, and whether each 90 % interval holds its row."""
+
+    name: str
+    predicted: FloatArray
+    measured: FloatArray
+    inside: npt.NDArray[np.bool_]
+    used: str
+
+    def score(self, gmae_bar: float | None = None) -> Score:
+        note = f"90 % intervals hold {self.inside.mean():.0%}"
+        return Score.of(
+            TOPIC, self.name, self.predicted, self.measured, self.used, gmae_target=gmae_bar, note=note
+        )
+
+    @classmethod
+    def pooled(cls, name: str, parts: Sequence[Judged], used: str) -> Judged:
+        """All rows of several."""
+        return cls(
+            name,
+            np.concatenate([part.predicted for part in parts]),
+            np.concatenate([part.measured for part in parts]),
+            np.concatenate([part.inside for part in parts]),
+            used,
+        )
+
+
+def judge(
+    part: Measured, shown: npt.NDArray[np.bool_], models: KernelModels, name: str, used: str
+) -> Judged | None:
+    """The shown rows above the launch path; None where there are none."""
+    at = np.nonzero(shown & (part.time_us > ABOVE_US))[0]
+    if not len(at):
+        return None
+    batch = replace(part.batch.take(at), positions=np.arange(len(at)))
+    answer = models.estimate_batch(batch)
+    reading = models.event_path(batch.take(np.arange(1)))[0].reading_us(answer.time_us)
+    measured = part.time_us[at]
+    inside = np.abs(np.log(measured / reading)) <= NORMAL_90 * answer.spread
+    return Judged(name, reading, measured, inside, f"{used}, above {ABOVE_US:.0f} µs")
