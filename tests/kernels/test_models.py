@@ -132,3 +132,34 @@ def test_every_gpu_of_the_catalogue_is_served() -> None:
     for entry in gpu_catalogue().values():
         times = KernelModels.for_gpu(entry.gpu).estimate(kernels).time_us
         assert np.isfinite(times).all() and (times > 0).all(), entry.gpu.name
+
+
+def test_half_precision_never_takes_longer_than_full() -> None:
+    rng = np.random.default_rng(1)
+    dims = {key: np.floor(np.exp(rng.uniform(np.log(64), np.log(8192), 300))) for key in ("m", "n", "k")}
+    for gpu in ("V100", "A100", "H100", "L4"):
+        models = KernelModels.for_gpu(load_gpu(gpu))
+        full = models.estimate_batch(Batch.of("gemm", "fp32", dims, "linear")).time_us
+        half = models.estimate_batch(Batch.of("gemm", "fp16", dims, "linear")).time_us
+        clear = half > 20.0
+        assert (half[clear] <= full[clear] * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("gpu", ["P100", "V100", "A100", "H100"])
+@pytest.mark.parametrize("size", ["m", "n", "k"])
+def test_twice_the_work_never_takes_less_time(gpu: str, size: str) -> None:
+    rng = np.random.default_rng(2)
+    dims = {key: np.floor(np.exp(rng.uniform(np.log(256), np.log(16_384), 300))) for key in ("m", "n", "k")}
+    models = KernelModels.for_gpu(load_gpu(gpu))
+    once = models.estimate_batch(Batch.of("gemm", "fp32", dims, "linear")).time_us
+    twice = models.estimate_batch(Batch.of("gemm", "fp32", dims | {size: 2 * dims[size]}, "linear")).time_us
+    assert (twice >= once).all()
+
+
+def test_kernels_timed_in_turns_are_timed_as_together() -> None:
+    models = KernelModels.for_gpu(load_gpu("L4"))
+    sizes = np.tile(np.array([256.0, 777.0, 4096.0, 40_000.0]), 9000)
+    many = models.estimate_batch(Batch.of("gemm", "fp32", {"m": sizes, "n": sizes, "k": sizes}, "linear"))
+    few = models.estimate_batch(Batch.of("gemm", "fp32", dict.fromkeys("mnk", sizes[:4]), "linear"))
+    assert many.time_us[-4:] == pytest.approx(few.time_us, rel=1e-5)
+    assert many.notes[len(sizes) - 1] == few.notes[3]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.dtypes import DTYPE_BYTES
 from stepsight.estimate import FloatArray, IntArray
@@ -46,6 +47,18 @@ class Batch:
         dims = {key: column[rows] for key, column in self.dims.items()}
         names = [self.names[i] for i in rows] if self.names else self.names
         return Batch(self.family, self.dtype, dims, names, self.positions[rows])
+
+    def between(self, start: int, stop: int) -> Batch:
+        """Neighbouring kernels, without copying their sizes."""
+        dims = {key: column[start:stop] for key, column in self.dims.items()}
+        return Batch(self.family, self.dtype, dims, self.names[start:stop], self.positions[start:stop])
+
+    def where_name(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Which kernels' names pass a test; each distinct name is tested once."""
+        passed = {name: test(name) for name in dict.fromkeys(self.names)}
+        if len(set(passed.values())) <= 1:
+            return np.full(len(self), next(iter(passed.values()), False))
+        return np.fromiter((passed[name] for name in self.names), dtype=bool, count=len(self))
 
     def as_family(self, family: str) -> Batch:
         """The same sizes read as another family's (a gradient's as those of its forward)."""

@@ -55,6 +55,8 @@ FAR_OUTSIDE = 0.7
 WORD_BYTES = 16
 """What a thread loads at once where rows allow."""
 
+ROWS_AT_ONCE = 32_768
+"""Kernels timed in one turn."""
 MOST_SORTED = 20_000
 """Beyond this many rows, finding the alike ones costs more than timing them."""
 
@@ -126,6 +128,8 @@ class KernelModels:
         """
         if len(batch) == 0:
             return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
+        if len(batch) > ROWS_AT_ONCE:
+            return self._in_turns(batch, stacks)
         if batch.family in ATTENTION_FAMILIES:
             return self._attention(batch, stacks)
         if batch.family in CONVOLUTIONS and is_pointwise(batch).any():
@@ -181,6 +185,16 @@ class KernelModels:
             yield even, stream_estimates(batch.take(even), self.spec, fitted, exact)
         if len(odd) and chosen is not None:
             yield odd, self._distinct(batch.take(odd), chosen)
+
+    def _in_turns(self, batch: Batch, stacks: Sequence[str] | None) -> Estimates:
+        """Many kernels, some at a time: their columns stay in the processor's cache."""
+        parts = []
+        for start in range(0, len(batch), ROWS_AT_ONCE):
+            stop = min(start + ROWS_AT_ONCE, len(batch))
+            stack = None if stacks is None else stacks[start:stop]
+            answer = self.estimate_batch(batch.between(start, stop), stack)
+            parts.append((np.arange(start, stop), answer))
+        return _joined(parts, len(batch))
 
     def _pointwise(self, batch: Batch) -> Estimates:
         """Convolutions of which some are plain products."""
@@ -257,9 +271,8 @@ class KernelModels:
         time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2)
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-        notes = dict(answer.notes)
-        for i in np.nonzero(far > FAR_OUTSIDE)[0]:
-            notes[int(i)] = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))
+        outside_too = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))
+        notes = answer.notes | dict.fromkeys(np.nonzero(far > FAR_OUTSIDE)[0].tolist(), outside_too)
         return Estimates(time_us, answer.source, spread, notes)
 
     def _choice(self, family: str, dtype: str, variant: str) -> Choice | None:
@@ -298,7 +311,9 @@ def _joined(parts: Sequence[tuple[np.typing.NDArray[np.int64], Estimates]], n: i
     notes: dict[int, str] = {}
     for at, answer in parts:
         time_us[at], source[at], spread[at] = answer.time_us, answer.source, answer.spread
-        notes.update({int(at[i]): note for i, note in answer.notes.items()})
+        if answer.notes:
+            where = at.tolist()
+            notes.update({where[i]: note for i, note in answer.notes.items()})
     return Estimates(time_us, source, spread, notes)
 
 
@@ -318,7 +333,7 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
     batched: FloatArray = batch.dims["batch"]
     many = batched > 1
     if "bmm" in set(batch.names):
-        many = many | np.fromiter((name == "bmm" for name in batch.names), dtype=bool, count=len(batch))
+        many = many | batch.where_name(lambda name: name == "bmm")
     return [("bmm", everything[many]), ("linear", everything[~many])]
 
 

@@ -33,6 +33,8 @@ the same two traces (135 beside 136: 1.2 where memory takes three times the arit
 little more, 1.7 to 1.9 where less), hopper from three bf16 ones of TraceLens (2.3 to 3.1)."""
 USUAL_NARROW_LOADS = 0.7
 SPREAD = 0.2
+CLEAR_US = 20.0
+"""Products shorter than this are bound by their start, whatever they compute in."""
 
 
 def is_tensor_core(dtype: str) -> bool:
@@ -47,7 +49,7 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dty
     factor = np.ones(len(batch))
     if batch.dtype == "tf32" and not own_dtype:
         factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
-    unaligned = np.array([name.endswith(UNALIGNED) for name in batch.names], dtype=bool)
+    unaligned = batch.where_name(lambda name: name.endswith(UNALIGNED))
     if unaligned.any():
         more = NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
         # Narrow loads hide behind memory that is slower still.
@@ -61,10 +63,12 @@ def never_longer_than(
 ) -> Estimates:
     """The answers, none above the time of the same product in fp32 (``full``).
 
-    Only answers above the fp32 speed of light can be, so only those are asked for again.
+    Only answers above the fp32 speed of light can be, so only those are asked for again; below
+    `CLEAR_US` both are a launch and a few round trips to memory.
     """
     in_full = replace(batch, dtype="fp32", positions=np.arange(len(batch)))
-    doubted = np.nonzero(answer.time_us > in_full.flops / (spec.peak_flops("fp32") / 1e6))[0]
+    possible = answer.time_us > in_full.flops / (spec.peak_flops("fp32") / 1e6)
+    doubted = np.nonzero(possible & (answer.time_us > CLEAR_US))[0]
     if not len(doubted):
         return answer
     time_us = answer.time_us.copy()
