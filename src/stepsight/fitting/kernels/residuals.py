@@ -26,12 +26,13 @@ LEAST_ERROR = 0.02
 def fit_residual(
     family: str, variant: str, spec: GpuSpec, named: Mapping[str, FloatArray], base_us: FloatArray,
     time_us: FloatArray, left_out: npt.NDArray[np.bool_], source: str, settings: Settings = SETTINGS,
+    rounds: int = ROUNDS,
 ) -> Residual:  # fmt: skip
     """Trees on the rows that are not left out; spread and error on those that are."""
     table = np.stack(list(named.values()))
     target = np.log(time_us / base_us)
     kept = ~left_out
-    trees = _towards_median(table[:, kept], target[kept], settings)
+    trees = _towards_median(table[:, kept], target[kept], settings, rounds)
     predicted = base_us * np.exp(trees.predict(table.astype(np.float32)))
     judged = left_out if left_out.any() else kept
     errors = np.log(predicted[judged] / time_us[judged])
@@ -52,10 +53,10 @@ def fit_residual(
     )
 
 
-def _towards_median(table: FloatArray, target: FloatArray, settings: Settings) -> ObliviousTrees:
+def _towards_median(table: FloatArray, target: FloatArray, settings: Settings, rounds: int) -> ObliviousTrees:
     weight = np.ones(len(target))
     trees = boost(table, target, settings, weight)
-    for _ in range(ROUNDS - 1):
+    for _ in range(rounds - 1):
         weight = 1 / np.maximum(np.abs(target - trees.predict(table.astype(np.float32))), LEAST_ERROR)
         trees = boost(table, target, settings, weight / weight.mean())
     return trees

@@ -17,6 +17,8 @@ from stepsight.inputs import csv_rows, read_text
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.rows import Rows, Table, rows_of
 
+OPERATOR_COLUMNS = frozenset({"gpu", "op", "mp", "b", "l", "h", "dim"})
+"""The layout whose rows are operators of several kernels (`megatron`)."""
 RENAMED = {"time_us": "measured_time_us"}
 """A measured table's own time stands beside the answer; other columns of the answer's names get given_…"""
 
@@ -77,6 +79,10 @@ class TableTimes:
 
 def time_table(table: Table, where: str = "table", gpu: str | None = None) -> TableTimes:
     """Times of all rows of a table, in its order."""
+    if set(table) >= OPERATOR_COLUMNS:
+        from stepsight.prediction.kernel_tables.operator_times import operator_times
+
+        return operator_times(table, where)
     n = max((len(column) for column in table.values()), default=0)
     times = TableTimes(n)
     models: dict[str, KernelModels] = {}

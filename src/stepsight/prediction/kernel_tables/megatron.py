@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +19,10 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.roofline import speed_of_light_us
+from stepsight.prediction.kernel_tables.files import OPERATOR_COLUMNS
 from stepsight.prediction.kernel_tables.rows import Table
 
 FILE = "megatron_ops_fp16.parquet"
-COLUMNS = frozenset({"gpu", "op", "mp", "b", "l", "h", "dim"})
 PASSES = ("forward", "backward")
 VOCABULARY = 50_257
 """GPT-2's, padded to a multiple of 128 for every rank."""
@@ -43,6 +44,12 @@ class Operator:
         return f"{self.op} {self.direction}"
 
 
+def edition(table: Table) -> str:
+    """Which rows these are: the file's name and a checksum of its times."""
+    times = np.concatenate([np.asarray(table[f"{key}_us"], dtype=np.float64) for key in PASSES])
+    return f"{FILE} {crc32(np.ascontiguousarray(times).tobytes()):08x}"
+
+
 def possible(operator: Operator, time_us: FloatArray, spec: GpuSpec) -> npt.NDArray[np.bool_]:
     """Whether each row is no faster than the GPU can be: its bytes at full bandwidth, its FLOPs at peak.
 
@@ -59,7 +66,7 @@ Kernels = list[tuple[str, str, dict[str, FloatArray]]]
 
 def operators(table: Table, where: str = "table") -> Iterator[Operator]:
     """The rows of a table by GPU, operator and direction; operators that are not known are left out."""
-    missing = sorted(COLUMNS - set(table))
+    missing = sorted(OPERATOR_COLUMNS - set(table))
     if missing:
         raise InputError(where, f"no column {', '.join(missing)}", "see docs/kernels.md for the layout")
     gpus, ops = (np.array([str(v) for v in table[key]]) for key in ("gpu", "op"))
