@@ -70,8 +70,24 @@ def record(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:
         return msgspec.convert(dict(table), type=kind, strict=True)
     except msgspec.ValidationError as error:
         field = str(error).rpartition("`$.")[2].rstrip("`") if "`$." in str(error) else ""
-        problem = str(error).partition(" - at ")[0]
+        problem = _in_words(str(error).partition(" - at ")[0])
         raise InputError(f"{where}.{field}" if field else where, problem, "correct the value") from None
+
+
+_TYPES = {
+    "int": "a whole number", "float": "a number", "str": "text in quotes", "bool": "true or false",
+    "object": "a table", "array": "a list", "null": "nothing",
+}  # fmt: skip
+
+
+def _in_words(problem: str) -> str:
+    """A decoder's message in the words of the file: ``must be a whole number, not text in quotes``."""
+    wrong = re.fullmatch(r"Expected `([^`]+)`, got `([^`]+)`", problem)
+    if wrong:
+        wanted = " or ".join(_TYPES.get(part.strip(), part.strip()) for part in wrong[1].split("|"))
+        return f"must be {wanted}, not {_TYPES.get(wrong[2], wrong[2])}"
+    missing = re.fullmatch(r"Object missing required field `([^`]+)`", problem)
+    return f"lacks {missing[1]}" if missing else problem
 
 
 def _refuse_non_finite(value: object, where: str) -> None:

@@ -72,7 +72,7 @@ def test_a_measured_chip_is_learned_and_an_unmeasured_one_transferred() -> None:
     assert KernelModels.for_gpu(load_gpu("V100")).estimate([kernel])[0].source is Source.LEARNED
     away = KernelModels.for_gpu(load_gpu("L4")).estimate([kernel])[0]
     assert away.source is Source.TRANSFERRED
-    assert "carried over" in away.note
+    assert "scaled to this GPU" in away.note
 
 
 def test_a_transferred_time_is_less_sure_than_a_learned_one() -> None:

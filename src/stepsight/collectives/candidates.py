@@ -115,7 +115,7 @@ def _in_node(
             if not (same_gpu and same_link):
                 source = Source.TRANSFERRED
                 carried = stretched(carried, rate)
-                notes.append(f"carried over from {system.name} by the links' rates")
+                notes.append(f"curve of {system.name}, scaled by the link rates")
             yield CurveCandidate(carried, distance, source, spread, "; ".join(notes), system.own)
 
 
@@ -147,7 +147,7 @@ def _over_nodes(
                 # A machine that falls short of its NICs does so at every number of nodes.
                 rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
                 curve = over_nodes(curve, kind, measured, system.nic_gbps, shape, nic.gbps, rdma=rdma)
-                notes.append(f"carried across nodes from {measured} of {system.name} (±{spread:.0%})")
+                notes.append(f"curve of {measured} of {system.name}, scaled to this group (±{spread:.0%})")
             yield CurveCandidate(
                 curve,
                 apart + steps + KIND_STEP * (not own),

@@ -69,6 +69,7 @@ def _single(
     from stepsight.kernels.families import FAMILIES
     from stepsight.kernels.models import KernelModels
     from stepsight.kernels.roofline import speed_of_light_us
+    from stepsight.prediction.categories import source_look
     from stepsight.records import nearest
 
     if family not in FAMILIES or not FAMILIES[family].dims:
@@ -102,9 +103,10 @@ def _single(
         return
     shape = " ".join(f"{key}={value:g}" for key, value in sizes.items())
     click.echo(f"{family} {dtype} {shape} on {spec.name}")
-    click.echo(f"  time      {estimate.time_us:.2f} µs  ({estimate.low_us:.2f} – {estimate.high_us:.2f})")
-    click.echo(f"  light     {light:.2f} µs, reached {answer['efficiency']:.0%}")
-    click.echo(f"  source    {estimate.source.label}" + (f": {estimate.note}" if estimate.note else ""))
+    click.echo(f"  {estimate.time_us:.2f} µs  ({estimate.low_us:.2f} – {estimate.high_us:.2f})")
+    click.echo(f"  speed of light {light:.2f} µs, {answer['efficiency']:.0%} of it reached")
+    words = source_look(estimate.source.label).word
+    click.echo(f"  from {words}" + (f": {estimate.note}" if estimate.note else ""))
 
 
 def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[str, float]:

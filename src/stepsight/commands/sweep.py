@@ -6,8 +6,10 @@ from pathlib import Path
 
 import click
 
+from stepsight.commands.outputs import command_line, say_written
 from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
 
+EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
 OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.link.gbps=100,200."
 
 
@@ -16,9 +18,11 @@ OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.lin
 @click.option("--platform", "-p", help="A name such as 8xA100-SXM4-40G, or a path.")
 @click.option("--over", multiple=True, required=True, metavar="FIELD=A,B,…", help=OVER_HELP)
 @click.option("--csv", type=click.Path(path_type=Path), help="Write the rows here.")
+@click.option("--explore", type=click.Path(path_type=Path), help=EXPLORE_HELP)
 @with_search_options
 def command(
-    model: Path, platform: str | None, over: tuple[str, ...], csv: Path | None, assignments: tuple[str, ...],
+    model: Path, platform: str | None, over: tuple[str, ...], csv: Path | None, explore: Path | None,
+    assignments: tuple[str, ...],
     price: float | None, workers: int, ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Predict MODEL for every combination of the values given."""
@@ -26,7 +30,7 @@ def command(
     from stepsight.report.tune.document import row_document, rows_csv
     from stepsight.tune.api import sweep
 
-    checked_outputs(html, csv)
+    checked_outputs(html, csv, explore)
     on_workload, on_platform = platform_parts(assignments)
     with counter("sweep", quiet=as_json) as progress:
         rows = sweep(
@@ -38,16 +42,16 @@ def command(
     if html:
         from stepsight.report.tune.page import sweep_page
 
-        write_whole(html, sweep_page(rows, str(model)))
+        write_whole(html, sweep_page(rows, str(model), command=command_line()))
+    if explore:
+        from stepsight.report.tune.explore import sweep_explore
+
+        write_whole(explore, sweep_explore(rows, over, str(model), command=command_line()))
     if as_json:
         click.echo(to_json([row_document(row) for row in rows]))
         return
-    from rich.console import Console
-
     from stepsight.report.tune.console import show_rows
+    from stepsight.terminal import terminal
 
-    console = Console(highlight=False)
-    show_rows(rows, console)
-    for path in (csv, html):
-        if path:
-            console.print(f"wrote {path}", soft_wrap=True)
+    show_rows(rows, terminal())
+    say_written(path for path in (csv, html, explore) if path)

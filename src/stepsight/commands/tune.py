@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from stepsight.commands.outputs import command_line
 from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
@@ -52,17 +53,16 @@ def command(
     if html:
         from stepsight.report.tune.page import tune_page
 
-        write_whole(html, tune_page(answer, written))
+        write_whole(html, tune_page(answer, written, command=command_line()))
     if as_json:
         from stepsight.report.tune.document import answer_document
 
         click.echo(to_json(answer_document(answer, written)))
         return
-    from rich.console import Console
-
     from stepsight.report.tune.console import show_answer
+    from stepsight.terminal import terminal
 
-    console = Console(highlight=False)
+    console = terminal()
     show_answer(answer, console, written)
     for path in (csv, html):
         if path:

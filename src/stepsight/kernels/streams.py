@@ -165,7 +165,7 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimat
         residual.spread if own else np.hypot(residual.spread, UNMEASURED_SPREAD),
         OUTSIDE_SPREAD * (1 - np.exp(-outside)),
     )
-    said = "" if own else f"carried over from {residual.gpu}"
+    said = "" if own else f"model of {residual.gpu}, scaled to this GPU"
     notes = {}
     for i in range(len(batch)) if said else np.nonzero(outside > FAR)[0].tolist():
         far = "outside the fitted range of shapes" if outside[i] > FAR else ""

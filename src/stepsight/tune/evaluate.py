@@ -19,6 +19,7 @@ from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, parse_workload
+from stepsight.workload.files import settled as on_all_gpus
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -64,8 +65,10 @@ def fit_probability(memory_bytes: float, capacity_bytes: float) -> float:
 def evaluate(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
     """The answer; whatever the workload or the platform refuses is a row with its reason."""
     try:
-        workload = parse_workload(settled(document, trial.settings, where), where)
-        platform = platform_of(trial.platform, trial.overrides).with_ranks(workload.ranks)
+        platform = platform_of(trial.platform, trial.overrides)
+        given = parse_workload(settled(document, trial.settings, where), where)
+        workload = on_all_gpus(given, platform.spec.ranks)
+        platform = platform.with_ranks(workload.ranks)
         peak = workload.memory().peak_bytes
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))

@@ -76,7 +76,7 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
         OUTSIDE_SPREAD * (1 - np.exp(-outside)),
     )
     source = Source.LEARNED if own else Source.TRANSFERRED
-    said = "" if own else f"carried over from {residual.gpu}"
+    said = "" if own else f"model of {residual.gpu}, scaled to this GPU"
     notes = {}
     for i in range(len(batch)) if said else np.nonzero(outside > FAR)[0].tolist():
         far = "outside the fitted range of shapes" if outside[i] > FAR else ""

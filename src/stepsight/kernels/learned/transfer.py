@@ -131,7 +131,7 @@ def _choice(
         (mine,) * len(nearest),
         Source.TRANSFERRED,
         spread,
-        f"carried over from {names} ({nearest[0].dtype})",
+        f"model of {names} ({nearest[0].dtype}), scaled to this GPU",
     )
 
 

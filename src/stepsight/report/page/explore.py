@@ -21,7 +21,7 @@ FIGURES = (
     {"key": "exposed_communication", "title": "exposed communication", "unit": "", "share": True},
     {"key": "idle", "title": "idle, host-bound", "unit": "", "share": True},
     {"key": "memory_gb", "title": "memory of the fullest rank", "unit": "GB", "share": False},
-    {"key": "cost_per_hour", "title": "cost per hour", "unit": "", "share": False},
+    {"key": "cost_per_step", "title": "cost per step", "unit": "", "share": False},
 )
 
 

@@ -16,7 +16,7 @@ COLOURS = {"gemm": "gemm", "attention": "attention", "vector": "vector", "bubble
            "optimizer": "optimizer", "embedding": "embedding"}  # fmt: skip
 
 
-def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
+def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "") -> str:
     """A search: the best, why, the front of time and memory, and the flags."""
     best = answer.best
     among = f"the best of {len(answer.rows):,} legal configurations of {answer.workload} on {answer.platform}"
@@ -34,6 +34,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
             ),
             section("Flags", *(_flags(one) for one in written)) if written else Html(""),
         ],
+        command=command,
     )  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def _flags(one: Flags) -> Html:
     return tag("div", tag("h3", one.framework), lacks, tag("pre", one.text))
 
 
-def sweep_page(rows: Sequence[Row], workload: str) -> str:
+def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
     """A sweep: plots over what was varied, and the table."""
     varied = list(dict.fromkeys(path for row in rows for path in row.settings))
     platforms = len({r.platform for r in rows}) > 1
@@ -111,7 +112,10 @@ def sweep_page(rows: Sequence[Row], workload: str) -> str:
     ]
     top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"))
     return frame(
-        f"stepsight sweep: {workload}", Html(top), [*plots, section("Rows", _rows(rows, varied, platforms))]
+        f"stepsight sweep: {workload}",
+        Html(top),
+        [*plots, section("Rows", _rows(rows, varied, platforms))],
+        command=command,
     )
 
 

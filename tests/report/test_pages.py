@@ -1,0 +1,70 @@
+"""Pages of other commands: one frame, whole documents, nothing fetched, the command at their foot."""
+
+from __future__ import annotations
+
+import pytest
+
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.compare import compare
+from stepsight.report.page.charts import Axis, Fall, Line, Point, lines, points, waterfall
+from stepsight.report.page.comparison import comparison_page
+from stepsight.report.page.explore import Axis as Slider
+from stepsight.report.page.explore import cell, explore_page
+from stepsight.report.page.prediction import page
+
+from .predictions import uneven
+from .test_html import _Balance
+
+EVIL = "</script><b>x</b>"
+
+
+def words(content: str) -> str:
+    parser = _Balance()
+    parser.feed(content)
+    assert parser.open == []
+    return " ".join(" ".join(parser.text).split())
+
+
+def test_a_page_says_which_command_made_it_with_which_version_and_when(dlrm: Prediction) -> None:
+    foot = words(page(dlrm, command="stepsight predict x.toml")).rpartition("Made with stepsight")[2]
+    assert "stepsight predict x.toml" in foot
+    assert " on 20" in foot
+
+
+def test_a_comparison_shows_where_the_difference_went(waiting: Prediction) -> None:
+    faster = uneven([1024] * 4)
+    shown = words(comparison_page(compare(waiting, faster)))
+    assert "faster than A" in shown
+    assert "Where the difference went" in shown
+    assert "GEMM" in shown
+
+
+def test_equal_steps_are_the_same_not_one_times_faster(waiting: Prediction) -> None:
+    assert "A and B take the same time." in words(comparison_page(compare(waiting, waiting)))
+
+
+def test_the_explore_page_holds_the_whole_grid(waiting: Prediction) -> None:
+    made = explore_page(
+        EVIL, [Slider("ranks", ("1", "2")), Slider("batch", ("4", "8", "16"))], [cell(waiting)] * 5 + [None]
+    )
+    assert "6 predictions made beforehand" in words(made)
+    assert EVIL not in made
+
+
+def test_a_grid_with_a_hole_in_it_is_refused(waiting: Prediction) -> None:
+    with pytest.raises(Exception, match="1 answers for a grid of 2"):
+        explore_page("x", [Slider("ranks", ("1", "2"))], [cell(waiting)])
+
+
+def test_charts_are_drawn_for_any_numbers() -> None:
+    axis = Axis("x")
+    flat = Line(EVIL, (Point(1, 0.0), Point(2, 0.0, 0.0, 1e-9)))
+    assert EVIL not in lines([flat, flat], axis, axis, name=EVIL)
+    assert "<circle" in points([flat], [], axis, axis, name="front")
+    assert lines([], axis, axis, name="none") == ""
+
+
+def test_a_waterfall_goes_from_one_total_to_the_other() -> None:
+    falls = [Fall("GEMM", -3.0, "−3", "gemm"), Fall("idle", 1.0, "+1", "idle")]
+    shown = words(str(waterfall(("A", 10.0, "10"), falls, ("B", 8.0, "8"))))
+    assert shown.endswith("A 10 GEMM −3 idle +1 B 8")
