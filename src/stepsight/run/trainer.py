@@ -115,6 +115,12 @@ def _dlrm(
     if c.input_dist or replicated(c.plan):
         problem = "input_dist and data-parallel tables can be predicted, not run"
         raise InputError(c.source, problem, "leave input_dist out; shard by table, columns or rows")
+    odd = [t.name for t in c.tables if t.weighted or t.placement != "device"]
+    if odd:
+        raise InputError(
+            f"{c.source}: table {odd[0]!r}", "weights and host placement can be predicted, not run",
+            "leave weighted and placement out",
+        )  # fmt: skip
     if c.stack != "now":
         problem = f"{c.stack} can be predicted, not run: run trains with today's torch"
         raise InputError(f"{c.source}: [training]: stack", problem, 'leave it out, or set stack = "now"')

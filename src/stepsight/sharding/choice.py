@@ -20,7 +20,7 @@ from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, 
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import SHARDERS
-from stepsight.tables.table import Table
+from stepsight.tables.table import DEVICE, Table
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import settled
 
@@ -111,6 +111,12 @@ def choose(
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
     workload = _settled(workload, platform)
+    hosted = [table.name for table in workload.tables if table.placement != DEVICE]
+    if hosted:
+        raise InputError(
+            f"table {hosted[0]!r}", "lies in host memory: the search does not price the bus",
+            "place such tables by hand, or leave placement out",
+        )  # fmt: skip
     platform = platform.with_ranks(workload.ranks)
     for plan in also:
         _check_given(plan, workload)

@@ -174,9 +174,11 @@ def shard_bytes(shard: Shard, table: Table, optimizer: str) -> float:
 
 
 def part_bytes(table: Table, width: int, height: int, optimizer: str, *, replicated: bool = False) -> float:
-    """Weights, optimizer state, and where it is all-reduced the gradient, of a part of a table."""
+    """Weights, optimizer state, and where it is all-reduced the gradient, of a part of a table, as far as
+    they lie on the device."""
     weights = width * height * dtype_bytes(table.dtype)
-    return weights * (2 if replicated else 1) + table.state_bytes(optimizer, height, width)
+    whole = weights * (2 if replicated else 1) + table.state_bytes(optimizer, height, width)
+    return whole * table.device_share
 
 
 def table_kinds(plan: Plan) -> Mapping[str, str]:

@@ -10,6 +10,10 @@ from stepsight.errors import InputError
 from stepsight.tables.indices.distributions import IndexDistribution
 
 UNIFORM = IndexDistribution.uniform()
+DEVICE, UVM, UVM_CACHING = "device", "uvm", "uvm_caching"
+PLACEMENTS = (DEVICE, UVM, UVM_CACHING)
+CACHE_SHARE = 0.2
+"""FBGEMM's default cache_load_factor (fbgemm_gpu 1.x)."""
 
 OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
     "none": (0.0, 0.0),
@@ -28,7 +32,9 @@ class Table:
 
     ``pooling`` is the mean number of lookups per sample and feature; ``features`` is how many
     sparse features share the table, each with its own pooled output. ``indices`` says which
-    rows the lookups hit.
+    rows the lookups hit. ``weighted``: every lookup has a weight of its own. ``placement``: rows on the
+    device; in host memory, read and written across the bus (uvm); or there with a cache on the device that
+    holds ``cache_share`` of them (uvm_caching), as FBGEMM's managed tables.
     """
 
     name: str
@@ -38,6 +44,9 @@ class Table:
     indices: IndexDistribution = UNIFORM
     dtype: str = "fp32"
     features: int = 1
+    weighted: bool = False
+    placement: str = DEVICE
+    cache_share: float = CACHE_SHARE
 
     def __post_init__(self) -> None:
         where = f"table {self.name!r}"
@@ -52,6 +61,15 @@ class Table:
         if self.features < 1:
             raise InputError(where, f"features is {self.features}", "at least one feature uses a table")
         dtype_bytes(self.dtype)
+        if self.placement not in PLACEMENTS:
+            raise InputError(where, f"placement is {self.placement!r}", f"one of {', '.join(PLACEMENTS)}")
+        if not 0 < self.cache_share <= 1:
+            raise InputError(where, f"cache_share is {self.cache_share}", "above 0, at most 1")
+
+    @property
+    def device_share(self) -> float:
+        """How much of its weights and state lie on the device."""
+        return {DEVICE: 1.0, UVM: 0.0}.get(self.placement, self.cache_share)
 
     @property
     def weight_bytes(self) -> int:

@@ -148,7 +148,7 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
 
 def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:
     lookup = embeddings.rank_lookup(config, config.plan, rank, fused=fused)
-    return (*embeddings.index_copies(config, lookup), *embeddings.lookup_ops(config, lookup))
+    return (*embeddings.index_copies(config, lookup), *embeddings.lookup_ops(config, lookup, rank))
 
 
 def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:

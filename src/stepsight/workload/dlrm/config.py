@@ -14,7 +14,8 @@ from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import PLACEMENTS
-from stepsight.tables.table import Table
+from stepsight.tables.table import CACHE_SHARE, DEVICE, UVM_CACHING, Table
+from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
 
@@ -174,10 +175,26 @@ def _tables(entry: Fields) -> list[Table]:
     indices = IndexDistribution.parse(entry.anything("indices", "uniform"), entry.at("indices"))
     dtype = entry.choice("dtype", _TABLE_DTYPES, "fp32")
     name = entry.text("name", "")
+    weighted = entry.flag("weighted", False)
+    placement = entry.choice("placement", TABLE_PLACEMENTS, DEVICE)
+    if placement != UVM_CACHING and entry.has("cache_share"):
+        raise entry.fail("cache_share", f"has no effect on a table in {placement} memory", "leave it out")
+    cached = entry.number("cache_share", CACHE_SHARE, least=1e-6, most=1.0)
     entry.finish()
     stem = name or f"t{entry.where.rpartition('[')[2].rstrip(']')}"
     return [
-        Table(stem if count == 1 else f"{stem}_{i}", rows, dim, pooling, indices, dtype) for i in range(count)
+        Table(
+            stem if count == 1 else f"{stem}_{i}",
+            rows,
+            dim,
+            pooling,
+            indices,
+            dtype,
+            weighted=weighted,
+            placement=placement,
+            cache_share=cached,
+        )
+        for i in range(count)
     ]
 
 

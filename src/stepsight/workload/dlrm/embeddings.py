@@ -15,6 +15,7 @@ from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
+from stepsight.workload.dlrm.managed import transfers
 from stepsight.workload.operators.tape import EVALUATE, Tape
 from stepsight.workload.operators.tensor import Tensor
 
@@ -71,6 +72,7 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
         pooling=table.pooling * shard.height / table.rows,
         indices=table.indices if shard.height == table.rows else RowPart.of(table.indices, table.rows),
         dtype=table.dtype,
+        weighted=table.weighted,
     )
 
 
@@ -105,15 +107,22 @@ def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES, *, 
     )
 
 
-def lookup_ops(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
+def bus_transfers(config: DlrmConfig, rank: int) -> tuple[list[Kernel], list[Kernel]]:
+    """What a rank's tables in host memory move across the bus, before the lookup and before its backward."""
+    tables = {table.name: table for table in config.tables}
+    return transfers(tables, config.plan.on_rank(rank), config.batch, config.sparse_optimizer)
+
+
+def lookup_ops(config: DlrmConfig, lookup: Lookup, rank: int = 0) -> tuple[Op, Op]:
     """A rank's lookup and its backward with the row update, as host operators."""
     name = EVALUATE + f"{LOOKUP}Backward"
+    fetched, written = bus_transfers(config, rank)
     forward = Kernel("embedding", dtype="fp32", name="lookup", lookup=lookup)
     backward = Kernel("embedding_backward", dtype="fp32", name="lookup_backward", lookup=lookup)
     if lookup.fused:
         return (
-            Op(LOOKUP, (forward,), label="embedding"),
-            Op(name, (backward,), phase="backward", label="embedding"),
+            Op(LOOKUP, (*fetched, forward), label="embedding"),
+            Op(name, (*written, backward), phase="backward", label="embedding"),
         )
     pooled = tuple((config.batch, part.dim) for part in lookup.tables)
     width = sum(part.dim for part in lookup.tables)
