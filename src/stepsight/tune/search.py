@@ -18,7 +18,7 @@ from stepsight.tune.workers import Workers
 Progress = Callable[[int, int, Row | None], None]
 """Told of trials done, trials in all, and the best row so far."""
 OBJECTIVES = ("time", "cost", "memory")
-SURE = 0.95
+SURE = 0.8
 """A configuration is recommended when it fits with this probability."""
 LEAST_FIT = 0.05
 """Below this probability to fit, nothing is priced."""

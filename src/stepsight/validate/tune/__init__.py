@@ -1,0 +1,1 @@
+"""Picks of `stepsight.tune` against configurations that were really run."""

@@ -1,0 +1,72 @@
+"""``stepsight validate tune``: regret of picks among configurations that were really run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from stepsight.measured_data import data_folder
+from stepsight.score import Score
+from stepsight.validate.llm import layouts, sweep
+from stepsight.validate.steps import read_csv
+from stepsight.validate.tune.regret import FileRegret, candidate, file_regret
+
+TOPIC = "tune"
+FILES = {sweep.FILE: sweep.case, layouts.FILE: layouts.case}
+MEAN_BAR, TOP_BAR, CRASHED_BAR = 0.05, 0.03, 0.03
+
+
+def regrets(data: Path) -> list[FileRegret]:
+    """Every file that is there, all its rows."""
+    folder = data / "e2e" if (data / "e2e").is_dir() else data
+    found = []
+    for name, case in FILES.items():
+        if not (folder / name).is_file():
+            click.echo(f"{name}: not in {folder}, skipped", err=True)
+            continue
+        found.append(file_regret(name, (candidate(case(row)) for row in read_csv(folder / name))))
+    return found
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """The lines of the scoreboard: mean regret stands for the error."""
+    lines = []
+    for f in regrets(data):
+        met = f.mean_regret <= MEAN_BAR and f.top3_regret <= TOP_BAR and f.crashed_picks <= CRASHED_BAR
+        note = f"regret; best of three {f.top3_regret:.1%}; crashed picks {f.crashed_picks:.1%}"
+        worst = max((g.regret for g in f.each), default=0.0)
+        bar = f"mean ≤ {MEAN_BAR:.0%}, of three ≤ {TOP_BAR:.0%}, crashed ≤ {CRASHED_BAR:.0%}"
+        lines.append(Score(TOPIC, f.file, f.groups, worst, f.mean_regret, "groups", bar, met, note))
+    return lines
+
+
+@click.command(TOPIC)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(data: Path | None, as_json: bool) -> None:
+    """What picks lose against the best configuration that ran, and how many do not run."""
+    found = regrets(data_folder(data))
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json({f.file: msgspec.to_builtins(f) for f in found}))
+        return
+    for f in found:
+        _show(f)
+
+
+def _show(f: FileRegret) -> None:
+    click.echo(
+        f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} (bar {MEAN_BAR:.0%}), "
+        f"best of our three {f.top3_regret:.1%} (bar {TOP_BAR:.0%}), "
+        f"crashed picks {f.crashed_picks:.1%} (bar {CRASHED_BAR:.0%})"
+    )
+    for g in sorted(f.each, key=lambda g: -g.regret):
+        crashed = "  our first pick did not run" if g.crashed else ""
+        ran = f"{g.ran} of {g.candidates} ran"
+        click.echo(f"  {g.regret:7.1%}  of three {g.top_regret:6.1%}  {g.group}, {ran}{crashed}")
+        if g.regret > MEAN_BAR:
+            click.echo(f"           best {g.best}, {g.best_ms:,.0f} ms")
+            click.echo(f"           pick {g.pick}, {g.pick_ms:,.0f} ms, predicted {g.predicted_ms:,.0f} ms")
