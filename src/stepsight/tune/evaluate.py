@@ -24,7 +24,7 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
 MEMORY_SPREAD = 0.10
-"""Of ln(memory needed / predicted). In a public sweep of 1,706 language-model jobs on H100, of those predicted
+"""Of ln(memory needed / predicted). In a public sweep of 1,706 jobs on H100, of those predicted
 at 60–70 % of the GPU's memory 3 % crashed, at 90–95 % 58 %, at 100–110 % 92 %."""
 
 
