@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.tensor_cores import UNALIGNED
+from stepsight.kernels.tensor_cores import UNALIGNED, off_boundaries
 from stepsight.program.job import Kernel
 
 
@@ -45,3 +47,14 @@ def test_fp32_without_tensor_cores_knows_no_alignment():
         "A100-SXM4-40G", _gemm("fp32", 512, 512, 512), _gemm("fp32", 512, 512, 512, name=f"mm, {UNALIGNED}")
     )
     assert plain == named
+
+
+def test_rows_off_16_bytes_are_known_by_their_sizes() -> None:
+    sizes = {
+        "m": [4096.0, 4096.0, 50257.0, 4095.0],
+        "n": [4096.0, 50257.0, 1280.0, 4096.0],
+        "k": [1280.0] * 4,
+    }
+    dims = {key: np.array(column) for key, column in sizes.items()}
+    batch = Batch.of("gemm", "fp16", dims, ["linear", "linear", "wgrad", "linear"])
+    assert off_boundaries(batch).tolist() == [False, True, True, False]  # m of a forward is the samples

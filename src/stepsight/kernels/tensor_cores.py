@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import Estimates, FloatArray
 from stepsight.hardware.spec import GpuSpec
@@ -49,13 +50,23 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dty
     factor = np.ones(len(batch))
     if batch.dtype == "tf32" and not own_dtype:
         factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
-    unaligned = batch.where_name(lambda name: name.endswith(UNALIGNED))
+    unaligned = batch.where_name(lambda name: name.endswith(UNALIGNED)) | off_boundaries(batch)
     if unaligned.any():
         more = NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
         # Narrow loads hide behind memory that is slower still.
         factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
     spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def off_boundaries(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Products with a matrix whose rows do not start on 16-byte boundaries.
+
+    Rows are n or k long, of a weight's gradient m or n: its k are the samples, one row each.
+    """
+    step = ROW_BYTES / batch.element_bytes
+    m, n, k = (batch.dims[key] % step != 0 for key in ("m", "n", "k"))
+    return np.asarray(n | np.where(batch.where_name(lambda name: name.endswith("wgrad")), m, k))
 
 
 def never_longer_than(

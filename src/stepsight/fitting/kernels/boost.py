@@ -10,16 +10,14 @@ import numpy.typing as npt
 from stepsight.estimate import FloatArray
 from stepsight.kernels.learned.trees import ObliviousTrees
 
-BINS = 64
-"""Candidate thresholds per feature (quantiles of the training rows)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How long and how carefully to boost. Chosen on left-out shapes of the fp32 GEMM tables.
 
     ``clip``: the residual from which a row pulls no harder (Huber's loss), so that rows measured in a
-    throttled or disturbed moment do not bend their neighbours.
+    throttled or disturbed moment do not bend their neighbours. ``bins``: candidate thresholds per feature
+    (quantiles of the training rows).
     """
 
     trees: int = 600
@@ -29,19 +27,20 @@ class Settings:
     rows: float = 0.8
     damping: float = 0.5
     clip: float = np.inf
+    bins: int = 64
     repeats: int = 1
     seed: int = 20260101
 
 
-def edges_of(columns: FloatArray) -> list[FloatArray]:
+def edges_of(columns: FloatArray, bins: int) -> list[FloatArray]:
     """Candidate thresholds of every feature."""
     found = []
     for column in columns:
         values = np.unique(column)
-        if len(values) <= BINS:
+        if len(values) <= bins:
             found.append((values[1:] + values[:-1]) / 2)
         else:
-            found.append(np.unique(np.quantile(column, np.linspace(0, 1, BINS + 1)[1:-1])))
+            found.append(np.unique(np.quantile(column, np.linspace(0, 1, bins + 1)[1:-1])))
     return found
 
 
@@ -65,7 +64,7 @@ def _boost(
     columns: FloatArray, target: FloatArray, settings: Settings, weight: FloatArray | None, seed: int
 ) -> ObliviousTrees:
     rng = np.random.default_rng(seed)
-    edges = edges_of(columns)
+    edges = edges_of(columns, settings.bins)
     binned = np.stack([np.searchsorted(e, c).astype(np.int32) for e, c in zip(edges, columns, strict=True)])
     usable = np.array([i for i, e in enumerate(edges) if len(e)])
     weights = np.ones(len(target)) if weight is None else weight
@@ -106,17 +105,18 @@ def _grow(
     settings: Settings,
 ) -> tuple[list[int], list[int], npt.NDArray[np.int64]]:
     """One tree: at every level the one question that explains most over all leaves so far."""
+    bins = settings.bins
     leaf = np.zeros(binned.shape[1], dtype=np.int64)
     feature: list[int] = []
     cut: list[int] = []
     for level in range(settings.depth):
         leaves = 1 << level
         best, best_at, best_cut = -1.0, 0, 0
-        offset = leaf * BINS
+        offset = leaf * bins
         for i, f in enumerate(subset):
             key = offset + binned[i]
-            g = np.bincount(key, gradient, leaves * BINS).reshape(leaves, BINS).cumsum(1)
-            w = np.bincount(key, weight, leaves * BINS).reshape(leaves, BINS).cumsum(1)
+            g = np.bincount(key, gradient, leaves * bins).reshape(leaves, bins).cumsum(1)
+            w = np.bincount(key, weight, leaves * bins).reshape(leaves, bins).cumsum(1)
             last = len(edges[f])
             low_g, low_w = g[:, :last], w[:, :last]
             high_g, high_w = g[:, -1:] - low_g, w[:, -1:] - low_w

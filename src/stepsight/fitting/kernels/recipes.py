@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.estimate import FloatArray
 from stepsight.fitting.kernels.anchors import gemm_anchors, small_gemm_us
 from stepsight.fitting.kernels.boards import fit_boards, unthrottled
 from stepsight.fitting.kernels.boost import Settings
-from stepsight.fitting.kernels.learn import learn
+from stepsight.fitting.kernels.learn import CLEAR_OF_FLOOR, learn
 from stepsight.fitting.kernels.model_products import model_products
 from stepsight.fitting.kernels.sources import (
     SERVING_SYSTEMS,
@@ -36,8 +37,9 @@ MOST_ROWS = 110_000
 
 SETTINGS = {
     "gemm": Settings(trees=650),
-    "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, repeats=2),  # fewer rows than bmm
-    "bmm": Settings(trees=600, rate=0.25, clip=0.05),
+    # Fewer rows than bmm, over sizes from 1 to 65,000.
+    "linear": Settings(trees=300, rate=0.3, clip=0.05, rows=0.7, features=0.7, repeats=2, bins=160),
+    "bmm": Settings(trees=600, rate=0.3, clip=0.05, features=0.7, bins=160),
     "conv": Settings(trees=500, rate=0.25, clip=0.1),
     "attention": Settings(trees=500),
     "softmax": Settings(trees=150, depth=4, rate=0.1),
@@ -132,10 +134,10 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
 
 
 def event_model(part: Measured, machine: Machine, added_us: float) -> LearnedModel:
-    """One op of the event-timed tables. Its floor is the fastest per cent of its own readings."""
+    """One op of the event-timed tables. Its floor is the usual reading of its shortest products."""
     family = part.batch.family
     below = family == "gemm"
-    floor = float(np.quantile(part.time_us, 0.01)) if below else 0.0
+    floor = _launch_floor(part.time_us) if below else 0.0
     settings = SETTINGS.get(part.variant, SETTINGS[family])
     anchors = None
     if below:
@@ -143,6 +145,12 @@ def event_model(part: Measured, machine: Machine, added_us: float) -> LearnedMod
     path = EventPath(added_us=LAUNCHED_AT * floor if below else added_us, floor_us=floor)
     hidden = small_gemm_us if below else None
     return learn([part], machine, settings, path=path, anchors=anchors, hidden=hidden)
+
+
+def _launch_floor(time_us: FloatArray) -> float:
+    """What readings no kernel shows in crowd around: those near the fastest per cent."""
+    least = float(np.quantile(time_us, 0.01))
+    return float(np.median(time_us[time_us < CLEAR_OF_FLOOR * least]))
 
 
 def _serving(path: Path, parts: Iterator[Measured], gpu: str, dtype: str) -> Iterator[Fitted]:
