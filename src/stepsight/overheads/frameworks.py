@@ -14,11 +14,16 @@ from stepsight.program.job import HostTimes
 
 @dataclass(frozen=True, slots=True)
 class HostProfile:
-    """µs a launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`)."""
+    """µs a launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`).
+
+    ``staged_collective_us``: with a pipeline over nodes, what each collective of a tensor group takes the
+    host for every rank of the group.
+    """
 
     forward_us: float
     backward_us: float
     optimizer_us: float = 6.0
+    staged_collective_us: float = 0.0
 
 
 REFERENCE, REFERENCE_US = "aten::add", 13.3
@@ -28,7 +33,7 @@ PROFILES = {
     "eager": HostProfile(14.0, 8.0),
     "megatron": HostProfile(14.0, 8.0),
     "megatron-deepspeed": HostProfile(14.0, 8.0),
-    "nanotron": HostProfile(18.0, 9.0),
+    "nanotron": HostProfile(110.0, 110.0, staged_collective_us=260.0),
     "torchtitan": HostProfile(10.0, 7.0),
     "deepspeed": HostProfile(16.0, 9.0),
     "llm-foundry": HostProfile(14.0, 8.0),
@@ -36,6 +41,11 @@ PROFILES = {
     "scaling": HostProfile(14.0, 8.0),
     "hf": HostProfile(16.0, 8.0),
 }
+
+
+def staged_collective_us(framework: str) -> float:
+    """See `HostProfile`."""
+    return PROFILES[framework].staged_collective_us
 
 
 def framework_times(overheads: Overheads, framework: str, phase: str, launches: int, shown: int) -> HostTimes:

@@ -16,6 +16,7 @@ from typing import Any
 
 from stepsight.collectives.contention import contention_of
 from stepsight.collectives.models import CollectiveModels
+from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
 from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
@@ -45,6 +46,7 @@ class Platform:
 
     spec: PlatformSpec
     folder: Path | None = None
+    site: SiteBandwidth | None = None
 
     @property
     def name(self) -> str:
@@ -68,6 +70,11 @@ class Platform:
         if self.folder:
             return CollectiveModels.load(self.folder, self.spec)
         return CollectiveModels.for_platform(self.spec)
+
+    @cached_property
+    def site_collectives(self) -> CollectiveModels | SiteCollectives:
+        """The collectives as this cluster reaches them, where its bandwidth over nodes was measured."""
+        return SiteCollectives(self.collectives, self.site) if self.site else self.collectives
 
     @cached_property
     def overheads(self) -> Overheads:

@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepsight.estimate import Estimate, Estimates, Source
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.families import category
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
+from stepsight.simulate.sustained import slowdown
 
 
 def estimate_parts(kernels: Sequence[Kernel], platform: Platform) -> dict[Kernel, Estimate]:
@@ -17,17 +20,20 @@ def estimate_parts(kernels: Sequence[Kernel], platform: Platform) -> dict[Kernel
     return platform.known_kernels.estimate(parts)
 
 
-def summed(kernel: Kernel, known: Mapping[Kernel, Estimate], gap_us: float) -> Estimate:
+def summed(kernel: Kernel, known: Mapping[Kernel, Estimate], gpu: GpuSpec) -> Estimate:
     """Its parts one behind the other. Their errors are alike, so their spreads are averaged by time.
 
-    ``gap_us`` lies between two of them (and none behind the last: that one belongs to the walk).
+    They run for hours (`sustained`), with the GPU's gap between two of them (and none behind the last: that one
+    belongs to the walk).
     """
-    times = np.array([known[part].time_us * n for part, n in kernel.parts])
+    times = np.array(
+        [known[part].time_us * slowdown(gpu, category(part.family)) * n for part, n in kernel.parts]
+    )
     total = float(times.sum())
     weights = times / total if total > 0 else np.full(len(times), 1 / len(times))
     spread = float(weights @ [known[part].spread for part, _ in kernel.parts])
     most = known[kernel.parts[int(times.argmax())][0]]
-    gaps = gap_us * (sum(n for _, n in kernel.parts) - 1)
+    gaps = gpu.kernel_gap_us * (sum(n for _, n in kernel.parts) - 1)
     return Estimate(total + gaps, Source(most.source), spread, most.note)
 
 
@@ -38,12 +44,11 @@ def with_condensed(kernels: Sequence[Kernel], platform: Platform) -> Estimates:
     if plain is not None and len(single) == len(kernels):
         return plain
     known = estimate_parts(kernels, platform)
-    gap_us = platform.spec.gpu.kernel_gap_us
     found: list[Estimate] = []
     at = 0
     for kernel in kernels:
         if kernel.parts:
-            found.append(summed(kernel, known, gap_us))
+            found.append(summed(kernel, known, platform.spec.gpu))
         elif plain is not None:
             found.append(plain[at])
             at += 1

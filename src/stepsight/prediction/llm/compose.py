@@ -87,8 +87,11 @@ class Composer:
         durations = {key: times.durations(scale, host, self.s) for key, times in self._times.items()}
         s = self.s
 
+        stall_us = self._stall_us()
+
         def duration(item: Item) -> float:
-            return durations[id(self.works[item.piece])].of(item.kind)
+            late = stall_us if item.kind == "F" and item.piece == 0 else 0.0
+            return durations[id(self.works[item.piece])].of(item.kind) + late
 
         transfer = [scale.of(PIPELINE, part) for part in self._transfer]
         walked = walk(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, duration, transfer)
@@ -108,6 +111,14 @@ class Composer:
             spent = sum(parts.compute.values()) + sum(parts.exposed.values()) + parts.host_bound_us
             parts.bubble_us = max(0.0, step_us - spent)
         return Composed(step_us, tuple(stages))
+
+    def _stall_us(self) -> float:
+        """What the site's pipelines lose on a micro-batch, laid on the first stage."""
+        site, spec = self.pricer.platform.site, self.pricer.platform.spec
+        if site is None or self.s.pipeline == 1:
+            return 0.0
+        nodes = -(-self.c.ranks // spec.gpus_per_node)
+        return max((us for n, us in site.stage_stall_us.items() if nodes >= n), default=0.0)
 
     def _behind(self, stage: int, scale: Scale, parts: StageParts) -> float:
         """Gradient reduction that the last backward pass does not cover, and tied embeddings."""

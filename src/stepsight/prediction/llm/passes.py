@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from stepsight.estimate import Estimate, Source
 from stepsight.kernels.families import category
-from stepsight.overheads.frameworks import framework_times
+from stepsight.overheads.frameworks import framework_times, staged_collective_us
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
+from stepsight.simulate.sustained import slowdown
 from stepsight.workload.llm.blocks import Blocks
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.work import Message, Pass
@@ -113,7 +114,8 @@ class Pricer:
                 continue
             e = known[kernel]
             name = category(kernel.family)
-            parts[name] = parts.get(name, Part()).plus(count * (e.time_us + gap_us), e.spread)
+            time_us = e.time_us * slowdown(self.platform.spec.gpu, name)
+            parts[name] = parts.get(name, Part()).plus(count * (time_us + gap_us), e.spread)
             self._source(e, count * e.time_us, kernel.name or kernel.family)
         return parts
 
@@ -122,7 +124,9 @@ class Pricer:
         key = (axis, kind, bytes_)
         if key not in self._messages:
             ranks = spans or self.blocks.spans[axis]
-            self._messages[key] = self.platform.collectives.estimate(kind, [bytes_], ranks)[0]
+            inside = axis in self.platform.site.axes if self.platform.site else False
+            models = self.platform.site_collectives if inside else self.platform.collectives
+            self._messages[key] = models.estimate(kind, [bytes_], ranks)[0]
         return self._messages[key]
 
     def collective(
@@ -145,7 +149,9 @@ class Pricer:
         overlaps: list[Overlap] = []
         waited: dict[str, Part] = {}
         for message, count in work.messages.items():
-            part = self.collective(message.axis, message.kind, message.bytes, count)
+            part = self._hopped(
+                self.collective(message.axis, message.kind, message.bytes, count), message, count
+            )
             beside = self._beside(message, count, alone)
             if not beside:
                 old = waited.get(message.axis, Part())
@@ -153,7 +159,25 @@ class Pricer:
                 continue
             name, kernels = next(iter(self.kernels(beside).items()))
             overlaps.append(Overlap(message.axis, part, kernels, name))
-        return PassTime(self.kernels(alone), waited, tuple(overlaps), self.host_us(phase, work.launches))
+        host_us = self.host_us(phase, work.launches) + self._staged_us(work)
+        return PassTime(self.kernels(alone), waited, tuple(overlaps), host_us)
+
+    def _hopped(self, part: Part, message: Message, count: int) -> Part:
+        """A message inside a layer over nodes waits for each of them (`SiteBandwidth`)."""
+        site = self.platform.site
+        if site is None or not site.hop_us:
+            return part
+        ranks = self.blocks.spans[message.axis]
+        nodes = len({rank // self.platform.spec.gpus_per_node for rank in ranks})
+        return part.plus(count * site.hop_us * (nodes - 1), 0.3)
+
+    def _staged_us(self, work: Pass) -> float:
+        """The host's time for tensor collectives in a pipeline over nodes (`HostProfile`)."""
+        s = self.c.spread
+        if s.pipeline == 1 or s.tensor == 1 or self.c.ranks <= self.platform.spec.gpus_per_node:
+            return 0.0
+        count = sum(n for message, n in work.messages.items() if message.axis == "tensor")
+        return count * s.tensor * staged_collective_us(self.c.framework.name)
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
         """Takes the kernels that run beside a message out of those that run alone."""

@@ -150,7 +150,7 @@ def _simumax(row: Row) -> Read:
         "layers": int(layers),
         "sequence": _n(row, "seq"),
         "global_batch": _n(row, "global_batch"),
-        "training": {"framework": "megatron", "precision": "bf16"},
+        "training": {"framework": "megatron", "precision": "bf16", "attention": "cudnn"},
         "parallel": parallel,
     }
     return document, "8xB200-SXM-180G", ()
@@ -196,7 +196,7 @@ def _nemo(row: Row) -> Read:
         "model": _NEMO[model],
         "sequence": _n(row, "seq"),
         "global_batch": batch,
-        "training": {"framework": "megatron", "precision": precision},
+        "training": {"framework": "megatron", "precision": precision, "attention": "cudnn"},
         "parallel": parallel,
     }
     return document, _on(gpus, per_node, gpu, nic), ()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload
+from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -33,11 +34,12 @@ class Case:
     crashed: bool = False
     lacks: str = ""
     group: str = ""
+    site: SiteBandwidth | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case with its prediction (times in ms, memory in GB); ``fits`` None: memory was not asked for."""
+    """A case with its prediction (ms, binary GB); ``fits`` None: memory was not asked for."""
 
     case: Case
     predicted_ms: float = 0.0
@@ -79,10 +81,15 @@ class FileScore:
     note: str = ""
 
 
-@cache
-def platform_of(name: str, overrides: tuple[str, ...] = ()) -> Platform:
+_PLATFORMS: dict[tuple[str, tuple[str, ...], int], Platform] = {}
+
+
+def platform_of(name: str, overrides: tuple[str, ...] = (), site: SiteBandwidth | None = None) -> Platform:
     """Platforms are loaded once: their models remember what they were asked."""
-    return load_platform(name, overrides)
+    key = (name, overrides, id(site))
+    if key not in _PLATFORMS:
+        _PLATFORMS[key] = replace(load_platform(name, overrides), site=site)
+    return _PLATFORMS[key]
 
 
 def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
@@ -91,18 +98,18 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         return Outcome(case, lacks=case.lacks or "not expressible")
     try:
         workload = parse_workload(case.document, case.name)
-        platform = platform_of(case.platform, case.overrides)
-        capacity = platform.spec.gpu.memory_gb * 1e9
+        platform = platform_of(case.platform, case.overrides, case.site)
+        capacity = usable_bytes(platform.spec.gpu.memory_gb)
         peak = workload.memory().peak_bytes
         if case.crashed or memory_only:
-            return Outcome(case, memory_gb=peak / 1e9, fits=peak <= capacity)
+            return Outcome(case, memory_gb=peak / 2**30, fits=peak <= capacity)
         if not isinstance(workload, LanguageWorkload):
             return Outcome(case, lacks="not a language model")
         found = quick(workload.config, platform.with_ranks(workload.ranks))
     except StepsightError as error:
         return Outcome(case, lacks=_reason(case, error))
     return Outcome(
-        case, found.step_us / 1e3, found.low_us / 1e3, found.high_us / 1e3, peak / 1e9, peak <= capacity
+        case, found.step_us / 1e3, found.low_us / 1e3, found.high_us / 1e3, peak / 2**30, peak <= capacity
     )
 
 

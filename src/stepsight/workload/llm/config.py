@@ -16,7 +16,7 @@ from stepsight.workload.operators.optimizers import OPTIMIZERS
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 RECOMPUTE = ("none", "full", "selective")
-ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3")
+ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 
 
 @dataclass(frozen=True, slots=True)

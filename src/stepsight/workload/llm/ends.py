@@ -57,8 +57,15 @@ def head_work(c: LanguageConfig) -> LayerWork:
     messages: list[Message] = []
     backward: list[Message] = []
     if c.training.loss != "none":
-        both += ops.loss(dtype, seen, share, fused=f.fused_loss or c.training.compiled, split=t > 1)
-        messages = [Message("tensor", "all_reduce", 4 * n, "fp32")] * (3 if t > 1 else 0)
+        whole = f.gathers_logits and t > 1
+        seen_vocab = c.padded_vocab if whole else share
+        both += ops.loss(
+            dtype, seen, seen_vocab, fused=f.fused_loss or c.training.compiled, split=t > 1 and not whole
+        )
+        if whole:
+            messages = [Message("tensor", "all_gather", e * seen * seen_vocab, dtype)]
+        elif t > 1:
+            messages = [Message("tensor", "all_reduce", 4 * n, "fp32")] * 3
     parameters = share * m.hidden
     both.backward += accumulate(c, parameters)
     if t > 1:

@@ -18,6 +18,9 @@ class Framework:
     the weight-gradient product adds to the sum itself. ``overlap``: gradients are reduced while the
     backward pass of the last micro-batch runs. ``host_waits``: the host waits for the device at every
     message between stages. ``flat_reduce``: one buffer for all gradients instead of buckets.
+    ``keeps_gathered``: with sequence parallelism the gathered inputs of products are kept for the backward
+    pass instead of gathered again.
+    ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
     """
 
@@ -33,6 +36,8 @@ class Framework:
     flat_reduce: bool = False
     pads_vocab: bool = False
     message_launches: int = 2
+    keeps_gathered: bool = False
+    gathers_logits: bool = False
     compiled: bool = False
 
 
@@ -52,13 +57,20 @@ FRAMEWORKS = {
             pads_vocab=True,
             fused_loss=False,
         ),
-        Framework("nanotron", fused_mlp=False, fused_loss=False, host_waits=True),
+        Framework("nanotron", fused_mlp=False, fused_loss=False, host_waits=True, keeps_gathered=True),
         Framework("torchtitan", gradients="half"),
         Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=True, gradients="half"),
         Framework("internevo", fused_mlp=False, gradients="half"),
         Framework(
-            "scaling", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, overlap=False
+            "scaling",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            overlap=False,
+            gradients="half",
+            gathers_logits=True,
         ),
         Framework(
             "hf", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"

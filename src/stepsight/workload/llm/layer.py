@@ -13,6 +13,10 @@ from stepsight.workload.llm.model import Experts
 from stepsight.workload.llm.operators import Both
 from stepsight.workload.llm.work import Message, Pass
 
+MOST_GATHERED = 4
+"""Tensor ranks up to which gathered inputs are kept in a pipeline, too (llm_h100_sweep.csv: at 16 and 32
+ranks they are not, at 8 in about half of the rows)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerWork:
@@ -95,7 +99,7 @@ def _kept_by_selection(c: LanguageConfig) -> dict[str, float]:
 
 def _inside(c: LanguageConfig) -> float:
     """Bytes that lie inside plain attention (scores, probabilities, mask)."""
-    if c.training.attention.startswith("flash"):
+    if c.training.attention not in ("eager", "fused"):
         return 0.0
     return _core(c).kept_bytes
 
@@ -103,6 +107,18 @@ def _inside(c: LanguageConfig) -> float:
 def _shared(c: LanguageConfig) -> int:
     """Ranks over which the regions between tensor-parallel blocks are split."""
     return c.spread.tensor if c.spread.sequence_parallel else 1
+
+
+def _casts_weights(c: LanguageConfig) -> bool:
+    """Weights are cast to fp8 once a step and kept for all micro-batches."""
+    return c.spread.micro_batches == 1
+
+
+def _kept_rows(c: LanguageConfig) -> float:
+    """Tokens whose norm output a block keeps: its own share, or all of the group's."""
+    s = c.spread
+    gathered = c.framework.keeps_gathered and (s.pipeline == 1 or s.tensor <= MOST_GATHERED)
+    return c.tokens if gathered else c.tokens / _shared(c)
 
 
 @dataclass(slots=True)
@@ -120,18 +136,20 @@ def _attention(c: LanguageConfig) -> _Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / _shared(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * rows * m.hidden
+    both.kept_bytes += e * _kept_rows(c) * m.hidden
     again = list(both.forward) if _keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
-        qkv = ops.linear(product, dtype, n, wide, m.hidden, bias=m.bias)
+        qkv = ops.linear(
+            product, dtype, n, wide, m.hidden, bias=m.bias, cast_input=False, cast_weight=_casts_weights(c)
+        )
     else:
         qkv = _latent_projections(c, n)
     both += qkv
     both.kept_bytes += e * n * wide
     turned = n * (m.heads + m.kv_heads) * m.head_dim / t
     if m.positions == "rotary":
-        turn = ops.rotary(dtype, turned, fused=f.fused_rotary or c.training.compiled)
+        turn = ops.rotary(dtype, turned, m.head_dim, fused=f.fused_rotary or c.training.compiled)
         both += turn
         again += turn.forward if _keeps_products(c) else []
     if m.qk_norm:
@@ -141,7 +159,7 @@ def _attention(c: LanguageConfig) -> _Block:
     again += core.forward if not _keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
     both.kept_bytes += e * n * m.heads * v_dim / t
-    both += ops.linear(product, dtype, n, m.hidden, m.heads * v_dim / t)
+    both += ops.linear(product, dtype, n, m.hidden, m.heads * v_dim / t, cast_weight=_casts_weights(c))
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
     first = [k for k in qkv.backward if k.name == "wgrad"], [k for k in qkv.backward if k.name == "dgrad"]
     forward, backward = _tensor_messages(c, n * m.hidden, *first)
@@ -186,7 +204,7 @@ def _core(c: LanguageConfig) -> Both:
         return ops.flash(
             s.dtype, s.attention, batch, heads, kv_heads, length // parts, seen, dim, causal=False
         )
-    if not s.attention.startswith("flash"):
+    if s.attention in ("eager", "fused"):
         return ops.plain_attention(
             s.dtype, batch, heads, length // parts, length, dim, s.dropout, fused=s.attention == "fused"
         )
@@ -203,16 +221,24 @@ def _mlp(c: LanguageConfig, ffn: int) -> _Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / _shared(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * rows * m.hidden
+    both.kept_bytes += e * _kept_rows(c) * m.hidden
     again = list(both.forward) if _keeps_products(c) else []
-    into = ops.linear(product, dtype, n, (2 if m.gated else 1) * ffn / t, m.hidden)
+    into = ops.linear(
+        product,
+        dtype,
+        n,
+        (2 if m.gated else 1) * ffn / t,
+        m.hidden,
+        cast_input=False,
+        cast_weight=_casts_weights(c),
+    )
     both += into
     act = ops.activation(
         dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
     )
     both += act
     again += act.forward if _keeps_products(c) else []
-    out = ops.linear(product, dtype, n, m.hidden, ffn / t)
+    out = ops.linear(product, dtype, n, m.hidden, ffn / t, cast_input=False, cast_weight=_casts_weights(c))
     both += out
     again += [into.forward[-1]] if _keeps_products(c) else []
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
@@ -231,7 +257,7 @@ def _mixture(c: LanguageConfig, x: Experts) -> _Block:
     rows = c.tokens / (s.tensor if spread_out and s.tensor > 1 else _shared(c))
     ffn = x.ffn if spread_out else x.ffn / s.tensor
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
-    both.kept_bytes += e * rows * m.hidden
+    both.kept_bytes += e * _kept_rows(c) * m.hidden
     both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
     both += Both(
         [
@@ -241,13 +267,23 @@ def _mixture(c: LanguageConfig, x: Experts) -> _Block:
         [Kernel.of("softmax_backward", "fp32", rows=rows, cols=x.count)],
     )
     routed = rows * x.active
-    move = Kernel.of("gather", dtype, rows=routed, cols=m.hidden, table_rows=rows)
+    move = ops.stream("permute", dtype, routed * m.hidden, e, e)
     both += Both([move], [move], e * routed * m.hidden)
     local = max(1, x.count // s.expert)
     each = routed * x.imbalance / local
-    both += ops.linear(product, dtype, each, (2 if m.gated else 1) * ffn, m.hidden, batch=local)
+    both += ops.linear(
+        product,
+        dtype,
+        each,
+        (2 if m.gated else 1) * ffn,
+        m.hidden,
+        batch=local,
+        cast_weight=_casts_weights(c),
+    )
     both += ops.activation(dtype, each * local, ffn, gated=m.gated, fused=True, bias=False)
-    both += ops.linear(product, dtype, each, m.hidden, ffn, batch=local)
+    both += ops.linear(
+        product, dtype, each, m.hidden, ffn, batch=local, cast_input=False, cast_weight=_casts_weights(c)
+    )
     both += Both(
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
@@ -328,8 +364,10 @@ def accumulate(c: LanguageConfig, parameters: float) -> list[Kernel]:
     """In fp32 always (the sum is another tensor); in half precision only with several micro-batches."""
     e = dtype_bytes(c.training.dtype)
     if c.framework.gradients == "fp32" and c.training.half:
-        if c.framework.wgrad_accumulates:  # the product reads and writes fp32 instead of writing half
-            return [ops.stream("accumulate", "fp32", parameters, 4, 4 - e)]
+        if (
+            c.framework.wgrad_accumulates
+        ):  # the product reads and writes fp32 instead of writing half, partly hidden
+            return [ops.stream("accumulate", "fp32", parameters / 2, 4, 4 - e)]
         return [ops.stream("accumulate", "fp32", parameters, e + 4, 4)]
     if c.spread.micro_batches == 1:
         return []

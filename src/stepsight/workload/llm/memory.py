@@ -10,10 +10,22 @@ from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
 from stepsight.workload.memory import MemoryReport, RankMemory
 from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
 
-CONTEXT_BYTES = 1.5e9
-"""CUDA context, cuBLAS and NCCL buffers outside the caching allocator."""
-ALLOCATOR_OVERHEAD = 0.05
-"""Blocks that the caching allocator holds without use, as a share of activations and temporary tensors."""
+CONTEXT_BYTES = 0.25e9
+"""Small tensors and workspaces inside the caching allocator; what lies outside it is in `USABLE_SHARE`."""
+USABLE_SHARE = 0.93
+"""Of a GPU's memory, what a job's tensors can take before fragments, the CUDA context and NCCL's buffers fill
+it: runs that worked held up to 0.97 of it, most that held more than 0.93 by our count did not
+(llm_h100_sweep.csv, llm_a100_layouts.csv)."""
+ALLOCATOR_OVERHEAD = 0.10
+"""Blocks that the caching allocator holds without use, and gradients of activations, as a share of
+activations: 854 rows of llm_h100_sweep.csv (1B and 8B fitted, 3B and 80B left out)."""
+HALF_GRADIENTS = 0.75
+"""Share of a half-precision gradient that lives beside its fp32 sum at the peak (the same rows)."""
+
+
+def usable_bytes(memory_gb: float) -> float:
+    """What a job's tensors may take of a GPU's memory, which data sheets state in binary gigabytes."""
+    return memory_gb * 2**30 * USABLE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     stored = parameters / (share if s.zero == 3 else 1)
     gradients = stored * (4 if wide else 2) / (share if s.zero == 2 else 1)
     if wide and t.half and not c.framework.wgrad_accumulates:
-        gradients += stored * 2  # the half-precision gradients that are added to the fp32 ones
+        gradients += stored * 2 * HALF_GRADIENTS  # added to the fp32 ones as they come
     optimizer = parameters / (share if s.zero else 1) * 4 * STATE_PER_PARAMETER[t.optimizer]
     if t.half and t.master_weights:
         optimizer += parameters / (share if s.zero else 1) * 4
@@ -93,5 +105,5 @@ def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float
         layer += whole
     head = 0.0
     if any(piece.last for piece, _ in works) and c.training.loss != "none":
-        head = c.tokens * c.padded_vocab / t * (4 + e)
+        head = c.tokens * c.padded_vocab / (1 if c.framework.gathers_logits else t) * (4 + e)
     return max(layer, head)

@@ -39,11 +39,21 @@ def stream(name: str, dtype: str, elements: float, reads: float, writes: float) 
 
 
 def linear(
-    product: str, dtype: str, tokens: float, out: float, into: float, *, bias: bool = False, batch: int = 1
+    product: str,
+    dtype: str,
+    tokens: float,
+    out: float,
+    into: float,
+    *,
+    bias: bool = False,
+    batch: int = 1,
+    cast_input: bool = True,
+    cast_weight: bool = True,
 ) -> Both:
     """x · Wᵀ: the product, and its two gradients. Keeps nothing: its input belongs to whoever made it.
 
-    In fp8 input, weight and gradient are cast first, each also transposed for the backward products.
+    In fp8 input, weight and gradient are cast first, each also transposed for the backward products;
+    ``cast_input`` is false where the kernel that makes the input writes it in fp8 (norms and activations do).
     """
 
     def gemm(name: str, m: float, n: float, k: float) -> Kernel:
@@ -54,10 +64,8 @@ def linear(
         [gemm("dgrad", tokens, into, out), gemm("wgrad", out, into, tokens)],
     )
     if product == "fp8":
-        casts = [
-            stream("cast_fp8", dtype, batch * tokens * into, 2, 2),
-            stream("cast_fp8", dtype, batch * out * into, 2, 2),
-        ]
+        casts = [stream("cast_fp8", dtype, batch * tokens * into, 2, 2)] if cast_input else []
+        casts += [stream("cast_fp8", dtype, batch * out * into, 2, 2)] if cast_weight else []
         both.forward[:0] = casts
         both.backward.insert(0, stream("cast_fp8", dtype, batch * tokens * out, 2, 2))
     if bias:
@@ -66,39 +74,21 @@ def linear(
 
 
 def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> Both:
-    """Layer or RMS norm; keeps its input."""
+    """Layer or RMS norm; keeps its input. An RMS norm that is not fused is written out in PyTorch."""
     e, n = dtype_bytes(dtype), rows * hidden
-    if fused or kind == "layer":
-        name = "rms_norm" if kind == "rms" else "layer_norm"
+
+    def of(family: str, name: str) -> Kernel:
+        return Kernel.of(family, dtype, name=name, rows=rows, cols=hidden)
+
+    if kind == "layer":
         return Both(
-            [Kernel.of("layer_norm", dtype, name=name, rows=rows, cols=hidden)],
-            [
-                Kernel.of("layer_norm_backward", dtype, name=name, rows=rows, cols=hidden),
-                Kernel.of("layer_norm_weights", dtype, name=name, rows=rows, cols=hidden),
-            ],
+            [of("layer_norm", "layer_norm")],
+            [of("layer_norm_backward", "layer_norm"), of("layer_norm_weights", "norm weight")],
             e * n,
         )
-    reduce = Kernel.of("reduce", "fp32", name="mean", rows=rows, cols=hidden)
-    forward = [
-        stream("cast", "fp32", n, e, 4),
-        stream("pow", "fp32", n, 4, 4),
-        reduce,
-        stream("mul", "fp32", n, 4, 4),
-        stream("cast", dtype, n, 4, e),
-        stream("mul", dtype, n, e, e),
-    ]
-    backward = [
-        stream("mul", dtype, n, 2 * e, e),
-        Kernel.of("reduce", dtype, name="norm weight", rows=hidden, cols=rows),
-        stream("cast", "fp32", n, e, 4),
-        stream("mul", "fp32", n, 8, 4),
-        stream("mul", "fp32", n, 8, 4),
-        reduce,
-        stream("div", "fp32", n, 4, 4),
-        stream("add", "fp32", n, 8, 4),
-        stream("cast", dtype, n, 4, e),
-    ]
-    return Both(forward, backward, (e + 4 + e) * n)
+    name = "rms_norm" if fused else "eager"
+    kept = e * n if fused else (2 * e + 4) * n
+    return Both([of("rms_norm", name)], [of("rms_norm_backward", name)], kept)
 
 
 def flash(
@@ -174,20 +164,14 @@ def plain_attention(
     return both
 
 
-def rotary(dtype: str, elements: float, *, fused: bool) -> Both:
+def rotary(dtype: str, elements: float, head_dim: int, *, fused: bool) -> Both:
     """Rotary positions of queries and keys."""
-    e = dtype_bytes(dtype)
-    if fused:
-        turn = [stream("rotary", dtype, elements, e, e)]
-        return Both(turn, list(turn))
-    passes = [
-        stream("mul", dtype, elements, e, e),
-        stream("neg", dtype, elements / 2, e, e),
-        stream("cat", dtype, elements, e, e),
-        stream("mul", dtype, elements, e, e),
-        stream("add", dtype, elements, 2 * e, e),
-    ]
-    return Both(passes, list(passes))
+    rows, name = elements / head_dim, "rotary" if fused else "eager"
+    forward, backward = (
+        Kernel.of(family, dtype, name=name, rows=rows, cols=head_dim)
+        for family in ("rotary", "rotary_backward")
+    )
+    return Both([forward], [backward])
 
 
 def activation(dtype: str, tokens: float, ffn: float, *, gated: bool, fused: bool, bias: bool) -> Both:
