@@ -23,8 +23,8 @@ def estimate_parts(kernels: Sequence[Kernel], platform: Platform) -> dict[Kernel
 def summed(kernel: Kernel, known: Mapping[Kernel, Estimate], gpu: GpuSpec) -> Estimate:
     """Its parts one behind the other. Their errors are alike, so their spreads are averaged by time.
 
-    They run for hours (`sustained`), with the GPU's gap between two of them (and none behind the last: that one
-    belongs to the walk).
+    They run for hours (`sustained`), with the GPU's gap between two of them (the one behind the last belongs
+    to the walk).
     """
     times = np.array(
         [known[part].time_us * slowdown(gpu, category(part.family)) * n for part, n in kernel.parts]
