@@ -8,7 +8,8 @@ from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.report.page.sharding import sharding_page
-from stepsight.sharding.choice import TIE, choose, days_of
+from stepsight.sharding.choice import choose, days_of
+from stepsight.sharding.constants import TIE
 from stepsight.sharding.document import document
 from stepsight.sharding.with_tables import task_workload, with_tables
 from stepsight.tables.plan import TABLE_WISE, Plan

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.constants import NOISY
 from stepsight.calibrate.fit import fit_samples
 from stepsight.calibrate.folder import write_folder
 from stepsight.calibrate.journal import Journal
@@ -17,9 +18,6 @@ from stepsight.calibrate.rehearsal import KINDS, InStep, Rehearsal, find_factors
 from stepsight.calibrate.statistics import step_us
 from stepsight.platform.load import load_platform
 from stepsight.workload.files import parse_workload
-
-NOISY = 0.05
-"""Repeats of kernels or of steps that disagree by more than this make a calibration doubtful."""
 
 
 def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from stepsight.calibrate.constants import PROFILED_STEPS, STALL_US
 from stepsight.overheads.gather import Gathered, HostSample
 from stepsight.overheads.operators import op_class, plain_name
 from stepsight.overheads.tables import Overheads
@@ -26,9 +27,6 @@ from stepsight.trace.reading.kineto import KinetoTrace, read_kineto
 from stepsight.trace.step.host_times import trace_samples
 from stepsight.workload.files import Workload
 
-STALL_US = 2000.0
-"""A gap above this is another process's or a page fault's, not an operator's."""
-PROFILED_STEPS = 4
 _COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 
 

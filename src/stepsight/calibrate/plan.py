@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsight.calibrate.constants import SHORTEST_S
 from stepsight.errors import InputError
 from stepsight.records import seconds
 
@@ -15,7 +16,6 @@ SHARES = {KERNELS: 0.24, LOOKUPS: 0.18, HOST: 0.03, COLLECTIVES: 0.08, CONTENTIO
 COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
 COLLECTIVE_BYTES = tuple(4 * 2**e for e in (4, 6, 8, 10, *range(11, 24)))
 """64 bytes to 32 MiB, densest where gradient buckets and pooled embeddings lie."""
-SHORTEST_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)

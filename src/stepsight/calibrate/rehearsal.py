@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.calibrate.constants import NEWTON_STEP, NOISE_OF_STEPS, PRIOR, TURNS_OF_NEWTON
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.spec import ContentionSpec
 from stepsight.overheads.operators import op_class
@@ -31,12 +32,6 @@ KINDS = (
 )  # fmt: skip
 """The kinds of work that have a factor of their own; "overlap" is what compute and communication
 cost each other while they run side by side (the slowdowns less one)."""
-PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.3, 0.3, 0.3, 0.6, 0.5])
-"""How far ln(factor) is expected from zero: a collective's host times are only a guess."""
-NOISE = 0.03
-"""Repeat noise of a measured step (issue of shared machines: 3–5 % between interleaved blocks)."""
-TURNS = 6
-STEP = 0.05
 _HOST = {"forward": 5, "view": 5, "copy": 5, "backward": 6, "optimizer": 7, "collective": 8}
 
 
@@ -121,12 +116,17 @@ def find_factors(rehearsals: Sequence[Rehearsal], platform: Platform) -> InStep:
         return InStep(dict.fromkeys(KINDS, 1.0), {}, {})
     first = _errors(rehearsals, x, platform)
     slope = np.zeros((len(rehearsals), len(x)))
-    for turn in range(TURNS):
+    for turn in range(TURNS_OF_NEWTON):
         errors = _errors(rehearsals, x, platform)
-        weight = 1 / (NOISE**2 + (0.5 * errors) ** 2)  # a step that was disturbed must not bend the rest
+        weight = 1 / (
+            NOISE_OF_STEPS**2 + (0.5 * errors) ** 2
+        )  # a step that was disturbed must not bend the rest
         if turn % 2 == 0:  # the slopes change little from one turn to the next
             slope = np.stack(
-                [(_errors(rehearsals, x + STEP * unit, platform) - errors) / STEP for unit in np.eye(len(x))],
+                [
+                    (_errors(rehearsals, x + NEWTON_STEP * unit, platform) - errors) / NEWTON_STEP
+                    for unit in np.eye(len(x))
+                ],
                 axis=1,
             )
         normal = slope.T @ (weight[:, None] * slope) + np.diag(PRIOR**-2.0)

@@ -15,6 +15,7 @@ from stepsight.calibrate.bench.kernel_bench import rounds_of
 from stepsight.calibrate.bench.lookup_bench import PHASES
 from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
+from stepsight.calibrate.constants import ALONE_ROUNDS, PROFILED, TOGETHER
 from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.plan import (
     COLLECTIVE_BYTES,
@@ -37,12 +38,6 @@ from stepsight.workload.files import parse_workload
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and how much there is."""
-PROFILED = (2, 3)
-"""DLRMs and transformers that are profiled: one of each kind."""
-ALONE_ROUNDS = 20
-"""Rounds of lookups that one rank also measures alone, to see what sharing the memory costs."""
-TOGETHER = 6
-"""Rehearsal workloads whose blocks are interleaved."""
 
 
 @dataclass

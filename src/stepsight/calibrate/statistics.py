@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepsight.calibrate.constants import STEP_QUANTILE
+
 CANDIDATES = {"median": 0.5, "lower quartile": 0.25, "first decile": 0.1, "minimum": 0.0}
 """What repeatability is compared for; the number is the quantile."""
 
@@ -13,10 +15,6 @@ CANDIDATES = {"median": 0.5, "lower quartile": 0.25, "first decile": 0.1, "minim
 def typical_us(times: Sequence[Sequence[float]]) -> float:
     """The median over all ranks and repeats: what `stepsight run` reports for steps, too."""
     return float(np.median([t for of_rank in times for t in of_rank]))
-
-
-STEP_QUANTILE = 0.25
-"""Disturbances only ever make a step longer: the lower quartile repeats better than the median."""
 
 
 def step_us(blocks: Sequence[Sequence[float]]) -> float:

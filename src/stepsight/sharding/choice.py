@@ -12,6 +12,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform
+from stepsight.sharding.constants import LEVEL, SIMULATED, TIE
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
@@ -25,13 +26,6 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import settled
 
 SEARCHED = "search"
-LEVEL = 0.005
-"""Plans within half a percent of each other are called level."""
-TIE = 1e-3
-"""Plans within a thousandth of the fastest are equal: the most even and least full of them wins."""
-SIMULATED = 0.02
-"""Plans within this share of the fastest are simulated in full; of others the quick price is shown,
-which differs from that by 0.2 % at most (docs/sharding.md)."""
 
 
 @dataclass(frozen=True, slots=True)

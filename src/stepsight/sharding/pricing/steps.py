@@ -19,6 +19,7 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
+from stepsight.sharding.constants import CUT_WIDTH, MOST_CUT
 from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
 from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
@@ -37,8 +38,6 @@ COPY_INDICES, COPY_OFFSETS, FORWARD, JOIN, BACKWARD, EXCHANGE, EXCHANGE_BACK = (
     "copy_indices", "copy_offsets", "forward", "join", "backward", "exchange", "exchange_back",
 )  # fmt: skip
 """The slots of a DLRM's step that a plan fills."""
-CUT_WIDTH, MOST_CUT = 8, 8
-"""Tables of at least twice this width are cut, so many at most, to see what putting them together costs."""
 
 
 class PlanPricer:

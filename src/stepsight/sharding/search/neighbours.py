@@ -5,15 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.sharding.constants import COLD_RANKS, MOVES, SPREADS, SWAPS
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY
 from stepsight.sharding.search.draft import Draft, Move
 from stepsight.sharding.search.rules import Rules, Spread
 from stepsight.tables.plan import DATA_PARALLEL, TABLE_WISE
-
-MOVES, SWAPS, SPREADS = 64, 96, 16
-"""Candidates of each sort priced in one go: enough to find a good one, few enough to be quick."""
-COLD_RANKS = 6
-"""Ranks to which a busy rank hands parts: its least loaded peers."""
 
 
 def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Move]:

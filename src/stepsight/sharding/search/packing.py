@@ -11,13 +11,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stepsight.sharding.constants import NODES
 from stepsight.sharding.pricing.loads import EXTRAS, MEMORY, PartCosts, TablePart
 from stepsight.sharding.search.draft import Draft
 from stepsight.sharding.search.rules import Rules, Spread, holders
 from stepsight.tables.plan import ROW_WISE
 
-NODES = 50_000
-"""Placements that branch and bound tries for one set of pieces before it gives up."""
 SLACK = 1e-9
 """Rounding allowance, as a share of a rank's room."""
 

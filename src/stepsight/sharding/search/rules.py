@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.errors import InputError
+from stepsight.sharding.constants import LEAST_WIDTH, REPLICATED_BYTES, ROWS_PER_RANK
 from stepsight.sharding.pricing.loads import PartCosts
 from stepsight.tables.plan import (
     COLUMN_WISE,
@@ -21,12 +22,6 @@ from stepsight.tables.plan import (
 
 USUAL_KINDS = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE)
 """Without data_parallel, whose dense gradients seldom pay: ask for it by name."""
-LEAST_WIDTH = 32
-"""Narrower column shards read less than a 128-byte line of fp32 a row (TorchRec's least width too)."""
-REPLICATED_BYTES = 64 * 2**20
-"""A data-parallel table's whole gradient is all-reduced each step; above this it never pays."""
-ROWS_PER_RANK = 16
-"""A table with fewer rows a rank is not cut by rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.sharding.constants import EXCHANGE_WEIGHTS, GRAINS, REPLICATE, STEEPNESS
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY, PartCosts
 from stepsight.sharding.search.draft import Draft
 from stepsight.sharding.search.rules import Rules, Spread, holders
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 
-EXCHANGE_WEIGHTS = (0.1, 1.0, 4.0)
-"""How much the exchange counts against the lookups: the right weight depends on what is exposed."""
-GRAINS = (float("inf"), 1.0, 0.5, 0.25)
-"""Tables above this multiple of a rank's even share are cut, column-wise or by rows in a node."""
-REPLICATE = (0.0, 2.0**18, 2.0**22)
-"""Tables up to this many bytes are replicated."""
-STEEPNESS = 4
 FORWARD, EXCHANGE, BACKWARD = range(3)
 
 

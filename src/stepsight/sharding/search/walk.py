@@ -17,6 +17,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.sharding.constants import (
+    CLOSE_ENOUGH,
+    EVENNESS,
+    LEAST_EXPOSED,
+    OVERFULL,
+    PLANS_AT_LEAST,
+    PLANS_PER_TABLE,
+    SHAKES,
+    STARTS,
+    WALKED,
+)
 from stepsight.sharding.pricing.bound import least_loads
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
@@ -32,28 +43,12 @@ OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "worst": lambda us: np.asarray(us.max(axis=-1)),
 }
 """How the step times of several days become one number."""
-EVENNESS = 0.01
-"""Share of the busiest ranks' load in the score: leads over plateaus of the step time."""
-CLOSE_ENOUGH = 1e-3
-"""A gap to the lower bound below which a search has nothing left to find."""
-WALKED = 96
-"""Of the small changes, those that look best by loads alone are priced by the whole step."""
 LOADS = ("forward_us", "backward_us", "columns")
-LEAST_EXPOSED = 0.02
-"""A load that does not show in the step now still counts a little: it may when others are gone."""
-STARTS = 3
-"""Greedy drafts that are each improved before the best is shaken."""
-SHAKES = 40
-"""Shakes without a better plan after which a search ends before its budget."""
-
-
-OVERFULL = 1e12
-"""Score of a plan that does not fit, in µs: above that of any plan that does."""
 
 
 def usual_plans(tables: int) -> int:
     """Plans priced after which more search seldom buys much (docs/sharding.md, "Planning time")."""
-    return 1500 + 10 * tables
+    return PLANS_AT_LEAST + PLANS_PER_TABLE * tables
 
 
 @dataclass(frozen=True, slots=True)
