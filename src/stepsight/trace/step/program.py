@@ -27,6 +27,8 @@ from stepsight.trace.step.waits import StreamId, WaitResolver
 
 SYNC_CALL_US = 4.0
 """What a synchronize call costs that finds nothing to wait for (shortest in V100 and A100 traces)."""
+STEP_END = "end of the step"
+"""The name of the host time behind a step's last operator."""
 BLOCKING_CALL_US = 10.0
 """The host's own part of a copy call that returns when the copy is done."""
 
@@ -72,6 +74,7 @@ def step_program(
     for unit in units:
         if step.start_us <= unit.start < step.end_us:
             builder.add(unit)
+    builder.finish(step)
     return builder.program
 
 
@@ -134,6 +137,13 @@ class _Builder:
                     segment = _Segment()
                 segment.waits += self._stream_wait(item)
         self._close(unit, segment, at, unit.end, t1, share, last=True)
+
+    def finish(self, step: Step) -> None:
+        """What the host still does in the step behind its last operator: the loop's own code."""
+        tail_us = step.end_us - self.host_at
+        if tail_us > 0.0 and self.program.ops:
+            times = HostTimes(tail_us, 0.0, 0.0, 0.0, 0.0)
+            self._emit(HostUnit(STEP_END, self.host_at, step.end_us, 0), (), None, (), times)
 
     def _share(self, unit: HostUnit) -> float:
         """How much of the unit's time was not already covered by another thread's."""
