@@ -33,6 +33,7 @@ TOPICS = {
     "e2e": "Whole steps: DLRM, NLP and GPT training, and traces.",
     "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
     "tune": "Picks among configurations that were really run: regret and crashes.",
+    "traces": "Traced runs: replayed, anchored, by the models alone, and on another GPU.",
     "sharding": "The choice of a sharding plan.",
     "live": "Random models, predicted and then really trained here.",
 }

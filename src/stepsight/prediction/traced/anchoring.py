@@ -113,6 +113,15 @@ def moved(job: Job, own: Platform, platform: Platform) -> tuple[Job, Platform]:
     return job, replace(platform, spec=spec)
 
 
+def by_models_elsewhere(job: Job, own: Platform, platform: Platform) -> Job:
+    """A job of models only on another platform: kernels without sizes are scaled from measured times."""
+    if same_gpu(own.spec.gpu, platform.spec.gpu):
+        return job
+    known = anchored(with_kernels(job, lambda k: k if k.opaque else replace(k, measured_us=None)), own)
+    slower = _slower(own.spec.gpu, platform.spec.gpu)
+    return with_kernels(known, lambda k: _unmeasured(_in_a_type_of(k, platform.spec.gpu), slower))
+
+
 def same_gpu(a: GpuSpec, b: GpuSpec) -> bool:
     """Whether two specifications are of one GPU, whatever their launch delays."""
     figures = ("name", "sms", "clock_mhz", "memory_gbps", "peak_tflops", "l2_mb", "pcie_gbps")

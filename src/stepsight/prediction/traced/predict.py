@@ -18,7 +18,7 @@ from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.prediction.sensitivity import HOST_SPREAD
-from stepsight.prediction.traced.anchoring import anchored, moved, rescaled, same_gpu
+from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
@@ -107,6 +107,8 @@ def traced_step(
     if basis is Basis.MODELS:
         target = chosen if chosen is not None else traced_platform(own, run)
         job = with_kept_delays(job)
+        if chosen is not None and elsewhere:
+            job = by_models_elsewhere(job, own, chosen)
     else:
         target, taken = replay_platform(own), REPLAYABLE
         if basis is Basis.ANCHORED:

@@ -15,7 +15,7 @@ from stepsight.errors import InputError
 from stepsight.inputs import copy_expanded
 from stepsight.limits import check
 
-_SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
+SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def _listed(paths: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(_SUFFIXES))
+            inside = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES))
             if not inside:
                 raise InputError(
                     str(path), "holds no trace files", "expected .json, .json.gz, .tar.gz or .et files"
@@ -96,7 +96,7 @@ def _members(path: Path) -> Iterator[TraceFile]:
         with tarfile.open(fileobj=io.BytesIO(_read(str(path), packed).content)) as archive:
             for member in sorted(archive.getmembers(), key=lambda m: m.name):
                 handle = archive.extractfile(member) if member.isfile() else None
-                if handle is not None and member.name.endswith(_SUFFIXES):
+                if handle is not None and member.name.endswith(SUFFIXES):
                     total += member.size
                     check(total, "EXPANDED_BYTES", str(path), "its unpacked size in bytes")
                     yield _read(f"{path}::{member.name}", handle.read())

@@ -27,7 +27,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
             f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: theirs are read off launch"
             " grids and the kernels beside them (record with record_shapes=True)"
         )
-    kept = max(_opaque_share(program) for program in programs.values())
+    kept = max(opaque_share(program) for program in programs.values())
     if kept > _MANY_GUESSED:
         notes.append(
             f"{kept:.0%} of the GPU time is kernels whose sizes nothing tells: they keep the trace's times,"
@@ -51,7 +51,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     return notes
 
 
-def _opaque_share(program: StepProgram) -> float:
+def opaque_share(program: StepProgram) -> float:
     """Share of the kernels' time that the trace's own times stand for."""
     kernels = [k for traced in program.ops for k in traced.op.kernels]
     total = sum(k.measured_us or 0.0 for k in kernels)

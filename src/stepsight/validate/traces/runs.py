@@ -90,8 +90,8 @@ def _not_scored(run: TraceRun) -> str | None:
     """Why a trace is no training run: None where it is one."""
     if run.world_size > 1 and len(run.ranks) == run.world_size:
         return None
-    if run.ranks[0].steps[0].how not in _MARKED or run.steps < 3:
-        return "fewer than three marked steps"
+    if run.ranks[0].steps[0].how not in _MARKED or run.steps < 2:
+        return "fewer than two marked steps"
     if not np.isfinite(run.ranks[0].periods_us).any():
         return "no kernel recurs once a step"
     return None
@@ -119,6 +119,6 @@ def kind_of(run: TraceRun) -> str:
         return DLRM
     if re.search(r"conv2d|convolution|cudnn.*conv|MIOpen", names, re.IGNORECASE):
         return CNN
-    if re.search(r"flash_attn|attention|layer_norm|rms_norm|aten::bmm", names, re.IGNORECASE):
+    if re.search(r"flash_?attn|attention|layer_?norm|rms_?norm|aten::bmm", names, re.IGNORECASE):
         return TRANSFORMER
     return OTHER

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import click
 import numpy as np
 
 from stepsight.errors import InputError
+from stepsight.measured_data import data_folder
 from stepsight.prediction.summary import naive_us
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
 from stepsight.prediction.traced.predict import simulate_trace
@@ -21,13 +23,18 @@ from stepsight.trace.step.platforms import guess_platform
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun
 from stepsight.trace.step.sleeps import sleeps
-from stepsight.validate.traces.runs import DLRM, TRANSFORMER, ScoredRun, scored_runs
+from stepsight.validate.scoreboard import show
+from stepsight.validate.traces.pairs import pair_rows, pair_scores
+from stepsight.validate.traces.rows import RunRow, rows
+from stepsight.validate.traces.runs import CNN, DLRM, TRANSFORMER, ScoredRun, scored_runs
 from stepsight.validate.traces.shared_hosts import SharedHosts
+from stepsight.validate.traces.tables import show_pairs, show_rules, show_runs
 
 TOPIC = "traces"
 _UNNAMED_GPU = "V100-SXM2-16G"
 """Traces from before deviceProperties: the ones here say V100 in their folder's name."""
-DLRM_TARGET, TRANSFORMER_TARGET, REPLAY_TARGET, SHARED_POINTS = 0.0521, 0.03, 0.02, 0.022
+DLRM_TARGET, TRANSFORMER_TARGET, CNN_TARGET, REPLAY_TARGET = 0.0521, 0.03, 0.06, 0.02
+SHARED_POINTS, FAR_OFF = 0.022, 0.2
 CORRELATION_TARGET, LINK_TARGET, MAP_TARGET = 0.95, 0.99, 0.95
 
 
@@ -72,15 +79,83 @@ class Row:
         return f"{self.name} {self.measured / 1e3:.2f} ms: {said}, {naive}{left}"
 
 
-def scores(folder: Path) -> list[Score]:
+def traces_in(data: Path) -> Path:
+    """The folder of traces: a folder "traces" inside the data, or the folder itself."""
+    return data / "traces" if (data / "traces").is_dir() else data
+
+
+@click.command(TOPIC)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables, or of traces.")
+@click.option("--without", multiple=True, metavar="RULE", help="Switch a rule off (--list-rules names them).")
+@click.option("--list-rules", is_flag=True, help="The rules, what each rests on and which figure it moves.")
+@click.option("--each", "each_row", is_flag=True, help="Every run beside its predictions.")
+@click.option("--pairs", "only_pairs", is_flag=True, help="Only what-ifs: one GPU's trace against another's.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    data: Path | None, without: tuple[str, ...], list_rules: bool, each_row: bool, only_pairs: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Traces: replayed, anchored on their own times, and predicted by the models alone."""
+    if list_rules:
+        show_rules(as_json=as_json)
+        return
+    folder = traces_in(data_folder(data))
+    pairs = pair_rows(folder)
+    if only_pairs:
+        show_pairs(pairs, as_json=as_json)
+        return
+    found = list(rows(folder, without))
+    if each_row:
+        show_runs(found, as_json=as_json)
+    else:
+        show([*board(found), *pair_scores(pairs)], as_json=as_json)
+
+
+def board(found: Sequence[RunRow]) -> list[Score]:
+    """The scores of all runs by what they train."""
+    used = [r for r in found if not r.not_scored]
+    lines = [_runs("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")]
+    lines += [_runs("anchored on its own GPU", used, "anchored", REPLAY_TARGET, "scaled to the usual step")]
+    for kind, target in ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), (CNN, CNN_TARGET)):
+        mine = [r for r in used if r.set == kind]
+        if mine:
+            own = "host times from other steps or ranks"
+            name = f"{kind}, models only, own source left out"
+            lines.append(_runs(name, mine, "left_out", target, own, note=True))
+            lines.append(_runs(f"{kind}, models only, all rules", mine, "models", None, own))
+            lines.append(_runs(f"{kind}, models only, sizes guessed", mine, "guessed", None, own))
+    far = [r for r in used if abs(r.error("left_out")) > FAR_OFF and not r.inside]
+    shown = "; ".join(r.line() for r in far)
+    lines.append(
+        Score(TOPIC, "further off than 20 % outside its interval", len(far), 0.0, 0.0, "runs", "none",
+              not far, shown)
+    )  # fmt: skip
+    inside = sum(r.inside for r in used) / max(len(used), 1)
+    lines.append(
+        Score(TOPIC, "runs inside their 90 % interval", len(used), 1 - inside, 1 - inside, "1 − share",
+              "85–95 %", inside >= 0.85, f"{inside:.0%}")
+    )  # fmt: skip
+    return lines
+
+
+def _runs(
+    name: str, found: Sequence[RunRow], part: str, target: float | None, used: str, *, note: bool = False
+) -> Score:
+    values = [getattr(r, f"{part}_ms") for r in found]
+    said = "; ".join(r.line() for r in found) if note else ""
+    return Score.of(TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=said)
+
+
+def scores(folder: Path, which: str = "heldout") -> list[Score]:
     """Score every training run under a folder of traces."""
-    rows: list[Row] = []
+    folder = traces_in(folder)
+    found: list[Row] = []
     runs: list[ScoredRun] = []
     for scored in scored_runs(folder):
-        rows.append(_row(scored))
+        found.append(_row(scored))
         runs.append(scored)
-    _add_shared(rows, runs)
-    return _board(rows)
+    _add_shared(found, runs)
+    return _board(found)
 
 
 def _row(scored: ScoredRun) -> Row:

@@ -1,0 +1,133 @@
+"""What-ifs against what is: a trace of one GPU moved to another GPU, whose own trace of the same work exists.
+
+Pairs are found by name: files of one name in sibling folders, and folders that differ by their last parts
+only. Both directions are scored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.errors import StepsightError
+from stepsight.hardware.spec import GpuSpec
+from stepsight.prediction.traced.anchoring import same_gpu
+from stepsight.prediction.traced.predict import TracedStep, traced_step
+from stepsight.score import Score
+from stepsight.simulate.timeline import simulate
+from stepsight.trace.reading.files import SUFFIXES
+from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
+
+TARGET = 0.12
+_NUMBERS = re.compile(r"(_n\d+|_\d+)+$")
+"""What tells folders of one workload apart: host and process numbers at their end."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One ordered pair; times in ms. ``datasheet_ms`` scales the measured step by peaks and bandwidth."""
+
+    name: str
+    source: str
+    target: str
+    traced_ms: float
+    measured_ms: float
+    predicted_ms: float
+    models_ms: float
+    datasheet_ms: float
+
+    def line(self) -> str:
+        """The row in words."""
+        parts = (
+            ("anchored", self.predicted_ms),
+            ("models", self.models_ms),
+            ("data sheets", self.datasheet_ms),
+        )
+        errors = ", ".join(f"{name} {value / self.measured_ms - 1:+.1%}" for name, value in parts)
+        moved = f"{self.source} {self.traced_ms:.2f} ms → {self.target} {self.measured_ms:.2f} ms"
+        return f"{self.name}: {moved}: {errors}"
+
+
+def pair_rows(folder: Path) -> list[PairRow]:
+    """Every ordered pair of traces under a folder."""
+    found: list[PairRow] = []
+    for name, members in _groups(folder).items():
+        runs = [run for run in map(_loaded, members) if run is not None]
+        for a, b in permutations(runs, 2):
+            row = _pair(name, a, b)
+            if row is not None:
+                found.append(row)
+    return found
+
+
+def _groups(folder: Path) -> dict[str, list[Path]]:
+    """Paths that are traces of one workload, by its name."""
+    groups: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(p for p in folder.iterdir() if p.is_dir()):
+        groups[_NUMBERS.sub("", path.name)].append(path)
+        inside = [p for p in path.rglob("*") if p.is_file() and p.name.endswith(SUFFIXES)]
+        for file in sorted(inside):
+            if file.parent.parent == path:
+                groups[f"{path.name}/{file.name.split('.')[0]}"].append(file)
+    return {name: found for name, found in groups.items() if len(found) > 1}
+
+
+def _loaded(path: Path) -> TraceRun | None:
+    try:
+        return load_trace(path)
+    except StepsightError:
+        return None
+
+
+def _pair(name: str, a: TraceRun, b: TraceRun) -> PairRow | None:
+    there, here = traced_step(b), traced_step(a)
+    if same_gpu(here.own.spec.gpu, there.own.spec.gpu) or not _like(a, b):
+        return None
+    traced_us, measured_us = measured_step_us(a), measured_step_us(b)
+    moved = here.on(there.own)
+    models = traced_step(a, there.own, models_only=True)
+    return PairRow(
+        name, here.own.spec.gpu.name, there.own.spec.gpu.name, traced_us / 1e3, measured_us / 1e3,
+        _step_us(moved) / 1e3, _step_us(models) / 1e3,
+        traced_us / 1e3 * _by_datasheet(here.own.spec.gpu, there.own.spec.gpu),
+    )  # fmt: skip
+
+
+def _like(a: TraceRun, b: TraceRun) -> bool:
+    """Whether two traces are of the same work: as many operators, give or take versions."""
+    counts = [len(r.linked.ops) / max(len(r.steps), 1) for r in (a.ranks[0], b.ranks[0])]
+    return 0.8 < counts[0] / max(counts[1], 1.0) < 1.25 and a.world_size == b.world_size
+
+
+def _step_us(step: TracedStep) -> float:
+    return simulate(step.job, step.platform, replay=step.taken, steps=step.steps).step_us
+
+
+def _by_datasheet(old: GpuSpec, new: GpuSpec) -> float:
+    """What people do without a tool: between the ratios of half-precision peak and of bandwidth."""
+    ratios = [old.memory_gbps / new.memory_gbps, old.peak_flops("fp16") / new.peak_flops("fp16")]
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
+def pair_scores(found: Sequence[PairRow]) -> list[Score]:
+    """The pairs as lines of the scoreboard."""
+    if not found:
+        return []
+    measured = [r.measured_ms for r in found]
+    said = "; ".join(r.line() for r in found)
+    used = "ordered pairs of traces of one workload"
+    parts = (
+        ("another GPU, anchored", [r.predicted_ms for r in found], TARGET, said),
+        ("another GPU, models only", [r.models_ms for r in found], None, ""),
+        ("another GPU, data sheets", [r.datasheet_ms for r in found], None, ""),
+    )
+    return [
+        Score.of("traces", name, values, measured, used, mape_target=target, note=note)
+        for name, values, target, note in parts
+    ]

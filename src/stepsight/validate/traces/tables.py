@@ -1,0 +1,45 @@
+"""Rows of the traces' scores as tables or as JSON: runs, pairs of GPUs, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from stepsight.documents import to_json
+from stepsight.trace.rules import RULES
+from stepsight.validate.traces.pairs import PairRow
+from stepsight.validate.traces.rows import RunRow
+
+
+def show_runs(found: Sequence[RunRow], *, as_json: bool) -> None:
+    """Every run beside its predictions."""
+    if as_json:
+        click.echo(to_json([row.document() for row in found]))
+        return
+    for row in found:
+        click.echo(row.line())
+
+
+def show_pairs(found: Sequence[PairRow], *, as_json: bool) -> None:
+    """Every pair: a trace of one GPU moved to another whose trace exists."""
+    if as_json:
+        click.echo(to_json([msgspec.to_builtins(row) for row in found]))
+        return
+    for row in found:
+        click.echo(row.line())
+
+
+def show_rules(*, as_json: bool) -> None:
+    """The table of rules."""
+    if as_json:
+        listed = [{**msgspec.to_builtins(rule), "on": rule.is_on()} for rule in RULES.values()]
+        click.echo(to_json(listed))
+        return
+    for rule in RULES.values():
+        state = "on" if rule.is_on() else "off"
+        rests = rule.physics or ", ".join(rule.sources)
+        switch = "" if rule.off is None else ", can be switched off"
+        click.echo(f"{rule.name} = {rule.value:g} {rule.unit} ({state}{switch}): {rule.says}")
+        click.echo(f"    moves {rule.moves}; rests on {rests}")
