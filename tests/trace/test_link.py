@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stepsight.trace.linking.link import NO_OP
 from tests.trace.making import AUTOGRAD, Made, two_step_training
 
@@ -64,3 +66,22 @@ def test_a_graph_launch_carries_all_its_kernels():
     number = made.launch(20, 5, "first", 40, 10, call="cudaGraphLaunch")
     made._add("kernel", "second", 50, 10, 7, 0, stream=7, correlation=number)
     assert [e.name for e in made.linked().launches[0].gpu] == ["first", "second"]
+
+
+def test_one_bad_correlation_does_not_move_the_gpu_s_clock():
+    made = Made()
+    for i in range(10):
+        made.op("aten::relu", 1000 * i, 100, [[64]])
+        made.launch(1000 * i + 10, 5, "relu", 1000 * i + 30, 5)
+    made.launch(9500, 5, "of another moment", 20, 5)
+    linked = made.linked()
+    assert linked.clock_shift_us == 0.0
+    assert linked.early_kernels == 1
+
+
+def test_a_gpu_clock_that_runs_early_is_moved():
+    made = Made()
+    for i in range(10):
+        made.op("aten::relu", 1000 * i, 100, [[64]])
+        made.launch(1000 * i + 10, 5, "relu", 1000 * i - 490, 5)
+    assert made.linked().clock_shift_us == pytest.approx(505.0)

@@ -6,7 +6,7 @@ import pytest
 
 from stepsight.program.job import COMM, COMPUTE, HOST, Wait
 from stepsight.trace.step.job import job_of, rank_program
-from stepsight.trace.step.program import StepProgram
+from stepsight.trace.step.program import STEP_END, StepProgram
 from tests.trace.making import Made, made_run
 
 
@@ -23,10 +23,11 @@ def test_host_times_are_those_between_the_marks():
     made.launch(22, 6, "k2", 30, 2)
     made.op("aten::second", 57, 10)
     made.launch(60, 3, "k3", 70, 2)
-    first, second = (t.op for t in _program(made).ops)
+    first, second, end = (t.op for t in _program(made).ops)
     times = first.overhead_us
     assert (times.t1, times.t2, times.t3, times.t4, times.t5) == (10, 5, 22, 5, 3)
     assert second.overhead_us.t1 == 7
+    assert (end.name, end.overhead_us.t1) == (STEP_END, 33)
 
 
 def test_an_op_without_launches_has_its_whole_time_in_t5():
@@ -88,7 +89,7 @@ def test_a_collective_waits_for_what_made_its_input_and_readers_for_it():
     ops = [t.op for t in program.ops]
     reduce = next(i for i, op in enumerate(ops) if op.collective)
     assert ops[reduce].waits == (Wait(COMM, 0),)
-    assert ops[-1].waits == (Wait(COMPUTE, reduce),)
+    assert ops[-2].waits == (Wait(COMPUTE, reduce),)
 
 
 def test_work_on_two_threads_at_once_is_not_counted_twice():
@@ -102,6 +103,7 @@ def test_work_on_two_threads_at_once_is_not_counted_twice():
     spent = sum(
         t.op.overhead_us.t1 + t.op.overhead_us.t2 + t.op.overhead_us.t3 + t.op.overhead_us.t4
         for t in program.ops
+        if t.op.name != STEP_END
     )
     assert spent == pytest.approx(110)
     assert program.clipped_us == pytest.approx(60)

@@ -14,6 +14,7 @@ from stepsight.errors import InputError
 from stepsight.trace.reading.files import TraceFile, trace_files
 from stepsight.trace.reading.kineto import looks_like_kineto, read_kineto
 from stepsight.trace.reading.repair import mended, salvaged
+from stepsight.trace.step.run import load_trace
 from tests.trace.making import Made, two_step_training
 
 DATA = Path(__file__).parent / "data"
@@ -128,3 +129,23 @@ def test_every_measured_trace_opens(measured_data):
                              measured_data / "traces" / "critical_path_units"]):  # fmt: skip
         opened += bool(read_kineto(file).gpu)
     assert opened >= 8
+
+
+def test_two_runs_in_one_folder_are_asked_about(tmp_path):
+    two_step_training().save(tmp_path, "first.json")
+    two_step_training().save(tmp_path, "second.json")
+    with pytest.raises(InputError, match="holds 2 runs, which are not mixed"):
+        load_trace(tmp_path)
+
+
+def test_a_chakra_file_alone_is_refused_with_its_reason(tmp_path):
+    (tmp_path / "rank.0.et").write_bytes(b"\x02\x08\x01")
+    with pytest.raises(InputError, match="Chakra traces only"):
+        load_trace(tmp_path)
+
+
+def test_a_gzip_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("STEPSIGHT_LIMIT_EXPANDED_BYTES", "1000000")
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 5_000_000))
+    with pytest.raises(InputError, match="unpacks to more than"):
+        load_trace(tmp_path)

@@ -44,11 +44,9 @@ class PairRow:
 
     def line(self) -> str:
         """The row in words."""
-        parts = (
-            ("anchored", self.predicted_ms),
-            ("models", self.models_ms),
-            ("data sheets", self.datasheet_ms),
-        )
+        names = ("anchored", "models", "data sheets")
+        values = (self.predicted_ms, self.models_ms, self.datasheet_ms)
+        parts = zip(names, values, strict=True)
         errors = ", ".join(f"{name} {value / self.measured_ms - 1:+.1%}" for name, value in parts)
         moved = f"{self.source} {self.traced_ms:.2f} ms → {self.target} {self.measured_ms:.2f} ms"
         return f"{self.name}: {moved}: {errors}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
@@ -13,8 +13,8 @@ from stepsight.validate.traces.pairs import PairRow
 from stepsight.validate.traces.rows import RunRow
 
 
-def show_runs(found: Sequence[RunRow], *, as_json: bool) -> None:
-    """Every run beside its predictions."""
+def show_runs(found: Iterable[RunRow], *, as_json: bool) -> None:
+    """Every run beside its predictions, as they are made."""
     if as_json:
         click.echo(to_json([row.document() for row in found]))
         return

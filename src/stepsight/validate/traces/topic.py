@@ -100,15 +100,13 @@ def command(
         show_rules(as_json=as_json)
         return
     folder = traces_in(data_folder(data))
-    pairs = pair_rows(folder)
     if only_pairs:
-        show_pairs(pairs, as_json=as_json)
-        return
-    found = list(rows(folder, without))
-    if each_row:
-        show_runs(found, as_json=as_json)
+        show_pairs(pair_rows(folder), as_json=as_json)
+    elif each_row:
+        show_runs(rows(folder, without), as_json=as_json)
     else:
-        show([*board(found), *pair_scores(pairs)], as_json=as_json)
+        found = list(rows(folder, without))
+        show([*board(found), *pair_scores(pair_rows(folder))], as_json=as_json)
 
 
 def board(found: Sequence[RunRow]) -> list[Score]:
