@@ -169,7 +169,11 @@ def test_a_relative_stands_in_marked_as_such():
 
 def test_across_nodes_says_how_far_it_can_be_trusted():
     answer = MODELS["4x8xH100"].estimate("all_reduce", [2**24], tuple(range(32)))[0]
-    assert answer.source is Source.TRANSFERRED and "across nodes" in answer.note and answer.spread >= 0.25
+    assert (
+        answer.source is Source.TRANSFERRED
+        and "scaled to this group" in answer.note
+        and answer.spread >= 0.25
+    )
 
 
 def test_a_link_that_nobody_measured_falls_back_to_its_data_sheet():
