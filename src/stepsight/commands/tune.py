@@ -20,11 +20,13 @@ OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,preci
 @click.option("--over", multiple=True, metavar="DIMENSIONS", help=OVER_HELP)
 @click.option("--objective", type=click.Choice(["time", "cost", "memory"]), default="time", show_default=True)
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
+@click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help="Also the time and cost of so many.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Write all rows here.")
 @with_search_options
 def command(
     model: Path, platform: str, gpus: str, global_batch: int | None, over: tuple[str, ...], objective: str,
-    top: int, csv: Path | None, assignments: tuple[str, ...], price: float | None, workers: int,
+    top: int, epoch: int | None, csv: Path | None, assignments: tuple[str, ...], price: float | None,
+    workers: int,
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
@@ -43,7 +45,7 @@ def command(
         answer = tune(
             model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
-            ray=ray, resume=resume, progress=progress,
+            ray=ray, resume=resume, epoch_samples=epoch, progress=progress,
         )  # fmt: skip
     written = flags(answer.document, answer.best, str(model))
     if csv:

@@ -105,6 +105,7 @@ class PlatformSpec:
     nic: LinkSpec | None
     host: HostSpec
     contention: ContentionSpec = field(default_factory=ContentionSpec)
+    price_per_gpu_hour: float | None = None
 
     @property
     def ranks(self) -> int:

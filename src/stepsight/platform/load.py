@@ -7,6 +7,7 @@ user's own platform: a TOML file, or the folder that ``stepsight calibrate`` wro
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -174,7 +175,10 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:
     """A user's platform: a GPU by name or in full, then whatever differs from the usual."""
-    known = ("name", "gpu", "gpus_per_node", "nodes", "link", "nic", "host", "contention", "source")
+    known = (
+        "name", "gpu", "gpus_per_node", "nodes", "link", "nic", "host", "contention", "source",
+        "price_per_gpu_hour",
+    )  # fmt: skip
     for key in table:
         if key not in known:
             raise InputError(f"{where}: {key}", "unknown key", nearest(key, known))
@@ -199,7 +203,18 @@ def _spec_from(table: Table, where: str) -> PlatformSpec:
         else usual.nic,
         host=_merged(HostSpec, usual.host, table.get("host"), f"{where}: host"),
         contention=_merged(ContentionSpec, usual.contention, table.get("contention"), f"{where}: contention"),
+        price_per_gpu_hour=_price(table, where),
     )
+
+
+def _price(table: Table, where: str) -> float | None:
+    """Money per GPU-hour, where the platform states it."""
+    value = table.get("price_per_gpu_hour")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise InputError(f"{where}: price_per_gpu_hour", f"is {value!r}", "give a positive number")
+    return float(value)
 
 
 def _count(table: Table, key: str, where: str) -> int:

@@ -51,6 +51,7 @@ class Answer:
     dimensions: Mapping[str, tuple[Setting, ...]]
     document: Mapping[str, Any]
     seconds: float = 0.0
+    epoch_samples: int | None = None
 
     @property
     def best(self) -> Row:

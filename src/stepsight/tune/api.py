@@ -5,20 +5,23 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+from stepsight.capture.step.file import is_step_file
 from stepsight.errors import InputError
 from stepsight.records import override, read_toml
 from stepsight.tune.answer import Answer, best_rows, front, neighbours, within_noise
 from stepsight.tune.dimensions import field_path
-from stepsight.tune.evaluate import platform_of
+from stepsight.tune.evaluate import CAPTURED, platform_of
 from stepsight.tune.journal import Journal
 from stepsight.tune.search import Progress, Search, nothing_fits, ranked, score, search, with_intervals
 from stepsight.tune.space import Space, parsed_over, space
 from stepsight.tune.trial import ILLEGAL, Row, Setting, Trial
 from stepsight.tune.workers import workers_of
+from stepsight.workload.llm.known import is_config, read_config, shipped, shipped_sizes
 
 Model = str | Path | Mapping[str, Any]
 MOST_ROWS = 20_000
@@ -26,10 +29,25 @@ MOST_ROWS = 20_000
 
 
 def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """A workload's document and its name."""
+    """A workload's document and its name: of a file, a config.json, a captured step, or a known model."""
+    where = "workload" if isinstance(model, Mapping) else str(model)
     if isinstance(model, Mapping):
-        return override(model, assignments, "workload"), "workload"
-    return override(read_toml(model), assignments, str(model)), str(model)
+        document = dict(model)
+    elif not Path(model).exists() and str(model).lower() in shipped():
+        document = {"model": str(model)}
+    elif Path(model).suffix == ".json" and is_step_file(Path(model)):
+        if assignments:
+            raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
+        return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where
+    else:
+        document = read_config(model) if is_config(model) else read_toml(model)
+    name = document.get("model")
+    if isinstance(name, str):  # the shipped sizes, under what the document itself says
+        rest = {k: v for k, v in document.items() if k != "model"}
+        usual = {k: v for k, v in shipped_sizes(name).items() if k not in rest}
+        training = {"framework": "megatron", **(rest.get("training") or {})}
+        document = {"kind": "transformer", **usual, **rest, "training": training}
+    return override(document, assignments, where), where
 
 
 def tune(
@@ -48,6 +66,7 @@ def tune(
     ray: str | None = None,
     resume: str | Path | None = None,
     bounds: bool = True,
+    epoch_samples: int | None = None,
     progress: Progress | None = None,
 ) -> Answer:
     """The best configurations of a workload on a platform, with reasons.
@@ -57,6 +76,10 @@ def tune(
     """
     begin = time.perf_counter()
     document, where = described(model, assignments)
+    if document.get("kind") == CAPTURED:
+        raise InputError(
+            where, "a captured step has nothing to tune", "compare platforms with stepsight sweep"
+        )
     loaded = platform_of(str(platform), tuple(overrides))
     counts = list(gpus) or [loaded.spec.ranks]
     for count in counts:
@@ -71,8 +94,9 @@ def tune(
     if not found.candidates:
         raise InputError("--over", f"no legal configuration: {_reasons(found)}", "widen the space")
     asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
-    if objective == "cost" and price_per_gpu_hour is None:
-        raise InputError("--objective cost", "needs a price", "give --price, in money per GPU-hour")
+    if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
+        fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
+        raise InputError("--objective cost", "needs a price", fix)
     journal = Journal(Path(resume) if resume else None)
     pool = workers_of(workers, ray)
     try:
@@ -83,7 +107,8 @@ def tune(
         best = with_intervals(found.document, best, asked, pool, journal)
     finally:
         pool.close()
-    return _answer(found, asked, rows, best, time.perf_counter() - begin)
+    answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
+    return replace(answer, epoch_samples=epoch_samples)
 
 
 def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], seconds: float) -> Answer:
@@ -149,6 +174,8 @@ def sweep(
         if listed is None:
             raise InputError(f"--over {path}", "gives no values", f"write --over {path}=a,b,c")
     platforms = [str(p) for p in values.pop("platform", None) or ([platform] if platform else [])]
+    if document.get("kind") == CAPTURED and any(not p.startswith("platform.") for p in values):
+        raise InputError("--over", "a captured step has no fields", "vary the platform, or fields of it")
     if not platforms:
         raise InputError("--platform", "is missing", "give --platform, or --over platform=A,B")
     total = len(platforms)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
@@ -23,6 +25,8 @@ from stepsight.workload.files import settled as on_all_gpus
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
+CAPTURED = "captured"
+"""The kind of a document that only names the file of a captured step."""
 MEMORY_SPREAD = 0.10
 """Of ln(memory needed / predicted). In a public sweep of 1,706 jobs on H100, of those predicted
 at 60–70 % of the GPU's memory 3 % crashed, at 90–95 % 58 %, at 100–110 % 92 %."""
@@ -66,6 +70,8 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
     """The answer; whatever the workload or the platform refuses is a row with its reason."""
     try:
         platform = platform_of(trial.platform, trial.overrides)
+        if document.get("kind") == CAPTURED:
+            return _captured(str(document["file"]), trial, platform)
         given = parse_workload(settled(document, trial.settings, where), where)
         workload = on_all_gpus(given, platform.spec.ranks)
         platform = platform.with_ranks(workload.ranks)
@@ -85,9 +91,35 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
         timed = replace(known, **_timed(workload, platform, trial.intervals))
     except StepsightError as error:
         return replace(known, status=ILLEGAL, reason=str(error))
-    if trial.price_per_gpu_hour is None:
-        return timed
-    return replace(timed, cost_per_step=trial.price_per_gpu_hour * workload.ranks * timed.step_us / 3.6e9)
+    return _costed(timed, trial, platform)
+
+
+def _captured(path: str, trial: Trial, platform: Platform) -> Row:
+    """A captured step: only its platform can vary."""
+    answer = predict(captured_step(path), platform)
+    held = answer.memory
+    row = Row(
+        trial.settings, trial.platform, ranks=len(answer.ranks), step_us=answer.step_us, low_us=answer.low_us,
+        high_us=answer.high_us, samples_per_s=1e6 / answer.step_us, shares=_predicted_shares(answer), fit=1.0,
+    )  # fmt: skip
+    if held is not None:
+        row = replace(
+            row, memory_gb=held.total_bytes / 1e9, capacity_gb=held.capacity_bytes / 1e9,
+            fit=fit_probability(held.total_bytes, held.capacity_bytes),
+        )  # fmt: skip
+    return _costed(row, trial, platform)
+
+
+def _costed(row: Row, trial: Trial, platform: Platform) -> Row:
+    """With the cost of a step, where a price is known: the caller's, else the platform's."""
+    price = trial.price_per_gpu_hour or platform.spec.price_per_gpu_hour
+    return row if price is None else replace(row, cost_per_step=price * row.ranks * row.step_us / 3.6e9)
+
+
+@lru_cache(maxsize=4)
+def captured_step(path: str) -> CapturedStep:
+    """The step in a file, read once a process."""
+    return load_step(path)
 
 
 def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str, Any]:

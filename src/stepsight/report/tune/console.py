@@ -46,6 +46,11 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
 def remarks(answer: Answer) -> list[str]:
     """What is to be said beside the table."""
     best, lines = answer.best, []
+    if answer.epoch_samples and best.samples_per_s:
+        hours = answer.epoch_samples / best.samples_per_s / 3600
+        money = best.cost_of(answer.epoch_samples)
+        cost = f", cost {money:,.4g}" if money is not None else ""
+        lines.append(f"an epoch of {answer.epoch_samples:,} samples: {hours:,.3g} hours{cost}")
     if best.cost_per_step is not None:
         per_token = best.cost_per_million_tokens
         tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""

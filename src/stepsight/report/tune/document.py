@@ -18,7 +18,8 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
     return {
         "workload": answer.workload, "platform": answer.platform, "objective": answer.objective,
         "candidates": len(answer.rows), "counts": dict(answer.counts), "refused": dict(answer.refused),
-        "seconds": answer.seconds,
+        "seconds": answer.seconds, "epoch_samples": answer.epoch_samples,
+        "cost_per_epoch": answer.best.cost_of(answer.epoch_samples) if answer.epoch_samples else None,
         "top": [
             {**row_document(r), "why": why(r, answer.best),
              "within_noise": within_noise(r, answer.best, answer.objective)}

@@ -1,0 +1,132 @@
+"""``stepsight tune`` and ``stepsight sweep`` as typed."""
+
+import csv
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from stepsight.commands.sweep import command as sweep
+from stepsight.commands.tune import command as tune
+from stepsight.errors import InputError
+
+MODEL = """
+kind = "transformer"
+family = "llama"
+layers = 4
+hidden = 512
+heads = 8
+ffn = 1408
+vocab = 8000
+sequence = 512
+global_batch = 16
+[training]
+precision = "bf16"
+framework = "megatron"
+"""
+DLRM = """
+kind = "dlrm"
+batch = 1024
+[dense]
+features = 16
+bottom = [32, 16]
+top = [32, 1]
+interaction = "dot"
+[[tables]]
+count = 4
+rows = 1000
+dim = 16
+pooling = 2.0
+indices = "uniform"
+[parallel]
+ranks = 4
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.toml"
+    path.write_text(MODEL)
+    return str(path)
+
+
+@pytest.fixture
+def dlrm(tmp_path):
+    path = tmp_path / "dlrm.toml"
+    path.write_text(DLRM)
+    return str(path)
+
+
+def run(command, *arguments):
+    done = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_table_shows_the_best_and_the_flags(model):
+    said = run(
+        tune,
+        model,
+        "-p",
+        "8xH100-SXM",
+        "--over",
+        "tp,zero,micro_batch=1,2",
+        "--price",
+        "2",
+        "--epoch",
+        "1000",
+    )
+    assert "legal configurations" in said
+    assert "one step away" in said
+    assert "--tensor-model-parallel-size" in said and "data_parallel_shard_degree" in said
+    assert "an epoch of 1,000 samples" in said and "per million tokens" in said
+
+
+def test_json_holds_what_scripts_want(model):
+    found = json.loads(run(tune, model, "-p", "8xH100-SXM", "--over", "tp,zero", "--json", "--top", "2"))
+    assert len(found["top"]) == 2
+    assert {"step_us", "low_us", "high_us", "memory_gb", "fit", "shares", "why"} <= set(found["top"][0])
+    assert found["counts"]["priced"] >= 2 and set(found["flags"]) >= {"Megatron-LM", "DeepSpeed"}
+
+
+def test_pages_are_written_whole(model, tmp_path):
+    page = tmp_path / "tune.html"
+    run(tune, model, "-p", "8xH100-SXM", "--over", "tp,zero", "--html", str(page))
+    assert "</html>" in page.read_text() and "Time and memory" in page.read_text()
+
+
+def test_a_sweep_writes_a_table_and_a_page(dlrm, tmp_path):
+    table, page = tmp_path / "s.csv", tmp_path / "s.html"
+    over = ["--over", "batch=1024,2048", "--over", "platform=4xV100-SXM2,8xA100-SXM4-40G"]
+    said = run(sweep, dlrm, *over, "--csv", str(table), "--html", str(page), "--price", "3")
+    assert "2048" in said and "8xA100-SXM4-40G" in said
+    rows = list(csv.DictReader(table.open()))
+    assert [r["batch"] for r in rows] == ["1024", "2048"] * 2
+    assert float(rows[0]["cost_per_step"]) > 0
+    assert "<svg" in page.read_text()
+
+
+def test_the_price_may_stand_in_the_platform(dlrm, tmp_path):
+    platform = tmp_path / "p.toml"
+    platform.write_text('gpu = "V100-SXM2"\ngpus_per_node = 4\nprice_per_gpu_hour = 1.5\n')
+    rows = json.loads(run(sweep, dlrm, "-p", str(platform), "--over", "batch=1024", "--json"))
+    assert rows[0]["cost_per_step"] == pytest.approx(1.5 * 4 * rows[0]["step_us"] / 3.6e9)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--gpus", "a"], "--gpus"),
+        (["--html", "/no/such/folder/x.html"], "folder"),
+        (["--over", "tp=3"], "no legal configuration"),
+        (["--over", "sharding"], "lacks"),
+    ],
+)
+def test_mistakes_are_named(model, arguments, said):
+    with pytest.raises(InputError, match=said):
+        CliRunner().invoke(tune, [model, "-p", "8xH100-SXM", *arguments], catch_exceptions=False)
+
+
+def test_a_sweep_over_names_without_values(dlrm):
+    with pytest.raises(InputError, match="gives no values"):
+        CliRunner().invoke(sweep, [dlrm, "-p", "4xV100-SXM2", "--over", "batch"], catch_exceptions=False)
