@@ -52,8 +52,10 @@ FAR_OUTSIDE = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
 
 
-WORD_BYTES = 16
-"""What a thread loads at once where rows allow."""
+LINE_BYTES = 128
+"""A cache line."""
+OTHER_SOURCE_SPREAD = 0.06
+"""How far like norms of two sources on one board lie apart (vector_fp32 and nlp_ops_fp32: V100, T4, P100)."""
 
 ROWS_AT_ONCE = 32_768
 """Kernels timed in one turn."""
@@ -173,18 +175,22 @@ class KernelModels:
         return without_quantising(batch, self.spec, answer, in_bf16)
 
     def _rows(self, batch: Batch) -> Iterator[tuple[np.typing.NDArray[np.int64], Estimates]]:
-        """fp32 softmax and layer norm: the tables hold odd row lengths, which are read one element at a time;
-        rows of whole 16-byte words go by their costs."""
-        whole = batch.dims["cols"] * batch.element_bytes % WORD_BYTES == 0
+        """fp32 softmax and layer norm. The tables hold arbitrary row lengths; rows that begin on cache lines,
+        as those of models do, go by their costs, except layer norms on a board with a table of its own."""
         chosen = self._choice(batch.family, batch.dtype, "")
-        fitted, exact = self._stream()
-        odd, even = np.nonzero(~whole)[0], np.nonzero(whole)[0]
+        lines = batch.dims["cols"] * batch.element_bytes % LINE_BYTES == 0
         if chosen is None:
-            odd, even = odd[:0], np.arange(len(batch))
-        if len(even):
-            yield even, stream_estimates(batch.take(even), self.spec, fitted, exact)
+            lines = np.ones(len(batch), dtype=bool)
+        elif batch.family == "layer_norm" and chosen.models[0].machine.name == self.spec.name:
+            lines = np.zeros(len(batch), dtype=bool)
+        fitted, exact = self._stream()
+        whole, odd = np.nonzero(lines)[0], np.nonzero(~lines)[0]
+        if len(whole):
+            yield whole, stream_estimates(batch.take(whole), self.spec, fitted, exact)
         if len(odd) and chosen is not None:
-            yield odd, self._distinct(batch.take(odd), chosen)
+            learned = self._distinct(batch.take(odd), chosen)
+            spread = np.hypot(learned.spread, OTHER_SOURCE_SPREAD)
+            yield odd, Estimates(learned.time_us, learned.source, spread, learned.notes)
 
     def _in_turns(self, batch: Batch, stacks: Sequence[str] | None) -> Estimates:
         """Many kernels, some at a time: their columns stay in the processor's cache."""

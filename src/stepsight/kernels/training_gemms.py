@@ -21,7 +21,7 @@ FORWARD, BACKWARD, BATCHED, BATCHED_BACKWARD = "forward", "backward", "batched",
 GRADIENTS: Mapping[str, str] = {
     "dgrad": BACKWARD, "wgrad": BACKWARD, "bmm_dgrad": BATCHED_BACKWARD, "bmm_wgrad": BATCHED_BACKWARD,
 }  # fmt: skip
-TILES = ((64, 64), (128, 64), (64, 128), (128, 128), (256, 128), (128, 256), (256, 64))
+TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
 """Thread-block tiles of cuBLAS' half-precision kernels."""
 RANGED = ("m", "n", "k", "batch")
 """The columns whose fitted range decides how far the correction is trusted."""

@@ -33,8 +33,8 @@ from stepsight.prediction.kernel_tables.rows import Table
 LEFT_OUT_PERCENT = 20
 ATTENTION_SETTINGS, ATTENTION_ROUNDS = Settings(trees=60, depth=3, rate=0.15), 7
 """Repeated shapes differ by up to 1.24 on A100, so few trees and many rounds towards the median."""
-GEMM_SETTINGS = Settings(trees=250, depth=5, rate=0.1)
-BATCHED_SETTINGS = Settings(trees=400, depth=6, rate=0.1)
+GEMM_SETTINGS = Settings(trees=100, depth=5, rate=0.2)
+BATCHED_SETTINGS = Settings(trees=150, depth=6, rate=0.2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     from stepsight.validate.kernels.dlrm import dlrm_scores
     from stepsight.validate.kernels.eager import eager_scores
     from stepsight.validate.kernels.half import half_scores
+    from stepsight.validate.kernels.layers import layer_scores
     from stepsight.validate.kernels.traced import traced_scores
 
     measured = list(_event_rows(data))
@@ -90,7 +91,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     if ours:
         found += refitted_scores(products)
     found += gpu_scores(products) + source_scores(data)
-    found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data)
+    found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
 
 
