@@ -2,20 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from stepsight.validate.kernels.dlrm import MODELS, dlrm_scores, kernels
-from stepsight.validate.kernels.topic import Compared, _compare, _event_rows
-
-
-def test_pooled_rows_are_all_the_rows() -> None:
-    one = Compared("a", np.array([1.0, 2.0]), np.array([1.0, 1.0]), "rows")
-    two = Compared("b", np.array([3.0]), np.array([2.0]), "rows")
-    score = Compared.pooled("both", [one, two]).score((0.9, 0.6))
-    assert score.rows == 3
-    assert score.mape == pytest.approx(0.5)
-    assert score.met
+from stepsight.validate.kernels.topic import _compare, _event_rows
 
 
 def test_without_tables_there_is_nothing_to_sum(tmp_path: Path) -> None:
@@ -36,5 +26,5 @@ def test_the_v100_kernel_lists_sum_to_within_five_per_cent(measured_data: Path) 
 @pytest.mark.data
 def test_held_out_linear_layers_meet_their_bar(measured_data: Path) -> None:
     part = next(p for p in _event_rows(measured_data) if p.gpu == "V100-PCIE-32G" and p.variant == "linear")
-    score = _compare(part, "heldout").score((0.04, 0.06))
+    score = _compare(part, "heldout").score((0.025, 0.06))
     assert score.met and score.rows > 300

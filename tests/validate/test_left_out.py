@@ -55,7 +55,7 @@ def test_rows_at_the_launch_floor_are_not_judged() -> None:
 def test_pooled_rows_are_all_the_rows() -> None:
     one = Judged("a", np.array([1.0]), np.array([1.0]), np.array([True]), "x")
     two = Judged("b", np.array([2.0]), np.array([1.0]), np.array([False]), "x")
-    score = Judged.pooled("both", [one, two], "all").score(0.5)
+    score = Judged.pooled("both", [one, two], "all").score((0.5, None))
     assert score.rows == 2 and "hold 50%" in score.note
 
 

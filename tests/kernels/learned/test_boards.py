@@ -48,13 +48,20 @@ def test_half_the_share_takes_twice_as_long_where_arithmetic_bounds() -> None:
     assert times[1] / times[0] == pytest.approx(2.0, rel=0.1)
 
 
-def test_another_board_of_a_measured_chip_is_asked_with_its_own_clock() -> None:
-    pcie, sxm = (
-        KernelModels.for_gpu(load_gpu(g)).estimate([LARGE])[0] for g in ("V100-PCIE-32G", "V100-SXM2")
+def test_another_board_of_a_measured_chip_is_told_apart_and_goes_by_its_share() -> None:
+    small, large = (
+        KernelModels.for_gpu(load_gpu(g)).estimate([LARGE])[0] for g in ("A100-PCIE-40G", "A100-PCIE-80G")
     )
-    assert sxm.time_us < pcie.time_us
-    assert sxm.source is Source.LEARNED and "another board" in sxm.note
-    assert sxm.spread > pcie.spread
+    assert large.time_us < small.time_us
+    assert large.source is Source.LEARNED and "another board" in large.note
+    assert large.spread > small.spread
+
+
+def test_a_higher_peak_alone_makes_no_board_faster() -> None:
+    pcie, sxm = (
+        KernelModels.for_gpu(load_gpu(g)).estimate([LARGE]).time_us[0] for g in ("V100-PCIE-32G", "V100-SXM2")
+    )
+    assert sxm == pytest.approx(pcie)
 
 
 def test_boards_survive_the_disk(tmp_path: Path) -> None:

@@ -29,11 +29,22 @@ class Judged:
     inside: npt.NDArray[np.bool_]
     used: str
 
-    def score(self, gmae_bar: float | None = None) -> Score:
-        note = f"90 % intervals hold {self.inside.mean():.0%}"
+    @classmethod
+    def of(
+        cls, name: str, predicted: FloatArray, measured: FloatArray, spread: FloatArray, used: str
+    ) -> Judged:
+        """Held by the interval where the logarithm is off by less than 90 % of the spread's normal."""
+        inside = np.abs(np.log(measured / predicted)) <= NORMAL_90 * spread
+        return cls(name, predicted, measured, inside, used)
+
+    def score(self, bars: tuple[float | None, float | None] | None = None) -> Score:
+        """The line of the scoreboard, with bars on GMAE and MAPE."""
+        gmae, mape = bars or (None, None)
+        note = f"90 % intervals hold {self.inside.mean():.0%}" if len(self.inside) else ""
         return Score.of(
-            TOPIC, self.name, self.predicted, self.measured, self.used, gmae_target=gmae_bar, note=note
-        )
+            TOPIC, self.name, self.predicted, self.measured, self.used,
+            gmae_target=gmae, mape_target=mape, note=note,
+        )  # fmt: skip
 
     @classmethod
     def pooled(cls, name: str, parts: Sequence[Judged], used: str) -> Judged:
@@ -57,6 +68,4 @@ def judge(
     batch = replace(part.batch.take(at), positions=np.arange(len(at)))
     answer = models.estimate_batch(batch)
     reading = models.event_path(batch.take(np.arange(1)))[0].reading_us(answer.time_us)
-    measured = part.time_us[at]
-    inside = np.abs(np.log(measured / reading)) <= NORMAL_90 * answer.spread
-    return Judged(name, reading, measured, inside, f"{used}, above {ABOVE_US:.0f} µs")
+    return Judged.of(name, reading, part.time_us[at], answer.spread, f"{used}, above {ABOVE_US:.0f} µs")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.fitting.kernels.boards import FEWEST, fit_board
-from stepsight.fitting.kernels.learn import NORMAL_90, fingerprint
+from stepsight.fitting.kernels.learn import fingerprint
 from stepsight.fitting.kernels.model_products import Products, model_products
 from stepsight.fitting.kernels.recipes import event_model
 from stepsight.fitting.kernels.sources import Measured
@@ -41,7 +41,7 @@ def refitted_scores(measured: Sequence[Measured]) -> Iterator[Score]:
     for part in measured:
         judged = _refitted(part, _large(part), "sizes left out")
         if judged is not None:
-            yield judged.score(SIZE_BAR)
+            yield judged.score((SIZE_BAR, None))
         if part.variant == "linear":  # batched products hardly share a pair
             judged = _refitted(part, held_out(part.batch.dims, ("n", "k")), "(n, k) pairs left out")
             if judged is not None:
@@ -67,7 +67,7 @@ def gpu_scores(measured: Sequence[Measured]) -> list[Score]:
     together = Judged.pooled(
         "GPU left out: gemm fp32, all", parts, f"all rows of the {len(parts)} lines above"
     )
-    return [*(part.score() for part in parts), together.score(GPU_BAR)]
+    return [*(part.score() for part in parts), together.score((GPU_BAR, None))]
 
 
 def source_scores(data: Path) -> list[Score]:
@@ -145,8 +145,7 @@ def _of_models(products: Products) -> Judged | None:
     at = np.nonzero(predicted)[0]
     if not len(at):
         return None
-    measured = products.time_us[at]
-    inside = np.abs(np.log(measured / predicted[at])) <= NORMAL_90 * spread[at]
     how = "by its table" if tabled else "by relatives and a share fitted on other models"
     name = f"source left out: gemm fp32 {products.variant} {products.gpu}"
-    return Judged(name, predicted[at], measured, inside, f"operators of real models, {how}")
+    used = f"operators of real models, {how}"
+    return Judged.of(name, predicted[at], products.time_us[at], spread[at], used)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from stepsight.errors import InputError
-from stepsight.estimate import FloatArray
+from stepsight.estimate import IntArray
 from stepsight.fitting.kernels.sources import (
     SERVING_SYSTEMS,
     Measured,
@@ -23,10 +22,9 @@ from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import TableTimes, read_table
 from stepsight.prediction.kernel_tables.rows import Rows
 from stepsight.score import Score
+from stepsight.validate.kernels.judged import ABOVE_US, Judged
 from stepsight.validate.kernels.left_out import gpu_scores, is_fitted_table, refitted_scores, source_scores
 
-TOPIC = "kernels"
-ABOVE_US = 60.0
 CLEAR_US = 20.0
 """Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
@@ -40,32 +38,6 @@ VECTOR: Target = (0.05, 0.08)
 SERVING_GEMM: Target = (0.03, 0.045)
 ATTENTION: Target = (0.06, 0.09)
 LEFT_OUT: Target = (0.12, 0.18)
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """Predicted beside measured times of some rows."""
-
-    name: str
-    predicted: FloatArray
-    measured: FloatArray
-    used: str
-
-    def score(self, target: Target | None = None) -> Score:
-        gmae, mape = target or (None, None)
-        return Score.of(
-            TOPIC, self.name, self.predicted, self.measured, self.used, gmae_target=gmae, mape_target=mape
-        )
-
-    @classmethod
-    def pooled(cls, name: str, parts: Sequence[Compared], used: str = "") -> Compared:
-        """All rows of several comparisons as one."""
-        return cls(
-            name,
-            np.concatenate([part.predicted for part in parts]),
-            np.concatenate([part.measured for part in parts]),
-            used or parts[0].used,
-        )
 
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
@@ -84,7 +56,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     products = [p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED]
     ours = any(is_fitted_table(part) for part in products)
     found = _event_scores(measured, rows if ours else "all")
-    blind: list[Compared] = []
+    blind: list[Judged] = []
     if rows == "heldout":
         serving, blind = _serving()
         found += serving
@@ -105,14 +77,14 @@ def _event_rows(data: Path) -> Iterator[Measured]:
 
 def _event_scores(measured: Iterable[Measured], rows: str) -> list[Score]:
     """One line per GPU and op; all element-wise ops of a GPU share one."""
-    lines: dict[tuple[str, str, str], list[Compared]] = {}
+    lines: dict[tuple[str, str, str], list[Judged]] = {}
     for part in measured:
         op = "all ops" if part.batch.family == "elementwise" else part.variant
         compared = _compare(part, rows)
         if len(compared.measured):
             lines.setdefault((part.batch.family, op, part.gpu), []).append(compared)
     return [
-        Compared.pooled(f"{family} fp32 {op} {gpu}", parts).score(_event_target(family, op, gpu))
+        Judged.pooled(f"{family} fp32 {op} {gpu}", parts, parts[0].used).score(_event_target(family, op, gpu))
         for (family, op, gpu), parts in lines.items()
     ]
 
@@ -123,7 +95,7 @@ def _event_target(family: str, op: str, gpu: str) -> Target | None:
     return {"linear": LINEAR, "bmm": BMM}.get(op, VECTOR)
 
 
-def _compare(part: Measured, rows: str) -> Compared:
+def _compare(part: Measured, rows: str) -> Judged:
     """One op on one GPU, with the shipped models, as the command line answers."""
     shown = part.time_us > (ABOVE_US if part.timed_by_events else 0.0)
     used = f"above {ABOVE_US:.0f} µs" if part.timed_by_events else "all sizes"
@@ -134,23 +106,22 @@ def _compare(part: Measured, rows: str) -> Compared:
     name = f"{part.batch.family} {part.batch.dtype} {part.variant} {part.gpu}"
     if part.stacks:
         name += f" {part.stacks[0]}"
-    models = KernelModels.for_gpu(load_gpu(part.gpu))
-    return Compared(name, _predicted(part, shown, models), part.time_us[shown], used)
-
-
-def _predicted(part: Measured, shown: npt.NDArray[np.bool_], models: KernelModels) -> FloatArray:
     at = np.nonzero(shown)[0]
-    if not len(at):
-        return np.zeros(0)
-    stacks = None if part.stacks is None else [part.stacks[int(i)] for i in at]
-    batch = replace(part.batch.take(at), positions=np.arange(len(at)))
+    times = _times(part, at, KernelModels.for_gpu(load_gpu(part.gpu)))
+    return Judged.of(name, times.time_us, part.time_us[at], times.spread, used)
+
+
+def _times(part: Measured, at: IntArray, models: KernelModels) -> TableTimes:
     times = TableTimes(len(at))
-    rows = Rows(part.gpu, batch, part.timed_by_events, stacks)
-    times.put(rows, models.estimate_batch(batch, stacks), models)
-    return times.time_us
+    if len(at):
+        stacks = None if part.stacks is None else [part.stacks[int(i)] for i in at]
+        batch = replace(part.batch.take(at), positions=np.arange(len(at)))
+        rows = Rows(part.gpu, batch, part.timed_by_events, stacks)
+        times.put(rows, models.estimate_batch(batch, stacks), models)
+    return times
 
 
-def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Compared]:
+def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Judged]:
     """Each GPU timed by the models of the others alone, as an unmeasured GPU would be."""
     for part in parts:
         spec = load_gpu(part.gpu)
@@ -160,30 +131,27 @@ def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Compared]:
             for m in models.shipped
             if (m.machine.architecture, m.machine.sms) != (spec.architecture, spec.sms)
         )
-        above = ABOVE_US if part.timed_by_events else CLEAR_US
-        shown = part.time_us > above
-        blind = KernelModels(spec, strangers, models.streams)
-        kernel_us = blind.estimate_batch(part.batch.take(np.nonzero(shown)[0])).time_us
-        path = models.event_path(part.batch.take(np.arange(1)))[0]
-        predicted = path.reading_us(kernel_us) if part.timed_by_events else kernel_us
+        at = np.nonzero(part.time_us > CLEAR_US)[0]
+        answer = KernelModels(spec, strangers, models.streams).estimate_batch(part.batch.take(at))
         name = f"GPU left out: gemm {part.batch.dtype} {part.variant} {part.gpu}"
-        yield Compared(name, predicted, part.time_us[shown], f"all shapes above {above:.0f} µs")
+        used = f"all shapes above {CLEAR_US:.0f} µs"
+        yield Judged.of(name, answer.time_us, part.time_us[at], answer.spread, used)
 
 
-def _left_out_scores(blind: Sequence[Compared]) -> list[Score]:
+def _left_out_scores(blind: Sequence[Judged]) -> list[Score]:
     """One line per GPU, and one over all rows of all GPUs."""
     if not blind:
         return []
-    everything = Compared.pooled(
+    everything = Judged.pooled(
         "GPU left out: gemm bf16, all", blind, f"all rows of the {len(blind)} lines above"
     )
     return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
 
 
-def _serving() -> tuple[list[Score], list[Compared]]:
+def _serving() -> tuple[list[Score], list[Judged]]:
     """GEMM and attention of the aiconfigurator-core tables; nothing where it is not installed."""
     found: list[Score] = []
-    blind: list[Compared] = []
+    blind: list[Judged] = []
     try:
         for gpu in SERVING_SYSTEMS:
             gemm = list(serving_gemm(gpu, "bf16"))
@@ -203,5 +171,5 @@ def _stacks(name: str, parts: Sequence[Measured], target: Target | None) -> list
     compared = [_compare(part, "heldout") for part in parts]
     if not compared:
         return []
-    together = Compared.pooled(f"{name}, all stacks", compared).score(target)
+    together = Judged.pooled(f"{name}, all stacks", compared, compared[0].used).score(target)
     return [together, *(line.score() for line in compared)]
