@@ -37,7 +37,18 @@ TOPICS = {
     "sharding": "The choice of a sharding plan.",
     "live": "Random models, predicted and then really trained here.",
 }
-BY_DEFAULT = ("quick", "kernels", "collectives", "embedding", "overheads", "e2e", "sharding")
+BY_DEFAULT = (
+    "quick",
+    "kernels",
+    "collectives",
+    "embedding",
+    "overheads",
+    "e2e",
+    "traces",
+    "llm",
+    "tune",
+    "sharding",
+)
 """What ``all`` runs: everything that needs no training on this machine."""
 
 

@@ -62,6 +62,7 @@ class Prediction:
     setup: Setup | None = None
     gpu: GpuSpec | None = field(default=None, repr=False)
     gpus: int = 0
+    price_per_gpu_hour: float | None = None
 
     def __repr__(self) -> str:
         return notebook.one_line(self)
@@ -93,7 +94,9 @@ class Prediction:
     @property
     def throughput(self) -> Throughput:
         """samples/s, tokens/s, TFLOP/s per GPU, MFU."""
-        return throughput(self.timeline.priced.job, len(self.ranks), self.step_us, self.setup, self.gpu)
+        job = self.timeline.priced.job
+        price = self.price_per_gpu_hour
+        return throughput(job, len(self.ranks), self.step_us, self.setup, self.gpu, price)
 
     @property
     def fits(self) -> bool | None:
@@ -155,5 +158,5 @@ def explain(
         workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
         ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,
         memory, measured_us, (*notes, *said), basis=basis, setup=setup, gpu=platform.spec.gpu,
-        gpus=platform.spec.ranks,
+        gpus=platform.spec.ranks, price_per_gpu_hour=platform.spec.price_per_gpu_hour,
     )  # fmt: skip

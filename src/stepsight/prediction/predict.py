@@ -57,6 +57,7 @@ def predict(
             setup=training.setup(),
             gpu=on.spec.gpu,
             gpus=on.spec.ranks,
+            price_per_gpu_hour=on.spec.price_per_gpu_hour,
             notes=(*on.notes, *found.notes),
         )
     device = "cpu" if on.spec.host.synchronous else "cuda"

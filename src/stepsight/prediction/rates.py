@@ -23,6 +23,10 @@ def rate_lines(p: Prediction) -> list[tuple[str, str]]:
         found.append(("TFLOP/s per GPU", rate(rates.tflops_per_gpu)))
     if rates.model_flops > 0 and rates.mfu is not None:
         found.append(("MFU", share(rates.mfu)))
+    if rates.cost_per_million_tokens is not None:
+        found.append(("per million tokens", rate(rates.cost_per_million_tokens)))
+    elif rates.cost_per_million_samples is not None:
+        found.append(("per million samples", rate(rates.cost_per_million_samples)))
     return found
 
 

@@ -28,7 +28,8 @@ class Throughput:
 
     ``mfu`` is model FLOPs utilisation: the FLOPs of the model (without recomputation) over what the
     GPUs could do at the dense peak of ``dtype`` in the same time. ``counted`` says where the FLOPs come
-    from: "model" (stated by the workload) or "kernels" (summed over the job's matrix products).
+    from: "model" (stated by the workload) or "kernels" (summed over the job's matrix products). Costs are
+    known where the platform has a price.
     """
 
     samples_per_s: float | None
@@ -40,12 +41,23 @@ class Throughput:
     peak_tflops: float | None
     dtype: str
     counted: str
+    cost_per_step: float | None = None
+    cost_per_million_samples: float | None = None
+    cost_per_million_tokens: float | None = None
 
 
-def throughput(job: Job, ranks: int, step_us: float, setup: Setup | None, gpu: GpuSpec | None) -> Throughput:
+def throughput(
+    job: Job,
+    ranks: int,
+    step_us: float,
+    setup: Setup | None,
+    gpu: GpuSpec | None,
+    price: float | None = None,
+) -> Throughput:
     """Rates of a job on ``ranks`` ranks whose step takes ``step_us``.
 
-    The job may stand for a part of the step where ``setup`` states the FLOPs of all of it.
+    The job may stand for a part of the step where ``setup`` states the FLOPs of all of it. ``price`` is
+    what a GPU costs an hour.
     """
     by_dtype = job_flops(job)
     dtype = max(by_dtype, key=lambda name: by_dtype[name], default="")
@@ -56,6 +68,7 @@ def throughput(job: Job, ranks: int, step_us: float, setup: Setup | None, gpu: G
     peak = gpu.peak_flops(dtype) / 1e12 if gpu and dtype else None
     tokens = setup.tokens / seconds if setup and setup.tokens and seconds > 0 else None
     samples = setup.samples / seconds if setup and setup.samples and seconds > 0 else None
+    cost = price * ranks * seconds / 3600 if price is not None else None
     return Throughput(
         samples_per_s=samples,
         tokens_per_s=tokens,
@@ -66,7 +79,14 @@ def throughput(job: Job, ranks: int, step_us: float, setup: Setup | None, gpu: G
         peak_tflops=peak,
         dtype=dtype,
         counted="model" if stated is not None else "kernels",
+        cost_per_step=cost,
+        cost_per_million_samples=_per_million(cost, setup.samples if setup else None),
+        cost_per_million_tokens=_per_million(cost, setup.tokens if setup else None),
     )
+
+
+def _per_million(cost: float | None, count: float | None) -> float | None:
+    return 1e6 * cost / count if cost is not None and count else None
 
 
 def job_flops(job: Job) -> dict[str, float]:
