@@ -19,6 +19,7 @@ class GpuSpec:
     ``launch_us`` is from the return of a launch call to the start of its kernel on an idle
     stream, ``kernel_gap_us`` between two kernels queued on one stream. Defaults: medians over
     profiler traces of V100, A100 and H100 (2.0, 2.0, 1.8 µs and 1 to 2, 1.5 µs; 2020 to 2025).
+    ``power_share`` is the board's power limit over that of the board the figures are for.
     ``speed`` divides all kernel times: 0.9 is a board that runs its kernels at nine tenths of what
     the models expect (a power limit, heat, older libraries).
     """
@@ -41,6 +42,7 @@ class GpuSpec:
     speed: float = 1.0
     source: str = ""
     aliases: tuple[str, ...] = ()
+    power_share: float = 1.0
 
     def peak_flops(self, dtype: str) -> float:
         """Peak FLOP/s for a dtype; a dtype without its own unit runs on the fp32 one."""

@@ -17,13 +17,15 @@ class HostProfile:
     """µs a launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`).
 
     ``staged_collective_us``: with a pipeline over nodes, what each collective of a tensor group takes the
-    host for every rank of the group.
+    host for every rank of the group. ``skew_us``: what a collective that compute waits for loses to every
+    further rank of its group, because hosts are never in step.
     """
 
     forward_us: float
     backward_us: float
     optimizer_us: float = 6.0
     staged_collective_us: float = 0.0
+    skew_us: float = 0.0
 
 
 REFERENCE, REFERENCE_US = "aten::add", 13.3
@@ -32,7 +34,7 @@ REFERENCE, REFERENCE_US = "aten::add", 13.3
 PROFILES = {
     "eager": HostProfile(14.0, 8.0),
     "megatron": HostProfile(14.0, 8.0),
-    "megatron-deepspeed": HostProfile(14.0, 8.0),
+    "megatron-deepspeed": HostProfile(46.0, 46.0, 30.0, skew_us=20.0),
     "nanotron": HostProfile(110.0, 110.0, staged_collective_us=260.0),
     "torchtitan": HostProfile(10.0, 7.0),
     "deepspeed": HostProfile(16.0, 9.0),
@@ -43,9 +45,9 @@ PROFILES = {
 }
 
 
-def staged_collective_us(framework: str) -> float:
-    """See `HostProfile`."""
-    return PROFILES[framework].staged_collective_us
+def profile_of(framework: str) -> HostProfile:
+    """The host work of a framework."""
+    return PROFILES[framework]
 
 
 def framework_times(overheads: Overheads, framework: str, phase: str, launches: int, shown: int) -> HostTimes:

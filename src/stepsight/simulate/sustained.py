@@ -8,12 +8,20 @@ from __future__ import annotations
 
 from stepsight.hardware.spec import GpuSpec
 
-SUSTAINED: dict[str, float] = {"hopper": 0.81, "blackwell": 0.85, "ampere": 0.95}
-"""Share of the benchmark's rate by generation; 1 where not listed."""
+SUSTAINED: dict[str, float] = {"ampere": 0.95, "hopper": 0.81, "blackwell": 0.85, "B200-SXM-180G": 0.72}
+"""Share of the benchmark's rate by board or generation; 1 where not listed. Hopper: 1B and 8B rows of
+llm_h100_sweep.csv that are bound by products; Ampere: InternEvo's rows on one node; Blackwell: NeMo's dense
+models on GB200 and GB300; B200 (1,000 W, air-cooled): SimuMax's Llama rows."""
+CLOCK_BY_POWER = 0.45
+"""The clock follows the power limit to this power: power goes with clock times voltage squared, and voltage
+with clock."""
 FELT_BY = ("gemm", "attention")
 """Categories that run on tensor cores."""
 
 
 def slowdown(gpu: GpuSpec, category: str) -> float:
     """How much longer kernels of a category take in training than in a benchmark."""
-    return 1.0 / SUSTAINED.get(gpu.architecture, 1.0) if category in FELT_BY else 1.0
+    if category not in FELT_BY:
+        return 1.0
+    share = SUSTAINED.get(gpu.name, SUSTAINED.get(gpu.architecture, 1.0))
+    return 1.0 / (share * float(gpu.power_share**CLOCK_BY_POWER))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.workload.llm.config import LanguageConfig
 
-METHOD_SPREAD = 0.06
-"""What is left when every kernel is right."""
+METHOD_SPREAD = 0.05
+"""What is left when every kernel and collective is right, on one node."""
+NODE_SPREAD = 0.04
+"""The same for every doubling of the nodes: networks, stragglers and layouts differ."""
 INTERVAL_SIGMAS = 1.645
-HOST_SPREAD = 0.25
+"""low_us to high_us is meant to hold 90 % of measurements."""
+HOST_SPREAD = 0.12
+"""Host work of a framework on another machine of the same era."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,13 @@ def quick(c: LanguageConfig, platform: Platform) -> Quick:
     for name in composer.names():
         slow = composer.step(name, "slow", HOST_SPREAD)
         spreads[name] = abs(slow.step_us / base.step_us - 1) if base.step_us > 0 else 0.0
-    sigma = math.sqrt(METHOD_SPREAD**2 + sum(s * s for s in spreads.values()))
-    factor = math.exp(INTERVAL_SIGMAS * sigma)
+    factor = interval_factor(c, platform, spreads.values())
     return Quick(base.step_us, base.step_us / factor, base.step_us * factor, base, spreads)
+
+
+def interval_factor(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:
+    """How far the 90 % interval reaches each way."""
+    nodes = -(-c.ranks // platform.spec.gpus_per_node)
+    over_nodes = NODE_SPREAD * math.log2(nodes)
+    sigma = math.sqrt(METHOD_SPREAD**2 + over_nodes**2 + sum(s * s for s in spreads))
+    return math.exp(INTERVAL_SIGMAS * sigma)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from stepsight.estimate import Estimate, Source
 from stepsight.kernels.families import category
-from stepsight.overheads.frameworks import framework_times, staged_collective_us
+from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
 from stepsight.simulate.sustained import slowdown
@@ -163,7 +163,11 @@ class Pricer:
         return PassTime(self.kernels(alone), waited, tuple(overlaps), host_us)
 
     def _hopped(self, part: Part, message: Message, count: int) -> Part:
-        """A message inside a layer over nodes waits for each of them (`SiteBandwidth`)."""
+        """A message inside a layer waits for each rank's host, and over nodes for each of them
+        (`HostProfile`, `SiteBandwidth`)."""
+        skew = profile_of(self.c.framework.name).skew_us
+        if skew:
+            part = part.plus(count * skew * (len(self.blocks.spans[message.axis]) - 1), 0.3)
         site = self.platform.site
         if site is None or not site.hop_us:
             return part
@@ -177,7 +181,7 @@ class Pricer:
         if s.pipeline == 1 or s.tensor == 1 or self.c.ranks <= self.platform.spec.gpus_per_node:
             return 0.0
         count = sum(n for message, n in work.messages.items() if message.axis == "tensor")
-        return count * s.tensor * staged_collective_us(self.c.framework.name)
+        return count * s.tensor * profile_of(self.c.framework.name).staged_collective_us
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
         """Takes the kernels that run beside a message out of those that run alone."""

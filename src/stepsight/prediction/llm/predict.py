@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.answer import HOST_SPREAD, INTERVAL_SIGMAS, METHOD_SPREAD
+from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor
 from stepsight.prediction.llm.compose import Composed, Composer, StageParts
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
@@ -26,8 +25,7 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     composer = Composer(c, platform)
     base = composer.step()
     found = _sensitivities(composer, base)
-    sigma = math.sqrt(METHOD_SPREAD**2 + sum(s.step_spread**2 for s in found))
-    factor = math.exp(INTERVAL_SIGMAS * sigma)
+    factor = interval_factor(c, platform, [s.step_spread for s in found])
     timeline, shown = _timeline(c, platform)
     notes = [f"{name}: {note}" for name, note in composer.pricer.notes.items()]
     if shown < c.spread.micro_batches:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from stepsight.program.job import COMPUTE, Collective, Kernel, Op, Wait
-from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
 from stepsight.workload.llm.stages import Run
 from stepsight.workload.llm.work import Message, Pass, condensed
 
@@ -144,7 +144,7 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
     """
     s = c.spread
     wide = (c.framework.gradients == "fp32" and s.zero < 3) or not c.training.half
-    total = run.parameters * (4.0 if wide else 2.0)
+    total = run.parameters * (4.0 if wide else 2.0) * (ADAPTER_SHARE if c.training.adapters else 1.0)
     count = max(1, run.layers) if s.zero == 3 else max(1, round(total / (s.bucket_mb * 1e6)))
     if c.framework.flat_reduce and s.zero < 3:
         count = 1
@@ -157,6 +157,6 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
 
 def parameter_message(c: LanguageConfig, held: float) -> tuple[str, str, float, int]:
     """ZeRO-1 and 2: updated parameters back to all ranks that hold them."""
-    bytes_ = held * (2 if c.training.half else 4)
+    bytes_ = held * (2 if c.training.half else 4) * (ADAPTER_SHARE if c.training.adapters else 1.0)
     count = max(1, round(bytes_ / (c.spread.bucket_mb * 1e6)))
     return "shard", "all_gather", bytes_ / count, count

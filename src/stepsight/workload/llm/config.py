@@ -15,6 +15,8 @@ from stepsight.workload.llm.spread import AXES, CONTEXT_KINDS, SCHEDULES, Spread
 from stepsight.workload.operators.optimizers import OPTIMIZERS
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
+ADAPTER_SHARE = 0.005
+"""Parameters of low-rank adapters over the model's (rank 16 to 32 on attention)."""
 RECOMPUTE = ("none", "full", "selective")
 ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 
@@ -29,6 +31,7 @@ class LanguageTraining:
     (flash: 2). ``precision = "fp8"``: products in fp8, everything else in bf16. ``master_weights``:
     half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
     for each pass. ``fused_norm``: norms in one kernel, where that is not the framework's habit.
+    ``adapters``: only low-rank adapters are trained (LoRA): no weight gradients, hardly any optimizer state.
     """
 
     precision: str = "bf16"
@@ -42,6 +45,7 @@ class LanguageTraining:
     master_weights: bool = True
     compiled: bool = False
     fused_norm: bool = True
+    adapters: bool = False
 
     @property
     def dtype(self) -> str:
@@ -147,6 +151,7 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
         compiled=fields.flag("compile", framework.compiled),
         fused_norm=fields.flag("fused_norm", framework.fused_norm),
+        adapters=fields.flag("adapters", False),
     )
 
 

@@ -10,6 +10,9 @@ from stepsight.workload.llm.layer import LayerWork, accumulate
 from stepsight.workload.llm.operators import Both
 from stepsight.workload.llm.work import Message, Pass
 
+FROZEN = ("wgrad", "accumulate", "sort", "scatter")
+"""Kernels that frozen embeddings and heads do not need."""
+
 
 def embedding_work(c: LanguageConfig) -> LayerWork:
     """Token (and learned position) embeddings, or an image model's patches."""
@@ -38,6 +41,7 @@ def embedding_work(c: LanguageConfig) -> LayerWork:
             n * m.hidden,
         )
     both.backward += accumulate(c, parameters)
+    both.backward = [k for k in both.backward if not (c.training.adapters and k.name in FROZEN)]
     messages = _summed(c, n * m.hidden)
     return LayerWork(
         Pass.of(both.forward, messages, both.kept_bytes), Pass.of(both.backward), parameters, 0.0
@@ -68,6 +72,7 @@ def head_work(c: LanguageConfig) -> LayerWork:
             messages = [Message("tensor", "all_reduce", 4 * n, "fp32")] * 3
     parameters = share * m.hidden
     both.backward += accumulate(c, parameters)
+    both.backward = [k for k in both.backward if not (c.training.adapters and k.name in FROZEN)]
     if t > 1:
         bytes_ = e * n * m.hidden
         if c.spread.sequence_parallel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
@@ -44,6 +44,7 @@ def layer_work(
         again.update(part.again)
     forward, backward = _run_again(c, mode, forward, backward, again)
     backward += Pass.of(_accumulation(c, experts=experts, cross=cross))
+    backward = without_weights(backward) if c.training.adapters else backward
     dense, expert = layer_parameters(c, experts=experts, cross=cross)
     return LayerWork(forward, backward, dense, expert)
 
@@ -83,6 +84,17 @@ def _keeps_products(c: LanguageConfig) -> bool:
     """torch's selective checkpointing keeps the outputs of products and attention; Megatron's drops only
     what lies inside attention."""
     return not c.framework.name.startswith("megatron")
+
+
+def without_weights(work: Pass) -> Pass:
+    """A backward pass through frozen weights."""
+    kernels = Counter(
+        {k: n for k, n in work.kernels.items() if k.name not in ("wgrad", "accumulate", "bias")}
+    )
+    messages: Counter[Message] = Counter()
+    for message, n in work.messages.items():
+        messages[replace(message, beside=tuple(k for k in message.beside if k in kernels))] += n
+    return Pass(kernels, messages, work.kept_bytes)
 
 
 def _kept_by_selection(c: LanguageConfig) -> dict[str, float]:
@@ -196,7 +208,7 @@ def _core(c: LanguageConfig) -> Both:
     """Attention proper, for this rank's heads and its part of the sequence."""
     m, s, t = c.model, c.training, c.spread.tensor
     heads, kv_heads = m.heads // t, max(1, m.kv_heads // t)
-    dim = m.latent.nope_dim + m.latent.rope_dim if m.latent else m.head_dim
+    dim = (m.latent.nope_dim + m.latent.rope_dim + m.latent.v_dim) // 2 if m.latent else m.head_dim
     batch, length, parts = c.micro_batch, c.sequence, c.spread.context
     if m.window and m.window < length:
         full = 1 / m.window_every if m.window_every > 1 else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
 from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
 from stepsight.workload.memory import MemoryReport, RankMemory
 from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
@@ -75,6 +75,8 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     optimizer = parameters / (share if s.zero else 1) * 4 * STATE_PER_PARAMETER[t.optimizer]
     if t.half and t.master_weights:
         optimizer += parameters / (share if s.zero else 1) * 4
+    if t.adapters:
+        gradients, optimizer = gradients * ADAPTER_SHARE, optimizer * ADAPTER_SHARE
     full = max(run.parameters for _, w in works for run in w.forward) if s.zero == 3 else 0.0
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
     return Held(stored * e, gradients, optimizer, activations, _temporary(c, works) + 2 * 2 * full / _runs(c))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stepsight.program.job import Kernel, Op
 from stepsight.workload.llm.blocks import Blocks, parameter_message
-from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
 from stepsight.workload.llm.stages import PieceWork
 from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
 
@@ -51,6 +51,7 @@ def update_launches(layers: int) -> int:
 
 def update_kernels(c: LanguageConfig, held: float, layers: int) -> list[Kernel]:
     """Norm and scaling of the gradients, the fused update, copies to the parameters, zeroed gradients."""
+    held *= ADAPTER_SHARE if c.training.adapters else 1.0
     mine = held / (c.spread.sharded_over if c.spread.zero else 1)
     tensors = max(1, layers * TENSORS_PER_LAYER)
     grad = 4 if c.framework.gradients == "fp32" or not c.training.half else 2
