@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import random
 from collections.abc import Callable
@@ -51,6 +52,10 @@ def _example(name: str) -> Damage:
 def _predicted(path: Path) -> float:
     workload = load_workload(path)
     return predict(workload, load_platform("8xA100-SXM4-40G")).step_us
+
+
+def _on_many(path: Path) -> float:
+    return predict(path, "8x8xH100-SXM-80G").step_us
 
 
 def _assigned(path: Path) -> float:
@@ -140,6 +145,18 @@ def _plan() -> Plan:
     return SHARDERS["round_robin"](PLAN_TABLES, 2)
 
 
+HF_CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "intermediate_size": 512,
+    "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 1000,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+STEP = json.loads((Path(__file__).parent / "data" / "step.json").read_text())
+
+
+def _on_one_gpu(path: Path) -> float:
+    return predict(path, "1xA100-SXM4-80G").step_us
+
+
 def _indices(rng: random.Random) -> bytes:
     file = io.BytesIO()
     save = rng.choice((np.savez, np.savez_compressed))
@@ -186,6 +203,10 @@ TARGETS = (
     Target("plan.json", lambda rng: mutated_json(torchrec_document(_plan()), rng),
            lambda p: float(len(read_torchrec(p, PLAN_TABLES, 2).shards)) + 1.0),
     Target("indices.npz", _indices, _index_stats),
+    Target("config.json", _json(HF_CONFIG), _on_one_gpu),
+    Target("step.json", _json(STEP), _on_one_gpu),
+    Target("llama3_8b_fsdp.toml", _example("llama3_8b_fsdp.toml"), _predicted),
+    Target("llama3_70b_3d.toml", _example("llama3_70b_3d.toml"), _on_many),
 )  # fmt: skip
 
 

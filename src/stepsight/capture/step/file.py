@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
 FORMAT = "stepsight-step"
+_MOST = 1e18
+"""No size of a kernel, not even in bytes or FLOPs, comes near."""
 VERSION = 1
 
 
@@ -122,6 +125,9 @@ def _lookup(row: dict[str, Any] | None) -> Lookup | None:
 
 
 def decode_program(row: ProgramRow) -> RankProgram:
+    for k in row.kernels:
+        if not all(math.isfinite(value) and 0 <= value <= _MOST for _, value in k.dims):
+            raise ValueError(f"kernel {k.name!r} has a size that cannot be")
     kernels = [
         Kernel(k.family, tuple(k.dims), k.dtype, k.stream or COMPUTE, k.name, _lookup(k.lookup))
         for k in row.kernels
@@ -141,6 +147,8 @@ def decode_program(row: ProgramRow) -> RankProgram:
 
 
 def _collective(c: CollectiveRow) -> Collective:
+    if not (math.isfinite(c.bytes) and 0 <= c.bytes <= _MOST):
+        raise ValueError(f"collective {c.name!r} moves {c.bytes} bytes")
     sizes = np.array(c.send_bytes) if c.send_bytes is not None else None
     return Collective(c.kind, c.bytes, c.group, c.stream, c.dtype, sizes, c.name, after=tuple(c.after))
 
@@ -184,12 +192,13 @@ def decode(content: bytes, where: str) -> CapturedStep:
     fix = "write it again with stepsight capture --save"
     try:
         row = msgspec.json.decode(content, type=StepFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(where, f"is not a captured step: {error}", fix) from None
     if row.format != FORMAT or row.version != VERSION:
         raise InputError(
             where, f"has format {row.format!r} version {row.version}", f"this is {FORMAT} {VERSION}"
         )
+    _check_ranks(row, where, fix)
     try:
         job = Job(
             tuple(decode_program(p) for p in row.programs), tuple(row.program_of_rank),
@@ -197,8 +206,20 @@ def decode(content: bytes, where: str) -> CapturedStep:
                          for i, ranks in enumerate(sets)) for name, sets in row.groups.items()},
         )  # fmt: skip
         memory = tuple(msgspec.convert(m, RankMemoryUse) for m in row.memory)
-    except (IndexError, KeyError, TypeError, msgspec.ValidationError, StepsightError) as error:
+    except (IndexError, KeyError, TypeError, ValueError, msgspec.ValidationError, StepsightError) as error:
         raise InputError(where, f"does not hold together: {error}", fix) from None
     return CapturedStep(
         row.name, row.gpu, job, memory, row.steps, row.guessed, row.assumed, tuple(row.notes), row.torch
     )
+
+
+def _check_ranks(row: StepFile, where: str, fix: str) -> None:
+    """Every rank runs a program that does something, and groups hold ranks that exist."""
+    working = [any(op.kernels or op.collective for op in program.ops) for program in row.programs]
+    ranks = len(row.program_of_rank)
+    if not ranks or not all(0 <= p < len(working) and working[p] for p in row.program_of_rank):
+        raise InputError(where, "holds a rank that does nothing", fix)
+    sets = [ranks_of for groups in row.groups.values() for ranks_of in groups]
+    whole_groups = all(row.groups.values())
+    if not whole_groups or not all(members and all(0 <= r < ranks for r in members) for members in sets):
+        raise InputError(where, "holds a group of ranks that are not there", fix)

@@ -8,10 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from stepsight.errors import InputError
-from stepsight.inputs import read_text
+from stepsight.inputs import read_json, whole
 from stepsight.records import Table, nearest, read_toml
 
 _TYPES = {
@@ -60,6 +58,18 @@ def shipped_sizes(name: str) -> Table:
     return dict(found)
 
 
+_COUNTS = (
+    "hidden_size", "n_embd", "d_model", "num_attention_heads", "n_head", "n_heads", "num_heads",
+    "num_hidden_layers", "n_layer", "n_layers", "num_decoder_layers", "num_layers", "intermediate_size",
+    "n_inner", "ffn_dim", "d_ff", "vocab_size", "max_position_embeddings", "n_positions", "max_seq_len",
+    "num_key_value_heads", "head_dim", "d_kv", "patch_size", "image_size", "num_local_experts",
+    "n_routed_experts", "num_experts", "moe_intermediate_size", "num_experts_per_tok", "n_shared_experts",
+    "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank",
+    "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window",
+)  # fmt: skip
+"""Fields of a configuration that are whole numbers where they are given."""
+
+
 def named(name: str) -> Table:
     """A workload around a shipped description."""
     return _workload(shipped_sizes(name), name)
@@ -68,10 +78,7 @@ def named(name: str) -> Table:
 def read_config(path: str | Path) -> Table:
     """A workload around a Hugging Face ``config.json``."""
     where = str(path)
-    try:
-        config = msgspec.json.decode(read_text(path))
-    except msgspec.DecodeError as error:
-        raise InputError(where, f"not valid JSON: {error}", "pass a model's config.json") from None
+    config = read_json(path, "pass a model's config.json")
     if not isinstance(config, dict) or "model_type" not in config:
         raise InputError(where, "has no model_type", "pass a Hugging Face config.json, or a captured step")
     return _workload(from_hugging_face(config, where), str(config.get("_name_or_path") or Path(where).stem))
@@ -82,8 +89,8 @@ def is_config(path: str | Path) -> bool:
     if Path(path).suffix != ".json":
         return False
     try:
-        config = msgspec.json.decode(read_text(path))
-    except (msgspec.DecodeError, InputError):
+        config = read_json(path, "")
+    except InputError:
         return False
     return isinstance(config, dict) and "model_type" in config
 
@@ -102,6 +109,8 @@ def _workload(sizes: Table, name: str) -> Table:
 def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
     """The sizes of a Hugging Face configuration in our words."""
     kind = str(config["model_type"])
+    config = {**config, **{key: whole(config[key], f"{where}: {key}", least=0) for key in _COUNTS
+                           if config.get(key) is not None}}  # fmt: skip
     if kind not in _TYPES:
         raise InputError(f"{where}: model_type", f"unknown {kind!r}", nearest(kind, _TYPES))
     family = _TYPES[kind]
@@ -141,7 +150,10 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         patch, size = first("patch_size"), first("image_size")
         sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
         sizes.pop("tied", None)
-    return sizes | _moe(config) | _mla(config)
+    try:
+        return sizes | _moe(config) | _mla(config)
+    except KeyError as missing:
+        raise InputError(f"{where}: {missing.args[0]}", "is missing", "add it to the configuration") from None
 
 
 def _moe(config: Mapping[str, Any]) -> Table:
