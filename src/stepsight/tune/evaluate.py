@@ -19,7 +19,6 @@ from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.predict import predict
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
-from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, parse_workload
 from stepsight.workload.files import settled as on_all_gpus
 from stepsight.workload.llm.config import LanguageConfig
@@ -126,14 +125,11 @@ def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str,
     if isinstance(workload, LanguageWorkload):
         return _language(workload.config, platform, intervals)
     answer = predict(workload, platform)
-    if isinstance(workload, DlrmWorkload):
-        samples, length = workload.config.batch, 0
-    else:
-        samples, length = workload.config.batch_per_rank * workload.config.data, workload.config.sequence
-    per_s = samples / (answer.step_us / 1e6)
+    rates = answer.throughput
     return {
         "step_us": answer.step_us, "low_us": answer.low_us, "high_us": answer.high_us,
-        "samples_per_s": per_s, "tokens_per_s": per_s * length, "shares": _predicted_shares(answer),
+        "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
+        "mfu": rates.mfu or 0.0, "shares": _predicted_shares(answer),
     }  # fmt: skip
 
 
