@@ -61,3 +61,10 @@ def test_buffers_tell_the_size_of_the_group_of_a_rank_recorded_alone():
     groups = process_groups([(0, 0.0, linked)], 8)
     assert groups.of_stream[0, TP].size == 2
     assert [g.ranks for g in next(iter(groups.sets.values()))] == [(0, 1), (2, 3), (4, 5), (6, 7)]
+
+
+def test_collectives_that_do_not_match_keep_their_own_times():
+    first = [(TP, "ncclKernel_AllReduce_RING_LL", 300, 500), (TP, "ncclKernel_AllGather_RING_LL", 600, 800)]
+    run = made_run(_rank(0, 2, first), _rank(1, 2, first[:1]))
+    assert simulate_trace(run, replay=True).step_us > 0
+    assert simulate_trace(run).step_us > 0

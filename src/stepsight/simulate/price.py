@@ -161,11 +161,13 @@ class _Book:
             np.nan if k.measured_us is None or not (replayed or k.opaque) else k.measured_us for k in kernels
         ])  # fmt: skip
         known = ~np.isnan(seen)
-        return Estimates(
-            np.where(known, seen, factor * estimates.time_us) + late_us,
-            np.where(known, int(Source.TRACE), estimates.source),
-            np.where(known, np.nan_to_num(given), np.hypot(modelled, unsure)),
-        )
+        time_us = np.where(known, seen, factor * estimates.time_us)
+        spread = np.where(known, np.nan_to_num(given), np.hypot(modelled, unsure))
+        # The delay is as sure as the trace: only the rest may be off.
+        part = time_us / np.maximum(time_us + late_us, 1e-9)
+        spread = np.where(late_us > 0, np.log1p(np.expm1(spread) * part), spread)
+        source = np.where(known | (late_us > time_us), int(Source.TRACE), estimates.source)
+        return Estimates(time_us + late_us, source, spread)
 
     def _collective(self, item: Collective, ranks: IntArray) -> tuple[FloatArray, int, float]:
         """The times of these ranks (all of which call it alike), its source and its spread."""

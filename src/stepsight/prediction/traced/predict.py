@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
+import numpy as np
+
 from stepsight.errors import InputError
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
@@ -126,7 +128,7 @@ def traced_step(
     notes += [w for w in run.warnings if "stand-ins" not in w]
     measured_us = measured_step_us(run)
     made = TracedStep(
-        run, job, target, own, basis, taken, tuple(notes), HOST_SPREADS.get(whose, HOST_SPREAD),
+        run, job, target, own, basis, taken, tuple(notes), _host_spread(run, whose),
         None if elsewhere else measured_us,
     )  # fmt: skip
     if chosen is None or not elsewhere:
@@ -135,6 +137,16 @@ def traced_step(
     if basis is Basis.ANCHORED:
         made = made.on(chosen)
     return replace(made, notes=(note, *made.notes))
+
+
+def _host_spread(run: TraceRun, whose: str) -> float:
+    """How far the host times may be off: of a run whose steps differ, as far as they differ."""
+    usual = HOST_SPREADS.get(whose, HOST_SPREAD)
+    if whose != INDIVIDUAL:
+        return usual
+    periods = np.concatenate([r.periods_us for r in run.ranks])
+    periods = periods[np.isfinite(periods)]
+    return max(usual, float(np.std(np.log(periods)))) if len(periods) > 1 else usual
 
 
 def _anchored_on(job: Job, run: TraceRun, own: Platform, target: Platform) -> tuple[Job, list[str]]:

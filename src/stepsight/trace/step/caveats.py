@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.sizing.calls import launching_op
-from stepsight.trace.step.job import rank_program
+from stepsight.trace.step.job import groups_of, rank_program
+from stepsight.trace.step.matching import unmatched
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun, measured_step_us
@@ -39,6 +40,13 @@ def caveats(run: TraceRun, step: int) -> list[str]:
         notes.append(
             f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with the GPU idle and nothing"
             " recorded to wait for, as where nodes of a CUDA graph were not recorded: these delays are kept"
+        )
+    apart = unmatched(programs, groups_of(run, programs)) if len(programs) > 1 else {}
+    if apart:
+        ranks = sorted({r for members in apart.values() for r in members})
+        notes.append(
+            f"the collectives of ranks {ranks[0]} to {ranks[-1]} do not match each other; they keep the"
+            " trace's times, waiting included"
         )
     recording_us = {rank: sum(recording_gaps(linked[rank], p).values()) for rank, p in programs.items()}
     slowed = max(recording_us, key=lambda rank: recording_us[rank])

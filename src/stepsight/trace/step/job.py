@@ -10,6 +10,7 @@ import numpy as np
 from stepsight.program.job import Group, Job, Op, RankProgram
 from stepsight.trace.linking.link import is_collective_kernel
 from stepsight.trace.sizing.guessing.collective_sizes import with_sizes
+from stepsight.trace.step.matching import by_itself, unmatched
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.run import RankTrace, TraceRun
 
@@ -65,8 +66,11 @@ def job_of(run: TraceRun, programs: dict[int, StepProgram]) -> Job:
     """Join rank programs: collectives lose their waiting, groups and start skew are added."""
     order = sorted(programs)
     ops = {r: [t.op for t in programs[r].ops] for r in order}
-    groups = _groups(run, programs)
+    groups = groups_of(run, programs)
     if len(order) > 1:
+        for name, ranks in unmatched(programs, groups).items():
+            for r in ranks:
+                ops[r] = [by_itself(o) if o.collective and o.collective.group == name else o for o in ops[r]]
         _without_waiting(run, programs, ops)
     distinct = {r: RankProgram(tuple(ops[r]), f"rank {r}") for r in order}
     stand_in = _stand_ins(run, order)
@@ -100,6 +104,8 @@ def _without_waiting(run: TraceRun, programs: dict[int, StepProgram], ops: dict[
     for rank, program in programs.items():
         count: dict[str, int] = defaultdict(int)
         for i, traced in _collectives(program):
+            if ops[rank][i].collective is None:
+                continue
             group = traced.op.collective.group if traced.op.collective else ""
             event = traced.launches[-1].gpu[0]
             key = (group, count[group])
@@ -116,7 +122,7 @@ def _without_waiting(run: TraceRun, programs: dict[int, StepProgram], ops: dict[
                 ops[rank][i] = replace(op, collective=replace(op.collective, measured_us=own))
 
 
-def _groups(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tuple[Group, ...]]:
+def groups_of(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tuple[Group, ...]]:
     """The process groups that the collectives name."""
     names = {c.group for p in programs.values() for _, t in _collectives(p) if (c := t.op.collective)}
     everyone = tuple(range(run.world_size))
