@@ -116,7 +116,7 @@ RULES = Rules((
          "hidden waits", physics="less than one in ten by chance"),
     # the step
     Rule("allocation_storm", 0.25, "share of the step", "more in allocation calls makes a step untypical",
-         "which step is taken", (TORCHREC, NANOGPT, META), off=9.0),
+         "which step is taken", physics="the caching allocator asks for no memory once it holds a step's"),
     Rule("queue_gap", 10.0, "µs", "a kernel that begins within this of its turn began at once",
          "what counts as a delay without a cause", (DLRM8, NANOGPT, RESNET, MEGATRON8)),
     Rule("unexplained_delays", 1.0, "share", "delays that no record explains (unrecorded nodes of a CUDA"
