@@ -12,7 +12,7 @@ import torch
 
 from stepsight.capture import selftest
 from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.gpu import attention, device, files, guard, modules, tensors
+from stepsight.capture.gpu import attention, device, files, guard, kernels, modules, tensors
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
 from stepsight.capture.groups.install import World
@@ -68,6 +68,7 @@ class Session:
         device.install(gpu, _figures(self.allocator))
         tensors.install(self.values.read)
         modules.install()
+        kernels.install()
         attention.install(gpu.capability)
         selftest.run(Recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
         self.recorder = Recorder(self.values, self.liveness, Workspaces(gpu.capability))

@@ -150,4 +150,6 @@ def nonzero(call: AtenCall, precision: Precision) -> list[Kernel]:
 def padded_gradient(call: AtenCall, precision: Precision) -> list[Kernel]:
     """slice_backward, select_backward: zeros, then the gradient copied into its place."""
     whole, part = call.made_on_gpu[0], call.on_gpu[0]
+    if call.name == "slice_backward":
+        return [fill_kernel(whole), copy_kernel(part, TensorFact(part.shape, part.dtype, whole.strides))]
     return [fill_kernel(whole), Kernel.of("transpose", part.dtype, name="copy", elements=part.elements)]

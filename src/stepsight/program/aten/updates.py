@@ -46,10 +46,11 @@ def launches(sizes: Sequence[int], lists: int) -> list[tuple[int, int]]:
 
 
 def multi_tensor_kernels(
-    name: str, tensors: Sequence[Sized], lists: int, read_bytes_each: float, write_bytes_each: float
-) -> list[Kernel]:
+    name: str, tensors: Sequence[Sized], lists: int, read_bytes_each: float, write_bytes_each: float,
+    dtype: str = "",
+) -> list[Kernel]:  # fmt: skip
     """The launches of one pass over ``tensors``; bytes are those read and written for one element."""
-    dtype = tensors[0].dtype if tensors[0].dtype in ("fp16", "bf16") else "fp32"
+    dtype = dtype or (tensors[0].dtype if tensors[0].dtype in ("fp16", "bf16") else "fp32")
     return [
         Kernel.of("optimizer", dtype, name=name, elements=count, read_bytes=read_bytes_each * count,
                   write_bytes=write_bytes_each * count, tensors=held)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import Kernel
 from stepsight.tables.plan import table_kinds
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
@@ -13,7 +14,7 @@ from stepsight.workload.operators.matmuls import bmm, linear
 from stepsight.workload.operators.pointwise import add, mul
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import cat, fill_kernel, given, transpose, view
+from stepsight.workload.operators.views import cat, given, transpose, view
 
 
 def interaction_width(config: DlrmConfig) -> int:

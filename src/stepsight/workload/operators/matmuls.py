@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stepsight.program.aten import products
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.pointwise import lowered
 from stepsight.workload.operators.tape import Tape
@@ -13,7 +14,7 @@ from stepsight.workload.operators.views import expand, given, reshape, swapped, 
 
 def gemm_kernel(tape: Tape, name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Kernel:
     computed = (tape.gemm_dtype or dtype) if dtype == "fp32" else dtype
-    return Kernel.of("gemm", computed, name=name, batch=batch, m=m, n=n, k=k)
+    return products.gemm_kernel(name, computed, batch, m, n, k)
 
 
 def linear(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

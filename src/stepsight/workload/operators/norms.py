@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
-from stepsight.program.job import Kernel
+from stepsight.program.aten.rows import loss_kernels, row_kernel
 from stepsight.workload.operators.pointwise import emit, like, mul, raised, rsqrt, scalar
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import cast, given
-
-
-def _row_kernel(family: str, x: Tensor) -> Kernel:
-    """A kernel over the rows of ``x``: all but its last dimension."""
-    return Kernel.of(family, x.dtype, rows=prod(x.shape[:-1]), cols=x.shape[-1])
 
 
 def _raised_on_gpu(tape: Tape, x: Tensor) -> Tensor:
@@ -27,12 +21,12 @@ def softmax(tape: Tape, x: Tensor) -> Tensor:
     with tape.op("aten::softmax", (x,)):
         x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
-        tape.call("aten::_softmax", (x,), _row_kernel("softmax", x))
+        tape.call("aten::_softmax", (x,), row_kernel("softmax", x))
         tape.save(out)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
-            kernel = _row_kernel("softmax_backward", x)
+            kernel = row_kernel("softmax_backward", x)
             tape.call("aten::_softmax_backward_data", (grad, out), kernel)
             return (Tensor.new(x.shape, x.dtype),)
 
@@ -44,15 +38,15 @@ def layer_norm(tape: Tape, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     with tape.op("aten::layer_norm", (x, weight, bias)):
         x = _raised_on_gpu(tape, x)
         out = Tensor.new(x.shape, x.dtype)
-        tape.call("aten::native_layer_norm", (x, weight, bias), _row_kernel("layer_norm", x))
+        tape.call("aten::native_layer_norm", (x, weight, bias), row_kernel("layer_norm", x))
         mean = Tensor.new((*x.shape[:-1], 1), "fp32")
         rstd = Tensor.new((*x.shape[:-1], 1), "fp32")
         tape.save(x, mean, rstd)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernels = [_row_kernel("layer_norm_backward", x)]
+            kernels = [row_kernel("layer_norm_backward", x)]
             if tape.device == "cuda":  # the gradients of weight and bias are a second kernel there
-                kernels.append(_row_kernel("layer_norm_weights", x))
+                kernels.append(row_kernel("layer_norm_weights", x))
             inputs = (given(g[0]), x, mean, rstd, weight, bias)
             tape.call("aten::native_layer_norm_backward", inputs, *kernels)
             dx = Tensor.new(x.shape, x.dtype) if x.requires_grad else None
@@ -83,7 +77,7 @@ def mean_last(tape: Tape, x: Tensor) -> Tensor:
     """The mean over the last dimension, kept as size 1."""
     with tape.op("aten::mean", (x,)):
         out = Tensor.new((*x.shape[:-1], 1), x.dtype)
-        tape.call("aten::mean", (x,), _row_kernel("reduce", x))
+        tape.call("aten::mean", (x,), row_kernel("reduce", x))
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             grad = given(g[0])
@@ -99,20 +93,20 @@ def cross_entropy(tape: Tape, logits: Tensor, target: Tensor) -> Tensor:
     with tape.op("aten::cross_entropy_loss", (logits, target)):
         logits = raised(tape, logits)
         logp = Tensor.new(logits.shape, logits.dtype)
-        tape.call("aten::_log_softmax", (logits,), _row_kernel("softmax", logits))
+        tape.call("aten::_log_softmax", (logits,), row_kernel("softmax", logits))
         tape.save(logp)
 
         def softmax_rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernel = _row_kernel("softmax_backward", logits)
+            kernel = row_kernel("softmax_backward", logits)
             tape.call("aten::_log_softmax_backward_data", (given(g[0]), logp), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
         tape.record("LogSoftmaxBackward0", (logits,), (logp,), softmax_rule)
         loss, weight = Tensor.new((), logits.dtype), Tensor.new((), logits.dtype)
-        tape.call("aten::nll_loss_forward", (logp, target), _row_kernel("nll_loss", logits))
+        tape.call("aten::nll_loss_forward", (logp, target), row_kernel("nll_loss", logits))
 
         def nll_rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            kernel = _row_kernel("nll_loss_backward", logits)
+            kernel = row_kernel("nll_loss_backward", logits)
             tape.call("aten::nll_loss_backward", (given(g[0]), logp, target, weight), kernel)
             return (Tensor.new(logits.shape, logits.dtype),)
 
@@ -125,12 +119,7 @@ def pointwise_loss(tape: Tape, name: str, node: str, x: Tensor, target: Tensor) 
     with tape.op(f"aten::{name}", (x, target)):
         x = raised(tape, x)
         loss = Tensor.new((), x.dtype)
-        kernels = (
-            Kernel.of("elementwise", x.dtype, name=name, elements=x.elements,
-                      read_bytes=2 * x.bytes, write_bytes=x.bytes),
-            Kernel.of("reduce", x.dtype, name="mean", rows=1, cols=x.elements),
-        )  # fmt: skip
-        tape.call(f"aten::{name}", (x, target), *kernels)
+        tape.call(f"aten::{name}", (x, target), *loss_kernels(name, x))
         tape.save(x)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

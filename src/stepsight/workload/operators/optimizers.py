@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepsight.program.aten.movement import fill_kernel
+from stepsight.program.aten.updates import multi_tensor_kernels
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
@@ -17,15 +19,6 @@ OPTIMIZERS = ("none", "sgd", "adagrad", "adam", "adamw")
 STATE_PER_PARAMETER = {"none": 0, "sgd": 0, "adagrad": 1, "adam": 2, "adamw": 2}
 """fp32 tensors kept per parameter."""
 _CLASS = {"sgd": "SGD", "adagrad": "Adagrad", "adam": "Adam", "adamw": "AdamW"}
-
-# torch's multi-tensor launcher: 65,536 elements a chunk, 320 chunks a launch, and this many
-# tensors a launch by the number of tensor lists (ATen/native/cuda/MultiTensorApply.cuh).
-_CHUNK_ELEMENTS = 65536
-_CHUNKS = 320
-MOST_LAUNCHES = 512
-"""Launches of one pass over the parameters that are told apart, about: 21 million elements each, so models up
-to 10 billion parameters a rank are cut as torch cuts them."""
-_TENSORS = {1: 110, 2: 64, 3: 48, 4: 36, 5: 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ def zero_grad(tape: Tape, optimizer: str, parameters: Sequence[Tensor], how: str
     with tape.op(f"Optimizer.zero_grad#{_CLASS[optimizer]}.zero_grad"):
         if how == "zero":
             for p in parameters:
-                tape.call("aten::zero_", (p,), Kernel.of("fill", p.dtype, bytes=p.bytes))
+                tape.call("aten::zero_", (p,), fill_kernel(p))
 
 
 def step(tape: Tape, optimizer: str, parameters: Sequence[Tensor], fused: bool) -> None:
@@ -90,49 +83,13 @@ def _master_step(tape: Tape, optimizer: str, parameters: Sequence[Tensor]) -> No
             ("multi_tensor_copy", 2, 4, 2),
         ):  # fmt: skip
             tape.call(f"apex::{name}", ())
-            for tensors, elements in _launches(parameters, lists):
-                tape.launch(
-                    Kernel.of("optimizer", "fp32", name=name, elements=elements, read_bytes=read * elements,
-                              write_bytes=write * elements, tensors=tensors)
-                )  # fmt: skip
+            tape.launch(*multi_tensor_kernels(name, parameters, lists, read, write, "fp32"))
 
 
 def _multi_tensor(tape: Tape, aten: str, one: _Step, parameters: Sequence[Tensor]) -> None:
     tape.call(aten, ())
-    for tensors, elements in _launches(parameters, one.lists):
-        tape.launch(
-            Kernel.of("optimizer", "fp32", name=aten.removeprefix("aten::"), elements=elements,
-                      read_bytes=4 * one.reads * elements, write_bytes=4 * one.writes * elements,
-                      tensors=tensors)
-        )  # fmt: skip
-
-
-def _launches(parameters: Sequence[Tensor], lists: int) -> list[tuple[int, int]]:
-    """How the multi-tensor launcher cuts the work: (tensors, elements) of each launch.
-
-    Of a very large tensor many launches in a row are taken as one: they stream through memory one after the
-    other, and each takes far longer than its launch.
-    """
-    launches: list[tuple[int, int]] = []
-    tensors = chunks = elements = 0
-    most = max(_CHUNKS * _CHUNK_ELEMENTS, sum(p.elements for p in parameters) // MOST_LAUNCHES)
-    for i, p in enumerate(parameters):
-        left = p.elements
-        tensors += 1
-        while left > 0:
-            if chunks == 0 and left > 2 * most > 2 * _CHUNKS * _CHUNK_ELEMENTS:
-                launches.append((1, most))
-                left -= most
-                continue
-            take = min(left, (_CHUNKS - chunks) * _CHUNK_ELEMENTS)
-            left -= take
-            elements += take
-            chunks += -(-take // _CHUNK_ELEMENTS)
-            last = i == len(parameters) - 1 and left == 0
-            if chunks == _CHUNKS or (tensors == _TENSORS[lists] and left == 0) or last:
-                launches.append((tensors, elements))
-                tensors, chunks, elements = (1 if left else 0), 0, 0
-    return launches
+    name = aten.removeprefix("aten::")
+    tape.launch(*multi_tensor_kernels(name, parameters, one.lists, 4 * one.reads, 4 * one.writes))
 
 
 def _single_tensor(tape: Tape, optimizer: str, p: Tensor) -> None:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepsight.program.aten.movement import computes_indices
-from stepsight.program.job import Kernel
+from stepsight.program.aten.movement import pointwise_kernel
+from stepsight.program.aten.rows import dropout_kernel
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor, broadcast
 from stepsight.workload.operators.views import cast, given
-
-
-def pointwise_kernel(name: str, inputs: Sequence[Tensor], out: Tensor) -> Kernel:
-    """One pass over the inputs, one write of the output."""
-    return Kernel.of(
-        "elementwise", out.dtype, name=name, elements=out.elements,
-        read_bytes=sum(t.bytes for t in inputs), write_bytes=out.bytes,
-        indexed=int(computes_indices(inputs, out)),
-    )  # fmt: skip
 
 
 def emit(tape: Tape, name: str, inputs: Sequence[Tensor], out: Tensor, aten: str = "") -> Tensor:
@@ -195,7 +186,7 @@ def dropout(tape: Tape, x: Tensor, probability: float) -> Tensor:
 
 def _fused_dropout(tape: Tape, x: Tensor) -> Tensor:
     out, mask = x.empty_like(), x.empty_like("bool")
-    tape.call("aten::native_dropout", (x,), Kernel.of("dropout", x.dtype, elements=x.elements))
+    tape.call("aten::native_dropout", (x,), dropout_kernel(x))
     tape.save(mask)
 
     def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from math import prod
 
+from stepsight.program.aten.movement import pointwise_kernel
+from stepsight.program.aten.rows import reduce_kernel
 from stepsight.program.job import Call, Collective, Kernel, Op, RankProgram, Wait
 from stepsight.workload.operators.tensor import Shape, Storage, Tensor, same_layout
 
@@ -254,10 +256,7 @@ class Tape:
         if grad.dtype == tensor.dtype:
             return grad
         out = grad.empty_like(tensor.dtype)
-        kernel = Kernel.of(
-            "elementwise", out.dtype, name="cast", elements=out.elements, read_bytes=grad.bytes,
-            write_bytes=out.bytes,
-        )  # fmt: skip
+        kernel = pointwise_kernel("cast", (grad,), out)
         self.call("aten::_to_copy", (grad,), kernel)
         return out
 
@@ -266,22 +265,14 @@ class Tape:
         if grad.shape == shape:
             return grad
         rows = max(prod(shape), 1)
-        kernel = Kernel.of("reduce", grad.dtype, name="sum", rows=rows, cols=grad.elements // rows)
+        kernel = reduce_kernel(grad, rows)
         self.call("aten::sum", (grad,), kernel)
         return Tensor.new(shape, grad.dtype)
 
     def _add(self, held: Tensor | None, grad: Tensor) -> Tensor:
         if held is None:
             return grad
-        size = held.bytes
-        kernel = Kernel.of(
-            "elementwise",
-            held.dtype,
-            name="add",
-            elements=held.elements,
-            read_bytes=2 * size,
-            write_bytes=size,
-        )
+        kernel = pointwise_kernel("add", (held, grad), held)
         self.call("aten::add", (held, grad), kernel)
         return held.empty_like()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stepsight.program.job import Kernel
+from stepsight.program.aten.movement import concat_kernel, copy_kernel, fill_kernel
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor, view_strides
 
@@ -53,18 +53,6 @@ def contiguous(tape: Tape, x: Tensor) -> Tensor:
         return x
     with tape.op("aten::contiguous", (x,)):
         return clone(tape, x)
-
-
-def copy_kernel(source: Tensor, out: Tensor, name: str = "copy") -> Kernel:
-    """The kernel that copies ``source`` into a layout: a plain copy, or a transposing one."""
-    if source.dtype != out.dtype:
-        return Kernel.of(
-            "elementwise", out.dtype, name="cast", elements=out.elements,
-            read_bytes=source.bytes, write_bytes=out.bytes,
-        )  # fmt: skip
-    if source.strides == out.strides or (source.is_contiguous() and out.is_contiguous()):
-        return Kernel.of("copy_d2d", out.dtype, name=name, bytes=out.bytes)
-    return Kernel.of("transpose", out.dtype, name=name, elements=out.elements)
 
 
 def transpose(tape: Tape, x: Tensor, first: int, second: int) -> Tensor:
@@ -216,13 +204,8 @@ def _converted(tape: Tape, x: Tensor, dtype: str) -> Tensor:
 def concatenated(tape: Tape, parts: Sequence[Tensor], at: int) -> Tensor:
     shape = parts[0].shape
     out = Tensor.new((*shape[:at], sum(p.shape[at] for p in parts), *shape[at + 1 :]), parts[0].dtype)
-    kernel = Kernel.of("concat", out.dtype, read_bytes=out.bytes, write_bytes=out.bytes, inputs=len(parts))
-    tape.call("aten::cat", parts, kernel)
+    tape.call("aten::cat", parts, concat_kernel(out, len(parts)))
     return out
-
-
-def fill_kernel(x: Tensor) -> Kernel:
-    return Kernel.of("fill", x.dtype, bytes=x.bytes)
 
 
 def swapped(x: Tensor, first: int, second: int) -> Tensor:

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stepsight.program.aten.movement import copy_kernel, pointwise_kernel
 from stepsight.program.job import COMM, COMPUTE, Collective, Wait
-from stepsight.workload.operators.pointwise import pointwise_kernel
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import copy_kernel
 
 FIRST_BUCKET_BYTES = 1024 * 1024
 """torch.distributed._DEFAULT_FIRST_BUCKET_BYTES (torch 2.x)."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stepsight.errors import InputError
+from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import COMPUTE, HOST, Kernel, Wait
 from stepsight.workload.graphs import captured_step
 from stepsight.workload.operators import optimizers
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import fill_kernel
 from stepsight.workload.parallel.buckets import Reducer
 from stepsight.workload.training import Training
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stepsight.program.aten.movement import gather_kernel, scatter_kernels
+from stepsight.program.aten.products import attention_kernel
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.matmuls import linear, matmul
 from stepsight.workload.operators.norms import layer_norm, softmax
@@ -56,14 +58,12 @@ def embedding(tape: Tape, weight: Tensor, ids: Tensor) -> Tensor:
     rows, cols = weight.shape
     with tape.op("aten::embedding", (weight, ids)):
         out = Tensor.new((*ids.shape, cols), weight.dtype)
-        pick = Kernel.of("gather", weight.dtype, rows=ids.elements, cols=cols, table_rows=rows)
-        tape.call("aten::embedding", (weight, ids), pick)
+        tape.call("aten::embedding", (weight, ids), gather_kernel(weight, ids.elements))
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            put = Kernel.of("scatter", weight.dtype, rows=ids.elements, cols=cols, table_rows=rows)
-            kernels = [put]
-            if tape.device == "cuda" and ids.elements > 3072:  # ATen sorts longer index lists first
-                kernels.insert(0, Kernel.of("sort", "int64", elements=ids.elements))
+            kernels = scatter_kernels(weight.dtype, ids.elements, cols, rows)
+            if tape.device != "cuda":  # only a GPU sorts long index lists first
+                kernels = kernels[-1:]
             tape.call("aten::embedding_dense_backward", (given(g[0]), ids), *kernels)
             return (Tensor.new(weight.shape, weight.dtype),)
 
@@ -95,11 +95,10 @@ def flash_attention(
     tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout_p: float = 0.0
 ) -> Tensor:
     """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
-    (batch, heads, length, head_dim), kv = q.shape, k.shape
+    batch, heads, length = q.shape[:3]
 
     def kernel(family: str) -> Kernel:
-        return Kernel.of(family, q.dtype, batch=batch, heads=heads, kv_heads=kv[1], q=length, kv=kv[2],
-                         head_dim=head_dim, causal=int(causal))  # fmt: skip
+        return attention_kernel(family, q, k, causal)
 
     suffix = "_for_cpu" if tape.device == "cpu" else ""
     name = f"aten::_scaled_dot_product_flash_attention{suffix}"

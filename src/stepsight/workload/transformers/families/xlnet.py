@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.einsum import einsum
 from stepsight.workload.operators.matmuls import linear
@@ -15,7 +16,6 @@ from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import (
     contiguous,
     expand,
-    fill_kernel,
     given,
     narrow,
     permute,
