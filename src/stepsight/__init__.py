@@ -75,6 +75,8 @@ def __getattr__(name: str) -> Any:
             return "unknown"
     if name == "tune":
         return import_module("stepsight.tune")
+    if name == "capture":  # a package that can be called
+        return import_module("stepsight.capture")
     if name not in _HOMES:
         raise AttributeError(f"module 'stepsight' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -42,12 +42,32 @@ class Capturing:
 
     def rank(self, rank: int) -> Answer:
         if rank not in self.answers:
-            self.progress(f"capturing rank {rank} of {self.request.world}")
-            self.answers[rank] = _captured_in_process(self.request, rank)
+            self.answers[rank] = self._with_needs(rank, ())
         return self.answers[rank]
+
+    def _with_needs(self, rank: int, waiting: tuple[int, ...]) -> Answer:
+        """Capture a rank, in turns with those that it waits for, until it has heard all it waits for."""
+        said = -1
+        while True:
+            self.progress(f"capturing rank {rank} of {self.request.world}")
+            answer = _captured_in_process(self.request, rank)
+            if answer.stage != "needs" or answer.needs in waiting:
+                return answer
+            other = self._with_needs(answer.needs, (*waiting, rank))
+            if other.stage == "captured":
+                self.answers[answer.needs] = other
+            now = len(list(Path(self.request.exchange).iterdir()))
+            if now == said:
+                raise StepsightError(f"ranks {rank} and {answer.needs} wait for each other's values")
+            said = now
 
     def step(self, name: str, ranks: Sequence[int] | None = None) -> CapturedStep:
         """The whole job. ``ranks`` names those to capture; None finds them."""
+        with tempfile.TemporaryDirectory(prefix="stepsight-exchange-") as folder:
+            self.request = msgspec.structs.replace(self.request, exchange=folder)
+            return self._captured(name, ranks)
+
+    def _captured(self, name: str, ranks: Sequence[int] | None) -> CapturedStep:
         first = self.rank(0 if ranks is None or not ranks else ranks[0])
         world = self.request.world
         found = families([(d, tuple(g)) for d, g in first.groups], world)
@@ -176,7 +196,7 @@ def _read(path: Path, code: int) -> Answer:
         answer = msgspec.json.decode(path.read_bytes(), type=Answer)
     except (OSError, msgspec.DecodeError):
         raise StepsightError(f"the capturing process ended with code {code} and without an answer") from None
-    if answer.stage == "captured":
+    if answer.stage in ("captured", "needs"):
         return answer
     if answer.stage == "failed":
         raise ScriptFailedError(code)

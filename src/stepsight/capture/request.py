@@ -26,10 +26,11 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     warmup: int = 2
     steps: int = 1
     assume: list[str] = []
+    exchange: str = ""
 
 
 class MessageGroup(msgspec.Struct, array_like=True):
-    """A direction of messages within a family of groups."""
+    """Two places that exchange messages within a family of groups."""
 
     name: str
     family: str
@@ -38,10 +39,14 @@ class MessageGroup(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct):
-    """``stage`` is how far the process came: started, running, captured, or why there is no step."""
+    """``stage`` is how far the process came: starting, running, captured, or why there is no step.
+
+    ``needs`` is the rank that must be captured before this one.
+    """
 
     stage: str
     problem: str = ""
+    needs: int = -1
     rank: int = 0
     program: ProgramRow | None = None
     groups: list[tuple[str, list[int]]] = []

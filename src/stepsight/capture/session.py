@@ -39,6 +39,7 @@ class Settings:
     warmup: int = 2
     steps: int = 1
     assumptions: Assumptions = field(default_factory=Assumptions)
+    exchange: str = ""
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class Session:
         selftest.run(Recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
         self.recorder = Recorder(self.values, self.liveness, Workspaces(gpu.capability))
         self.files = files.install(self.recorder)
-        groups.install(self.recorder, self.world)
+        groups.install(self.recorder, self.world, settings.exchange)
         self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
         self._profile = HostProfile()
         self._recorded: Captured | None = None

@@ -27,6 +27,7 @@ class Worker:
     def __init__(self, request: Request) -> None:
         self.request = request
         self.started = time.process_time()
+        self.needs = -1
 
     def answer(self, answer: Answer) -> None:
         answer.rank = self.request.rank
@@ -49,6 +50,9 @@ class Worker:
         captured = session.captured
         if captured is not None:
             self.answer(self._captured(session, captured))
+            return 0
+        if self.needs >= 0:
+            self.answer(Answer("needs", f"waits for rank {self.needs}", needs=self.needs))
             return 0
         if ended:  # with an exception or an exit code of its own
             self.answer(Answer("failed", f"the script ended with exit code {code}"))
@@ -73,7 +77,9 @@ class Worker:
         r = self.request
         count = min(r.per_node, r.world)
         gpu = FakeGpu(r.gpu_name, r.capability, r.memory_bytes, r.multiprocessors, r.l2_bytes, count)
-        settings = Settings(gpu, r.rank, r.world, r.per_node, r.warmup, r.steps, Assumptions.read(r.assume))
+        settings = Settings(
+            gpu, r.rank, r.world, r.per_node, r.warmup, r.steps, Assumptions.read(r.assume), r.exchange
+        )
         try:
             return Session(settings, self._progress)
         except (GuardUnavailableError, SelfTestError) as error:
@@ -87,6 +93,7 @@ class Worker:
 
     def _script(self, session: Any) -> tuple[int, bool]:
         """Run the script; its exit code, and whether it ended by failing or exiting itself."""
+        from stepsight.capture.groups.exchange import NeedsRankError
         from stepsight.capture.recording.steps import StepsRecordedError
 
         r = self.request
@@ -99,6 +106,9 @@ class Worker:
                 else:
                     runpy.run_path(r.script, run_name="__main__")
         except StepsRecordedError:
+            return 0, False
+        except NeedsRankError as needs:
+            self.needs = needs.rank
             return 0, False
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
@@ -131,7 +141,7 @@ class Worker:
         )
         messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
         return Answer(
-            "captured", "", r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
+            "captured", "", -1, r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
             messages, memory, dict(builder.guessed), captured.assumed, captured.notes, str(torch.__version__),
         )  # fmt: skip
 

@@ -10,12 +10,6 @@ from stepsight.commands.outputs import check_outputs, say_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
 
-_ARCHITECTURES = {
-    "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
-    "blackwell": (10, 0),
-}  # fmt: skip
-"""Compute capability by architecture (NVIDIA's table); boards of one architecture that differ do so in the
-minor number, which torch's choices seen here do not ask for."""
 RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do as their counterpart does."
 
 
@@ -62,12 +56,12 @@ def command(
 
     from stepsight.capture.ranks import Capturing
     from stepsight.capture.request import Request
+    from stepsight.capture.target import capability, l2_bytes, memory_bytes
 
     gpu = chosen.spec.gpu
     request = Request(
         script, list(arguments), "", 0, size, chosen.spec.gpus_per_node, gpu.name,
-        _ARCHITECTURES.get(gpu.architecture, (8, 0)), int(gpu.memory_gb * 1e9), gpu.sms,
-        int(gpu.l2_mb * 2**20), module, warmup, steps, list(assume),
+        capability(gpu), memory_bytes(gpu), gpu.sms, l2_bytes(gpu), module, warmup, steps, list(assume),
     )  # fmt: skip
     captured = Capturing(request, lambda text: click.echo(f"stepsight: {text}", err=True)).step(
         Path(script).name, numbers

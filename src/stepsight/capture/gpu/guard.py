@@ -41,6 +41,13 @@ _METHODS = 64
 _kept_alive: list[Any] = []
 
 
+def _keep(*values: Any) -> None:
+    """Never freed, not even at the interpreter's end: torch calls the guard until the process is gone."""
+    for value in values:
+        _kept_alive.append(value)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
 class GuardUnavailableError(Exception):
     """This machine or torch build does not let the guard be installed."""
 
@@ -63,7 +70,7 @@ def _executable(code: bytes) -> int:
     """The address of ``code`` in memory that may be executed."""
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
-    _kept_alive.append(page)
+    _keep(page)
     return ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 
@@ -81,7 +88,7 @@ def _register_guard(libraries: Path, method: int) -> None:
     methods = (ctypes.c_void_p * _METHODS)(*[method] * _METHODS)
     guard = (ctypes.c_void_p * 2)(ctypes.addressof(methods), 0)
     this = ctypes.create_string_buffer(8)
-    _kept_alive.extend((methods, guard, this))
+    _keep(methods, guard, this)
     registrar(ctypes.addressof(this), _CUDA, ctypes.addressof(guard))
 
 
@@ -100,7 +107,7 @@ def _answer_hooks(libraries: Path, yes: int, no: int) -> None:
         position = _method_position(name)
         if position is not None:
             copied[header + position] = answer
-    _kept_alive.append(copied)
+    _keep(copied)
     table_pointer[0] = ctypes.addressof(copied) + 8 * header
     atexit.register(table_pointer.__setitem__, 0, original)
 

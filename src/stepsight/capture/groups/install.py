@@ -10,8 +10,9 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from stepsight.capture.groups.exchange import Exchange
 from stepsight.capture.groups.functional import record_functional
-from stepsight.capture.groups.process_group import maker
+from stepsight.capture.groups.process_group import batch_messages, group_ranks, maker
 from stepsight.capture.recording.mode import Recorder
 
 BACKEND = "stepsight"
@@ -40,14 +41,16 @@ def set_variables(world: World, environment: MutableMapping[str, str]) -> None:
     )  # fmt: skip
 
 
-def install(recorder: Recorder, world: World) -> None:
+def install(recorder: Recorder, world: World, folder: str = "") -> None:
+    """``folder`` is where ranks captured in turn leave their words for each other."""
     set_variables(world, os.environ)
+    exchange = Exchange(folder, world.rank)
     if not dist.is_available():
         return
-    dist.Backend.register_backend(BACKEND, maker(recorder), devices=["cpu", "cuda"])
+    dist.Backend.register_backend(BACKEND, maker(recorder, exchange), devices=["cpu", "cuda"])
     recorder.functional = record_functional
     _install_creation(world)
-    _install_objects(world)
+    _install_objects(world, exchange)
     _install_ddp()
 
 
@@ -82,6 +85,7 @@ def _install_creation(world: World) -> None:
         module.init_process_group, module.new_group = init_process_group, new_group
         module.get_backend = get_backend
         module.is_nccl_available = lambda: True
+        module.batch_isend_irecv = batch_messages
         module.monitored_barrier = lambda *_, **__: None
     dist.is_torchelastic_launched = lambda: True
     _install_mesh(new_group)
@@ -100,7 +104,7 @@ def _install_mesh(new_group: Any) -> None:
         mesh.init_process_group = dist.init_process_group
 
 
-def _install_objects(world: World) -> None:
+def _install_objects(world: World, exchange: Exchange) -> None:
     """Objects arrive as this rank sent them: ranks are taken to be alike."""
 
     def all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:
@@ -113,11 +117,30 @@ def _install_objects(world: World) -> None:
     def scatter_object_list(out: list[Any], values: Any, *_: Any, **__: Any) -> None:
         out[0] = values[world.rank % len(values)] if values else None
 
+    def send_object_list(
+        values: list[Any], dst: Any = None, group: Any = None, *_: Any, **options: Any
+    ) -> None:
+        exchange.put("objects", _peer(dst, options.get("group_dst"), group), list(values))
+
+    def recv_object_list(out: list[Any], src: Any = None, group: Any = None, *_: Any, **options: Any) -> int:
+        sender = _peer(src, options.get("group_src"), group)
+        told = exchange.get("objects", sender)
+        if told is not None:
+            out[:] = told
+        return sender
+
     for module in (dist, c10d):
         module.all_gather_object, module.gather_object = all_gather_object, gather_object
         module.broadcast_object_list = lambda *_, **__: None
         module.scatter_object_list = scatter_object_list
-        module.send_object_list = module.recv_object_list = lambda *_, **__: 0
+        module.send_object_list, module.recv_object_list = send_object_list, recv_object_list
+
+
+def _peer(rank: int | None, group_rank: int | None, group: Any) -> int:
+    """A peer's global rank, however it was named."""
+    if rank is not None:
+        return rank
+    return int(group_ranks(group or c10d._get_default_group())[group_rank or 0])
 
 
 def _install_ddp() -> None:

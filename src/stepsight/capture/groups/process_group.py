@@ -14,9 +14,13 @@ import torch.distributed.distributed_c10d as c10d
 from torch.futures import Future
 
 from stepsight.capture.gpu import streams
+from stepsight.capture.groups.exchange import Exchange
 from stepsight.capture.recording.calls import CollectiveRecord
 from stepsight.capture.recording.facts import DTYPES
 from stepsight.capture.recording.mode import Recorder
+
+LARGEST_WORD = 64
+"""Integers in one message up to here are exchanged between captures."""
 
 
 def _flat(values: Any) -> Iterator[torch.Tensor]:
@@ -67,6 +71,9 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     """One process group as one rank sees it."""
 
     recorder: Recorder
+    exchange: Exchange
+    batch: list[tuple[CollectiveRecord, RecordedWork]] | None = None
+    """Messages of the batch under way (batch_isend_irecv)."""
 
     def __init__(self, rank: int, size: int, name: str = "") -> None:
         super().__init__(rank, size)
@@ -103,6 +110,10 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
                 DTYPES.get(flat[0].dtype, "fp32") if flat else "fp32", peer, sends, tuple(send_splits),
                 tuple(receive_splits), description=group_description(self),
             )  # fmt: skip
+            if kind == "send_recv" and RecordingGroup.batch is not None:
+                work = RecordedWork(self.recorder, -1, results)
+                RecordingGroup.batch.append((record, work))
+                return work
             mark = self.recorder.communicated(record)
         for t in _flat(results):
             self.recorder.values.forget(t)
@@ -114,10 +125,7 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
             value = self.recorder.values.of(one)
             for out in _flat([outs]):
                 if value is not None and out.shape == value.shape:
-                    if isinstance(out, torch._subclasses.FakeTensor):
-                        self.recorder.values.learn(out, value.clone())
-                    else:
-                        out.copy_(value)
+                    self._fill(out, value.clone())
 
     def allreduce(self, tensors: Any, opts: Any = None) -> RecordedWork:
         return self._record("all_reduce", tensors, bytes_of(tensors), list(tensors))
@@ -182,10 +190,26 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._record("barrier", [], 4.0, [])
 
     def send(self, tensors: Any, peer: int, tag: int = 0) -> RecordedWork:
+        for t in tensors:
+            value = self.recorder.values.of(t)
+            if _is_word(t) and value is not None:
+                self.exchange.put("number", group_ranks(self)[peer], value.tolist())
         return self._record("send_recv", tensors, bytes_of(tensors), [], peer=peer, sends=True)
 
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> RecordedWork:
-        return self._record("send_recv", tensors, bytes_of(tensors), list(tensors), peer=peer, sends=False)
+        work = self._record("send_recv", tensors, bytes_of(tensors), list(tensors), peer=peer, sends=False)
+        for t in tensors:
+            told = self.exchange.get("number", group_ranks(self)[peer]) if peer >= 0 and _is_word(t) else None
+            if told is not None:
+                self._fill(t, torch.tensor(told, dtype=t.dtype))
+        return work
+
+    def _fill(self, target: torch.Tensor, value: torch.Tensor) -> None:
+        """``target`` holds ``value`` from now on."""
+        if isinstance(target, torch._subclasses.FakeTensor):
+            self.recorder.values.learn(target, value)
+        else:
+            target.copy_(value)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> RecordedWork:
         return self.recv(tensors, -1, tag)
@@ -198,6 +222,32 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
         size = bytes_of(outputs) * self._size
         return self._record("broadcast", outputs, size, list(outputs))
+
+
+def batch_messages(operations: Sequence[Any]) -> list[RecordedWork]:
+    """torch.distributed.batch_isend_irecv: messages with one peer go both ways at once."""
+    RecordingGroup.batch = []
+    try:
+        for one in operations:
+            group = one.group or c10d._get_default_group()
+            peer = one.group_peer if hasattr(one, "group_peer") else group_ranks(group).index(one.peer)
+            sends = one.op in (dist.isend, c10d.isend)
+            (group.send if sends else group.recv)([one.tensor], peer, one.tag)
+        batch = RecordingGroup.batch
+    finally:
+        RecordingGroup.batch = None
+    by_peer: dict[tuple[tuple[int, ...], int], list[tuple[CollectiveRecord, RecordedWork]]] = {}
+    for record, work in batch:
+        by_peer.setdefault((record.group, record.peer), []).append((record, work))
+    for together in by_peer.values():
+        first = together[0][0]
+        ways = [sum(r.bytes for r, _ in together if r.sends == sends) for sends in (True, False)]
+        first.bytes = max(ways)
+        first.storages = tuple(s for r, _ in together for s in r.storages)
+        mark = RecordingGroup.recorder.communicated(first)
+        for _, work in together:
+            work.mark = mark
+    return [work for _, work in batch]
 
 
 def _split_bytes(tensor: torch.Tensor, splits: Sequence[int] | None) -> list[float]:
@@ -221,9 +271,14 @@ def group_description(group: Any) -> str:
         return ""
 
 
-def maker(recorder: Recorder) -> Callable[..., RecordingGroup]:
+def _is_word(t: torch.Tensor) -> bool:
+    """A few integers: something a rank says to another, not data."""
+    return not t.dtype.is_floating_point and t.numel() <= LARGEST_WORD
+
+
+def maker(recorder: Recorder, exchange: Exchange) -> Callable[..., RecordingGroup]:
     """How torch.distributed makes a group of this backend."""
-    RecordingGroup.recorder = recorder
+    RecordingGroup.recorder, RecordingGroup.exchange = recorder, exchange
 
     def make(store: Any, rank: int, size: int, timeout: Any = None, **_: Any) -> RecordingGroup:
         return RecordingGroup(rank, size)

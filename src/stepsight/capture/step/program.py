@@ -239,13 +239,13 @@ class ProgramBuilder:
         return family.name if family else WORLD
 
     def _message(self, record: CollectiveRecord) -> tuple[str, str]:
-        """A message belongs to the pair of places in its group, in the direction it goes."""
+        """A message, or one each way at once, belongs to a pair of places in its group."""
         family = next((f for f in self.families if record.group in f.sets), None)
         if family is None:
             family = Family(WORLD, WORLD, [tuple(range(self.world))])
         mine, theirs = record.group.index(self.rank), record.peer
-        start, end = (mine, theirs) if record.sends else (theirs, mine)
-        name = f"{family.name} {start}>{end}"
+        start, end = min(mine, theirs), max(mine, theirs)
+        name = f"{family.name} {start}-{end}"
         self.message_groups[name] = (family, start, end)
         return name, f"p2p {name}"
 

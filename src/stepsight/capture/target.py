@@ -1,0 +1,25 @@
+"""The GPU that a script is captured for, as torch would describe it."""
+
+from __future__ import annotations
+
+from stepsight.hardware.spec import GpuSpec
+
+CAPABILITIES = {
+    "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
+    "blackwell": (10, 0),
+}  # fmt: skip
+"""Compute capability by architecture (NVIDIA's table). Boards of one architecture differ in the minor number
+only, which none of torch's choices seen here asks for."""
+DEFAULT_CAPABILITY = (8, 0)
+
+
+def capability(gpu: GpuSpec) -> tuple[int, int]:
+    return CAPABILITIES.get(gpu.architecture, DEFAULT_CAPABILITY)
+
+
+def memory_bytes(gpu: GpuSpec) -> int:
+    return int(gpu.memory_gb * 1e9)
+
+
+def l2_bytes(gpu: GpuSpec) -> int:
+    return int(gpu.l2_mb * 2**20)
