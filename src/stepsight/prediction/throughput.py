@@ -126,8 +126,7 @@ def missing_units(job: Job, gpu: GpuSpec) -> tuple[str, ...]:
     """A note for each type that the job computes in and the GPU has no unit for."""
     used = {
         k.dtype
-        for program in job.programs
-        for op in program.ops
+        for op in job.distinct_ops()
         for k in op.kernels
         if (known := FAMILIES.get(k.family)) and known.category in PRODUCTS
     }

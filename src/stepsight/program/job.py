@@ -271,6 +271,10 @@ class Job:
     def ranks(self) -> int:
         return len(self.program_of_rank)
 
+    def distinct_ops(self) -> list[Op]:
+        """Every operator once, however many programs share it."""
+        return list({id(op): op for program in self.programs for op in program.ops}.values())
+
     @property
     def whole(self) -> bool:
         """Every operator of the step is listed."""

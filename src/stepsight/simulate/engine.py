@@ -10,9 +10,10 @@ Clocks have the shape (configurations, ranks of the lane).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.program.job import Group
@@ -20,6 +21,7 @@ from stepsight.simulate.lowering import HOST_CLOCK, Boundary, Join, Lane, Lowere
 from stepsight.simulate.periods import continued
 from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
 
+BoolArray = npt.NDArray[np.bool_]
 WIDE = 128
 """Clocks (configurations × ranks) from which on a loop over launches beats a scan along them:
 measured on two x86 cores with numpy 2, where the two took about as long at 128."""
@@ -32,12 +34,20 @@ class Priced:
     ``host_us[m]`` is what the host spends before mark m; ``device_us[k]`` is how long
     launch k runs (for a collective: from the moment the last rank is there). ``late_us[k]``,
     where there is any, is how long after its ranks others come to collective k that the job does
-    not hold. An axis of length one serves all configurations or all ranks.
+    not hold. An axis of length one serves all configurations or all ranks. ``alike`` says of every launch
+    that it takes as long on all ranks.
     """
 
     host_us: FloatArray
     device_us: FloatArray
     late_us: FloatArray | None = None
+    alike: BoolArray | None = None
+
+    def with_alike(self) -> Priced:
+        """The same times, with what is ``alike`` found, where many ranks have times of their own."""
+        if self.device_us.shape[2] < WIDE:
+            return self
+        return replace(self, alike=(self.device_us == self.device_us[:, :, :1]).all(axis=(1, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +107,7 @@ def walk(
     alone = [rendezvous.alone(lane) for lane in lanes]
     into: list[LaneTimes | None] = list(kept) if keep else [None] * len(lanes)
     steps = [
-        _steps(lane.tape, times, begin[i], delays, synchronous, into[i], states[i], alone[i])
+        _steps(lane.tape, times.with_alike(), begin[i], delays, synchronous, into[i], states[i], alone[i])
         for i, (lane, times) in enumerate(zip(lanes, priced, strict=True))
     ]
     finish = np.zeros((configurations, ranks))
@@ -169,15 +179,17 @@ def _run_async(
     """The host runs ahead; each stream works off its launches in order."""
     launch_us, gap_us = delays_us
     elapsed = np.cumsum(priced.host_us[step.lo : step.hi], axis=0)
-    in_order = _row_by_row if host.size >= WIDE else _all_at_once
     for stream, launches in step.launches:
         issued = elapsed[tape.launch_mark[launches] - step.lo] + launch_us
-        time = priced.device_us[launches]
-        end, clocks[stream] = in_order(
-            host, issued, time + gap_us, clocks[stream], bool(kept or tape.awaited)
-        )
-        end -= gap_us
-        _keep(tape, launches, end, time, ends, kept)
+        alike = priced.alike is not None and bool(priced.alike[launches].all())
+        time = (priced.device_us[:, :, :1] if alike else priced.device_us)[launches]
+        wide = host.size >= WIDE
+        in_order = _alike_at_once if alike and wide else _row_by_row if wide else _all_at_once
+        keep = kept is not None or not tape.awaited.isdisjoint(launches.tolist())
+        end, clocks[stream] = in_order(host, issued, time + gap_us, clocks[stream], keep)
+        if keep:
+            end -= gap_us
+            _keep(tape, launches, end, time, ends, kept)
     if kept:
         kept.mark_us[step.lo : step.hi] = host + elapsed
     return np.asarray(host + elapsed[-1], dtype=np.float64)
@@ -193,6 +205,18 @@ def _all_at_once(
     np.maximum(end, clock, out=end)
     end += total
     return end, end[-1].copy()
+
+
+def _alike_at_once(
+    host: FloatArray, issued: FloatArray, time: FloatArray, clock: FloatArray, keep: bool
+) -> tuple[FloatArray, FloatArray]:
+    """The same for launches that take as long on all ranks: the scans are as narrow as the times."""
+    total = np.cumsum(time, axis=0)
+    lead = issued - (total - time)
+    if keep:
+        end = np.maximum(host + np.maximum.accumulate(lead, axis=0), clock) + total
+        return end, end[-1].copy()
+    return np.empty((0, *clock.shape)), np.maximum(host + lead.max(axis=0), clock) + total[-1]
 
 
 def _row_by_row(

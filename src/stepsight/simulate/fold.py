@@ -72,7 +72,7 @@ def fold(job: Job, ranks_per_node: int, finish_us: Finish) -> Fold:
 
 def _collectives(job: Job) -> tuple[set[str], list[Collective]]:
     """The groups that collectives name, and the collectives in which each rank moves bytes of its own."""
-    distinct = {id(op.collective): op.collective for p in job.programs for op in p.ops if op.collective}
+    distinct = {id(op.collective): op.collective for op in job.distinct_ops() if op.collective}
     unbalanced = {id(c.send_bytes): c for c in distinct.values() if c.send_bytes is not None}
     return {c.group for c in distinct.values()}, list(unbalanced.values())
 

@@ -104,9 +104,12 @@ class Lane:
 
 def lanes(job: Job, *, synchronous: bool) -> tuple[Lane, ...]:
     """The job's ranks, gathered by the structure of their programs."""
+    kinds: dict[Any, int] = {}
+    kind_of = {id(op): kinds.setdefault(_structure(op), len(kinds)) for op in job.distinct_ops()}
     by_structure: dict[Any, list[int]] = {}
     for index, program in enumerate(job.programs):
-        by_structure.setdefault(_structure(program), []).append(index)
+        structure = tuple([kind_of[id(op)] for op in program.ops]), program.period
+        by_structure.setdefault(structure, []).append(index)
     programs = np.array(job.program_of_rank)
     result = []
     for members in by_structure.values():
@@ -121,13 +124,11 @@ def launches_of(op: Op) -> tuple[Kernel | Collective, ...]:
     return (*op.kernels, op.collective) if op.collective else op.kernels
 
 
-def _structure(program: RankProgram) -> Any:
-    def of(op: Op) -> Any:
-        c = op.collective
-        streams = tuple(k.stream for k in op.kernels)
-        return streams, op.waits, op.blocks_host, (c.kind, c.group, c.stream, c.after) if c else None
-
-    return tuple(of(op) for op in program.ops), program.period
+def _structure(op: Op) -> Any:
+    """What the walk sees of an operator, but for its times."""
+    c = op.collective
+    streams = tuple(k.stream for k in op.kernels)
+    return streams, op.waits, op.blocks_host, (c.kind, c.group, c.stream, c.after) if c else None
 
 
 def _lower(program: RankProgram, synchronous: bool) -> LoweredProgram:

@@ -7,7 +7,7 @@ it rests on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,7 @@ class _Book:
         self.number: dict[int, int] = {}
         distinct: dict[Any, int] = {}
         kernels: list[Kernel] = []
-        for kernel in {id(k): k for p in job.programs for op in p.ops for k in op.kernels}.values():
+        for kernel in {id(k): k for op in job.distinct_ops() for k in op.kernels}.values():
             key = kernel if kernel.lookup is None else id(kernel)
             if key not in distinct:
                 distinct[key] = len(kernels)
@@ -114,20 +114,31 @@ class _Book:
         numbers = np.full((tape.launches, len(programs)), -1, dtype=np.int64)
         names = [""] * tape.launches
         meetings: list[tuple[int, int, Collective]] = []
+        first_launch = np.searchsorted(tape.launch_op, np.arange(len(tape.op_times)))
+        shared = self.job.programs[programs[0]].ops
         for p, index in enumerate(programs):
-            items = (i for op in self.job.programs[index].ops for i in launches_of(op))
-            for k, item in enumerate(items):
-                if isinstance(item, Collective):
-                    meetings.append((k, p, item))
-                    names[k] = COMMUNICATION
-                else:
-                    numbers[k, p] = self.number[id(item)]
-                    names[k] = category(item.family)
+            if p:  # most operators are those of the first program
+                numbers[:, p] = numbers[:, 0]
+                meetings += [(k, p, item) for k, q, item in meetings if q == 0]
+            for i, op in enumerate(self.job.programs[index].ops):
+                if p and op is shared[i]:
+                    continue
+                for k, item in enumerate(launches_of(op), int(first_launch[i])):
+                    if isinstance(item, Collective):
+                        meetings.append((k, p, item))
+                        names[k] = COMMUNICATION
+                    else:
+                        numbers[k, p] = self.number[id(item)]
+                        names[k] = category(item.family)
         each = [a[numbers] for a in (self.kernels.time_us, self.kernels.source, self.kernels.spread)]
         time, source, spread = (np.broadcast_to(a[:, column], shape).copy() for a in each)
         self._share_memory(time, numbers[:, 0], lane.ranks)
-        for k, p, item in meetings:
-            members = np.flatnonzero(column == p)
+        calls: dict[tuple[int, int], Collective] = {(k, p): item for k, p, item in meetings}
+        callers: dict[tuple[int, int], tuple[Collective, list[int]]] = {}
+        for (k, p), item in calls.items():
+            callers.setdefault((k, id(item)), (item, []))[1].append(p)
+        for (k, _), (item, called_by) in callers.items():
+            members = np.flatnonzero(np.isin(column, called_by))
             time[k, members], source[k, members], spread[k, members] = self._collective(
                 item, self.fold.first[lane.ranks[members]]
             )
@@ -215,14 +226,25 @@ class _Book:
         return self.collectives[key]
 
     def _host(self, lane: Lane, programs: IntArray, column: IntArray) -> FloatArray:
-        columns = [self._host_of(lane.tape, self.job.programs[p].ops) for p in programs]
-        table = np.stack(columns, axis=1)
+        table = np.empty((lane.tape.marks, len(programs)))
+        shared: tuple[Op, ...] = ()
+        for p, index in enumerate(programs):
+            ops = self.job.programs[index].ops
+            table[:, p] = table[:, 0] if p else 0.0
+            self._host_of(lane.tape, ops, shared, table[:, p])
+            shared = shared or ops
         return _squeezed(table[:, column] if len(programs) > 1 else table)[:, None, :]
 
-    def _host_of(self, tape: LoweredProgram, ops: tuple[Op, ...]) -> FloatArray:
-        """Host time before every mark: T1 | T2+T4 | T5+T4 … | T3, or T1 | T5 without launches."""
-        spent = np.zeros(tape.marks)
+    def _host_of(
+        self, tape: LoweredProgram, ops: tuple[Op, ...], known: tuple[Op, ...], spent: FloatArray
+    ) -> None:
+        """Host time before every mark: T1 | T2+T4 | T5+T4 … | T3, or T1 | T5 without launches.
+
+        ``spent`` is filled in; it holds the times of ``known`` operators already.
+        """
         for i, op in enumerate(ops):
+            if known and op is known[i]:
+                continue
             launches = len(op.kernels) + (op.collective is not None)
             times = op.overhead_us or self._overheads(op, launches)
             first, last = tape.op_start_mark[i], tape.op_end_mark[i]
@@ -233,7 +255,6 @@ class _Book:
             spent[first + 1] = times.t2 + times.t4
             spent[first + 2 : last] = times.t5 + times.t4
             spent[last] = times.t3
-        return spent
 
     def _overheads(self, op: Op, launches: int) -> HostTimes:
         key = (op.framework, op.phase, op.launches, launches) if op.framework else (op.name, launches)
@@ -272,9 +293,11 @@ class _Sets:
 
 
 def _late(
-    shape: tuple[int, int], meetings: Iterable[tuple[int, int, Collective]], column: IntArray
+    shape: tuple[int, int], meetings: Sequence[tuple[int, int, Collective]], column: IntArray
 ) -> FloatArray | None:
     """How late others come to each launch, (launches, 1, ranks); None where nobody does."""
+    if not any(item.late_us for _, _, item in meetings):
+        return None
     late = np.zeros(shape)
     for launch, program, item in meetings:
         late[launch, column == program] = item.late_us
