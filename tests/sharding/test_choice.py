@@ -16,6 +16,7 @@ from stepsight.tables.plan import TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.tables.tasks import Scale, random_task
+from stepsight.workload.files import load_workload
 
 TASK = random_task(4, 2, Scale(most_rows=100_000, tables_per_rank=(5, 5), batches=(16384,)))
 
@@ -122,3 +123,19 @@ def test_the_page_says_where_every_table_lives(choice):
     text = sharding_page(choice)
     assert "Which table lives where" in text
     assert all(f"<td>{t.name}</td>" in text for t in TASK.tables)
+
+
+def test_plans_of_a_program_of_its_own_are_simulated_as_that_program():
+    workload, platform = load_workload("examples/dlrm_nvidia_large.toml"), load_platform("8xA100-SXM4-80G")
+    choice = choose(workload, platform, plans=50)
+    assert {shard.kind for shard in choice.winner.plan.shards} == {TABLE_WISE}
+    for c in choice.candidates[:2]:
+        assert c.step_us == pytest.approx(predict(workload.with_plan(c.plan), platform).step_us, rel=1e-6)
+
+
+def test_torchrecs_stack_is_searched_too():
+    workload = task_workload(TASK)
+    torchrec = type(workload)(replace(workload.config, stack="torchrec", input_dist=True))
+    choice = choose(torchrec, load_platform("4xV100-SXM2"), plans=50)
+    predicted = predict(torchrec.with_plan(choice.winner.plan), load_platform("4xV100-SXM2"))
+    assert choice.winner.step_us == pytest.approx(predicted.step_us, rel=1e-3)

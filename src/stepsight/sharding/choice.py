@@ -19,13 +19,15 @@ from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import Plan
+from stepsight.tables.plan import TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import DEVICE, Table
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import settled
 
 SEARCHED = "search"
+OWN_PROGRAM = "nvidia"
+"""The stack whose step is not the template that plans are priced by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def choose(
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
     workload = _settled(workload, platform)
+    if workload.config.stack == OWN_PROGRAM:  # which holds whole tables alone
+        kinds = (TABLE_WISE,)
     hosted = [table.name for table in workload.tables if table.placement != DEVICE]
     if hosted:
         raise InputError(
@@ -199,13 +203,15 @@ def _ranked(
 def _simulated(plans: Sequence[Plan], pricer: PlanPricer, quick_us: FloatArray, objective: str) -> FloatArray:
     """Step times as ``predict`` prints them, of the plans that could win; (plans, days).
 
-    Tables that were measured here are known to the quick price alone, which then stays.
+    Tables that were measured here are known to the quick price alone, which then stays. The quick price
+    of a stack with a program of its own is that of today's program: all its plans are simulated.
     """
     if pricer.costs.measured is not None:
         return quick_us
     times = np.array(quick_us)
     quick = OBJECTIVES[objective](quick_us)
-    for i in np.flatnonzero(quick <= quick.min() * (1 + SIMULATED)).tolist():
+    own = pricer.workload.config.stack == OWN_PROGRAM
+    for i in np.flatnonzero(own | (quick <= quick.min() * (1 + SIMULATED))).tolist():
         times[i] = pricer.simulated_days_us(plans[i])
     return times
 

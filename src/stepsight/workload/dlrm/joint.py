@@ -147,6 +147,9 @@ class _Joint:
         if self._columns:
             self._gather(batch)
         if config.ranks > 1:
+            for _ in range(config.ranks):
+                self._add("aten::empty")  # a buffer for each rank's vectors
+            self._add("aten::split_with_sizes")
             self._exchange(backward=False)
             joined = self._size * local * vectors * dim
             concat = Kernel.of("concat", self._dtype, read_bytes=joined, write_bytes=joined,
@@ -186,7 +189,10 @@ class _Joint:
             self._add("SelectBackward0", Kernel.of("fill", self._dtype, bytes=grad),
                       Kernel.of("copy_d2d", self._dtype, bytes=self._size * local * dim))  # fmt: skip
             self._add("aten::add", self._pass("add", 2 * grad, grad))
-            self._add("aten::contiguous", self._pass("copy", grad, grad))
+            self._add("aten::split_with_sizes")
+            for width in self._sent():  # each rank's part of the gradient is made contiguous by itself
+                part = self._size * local * width
+                self._add("aten::contiguous", self._pass("copy", part, part))
             self._exchange(backward=True)
         else:
             self._add("aten::add", self._pass("add", 2 * self._size * batch * dim, self._size * batch * dim))
