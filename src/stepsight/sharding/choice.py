@@ -124,6 +124,8 @@ def choose(
     if measure:
         pricer = PlanPricer(workload, platform, days, measure(pricer))
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
+    if workload.config.stack == OWN_PROGRAM:
+        usual.append(workload.plan)
     how = partial(search_careful, margin=margin) if margin else search
     found = how(
         pricer, rules, plans=plans, budget_s=budget_s, seed=seed, objective=objective, also=usual,
