@@ -98,7 +98,7 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
 
 AMD_SHARES: Mapping[str, float] = {
     "layer_norm": 0.9, "layer_norm_backward": 0.52, "layer_norm_weights": 0.52,
-    "batch_norm_backward": 0.3,
+    "batch_norm": 0.5, "batch_norm_backward": 0.14,
 }  # fmt: skip
 """What AMD's GPUs reach of these shares: the kernels are written for NVIDIA's warps of 32 (N: MI100, MI210,
 MI250; batch norm in traces of MI300X)."""

@@ -27,6 +27,8 @@ UNMODELLED = 0.05
 SHARED_GPUS = {"NVIDIA A100-PCIE-40GB": "half of a GPU: GEMMs, softmax and adds alike take 1.6 to 2.3 times"}
 """Traces whose every family runs at about half rate, as on half a GPU (MIG); shown, not judged."""
 COLLECTIVE = "nccl"
+LOOKUP = "split_embedding"
+"""FBGEMM's lookups and their gradients, which a row's shapes do not size (see `validate embedding`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,12 @@ def _families(gpu: str, part: Table) -> Iterator[Family]:
     models = KernelModels.for_gpu(entry.gpu)
     times = np.asarray(part["dur_us_mean"], dtype=np.float64)
     groups: dict[str, list[tuple[FloatArray, FloatArray, FloatArray]]] = {}
+    lookups = np.array([LOOKUP in str(name) for name in part["kernel"]])
     for rows in rows_of(part, FILE):
         batch = rows.batch
         if batch.family in EMBEDDING_FAMILIES or batch.family not in FAMILIES:
             continue
-        kept = np.nonzero(times[batch.positions] > ABOVE_US)[0]
+        kept = np.nonzero((times[batch.positions] > ABOVE_US) & ~lookups[batch.positions])[0]
         if len(kept):
             chosen = batch.take(kept)
             answer = models.estimate_batch(chosen)
