@@ -14,17 +14,8 @@ _FENCE = re.compile(
     re.DOTALL,
 )
 SETTING_UP = (
-    "python3 -m venv",
-    "pip ",
-    ".venv/bin/pip",
-    "scripts/",
-    "source ",
-    "cd ",
-    "eval ",
-    "python3 ",
-    "#",
-    "export ",
-)
+    "python3 ", "pip ", ".venv/bin/pip", "scripts/", "source ", ". ", "cd ", "eval ", "export ", "#",
+)  # fmt: skip
 """Lines that set an environment up; the test runs in one that is set up."""
 
 

@@ -26,6 +26,7 @@ from stepsight.report.page.pieces import (
     small_bar,
     table,
     tag,
+    term,
     text,
     warning,
 )
@@ -131,21 +132,31 @@ def _largest(p: Prediction) -> Html:
 def _figures(p: Prediction) -> Html:
     # Of the ranks' own steps: where ranks enter one after the other these are longer than the job's.
     whole = sum(p.breakdown_us.values()) or 1.0
-    waiting = p.breakdown_us.get(WAITING, 0.0)
+    waiting, idle = p.breakdown_us.get(WAITING, 0.0), p.breakdown_us.get(IDLE, 0.0)
     covered = f"{share(waiting / whole)} is waiting" if waiting else "not covered by compute"
     entries = [
-        (name, value, peak_words(p) if name == "MFU" else "whole job" if name.endswith("s/s") else "")
+        (term(name), value, peak_words(p)) if name == "MFU" else (name, value, _whole_job(name))
         for name, value in rate_lines(p)
     ]
     entries += [
         ("device active", share(p.gpu_active_us / whole), f"{time(p.gpu_active_us)} of the step"),
-        ("exposed communication", share(p.exposed_communication_us / whole), covered),
-        ("idle, host-bound", share(p.breakdown_us.get(IDLE, 0.0) / whole), "nothing launched yet"),
+        (term("exposed communication"), share(p.exposed_communication_us / whole), covered),
+        (
+            term("host-bound", "idle, host-bound"),
+            share(p.breakdown_us.get(IDLE, 0.0) / whole),
+            "nothing launched yet",
+        ),
     ]
     if len(p.ranks) > 1:
-        entries.append(("imbalance", share(p.imbalance), "busiest rank over the mean"))
-    entries.append(("kernels alone", time(p.naive_us), "busiest stream, no launches, no waits"))
+        entries.append((term("imbalance"), share(p.imbalance), "busiest rank over the mean"))
+    entries.append(
+        (term("sum of kernels", "kernels alone"), time(p.naive_us), "busiest stream, no launches, no waits")
+    )
     return figures(entries)
+
+
+def _whole_job(name: str) -> str:
+    return "whole job" if name.endswith("s/s") else ""
 
 
 def _breakdown(p: Prediction) -> Html:
@@ -160,7 +171,7 @@ def _breakdown(p: Prediction) -> Html:
     largest = max(p.breakdown_us.values(), default=0.0) or 1.0
     columns = [
         Column("what the device does"), Column("time", number=True), Column("share", number=True, extra=True),
-        Column("", wide=True, extra=True), Column("step if it were free", number=True),
+        Column("", wide=True, extra=True), Column(term("step if it were free"), number=True),
     ]  # fmt: skip
     rows = [
         (
