@@ -143,7 +143,7 @@ def _figures(p: Prediction) -> Html:
         (term("exposed communication"), share(p.exposed_communication_us / whole), covered),
         (
             term("host-bound", "idle, host-bound"),
-            share(p.breakdown_us.get(IDLE, 0.0) / whole),
+            share(idle / whole),
             "nothing launched yet",
         ),
     ]
