@@ -17,13 +17,14 @@ ROW = (
     "NVIDIA/DeepLearningExamples,PyTorch/Recommendation/DLRM/README.md@HEAD :: A,PyTorch,DLRM small,,,1,"
     "8x A100 80GB,1.0,DDP,AMP,65536.0,64k,,1.0,samples/s,15.0,,,\n"
 )
+ODD = ROW.replace("AMP", "FP8") + ROW.replace(",15.0,", ",,")
 OTHER = "elsewhere,x,HugeCTR,dlrm,,,8,A100,1.0,,,55296.0,,,1.0,samples/s,1.7,,,\n"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "e2e").mkdir()
-    (tmp_path / "e2e" / "dlrm_multi_gpu.csv").write_text(HEADER + ROW + OTHER)
+    (tmp_path / "e2e" / "dlrm_multi_gpu.csv").write_text(HEADER + ROW + ODD + OTHER)
     return tmp_path
 
 

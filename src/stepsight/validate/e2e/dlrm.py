@@ -41,9 +41,12 @@ def scores(found: Sequence[StepRow]) -> list[Score]:
     return lines
 
 
-def predicted(row: dict[str, str]) -> StepRow:
-    """One row in its steady state, on the study's board and host without its own model's figures."""
+def predicted(row: dict[str, str]) -> StepRow | None:
+    """One row in its steady state, on the study's board and host without its own model's figures; None for
+    a model or a board that is not the study's."""
     model, gpu = row["model"], row["gpu"]
+    if model not in MODELS or gpu not in GPUS:
+        return None
     workload = parse_workload(workload_document(model, int(row["batch"])), f"{FILE}: {model}")
     prediction = predict(workload, machine(model, gpu))
     measured = float(row["iter_ms_digitised"])
@@ -59,7 +62,7 @@ def predicted(row: dict[str, str]) -> StepRow:
 
 def machine(model: str, gpu: str) -> Platform:
     """A board and the host of the study, by what its other models say of them."""
-    host = f"{NAME}-without-{model}" if model in MODELS else NAME
+    host = f"{NAME}-without-{model}"
     speeds = shipped_speeds().get(gpu, {})
     speed = speeds.get(model) or (float(np.mean(list(speeds.values()))) if speeds else 1.0)
     return load_platform(f"1x{GPUS[gpu]}", [f"host.name={host}", f"gpu.speed={speed}"])

@@ -62,12 +62,15 @@ def scores(found: Sequence[StepRow]) -> list[Score]:
 
 def predicted(row: dict[str, str]) -> StepRow | None:
     """One row in its steady state; None for a stack without a model."""
-    if row["source"] == NVIDIA and row["model"] in ROWS and row["gpu"] in GPUS:
+    if not row["iter_time_ms"] or not row["global_batch"]:
+        return None
+    known = row["model"] in ROWS and row["gpu"] in GPUS and row["precision"] in PRECISIONS
+    if row["source"] == NVIDIA and known:
         platform, document = f"{row['gpus']}x{GPUS[row['gpu']]}", nvidia_document(row)
         revision = row["url_or_path"].partition("@")[2].partition(" ")[0]
         name = f"NVIDIA {row['model']} {row['precision']} b{document['batch']} {platform} {revision}"
         here = load_platform(platform)
-    elif row["source"] == TORCHREC and row["gpu"].startswith("A100-40GB") and row["iter_time_ms"]:
+    elif row["source"] == TORCHREC and row["gpu"].startswith("A100-40GB"):
         platform, document = f"{row['gpus']}xA100-SXM4-40G", torchrec_document(row)
         name = f"TorchRec {row['model']} b{document['batch']} {platform}"
         here = load_platform(platform, [TORCHREC_HOST])

@@ -78,9 +78,10 @@ class DlrmWorkload:
 
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
+        if self.config.stack in (JOINT_STACK, TORCHREC_STACK) and device != "cuda":
+            problem = f"{self.config.stack} is known on GPUs alone"
+            raise InputError(f"{self.name}: stack", problem, 'set stack = "now" for a CPU')
         if self.config.stack == JOINT_STACK:
-            if device != "cuda":
-                raise InputError(f"{self.name}: stack", "NVIDIA's example runs on GPUs alone", "leave it out")
             return joint_job(self.config)
         job = build(self.config, device, fused)[0]
         if self.config.stack != "2020" or device != "cuda":
