@@ -65,10 +65,13 @@ def fit_probability(memory_bytes: float, capacity_bytes: float) -> float:
     return 0.5 * (1 + math.erf(z / math.sqrt(2)))
 
 
-def evaluate(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
-    """The answer; whatever the workload or the platform refuses is a row with its reason."""
+def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Platform | None = None) -> Row:
+    """The answer; whatever the workload or the platform refuses is a row with its reason.
+
+    ``platform`` is the loaded one where the trial's name alone does not say all of it.
+    """
     try:
-        platform = platform_of(trial.platform, trial.overrides)
+        platform = platform or platform_of(trial.platform, trial.overrides)
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
         given = parse_workload(settled(document, trial.settings, where), where)

@@ -60,6 +60,6 @@ def case(row: dict[str, str]) -> Case:
         measured_ms=float(row["step_ms"]) if row["status"] == "ok" else None,
         measured_gb=float(row["memory_gb"]) if row["memory_gb"] else None,
         crashed=row["status"] != "ok",
-        group=row["model"],
+        group=f"{row['model']} on {row['nodes']} nodes",
         site=SITE,
     )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from stepsight.tune.evaluate import evaluate
 from stepsight.tune.search import ranked
 from stepsight.tune.trial import Row, Trial
-from stepsight.validate.llm.rows import Case
+from stepsight.validate.llm.rows import Case, platform_of
 
 TOP = 3
 
@@ -67,7 +67,7 @@ def candidate(case: Case) -> Candidate:
     if case.document is None:
         return Candidate(case, None)
     trial = Trial({}, case.platform, case.overrides, intervals=False)
-    row = evaluate(case.document, trial, case.name)
+    row = evaluate(case.document, trial, case.name, platform_of(case.platform, case.overrides, case.site))
     return Candidate(case, row if row.priced else None)
 
 
@@ -102,10 +102,10 @@ def _ms(c: Candidate) -> float:
 
 
 def file_regret(file: str, candidates: Iterable[Candidate]) -> FileRegret:
-    """Groups are what has one model, length and platform."""
+    """Groups are what has one model, length and number of GPUs."""
     groups: dict[str, list[Candidate]] = {}
     for c in candidates:
-        groups.setdefault(f"{c.case.group} on {c.case.platform}", []).append(c)
+        groups.setdefault(c.case.group, []).append(c)
     each = [found for name, members in groups.items() if (found := group_regret(name, members))]
     n = max(len(each), 1)
     return FileRegret(
