@@ -81,6 +81,12 @@ def test_a_dlrm_is_spread_by_its_plan_batch_and_precision():
     assert {c["batch"] for c in found.candidates} == {2048, 4096, 8192}
 
 
+def test_a_batch_a_rank_counts_on_all_gpus_where_ranks_are_open():
+    model = {k: v for k, v in MODEL.items() if k not in ("global_batch", "parallel")} | {"batch_per_rank": 2}
+    found = space(model, gpus=[8], per_node=8)
+    assert found.document["global_batch"] == 16
+
+
 def test_a_model_without_a_batch_asks_for_one():
     with pytest.raises(InputError, match="--global-batch"):
         space({k: v for k, v in MODEL.items() if k != "global_batch"}, gpus=[8], per_node=8)

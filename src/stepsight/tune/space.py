@@ -86,7 +86,7 @@ def space(
     if document.get("kind") == "dlrm":
         model = Model(document, gpus, per_node, 0)
     else:
-        model = Model(document, gpus, per_node, global_batch or _global_batch(document))
+        model = Model(document, gpus, per_node, global_batch or _global_batch(document, max(gpus)))
     chosen = dict(over) if over else dict.fromkeys(default_dimensions(model))
     dimensions: dict[str, tuple[Setting, ...]] = {
         path: tuple(values_of(path, model) if given is None else given) for path, given in chosen.items()
@@ -113,14 +113,20 @@ def space(
     return Space(base, tuple(distinct), dict(refused.most_common()), dimensions)
 
 
-def _global_batch(document: Mapping[str, Any]) -> int:
+def _global_batch(document: Mapping[str, Any], gpus: int) -> int:
+    """What the document states; where it leaves the ranks open, its batch a rank on all of them."""
     parallel = document.get("parallel") or {}
     if isinstance(document.get("global_batch"), int):
         return int(document["global_batch"])
-    if isinstance(document.get("batch_per_rank"), int):
-        data = parallel.get("data", 1) if isinstance(parallel, Mapping) else 1
-        return int(document["batch_per_rank"]) * (data if isinstance(data, int) else 1)
-    raise InputError("global_batch", "the model states no batch", "give --global-batch")
+    if not isinstance(document.get("batch_per_rank"), int) or not isinstance(parallel, Mapping):
+        raise InputError("global_batch", "the model states no batch", "give --global-batch")
+
+    def size(name: str, default: int = 1) -> int:
+        value = parallel.get(name, default)
+        return value if isinstance(value, int) and value > 0 else default
+
+    inside = size("tensor") * size("pipeline") * size("context")
+    return int(document["batch_per_rank"]) * size("data", max(1, size("ranks", gpus) // inside))
 
 
 def _without(document: Mapping[str, Any], varied: Mapping[str, Any], m: Model) -> dict[str, Any]:

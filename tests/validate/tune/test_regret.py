@@ -37,11 +37,11 @@ def test_what_cannot_be_expressed_can_still_be_the_best():
 
 
 def test_a_group_in_which_nothing_ran_is_left_out():
-    assert file_regret("f", [member("a", 10, None)]).groups == 0
+    assert file_regret("f", [member("a", 10, None)], ["g"]).groups == 0
 
 
 def test_means_are_over_groups():
-    found = file_regret("f", [member("a", 10, 120), member("b", 11, 100)])
+    found = file_regret("f", [member("a", 10, 120), member("b", 11, 100)], ["g", "g"])
     assert (found.groups, found.crashed_picks) == (1, 0.0)
     assert found.mean_regret == pytest.approx(0.2)
     assert found.worst.group == "g"

@@ -8,7 +8,7 @@ from html import escape
 
 from stepsight.report.page.pieces import Html
 
-WIDTH, HEIGHT, LEFT, BOTTOM, PAD = 640, 300, 64, 44, 14
+WIDTH, HEIGHT, LEFT, BOTTOM, PAD, TOP = 640, 300, 72, 44, 14, 30
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 4")
 """Lines are told apart by their dashes and their label, not by colour alone."""
 
@@ -86,7 +86,7 @@ def _x(share: float) -> float:
 
 
 def _y(share: float) -> float:
-    return HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - PAD)
+    return HEIGHT - BOTTOM - share * (HEIGHT - BOTTOM - TOP)
 
 
 def _round_up(value: float) -> float:
@@ -98,7 +98,11 @@ def _round_up(value: float) -> float:
 
 
 def _ticks(most: float) -> list[tuple[float, str]]:
-    return [(i / 4, f"{most * i / 4:,.4g}") for i in range(5)]
+    return [(i / 4, _number(most * i / 4)) for i in range(5)]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _svg(
@@ -118,7 +122,7 @@ def _svg(
     lines.append(
         f'<text x="{(LEFT + WIDTH) / 2}" y="{HEIGHT - 6}" text-anchor="middle">{escape(x_name)}</text>'
     )
-    lines.append(f'<text x="4" y="{PAD - 2}" text-anchor="start">{escape(y_name)}</text>')
+    lines.append(f'<text x="4" y="{TOP - 18}" text-anchor="start">{escape(y_name)}</text>')
     label = escape(f"{y_name} over {x_name}", quote=True)
     style = 'style="width:100%;max-width:760px;height:auto;font:11px system-ui;fill:currentColor"'
     return Html(

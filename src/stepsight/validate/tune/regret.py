@@ -6,7 +6,7 @@ tune`` ranks them: by predicted time among what is sure to fit. Nothing is fitte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stepsight.tune.evaluate import evaluate
@@ -101,12 +101,12 @@ def _ms(c: Candidate) -> float:
     return c.case.measured_ms or float("inf")
 
 
-def file_regret(file: str, candidates: Iterable[Candidate]) -> FileRegret:
-    """Groups are what has one model, length and number of GPUs."""
-    groups: dict[str, list[Candidate]] = {}
-    for c in candidates:
-        groups.setdefault(c.case.group, []).append(c)
-    each = [found for name, members in groups.items() if (found := group_regret(name, members))]
+def file_regret(file: str, candidates: Sequence[Candidate], groups: Sequence[str]) -> FileRegret:
+    """The regret of every group; ``groups`` names that of each candidate."""
+    together: dict[str, list[Candidate]] = {}
+    for group, c in zip(groups, candidates, strict=True):
+        together.setdefault(group, []).append(c)
+    each = [found for name, members in together.items() if (found := group_regret(name, members))]
     n = max(len(each), 1)
     return FileRegret(
         file,

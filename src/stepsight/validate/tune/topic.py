@@ -14,7 +14,8 @@ from stepsight.validate.steps import read_csv
 from stepsight.validate.tune.regret import FileRegret, candidate, file_regret
 
 TOPIC = "tune"
-FILES = {sweep.FILE: sweep.case, layouts.FILE: layouts.case}
+FILES = {sweep.FILE: (sweep.case, ("model", "nodes")), layouts.FILE: (layouts.case, ("sheet",))}
+"""How rows are read, and the columns that make a group."""
 MEAN_BAR, TOP_BAR, CRASHED_BAR = 0.05, 0.03, 0.03
 
 
@@ -22,11 +23,13 @@ def regrets(data: Path) -> list[FileRegret]:
     """Every file that is there, all its rows."""
     folder = data / "e2e" if (data / "e2e").is_dir() else data
     found = []
-    for name, case in FILES.items():
+    for name, (case, columns) in FILES.items():
         if not (folder / name).is_file():
             click.echo(f"{name}: not in {folder}, skipped", err=True)
             continue
-        found.append(file_regret(name, (candidate(case(row)) for row in read_csv(folder / name))))
+        rows = read_csv(folder / name)
+        groups = [", ".join(f"{column} {row[column]}" for column in columns) for row in rows]
+        found.append(file_regret(name, [candidate(case(row)) for row in rows], groups))
     return found
 
 
