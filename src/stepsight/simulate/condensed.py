@@ -27,7 +27,10 @@ def summed(kernel: Kernel, known: Mapping[Kernel, Estimate], gpu: GpuSpec) -> Es
     to the walk).
     """
     times = np.array(
-        [known[part].time_us * slowdown(gpu, category(part.family)) * n for part, n in kernel.parts]
+        [
+            known[part].time_us * slowdown(gpu, category(part.family), part.dtype) * n
+            for part, n in kernel.parts
+        ]
     )
     total = float(times.sum())
     weights = times / total if total > 0 else np.full(len(times), 1 / len(times))

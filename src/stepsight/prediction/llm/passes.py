@@ -114,7 +114,7 @@ class Pricer:
                 continue
             e = known[kernel]
             name = category(kernel.family)
-            time_us = e.time_us * slowdown(self.platform.spec.gpu, name)
+            time_us = e.time_us * slowdown(self.platform.spec.gpu, name, kernel.dtype)
             parts[name] = parts.get(name, Part()).plus(count * (time_us + gap_us), e.spread)
             self._source(e, count * e.time_us, kernel.name or kernel.family)
         return parts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stepsight.collectives.site import SiteBandwidth
 from stepsight.validate.llm.rows import Case
 
 FILE = "llm_a100_layouts.csv"
@@ -15,6 +16,13 @@ _SIZES = {
     "30B": (60, 6656, 52, 17920),
     "65B": (80, 8192, 64, 22016),
 }
+SITE = SiteBandwidth(
+    256e6,
+    {"all_gather": {8: 150.0, 16: 120.0, 32: 17.0}, "reduce_scatter": {8: 150.0, 16: 120.0, 32: 17.0}},
+    axes=("shard",),
+)
+"""What the replicas' collectives reach by nodes. The rows on 32 nodes with tensor parallelism of four are short
+of 9 GB/s a node for gradients and parameters, whatever the pipeline; rows on 4 to 16 nodes show no limit."""
 _BATCH = {2048: 2048, 8192: 512}
 _ATTENTION = {"torch": "eager", "fused": "fused", "flash_attentionv1.0.8": "flash1"}
 
@@ -67,4 +75,5 @@ def case(row: dict[str, str]) -> Case:
         measured_ms=1e3 * float(row["step_s"]) if row["status"] == "ok" else None,
         crashed=row["status"] != "ok",
         group=row["sheet"],
+        site=SITE,
     )

@@ -107,6 +107,8 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
             return Outcome(case, lacks="not a language model")
         found = quick(workload.config, platform.with_ranks(workload.ranks))
     except StepsightError as error:
+        if case.crashed:  # a layout that cannot be built does not run
+            return Outcome(case, fits=False)
         return Outcome(case, lacks=_reason(case, error))
     return Outcome(
         case, found.step_us / 1e3, found.low_us / 1e3, found.high_us / 1e3, peak / 2**30, peak <= capacity
