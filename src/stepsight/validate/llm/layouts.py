@@ -21,8 +21,8 @@ SITE = SiteBandwidth(
     {"all_gather": {8: 150.0, 16: 120.0, 32: 17.0}, "reduce_scatter": {8: 150.0, 16: 120.0, 32: 17.0}},
     axes=("shard",),
 )
-"""What the replicas' collectives reach by nodes. The rows on 32 nodes with tensor parallelism of four are short
-of 9 GB/s a node for gradients and parameters, whatever the pipeline; rows on 4 to 16 nodes show no limit."""
+"""What the replicas' collectives reach by nodes: rows on 32 nodes lack the time for about 9 GB/s a node,
+rows on 4 to 16 nodes show no limit."""
 _BATCH = {2048: 2048, 8192: 512}
 _ATTENTION = {"torch": "eager", "fused": "fused", "flash_attentionv1.0.8": "flash1"}
 

@@ -216,6 +216,8 @@ def _nemo(row: Row) -> Read:
 
 def _torchtitan(row: Row) -> Read:
     p = row["parallelism"]
+    if "rowwise" in row["precision"]:
+        return "fp8 products scaled row by row"
     model = {"llama3.1-8b": "llama3-8b", "llama3.1-70b": "llama3-70b"}.get(
         row["model"].lower(), row["model"].lower()
     )
