@@ -77,19 +77,19 @@ def scaled_mm(call: AtenCall, precision: Precision) -> list[Kernel]:
     return [product(left, right, precision)]
 
 
-def attention_kernel(family: str, q: Sized, k: Sized, causal: bool) -> Kernel:
-    """Fused attention; batch × heads × sequence × head_dim."""
+def attention_kernel(family: str, q: Sized, k: Sized, causal: bool, name: str = "") -> Kernel:
+    """Fused attention; batch × heads × sequence × head_dim. ``name`` says which kernel (flash, cuDNN's …)."""
     return Kernel.of(
-        family, q.dtype, batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], q=q.shape[2],
+        family, q.dtype, name=name, batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], q=q.shape[2],
         kv=k.shape[2], head_dim=q.shape[3], causal=int(causal),
     )  # fmt: skip
 
 
 def attention(call: AtenCall, precision: Precision) -> list[Kernel]:
     q, k = call.arguments["query"], call.arguments["key"]
-    return [attention_kernel("attention", q, k, bool(call.get("is_causal", False)))]
+    return [attention_kernel("attention", q, k, bool(call.get("is_causal", False)), call.name)]
 
 
 def attention_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     q, k = call.arguments["query"], call.arguments["key"]
-    return [attention_kernel("attention_backward", q, k, bool(call.get("is_causal", False)))]
+    return [attention_kernel("attention_backward", q, k, bool(call.get("is_causal", False)), call.name)]
