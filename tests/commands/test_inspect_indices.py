@@ -57,5 +57,5 @@ def test_a_picture_is_written(index_file: Path, tmp_path: Path) -> None:
 
 def test_an_empty_file_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(0, dtype=np.int64))
-    with pytest.raises(InputError, match="has no lookups"):
+    with pytest.raises(InputError, match="not empty"):
         CliRunner().invoke(command, [str(tmp_path / "x.npy")], catch_exceptions=False)
