@@ -49,12 +49,20 @@ class Line:
     points: tuple[Point, ...]
 
 
+def compact(value: float) -> str:
+    """12.5, 400 k, 1.2 M: short enough for an axis."""
+    for scale, word in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= scale:
+            return f"{value / (1e3 if word == 'k' else scale):,.4g} {word}"
+    return f"{value:,.4g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Axis:
     """An axis: its title, how a value reads, and for words instead of numbers their names in order."""
 
     title: str
-    shown: Callable[[float], str] = lambda value: f"{value:g}"
+    shown: Callable[[float], str] = compact
     names: tuple[str, ...] = ()
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import Column, Fragment, Html, bar, frame, notes, section, table, tag
 from stepsight.report.tune.console import milliseconds, remarks
-from stepsight.report.tune.plots import Point, Series, line_plot, scatter
 from stepsight.tune.answer import Answer, settings_text, why
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.flags import Flags
 from stepsight.tune.trial import Row
 
+Figure = Callable[[Row], float]
+"""What a plot shows of a row."""
 COLOURS = {"gemm": "gemm", "attention": "attention", "vector": "vector", "bubble": "waiting", "host": "idle",
            "optimizer": "optimizer", "embedding": "embedding"}  # fmt: skip
 
@@ -79,11 +81,12 @@ def _colour(name: str) -> str:
 
 def _front(answer: Answer) -> Html:
     on_front = {id(r) for r in answer.front}
-    points = [
-        Point(r.step_us / 1e3, r.memory_gb, settings_text(r.settings), id(r) in on_front)
-        for r in answer.rows
-        if r.priced
-    ]
+    others = [_point(r) for r in answer.rows if r.priced and id(r) not in on_front]
+    front = sorted((_point(r) for r in answer.front), key=lambda p: p.x)
+    drawn = points(
+        [Line("on the front", tuple(front)), Line("others", tuple(others))], front, Axis("step time (ms)"),
+        Axis("memory (GB)"), name="step time and memory of every configuration",
+    )  # fmt: skip
     columns = [
         Column("configuration", wide=True),
         Column("step ms", number=True),
@@ -92,7 +95,16 @@ def _front(answer: Answer) -> Html:
     listed = [
         (settings_text(r.settings), milliseconds(r.step_us), f"{r.memory_gb:.1f}") for r in answer.front
     ]
-    return tag("div", scatter(points, "step time (ms)", "memory (GB)"), table(columns, listed))
+    return tag("div", drawn, table(columns, listed))
+
+
+def _point(row: Row) -> Point:
+    step_ms = row.step_us / 1e3
+    return Point(
+        step_ms,
+        row.memory_gb,
+        hint=f"{settings_text(row.settings)}: {step_ms:,.1f} ms, {row.memory_gb:.1f} GB",
+    )
 
 
 def _flags(one: Flags) -> Html:
@@ -107,7 +119,7 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
     priced = [r for r in rows if r.priced]
     along = varied[0] if varied else "platform"
     plots = [
-        section(title, line_plot(_series(priced, along, figure, platforms), short_name(along), unit))
+        section(title, _plot(priced, along, figure, platforms, f"{title} ({unit})" if unit else title))
         for title, unit, figure in _figures(priced)
     ]
     top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"))
@@ -119,8 +131,8 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
     )
 
 
-def _figures(rows: Sequence[Row]):  # type: ignore[no-untyped-def]
-    found = [("Step time", "ms", lambda r: r.step_us / 1e3)]
+def _figures(rows: Sequence[Row]) -> list[tuple[str, str, Figure]]:
+    found: list[tuple[str, str, Figure]] = [("Step time", "ms", lambda r: r.step_us / 1e3)]
     if any(r.tokens_per_s for r in rows):
         found.append(("Tokens per second", "tokens/s", lambda r: r.tokens_per_s))
     else:
@@ -132,15 +144,24 @@ def _figures(rows: Sequence[Row]):  # type: ignore[no-untyped-def]
     return found
 
 
-def _series(rows: Sequence[Row], along: str, figure, platforms: bool) -> list[Series]:  # type: ignore[no-untyped-def]
+def _plot(rows: Sequence[Row], along: str, figure: Figure, platforms: bool, title: str) -> Html:
     """One line for every combination of what is not on the x axis."""
-    lines: dict[str, list[tuple[str, float]]] = {}
+    places = list(dict.fromkeys(_place(row, along) for row in rows))
+    found: dict[str, list[Point]] = {}
     for row in rows:
         rest = {p: v for p, v in row.settings.items() if p != along}
         names = [*([row.platform] if platforms and along != "platform" else []), settings_text(rest)]
-        x = row.platform if along == "platform" else str(row.settings.get(along, ""))
-        lines.setdefault(", ".join(n for n in names if n), []).append((x, float(figure(row))))
-    return [Series(name or "step", tuple(points)) for name, points in lines.items()]
+        name = ", ".join(n for n in names if n)
+        value = figure(row)
+        hint = f"{name or 'step'}, {short_name(along)} {_place(row, along)}: {value:,.4g}"
+        found.setdefault(name, []).append(Point(places.index(_place(row, along)), value, hint=hint))
+    x = Axis(short_name(along), names=tuple(places))
+    drawn = [Line(name, tuple(listed)) for name, listed in found.items()]
+    return lines(drawn, x, Axis(title, compact), name=title)
+
+
+def _place(row: Row, along: str) -> str:
+    return row.platform if along == "platform" else str(row.settings.get(along, ""))
 
 
 def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
