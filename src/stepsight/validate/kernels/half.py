@@ -101,9 +101,10 @@ def _from_another(table: object, times: dict[str, FloatArray], where: str) -> It
         parts.append(judged)
         constants = operator.kernels[0].family in ("gemm", "attention", "attention_backward")
         used = "by A100's fits alone" if constants else "A100's corrections on constants fitted to both"
-        yield _score(judged, f"{used}, all rows", OTHER_GPU, _without(able))
+        yield _score(judged, f"{used}, all rows", OTHER_GPU, _without(able), "from A100: ")
     if parts:
-        yield _score(_pooled(parts), f"all rows of the {len(parts)} lines above", OTHER_GPU, "")
+        lines = f"all rows of the {len(parts)} lines above"
+        yield _score(_pooled(parts), lines, OTHER_GPU, "", "from A100: ")
 
 
 def _without(able: npt.NDArray[np.bool_]) -> str:
@@ -120,9 +121,9 @@ def _pooled(parts: Sequence[Judged]) -> Judged:
     )  # fmt: skip
 
 
-def _score(judged: Judged, used: str, bar: float | None, note: str) -> Score:
+def _score(judged: Judged, used: str, bar: float | None, note: str, prefix: str = "") -> Score:
     held = f"{judged.inside.mean():.0%} inside the 90 % interval"
     return Score.of(
-        TOPIC, f"fp16 {judged.label} {judged.gpu}", judged.predicted, judged.measured, used,
+        TOPIC, f"{prefix}fp16 {judged.label} {judged.gpu}", judged.predicted, judged.measured, used,
         gmae_target=bar, note="; ".join(filter(None, (held, note))),
     )  # fmt: skip
