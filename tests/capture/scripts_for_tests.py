@@ -38,3 +38,63 @@ for i in range(10):
     if dist.get_rank() == 0:
         print(f"loss {loss:.3f}")
 """
+
+SHARDED = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))
+with torch.device("meta"):
+    model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False))
+parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+fully_shard(model, mesh=mesh["dp"])
+model.to_empty(device="cuda")
+for p in model.parameters():
+    nn.init.normal_(p)
+optimizer = torch.optim.AdamW(model.parameters())
+for _ in range(6):
+    model(torch.randn(8, 64, device="cuda")).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+TIED_AND_COMPILED = """
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(1000, 64), nn.Linear(64, 1000, bias=False)
+        self.head.weight = self.table.weight
+    def forward(self, x):
+        return self.head(nn.functional.silu(self.table(x)))
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = model.to("cuda").half()
+assert model.head.weight is model.table.weight is optimizer.param_groups[0]["params"][0]
+model = torch.compile(model)
+for _ in range(6):
+    x = torch.randint(0, 1000, (4, 8), device="cuda")
+    nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+TWO_OPTIMIZERS = """
+import torch
+from torch import nn
+fast, slow = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
+first, second = torch.optim.SGD(fast.parameters()), torch.optim.SGD(slow.parameters())
+for i in range(30):
+    fast(torch.randn(4, 8, device="cuda")).sum().backward()
+    first.step()
+    if i % 3 == 2:
+        slow(torch.randn(4, 8, device="cuda")).sum().backward()
+        second.step()
+"""

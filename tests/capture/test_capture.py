@@ -63,6 +63,31 @@ def test_ddp_reduces_its_buckets_and_rank_zero_alone_reads_the_loss(tmp_path: Pa
     assert [sum(op.blocks_host for op in p.ops) for p in step.job.programs] == [1, 0]
 
 
+def test_sharded_and_tensor_parallel_modules_communicate_in_their_own_groups(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.SHARDED, world=4)
+    sent = Counter(
+        (op.collective.kind, op.collective.group) for op in step.job.programs[0].ops if op.collective
+    )
+    assert sent["reduce_scatter", "dp"] == 1
+    assert sent["all_gather", "dp"] >= 1
+    assert sent["all_reduce", "tp"] >= 1
+    assert {g.ranks for g in step.job.groups["tp"]} == {(0, 1), (2, 3)}
+    products = [k.dims for op in step.job.programs[0].ops for k in op.kernels if k.family == "gemm"]
+    assert dict(products[0])["n"] == 128  # each of two ranks holds half of the columns
+
+
+def test_ties_and_optimizers_survive_the_move_and_silu_has_its_kernel(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.TIED_AND_COMPILED)
+    names = Counter(k.name for op in step.job.programs[0].ops for k in op.kernels)
+    assert names["silu_backward"] == 1
+    assert any("torch.compile" in note for note in step.all_notes())
+
+
+def test_of_several_optimizers_the_rarest_bounds_the_step(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.TWO_OPTIMIZERS)
+    assert sum(op.name == "Optimizer.step#SGD.step" for op in step.job.programs[0].ops) == 4
+
+
 def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) -> None:
     script, saved = tmp_path / "train.py", tmp_path / "step.json"
     script.write_text(scripts.MIXED_PRECISION)

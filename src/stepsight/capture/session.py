@@ -27,6 +27,11 @@ from stepsight.capture.step.memory import MemoryUse, memory_use
 from stepsight.program.allocator import CachingAllocator
 from stepsight.program.aten.call import Precision
 
+COMPILED = (
+    "torch.compile: captured eagerly; a compiled step launches fewer kernels and moves less memory, so the "
+    "step is an upper bound"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -78,7 +83,7 @@ class Session:
         self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
         self._profile = HostProfile()
         self._recorded: Captured | None = None
-        _watch_optimizers(self.boundaries.stepped)
+        _watch_optimizers(self.boundaries)
 
     def _begin(self) -> None:
         self.progress(f"recording after {self.boundaries.seen} steps")
@@ -115,6 +120,8 @@ class Session:
             notes.append(
                 f"init_process_group was never called: {self.settings.world} independent copies are predicted"
             )
+        if self.files.compiled:
+            notes.append(COMPILED)
         for what, count in self.files.left_out.items():
             notes.append(f"{what} left out ({count}×)")
         return notes
@@ -148,8 +155,15 @@ def _figures(allocator: CachingAllocator) -> MemoryFigures:
     )  # fmt: skip
 
 
-def _watch_optimizers(stepped: Callable[[Any], None]) -> None:
-    """``stepped`` is told after every optimizer step, once the step's own profiler range is closed."""
+def _watch_optimizers(boundaries: StepBoundaries) -> None:
+    """Told of every optimizer, and of its steps once the step's own profiler range is closed."""
+    made = torch.optim.Optimizer.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        boundaries.made.add(self)
+
+    torch.optim.Optimizer.__init__ = init
     hook = torch.optim.Optimizer.profile_hook_step
 
     def profile_hook_step(function: Any) -> Any:
@@ -158,7 +172,7 @@ def _watch_optimizers(stepped: Callable[[Any], None]) -> None:
         @functools.wraps(hooked)
         def step(*args: Any, **kwargs: Any) -> Any:
             out = hooked(*args, **kwargs)
-            stepped(args[0])
+            boundaries.stepped(args[0])
             return out
 
         return step

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def install() -> None:
@@ -46,22 +48,44 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
 
 def _become(parameter: torch.nn.Parameter, moved: torch.Tensor) -> torch.nn.Parameter:
     """``parameter`` holds ``moved`` from now on: the same object where torch can swap what is behind it."""
-    if not isinstance(moved, FakeTensor) and not isinstance(parameter, FakeTensor):
+    if not any(isinstance(t, FakeTensor) or is_traceable_wrapper_subclass(t) for t in (moved, parameter)):
         parameter.data = moved
         return parameter
     new = torch.nn.Parameter(moved, parameter.requires_grad)
     kept = {k: v for k, v in parameter.__dict__.items() if k not in _TENSOR_ATTRIBUTES}
     gradient, parameter.grad = parameter.grad, None
     try:
-        torch.utils.swap_tensors(parameter, new)
-    except RuntimeError:  # something else refers to the tensor: the module goes on with a new one
+        _swap(parameter, new)
+    except (RuntimeError, TypeError):  # an autograd graph refers to it: the module goes on with a new one
         parameter.grad = gradient
         for name, value in kept.items():
             new.__dict__.setdefault(name, value)
-        return new
+        return _replacements.setdefault(id(parameter), (parameter, new))[1]
     for name, value in kept.items():
         parameter.__dict__.setdefault(name, value)
     return parameter
+
+
+_replacements: dict[int, tuple[torch.nn.Parameter, torch.nn.Parameter]] = {}
+"""Parameters that could not be changed in place, kept alive, with what replaced them: ties stay tied."""
+
+
+def _swap(one: torch.Tensor, other: torch.Tensor) -> None:
+    """torch.utils.swap_tensors without its refusal of weak references: the converter of fake tensors keeps
+    some, and none of them is followed again."""
+    if one._use_count() > 1:
+        raise RuntimeError("an autograd graph holds the tensor")
+    slots = {
+        name: (getattr(one, name, None), getattr(other, name, None))
+        for t in (one, other)
+        for name in copyreg._slotnames(type(t))  # type: ignore[attr-defined]
+    }
+    torch._C._swap_tensor_impl(one, other)
+    one.__class__, other.__class__ = other.__class__, one.__class__
+    one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+    for name, (mine, theirs) in slots.items():
+        setattr(one, name, theirs)
+        setattr(other, name, mine)
 
 
 _TENSOR_ATTRIBUTES = frozenset(

@@ -158,6 +158,8 @@ def _install_reads(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
 
     def pointer(self: torch.UntypedStorage) -> int:
         """Storages without data still differ from each other."""
+        if self.device.type == "meta":
+            return int(self._cdata)
         try:
             return int(data_ptr(self) or self._cdata)
         except RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ def install(recorder: Recorder, world: World, folder: str = "") -> None:
     _install_creation(world)
     _install_objects(world, exchange)
     _install_ddp()
+    _install_random()
 
 
 def _install_creation(world: World) -> None:
@@ -156,6 +158,28 @@ def _install_ddp() -> None:
         self.__dict__["reducer"] = _Untimed(self.reducer)
 
     ddp.DistributedDataParallel.__init__ = init
+
+
+def _install_random() -> None:
+    """DTensor offsets the GPU's random state by shard; there is none here, and no number is ever drawn."""
+    try:
+        from torch.distributed.tensor import _random as random
+    except ImportError:
+        return
+
+    class Tracker(random._RNGStateTracker):  # type: ignore[misc]
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self._use_distribute_region = False
+            self.rng_states: dict[str, Any] = {}
+
+        def _distribute_region(self, *_: Any, **__: Any) -> Any:
+            return contextlib.nullcontext()
+
+        def _manual_seed(self, *_: Any) -> None:
+            return None
+
+    random.OffsetBasedRNGTracker = Tracker
+    random.manual_seed = lambda *_, **__: None
 
 
 class _Quiet:

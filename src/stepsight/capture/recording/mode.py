@@ -23,7 +23,8 @@ from stepsight.capture.recording.workspaces import Workspaces
 
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""
-FUNCTIONAL = ("_c10d_functional::", "c10d_functional::")
+FUNCTIONAL = ("_c10d_functional::", "c10d_functional::", "c10d::")
+"""Namespaces of collectives that are operators of the dispatcher."""
 MARK = "stepsight#"
 """Prefix of the profiler ranges that tie recorded calls to host operators."""
 
@@ -31,6 +32,7 @@ _FACTORY_NAMES = """empty zeros ones full rand randn empty_strided new_empty new
     normal eye empty_like zeros_like ones_like rand_like randn_like"""
 _FACTORIES = frozenset(_FACTORY_NAMES.split())
 _QUERIES = frozenset(("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_same_size", "layout"))
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _DEVICE = torch.ops.prim.device.default
 
 
@@ -49,6 +51,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.gpu_calls = 0
         self.records: list[Record] = []
         self._marks = 0
+        self._composite: dict[Any, bool] = {}
         self._process = os.getpid()
         self._lock = threading.RLock()
         streams.listen(self.synchronised)
@@ -84,6 +87,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         kwargs = kwargs or {}
         if os.getpid() != self._process:  # a data loader's worker: it has no GPU
             return func(*args, **kwargs)
+        if any(t is not FakeTensor and _unwraps_itself(t) for t in types):
+            return NotImplemented  # a DTensor and its like: what it holds comes here afterwards
         if func is _DEVICE:
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
         name = func._schema.name.partition("::")[2]
@@ -101,8 +106,22 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return self._on_cpu(func, name, args, kwargs)
         if self.functional is not None and func._schema.name.startswith(FUNCTIONAL):
             return self._functional(func, args, kwargs)
+        if self._is_composite(func):  # not taken apart above: inference mode, or inside another dispatch
+            with self:
+                whole = func.decompose(*args, **kwargs)
+            if whole is not NotImplemented:
+                return whole
         with self._lock:
             return self._on_gpu(func, name, args, kwargs, tensors)
+
+    def _is_composite(self, func: Any) -> bool:
+        known = self._composite.get(func)
+        if known is None:
+            has = torch._C._dispatch_has_kernel_for_dispatch_key
+            # silu_backward and its like are composite, but every device has a kernel of its own
+            known = bool(has(func.name(), "CompositeImplicitAutograd") and not has(func.name(), "CPU"))
+            self._composite[func] = known
+        return known
 
     def _functional(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A collective that is an operator: its result without data, and a note of what it sends."""
@@ -117,6 +136,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     def _on_cpu(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in ("_pin_memory", "pin_memory"):
             return args[0]
+        if name == "is_pinned":  # DDP asserts it of its own buffers
+            return True
         if name in _FACTORIES and self._large_parameter(name, args, kwargs):
             with self.fake:
                 return func(*args, **kwargs)
@@ -238,6 +259,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CUDA)
         self.values.learn(out, value)
         return out
+
+
+def _unwraps_itself(kind: Any) -> bool:
+    return getattr(kind, "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
 
 
 def _is_cuda(t: torch.Tensor) -> bool:

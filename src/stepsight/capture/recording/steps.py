@@ -7,9 +7,13 @@ between two optimizer steps.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+
+PATIENCE = 8
+"""After so many steps of one optimizer, others that were made and never stepped are not waited for."""
 
 
 class StepsRecordedError(BaseException):
@@ -28,6 +32,8 @@ class StepBoundaries:
         self.recorded = 0
         self.done = False
         self.optimizers: dict[int, Any] = {}
+        self.made: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Optimizers that exist; one that has not stepped yet is waited for."""
         self._boundary: int | None = None
         self._since = 0
 
@@ -48,8 +54,9 @@ class StepBoundaries:
             self._boundary = None
             self.recorded = self._since = 0
         if self._boundary is None:
+            awaited = [o for o in self.made if id(o) not in self.counts] if self.seen < PATIENCE else []
             least = min(self.counts.values())
-            if self.counts[key] == least and self.counts[key] >= self.warmup:
+            if not awaited and self.counts[key] == least and self.counts[key] >= self.warmup:
                 self._boundary = key
                 self.begin()
             return

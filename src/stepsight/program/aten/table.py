@@ -47,17 +47,23 @@ _LOSSES = """
     kl_div soft_margin_loss
 """
 _POINTWISE_NAMES = """
-    native_dropout_backward where lerp masked_fill masked_fill_ tril triu tril_ triu_ arange roll flip
-    repeat constant_pad_nd nan_to_num one_hot linspace eye glu glu_backward lift_fresh_copy isin
-    bucketize index_fill index_fill_ select_scatter slice_scatter diag_embed diagonal_backward
-    unfold_backward reflection_pad1d reflection_pad2d reflection_pad2d_backward replication_pad2d
-    pixel_shuffle pixel_unshuffle repeat_interleave tile vander _fused_dropout complex polar
-    searchsorted _softmax_mask logit_backward prelu _prelu_kernel _prelu_kernel_backward masked_scatter
-    masked_scatter_ diff channel_shuffle cross linalg_cross tril_indices triu_indices im2col col2im
-    renorm _weight_norm_interface _weight_norm_interface_backward log_sigmoid_forward
-    log_sigmoid_backward _fake_quantize_learnable binary_cross_entropy_backward mse_loss_backward
-    smooth_l1_loss_backward huber_loss_backward rrelu_with_noise _cast_Half _cast_Float _cast_BFloat16
-    rot90 bincount cdist
+    floor_divide floor_divide_ fmod remainder native_dropout_backward where lerp masked_fill
+    masked_fill_ tril triu tril_ triu_ arange roll flip repeat constant_pad_nd nan_to_num one_hot
+    linspace eye glu glu_backward lift_fresh_copy isin bucketize index_fill index_fill_ select_scatter
+    slice_scatter diag_embed diagonal_backward unfold_backward reflection_pad1d reflection_pad2d
+    reflection_pad2d_backward replication_pad2d pixel_shuffle pixel_unshuffle repeat_interleave tile
+    vander _fused_dropout complex polar searchsorted _softmax_mask logit_backward prelu _prelu_kernel
+    _prelu_kernel_backward masked_scatter masked_scatter_ diff channel_shuffle cross linalg_cross
+    tril_indices triu_indices im2col col2im renorm _weight_norm_interface
+    _weight_norm_interface_backward log_sigmoid_forward log_sigmoid_backward _fake_quantize_learnable
+    binary_cross_entropy_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward
+    rrelu_with_noise _cast_Half _cast_Float _cast_BFloat16 rot90 bincount cdist leaky_relu_backward
+    hardtanh_backward hardswish_backward hardsigmoid_backward hardshrink_backward softshrink_backward
+    elu_backward softplus_backward silu_backward gelu_backward mish_backward threshold_backward
+    tanh_backward sigmoid_backward hardswish hardswish_ hardsigmoid mish softplus elu celu selu relu6
+    erfinv leaky_relu leaky_relu_ clamp clamp_ logical_not masked_fill_backward
+    soft_margin_loss_backward kl_div_backward glu_jvp addcmul addcdiv lerp_ logaddexp rsub isclose
+    nan_to_num_ angle polygamma rope
 """
 _POINTWISE = frozenset(_POINTWISE_NAMES.split())
 _POOLS = """
