@@ -73,3 +73,12 @@ def test_all_saves_resumes_and_reports(tmp_path: Path) -> None:
 def test_a_missed_bar_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda data, rows: [OURS])
     assert CliRunner().invoke(cli, ["validate", "quick"]).exit_code == 1
+
+
+def test_without_the_measured_tables_the_rows_that_ship_are_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPSIGHT_DATA", str(tmp_path / "nowhere"))
+    done = CliRunner().invoke(cli, ["validate", "all", "--results", str(tmp_path / "validation")])
+    assert done.exit_code == 0, done.output
+    assert "only the rows that ship" in done.stderr

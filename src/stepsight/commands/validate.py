@@ -7,6 +7,7 @@ returns `Score` lines, and, where it takes options of its own, a click ``command
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -144,11 +145,25 @@ def _everything(data: Path | None, results: Path, resume: bool, only: tuple[str,
     for name in only:
         if name not in TOPICS:
             raise InputError(f"--only {name}", "is no topic", nearest(name, TOPICS))
-    topics = only or BY_DEFAULT
+    topics = _possible(only or BY_DEFAULT, data)
     found = []
     for number, topic in enumerate(topics, start=1):
         found.append(_one(topic, data, results, resume, f"{number} of {len(topics)}"))
     show([score for result in found for score in result.scores], as_json=as_json)
+
+
+def _possible(topics: Sequence[str], data: Path | None) -> Sequence[str]:
+    """The topics that can be scored here: without the measured tables only the rows that ship."""
+    from stepsight.measured_data import data_folder
+
+    try:
+        data_folder(data)
+    except InputError as error:
+        if data is not None or "quick" not in topics:
+            raise
+        click.echo(f"{error}\nonly the rows that ship with the package are scored", err=True)
+        return ("quick",)
+    return topics
 
 
 def _one(topic: str, data: Path | None, folder: Path, resume: bool, place: str) -> TopicResult:
