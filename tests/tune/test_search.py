@@ -10,9 +10,9 @@ from stepsight.platform.load import load_platform
 from stepsight.tune.api import sweep, tune
 from stepsight.tune.bound import bound_us
 from stepsight.tune.evaluate import evaluate, fit_probability
-from stepsight.tune.search import SURE
+from stepsight.tune.search import SURE, ranked
 from stepsight.tune.space import space
-from stepsight.tune.trial import Trial
+from stepsight.tune.trial import Row, Trial
 
 from .model import DLRM, MODEL, PLATFORM
 
@@ -38,10 +38,18 @@ def test_no_prediction_lies_below_its_bound():
 
 
 def test_the_best_comes_first_and_fits(answer):
-    times = [row.step_us for row in answer.top]
-    assert times == sorted(times)
     assert all(row.fit >= SURE and row.low_us < row.step_us < row.high_us for row in answer.top)
-    assert answer.best.step_us == min(r.step_us for r in answer.rows if r.priced and r.fit >= SURE)
+    fastest = min(r.step_us for r in answer.rows if r.priced and r.fit >= SURE)
+    assert answer.best.step_us < fastest * 1.052
+
+
+def test_of_what_cannot_be_told_apart_the_plainest_comes_first():
+    def row(tensor, micro, ms):
+        settings = {"parallel.tensor": tensor, "parallel.micro_batch": micro}
+        return Row(settings, PLATFORM, step_us=1e3 * ms, samples_per_s=1e3 / ms, fit=1.0)
+
+    rows = [row(4, 2, 100), row(2, 2, 102), row(2, 1, 104), row(1, 1, 110)]
+    assert [r.step_us / 1e3 for r in ranked(rows)] == [104, 102, 100, 110]
 
 
 def test_shares_add_up_to_the_step(answer):
@@ -53,7 +61,7 @@ def test_neighbours_differ_in_one_dimension(answer):
     assert {n.dimension for n in answer.neighbours} >= {"parallel.micro_batch", "training.recompute"}
     for n in answer.neighbours:
         if n.row.fit >= SURE:
-            assert n.slower >= 0
+            assert n.slower >= -0.05
 
 
 def test_nobody_on_the_front_is_beaten(answer):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +9,6 @@ from typing import Any
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.search import SURE, ranked, score
 from stepsight.tune.trial import Row, Setting
-
-NOISE = 0.03
-"""Spread of the difference between two predictions of one model on one platform: most errors are common to
-both and cancel. Two configurations of a public sweep of language models on H100 (2 to 16 nodes) that are
-predicted within 3 % of each other are in the wrong order about as often as in the right one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +54,6 @@ class Answer:
     def records(self) -> list[dict[str, Any]]:
         """All rows, flat, as a DataFrame takes them."""
         return [row.record() for row in self.rows]
-
-
-def within_noise(row: Row, best: Row, objective: str) -> bool:
-    """Whether the prediction cannot tell two configurations apart."""
-    mine, other = score(row, objective), score(best, objective)
-    return other > 0 and abs(math.log(mine / other)) < NOISE
 
 
 def front(rows: Sequence[Row]) -> list[Row]:

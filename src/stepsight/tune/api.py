@@ -13,11 +13,20 @@ from typing import Any
 from stepsight.capture.step.file import is_step_file
 from stepsight.errors import InputError
 from stepsight.records import override, read_toml
-from stepsight.tune.answer import Answer, best_rows, front, neighbours, within_noise
+from stepsight.tune.answer import Answer, best_rows, front, neighbours
 from stepsight.tune.dimensions import field_path
 from stepsight.tune.evaluate import CAPTURED, platform_of
 from stepsight.tune.journal import Journal
-from stepsight.tune.search import Progress, Search, nothing_fits, ranked, score, search, with_intervals
+from stepsight.tune.search import (
+    Progress,
+    Search,
+    nothing_fits,
+    ranked,
+    score,
+    search,
+    with_intervals,
+    within_noise,
+)
 from stepsight.tune.space import Space, parsed_over, space
 from stepsight.tune.trial import ILLEGAL, Row, Setting, Trial
 from stepsight.tune.workers import workers_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from stepsight.tune.workers import Workers
 Progress = Callable[[int, int, Row | None], None]
 """Told of trials done, trials in all, and the best row so far."""
 OBJECTIVES = ("time", "cost", "memory")
+NOISE = 0.05
+"""Two configurations of one model on one platform are told apart by more than this difference of ln(time):
+most errors are common to both and cancel, what is left is of this order in public sweeps."""
 SURE = 0.8
 """A configuration is recommended when it fits with this probability."""
 LEAST_FIT = 0.05
@@ -42,8 +46,29 @@ def score(row: Row, objective: str) -> float:
 
 
 def ranked(rows: Sequence[Row], objective: str = "time", sure: float = SURE) -> list[Row]:
-    """What has a time, best first: those sure to fit before the others."""
-    return sorted((r for r in rows if r.priced), key=lambda r: (r.fit < sure, score(r, objective)))
+    """What has a time, best first: those sure to fit before the others.
+
+    Of those that predictions cannot tell from the fastest, the plainest comes first: tensor parallelism
+    and large micro-batches gain less in practice than a model of them promises.
+    """
+    order = sorted((r for r in rows if r.priced), key=lambda r: (r.fit < sure, score(r, objective)))
+    if objective != "time" or not order:
+        return order
+    first = order[0]
+    near = [r for r in order if (r.fit < sure) == (first.fit < sure) and within_noise(r, first, objective)]
+    return sorted(near, key=lambda r: (_plainness(r), score(r, objective))) + order[len(near) :]
+
+
+def within_noise(row: Row, best: Row, objective: str) -> bool:
+    """Whether the prediction cannot tell two configurations apart."""
+    mine, other = score(row, objective), score(best, objective)
+    return mine > 0 < other and abs(math.log(mine / other)) < NOISE
+
+
+def _plainness(row: Row) -> tuple[float, ...]:
+    """How much a configuration relies on: its tensor-parallel ranks, then its micro-batch."""
+    parts = (row.settings.get(f"parallel.{name}", 1) for name in ("tensor", "micro_batch"))
+    return tuple(float(part) if isinstance(part, (int, float)) else 1.0 for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepsight.tune.answer import Answer, settings_text, why, within_noise
+from stepsight.tune.answer import Answer, settings_text, why
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.flags import Flags
+from stepsight.tune.search import within_noise
 from stepsight.tune.trial import Row
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stepsight.tune.answer import Answer, why, within_noise
+from stepsight.tune.answer import Answer, why
 from stepsight.tune.flags import Flags
+from stepsight.tune.search import within_noise
 from stepsight.tune.trial import Row
 
 

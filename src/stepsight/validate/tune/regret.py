@@ -66,7 +66,9 @@ def candidate(case: Case) -> Candidate:
     """A case as tune would price it."""
     if case.document is None:
         return Candidate(case, None)
-    trial = Trial({}, case.platform, case.overrides, intervals=False)
+    given = case.document.get("parallel", {})
+    settings = {f"parallel.{name}": given.get(name, 1) for name in ("tensor", "micro_batch")}
+    trial = Trial(settings, case.platform, case.overrides, intervals=False)
     row = evaluate(case.document, trial, case.name, platform_of(case.platform, case.overrides, case.site))
     return Candidate(case, row if row.priced else None)
 
