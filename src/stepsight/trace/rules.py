@@ -19,9 +19,10 @@ from stepsight.records import nearest
 FEWEST_SOURCES = 3
 _WITHOUT: ContextVar[frozenset[str]] = ContextVar("rules switched off", default=frozenset())
 
-LIPLUS, TORCHREC, META, PARAM, NANOGPT = "liplus", "torchrec_dlrm_4xV100", "meta_dlrm", "param", "nanogpt"
+LIPLUS, TORCHREC, META, NANOGPT = "liplus", "torchrec_dlrm_4xV100", "meta_dlrm", "nanogpt"
 DLRM8, MEGATRON8, RESNET, TORCHREC16 = "dlrm_8xV100", "megatron_tp8", "resnet50_V100", "torchrec_dlrm_A100"
-MEGATRON2, COMPILED, TRACELENS, DDP = "megatron_tp2", "compiled_transformer", "tracelens", "resnet50_ddp_A100"
+COMPILED = "compiled_transformer"
+"""Collections of traces, by how their folders' names begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,17 +102,19 @@ class Rules(Mapping[str, Rule]):
 
 RULES = Rules((
     # linking
-    Rule("clock_drift", 30.0, "µs", "host and GPU clocks drift apart by up to this within a trace",
-         "which operator a launch beside none belongs to; what a wait waited for", (TORCHREC, META, PARAM)),
-    Rule("clock_quantile", 0.005, "share", "launches whose kernel seems to begin before its call may be"
-         " mis-joined; so many are ignored when the GPU's clock is moved",
-         "replay of traces with an early GPU clock", (TORCHREC, DLRM8, PARAM)),
+    Rule("clock_drift", 30.0, "µs", "stamps of host and GPU differ by up to this within a trace",
+         "which operator a launch beside none belongs to; what a wait waited for", (TORCHREC,),
+         physics="the profiler converts the stamps of two clocks"),
+    Rule("clock_quantile", 0.005, "share", "launches joined with a kernel of another moment; so many are ignored"
+         " when an early GPU clock is moved", "replay of traces with an early GPU clock", (TORCHREC,),
+         physics="no kernel begins before its launch"),
     Rule("shortest_launch", 5.0, "µs", "from the start of a launch call to its kernel on an idle stream",
          "the shift of an early GPU clock", (DLRM8, TORCHREC, RESNET)),
     Rule("engine_sum", 60.0, "µs", "autograd adds a gradient up within this behind the node that made it",
-         "operators of gradient additions", (RESNET, PARAM, DLRM8)),
-    Rule("host_returns", 40.0, "µs", "a waiting host goes on within this of the end of what it waited for",
-         "hidden waits; what a synchronize call waited for", (TORCHREC, META, TORCHREC16), off=0.0),
+         "operators of gradient additions", (RESNET,),
+         physics="the engine adds gradients after a node has returned"),
+    Rule("host_returns", 40.0, "µs", "a host that waits for an event without a recorded call goes on within this",
+         "hidden waits; what a synchronize call waited for", (TORCHREC, TORCHREC16, LIPLUS), off=0.0),
     Rule("sureness", 10.0, "times", "a wait must be this many times longer than the slack granted to it",
          "hidden waits", physics="less than one in ten by chance"),
     # the step
@@ -119,23 +122,22 @@ RULES = Rules((
          "which step is taken", physics="the caching allocator asks for no memory once it holds a step's"),
     Rule("queue_gap", 10.0, "µs", "a kernel that begins within this of its turn began at once",
          "what counts as a delay without a cause", (DLRM8, NANOGPT, RESNET, MEGATRON8)),
-    Rule("unexplained_delays", 1.0, "share", "delays that no record explains (unrecorded nodes of a CUDA"
-         " graph) are part of the step and stay", "DLRM with CUDA graphs",
-         (TORCHREC16, META, DDP, LIPLUS), off=0.0),
+    Rule("unexplained_delays", 1.0, "share", "delays while the GPU is idle that no record explains stay",
+         "DLRM with CUDA graphs", (TORCHREC16,), physics="the GPU's own timeline is the step's", off=0.0),
     Rule("members_end_together", 60.0, "µs", "ranks of one communicator leave a collective within this",
          "process groups that a trace does not name", physics="a collective ends for all its members"),
     # sizing
     Rule("main_kernel", 1.0, "switch", "a call's recorded inputs size its longest kernel; the others are"
          " sized by their own grids", "compiled regions, embedding and convolution gradients",
-         (META, LIPLUS, TORCHREC16, RESNET), off=0.0),
+         (META, LIPLUS, TORCHREC16), physics="inputs are the call's, not each kernel's", off=0.0),
     Rule("usual_gemm_rate", 0.7, "share of peak", "what a product reaches, to choose among listed tensors",
-         "products of compiled regions", (META, LIPLUS, NANOGPT, COMPILED)),
+         "products of compiled regions", physics="large products of the GEMM tables reach 0.5 to 0.95"),
     Rule("gemm_rate_slack", 1.2, "ln", "a product that would run further from the usual rate is another one",
-         "products of compiled regions", (META, LIPLUS, NANOGPT, COMPILED)),
+         "products of compiled regions", physics="0.2 of the peak to all of it"),
     Rule("deepest_split", 32.0, "parts", "a product's sum is split into no more parts than this",
          "products of compiled regions", physics="cuBLAS and CUTLASS split the sum so far"),
     Rule("opaque_kernels", 1.0, "switch", "a kernel whose sizes nothing tells keeps the time the trace shows",
          "every trace without recorded shapes", (META, TORCHREC, NANOGPT, LIPLUS, COMPILED), off=0.0),
 ))  # fmt: skip
 """Every rule. The spreads of guessed sizes stand in `sizing.guessing.size_spread`, host pauses in
-`step.sleeps`."""
+`step.sleeps`, anchoring's weights in `prediction.traced.anchoring`."""
