@@ -105,15 +105,15 @@ RULES = Rules((
     Rule("clock_drift", 30.0, "µs", "stamps of host and GPU differ by up to this within a trace",
          "which operator a launch beside none belongs to; what a wait waited for", (TORCHREC,),
          physics="the profiler converts the stamps of two clocks"),
-    Rule("clock_quantile", 0.005, "share", "launches joined with a kernel of another moment; so many are ignored"
-         " when an early GPU clock is moved", "replay of traces with an early GPU clock", (TORCHREC,),
+    Rule("clock_quantile", 0.005, "share", "launches joined with a kernel of another moment; so many are"
+         " ignored when an early GPU clock is moved", "replay of traces with an early GPU clock", (TORCHREC,),
          physics="no kernel begins before its launch"),
     Rule("shortest_launch", 5.0, "µs", "from the start of a launch call to its kernel on an idle stream",
          "the shift of an early GPU clock", (DLRM8, TORCHREC, RESNET)),
     Rule("engine_sum", 60.0, "µs", "autograd adds a gradient up within this behind the node that made it",
          "operators of gradient additions", (RESNET,),
          physics="the engine adds gradients after a node has returned"),
-    Rule("host_returns", 40.0, "µs", "a host that waits for an event without a recorded call goes on within this",
+    Rule("host_returns", 40.0, "µs", "a host that waits for an event unrecorded goes on within this",
          "hidden waits; what a synchronize call waited for", (TORCHREC, TORCHREC16, LIPLUS), off=0.0),
     Rule("sureness", 10.0, "times", "a wait must be this many times longer than the slack granted to it",
          "hidden waits", physics="less than one in ten by chance"),
