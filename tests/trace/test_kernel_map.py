@@ -112,6 +112,16 @@ def test_a_convolution_s_backward_is_one_call_for_the_image_and_one_for_the_weig
     assert sum(p.share for p in parts) == pytest.approx(2.0)
 
 
+def test_a_convolution_s_stride_shows_in_what_reads_its_result():
+    made = Made()
+    made.op("aten::cudnn_convolution", 0, 50, [[32, 512, 28, 28], [1024, 512, 1, 1]])
+    made.launch(10, 5, "volta_scudnn_128x128_relu", 20, 500)
+    made.op("aten::cudnn_batch_norm", 60, 20, [[32, 1024, 14, 14], [1024]])
+    facts = Facts(made.linked())
+    launch = facts.linked.launches[0]
+    assert kernel_of(facts, launch, launch.gpu[0], "compute").dim("stride") == 2
+
+
 def test_the_helpers_of_a_call_are_sized_by_their_own_grids():
     dims = [[4096, 1024], [4096]]
     small = {"grid": [2, 1, 1], "block": [128, 1, 1]}

@@ -18,6 +18,9 @@ from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.tensors import Tensor, tensors_of
 
+_FOLLOWING = 24
+"""Operators behind a call that are looked at for the size of its result."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -25,6 +28,8 @@ class Call:
 
     op: Event
     kernels: tuple[Event, ...]
+    following: tuple[Event, ...] = ()
+    """The operators that begin next on its thread: they read what it made."""
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -76,10 +81,13 @@ def calls_of(linked: LinkedTrace) -> Calls:
             members[id(op)].append(launch)
             ops[id(op)] = op
     found: dict[int, Call] = {}
+    place = {id(op): i for i, op in enumerate(linked.ops)}
     for key, launches in members.items():
         events = tuple(e for x in launches for e in x.gpu if _computes(e))
         if events:
-            call = Call(ops[key], events)
+            op = ops[key]
+            later = linked.ops[place[key] + 1 : place[key] + 1 + _FOLLOWING]
+            call = Call(op, events, tuple(e for e in later if e.tid == op.tid and e.ts >= op.end))
             found.update(dict.fromkeys(map(id, launches), call))
     return Calls(found)
 

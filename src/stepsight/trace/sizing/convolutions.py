@@ -16,7 +16,7 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.calls import Call
 from stepsight.trace.sizing.launch_grid import elements_by_grid
 from stepsight.trace.sizing.matmul_map import compute_dtype
-from stepsight.trace.sizing.tensors import Tensor, positional
+from stepsight.trace.sizing.tensors import Tensor, positional, tensors_of
 
 _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
 _IMAGE = re.compile(r"dgrad|bwd_?data|BwdD|_bwd(?!_?w)", re.IGNORECASE)
@@ -46,7 +46,8 @@ def conv_kernel(call: Call, event: Event) -> Kernel | None:
         return None
     b, c_in, h, w = inputs.image.shape
     c_out, per_group, kh, kw = inputs.weight.shape
-    stride, padding = _stride_padding(call.op, inputs.gradient, h, kh)
+    result = inputs.gradient or _result(call, b, c_out)
+    stride, padding = _stride_padding(call.op, result, h, kh)
     family, together = "conv", call.kernels
     if inputs.gradient is not None:
         of_image, of_weights = _parted(call, inputs.image)
@@ -74,6 +75,15 @@ def convolution_of_row(op: Event, event: Event) -> Kernel | None:
         moved = inputs.weight if few else inputs.image
         return Kernel.of("transpose", inputs.image.dtype, name="layout", elements=moved.elements)
     return conv_kernel(Call(op, (event,)), event)
+
+
+def _result(call: Call, batch: int, channels: int) -> Tensor | None:
+    """What a forward made, by the first operator behind it that reads an image of so many channels."""
+    for op in call.following:
+        for tensor in tensors_of(op):
+            if len(tensor.shape) == 4 and tensor.shape[:2] == (batch, channels):
+                return tensor
+    return None
 
 
 def _inputs(op: Event) -> _Inputs | None:
@@ -129,16 +139,16 @@ def _output_mask(op: Event) -> tuple[bool, bool] | None:
     return None
 
 
-def _stride_padding(op: Event, gradient: Tensor | None, h: int, kh: int) -> tuple[int, int]:
+def _stride_padding(op: Event, result: Tensor | None, h: int, kh: int) -> tuple[int, int]:
     """From the recorded scalars; else the stride that fits the output, with "same" padding."""
     lists = [
         [int(x) for x in re.findall(r"-?\d+", text)]
         for text in op.concrete()
         if isinstance(text, str) and re.fullmatch(r"\[\d+(, \d+)*\]", text)
     ]
-    if gradient is None and len(lists) >= 2:
+    if "backward" not in op.name.lower() and len(lists) >= 2:
         return max(lists[0][0], 1), lists[1][0]
     padding = (kh - 1) // 2
-    if gradient is not None and gradient.shape[2] > 0:
-        return max(1, round((h + 2 * padding - kh + 1) / gradient.shape[2])), padding
+    if result is not None and 0 < result.shape[2] <= h:
+        return max(1, round((h + 2 * padding - kh + 1) / result.shape[2])), padding
     return 1, padding
