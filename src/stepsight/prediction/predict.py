@@ -15,6 +15,7 @@ from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.throughput import missing_units
+from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.files import Workload, load_workload, parse_workload, settled
@@ -66,7 +67,7 @@ def predict(
         job = training.job(device, blocks)
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
-            notes = (*on.notes, *missing_units(job, on.spec.gpu))
+            notes = (*on.notes, *missing_units(job, on.spec.gpu), *_left_out(job))
             return explain(
                 timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
                 setup=training.setup(), notes=notes,
@@ -81,6 +82,16 @@ def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) 
         return workload
     path = Path(workload)
     return load_step(path) if path.suffix == ".json" and is_step_file(path) else load_workload(path)
+
+
+def _left_out(job: Job) -> list[str]:
+    """A note where the timeline leaves out micro batches; all figures hold them."""
+    skipped = max((p.period.skipped for p in job.programs if p.period), default=0)
+    if not skipped:
+        return []
+    return [
+        f"the timeline leaves out {skipped:,} micro-batches that repeat the one before; all figures hold them"
+    ]
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:
