@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.llm.compose import Composed
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.memory import stage_memory, usable_bytes
+from stepsight.workload.memory import RankMemory
+
+MEMORY_SPREAD = 0.12
+"""Spread of memory by our count around what 854 runs reported (llm_h100_sweep.csv)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,8 @@ class LanguageFigures:
     ``mfu`` is model FLOPs (6 a parameter and token, and attention over the whole sequence; nothing run
     again counts) over the GPUs' dense peak in the precision of the products. ``bubble`` is the share of the
     step in which a stage waits for others, the mean over stages; ``exposed_share`` that of communication
-    not covered by compute, by axis of parallelism.
+    not covered by compute, by axis of parallelism. ``stage_memory_bytes`` is what a rank of each stage holds
+    at its fullest, by part; ``fit_probability`` how likely the fullest one fits into its GPU.
     """
 
     parameters: int
@@ -32,6 +39,8 @@ class LanguageFigures:
     bubble: float
     exposed_share: Mapping[str, float]
     micro_batches: int
+    stage_memory_bytes: tuple[Mapping[str, float], ...] = ()
+    fit_probability: float = 1.0
 
 
 def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigures:
@@ -55,4 +64,19 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
             for axis in axes
         },
         micro_batches=c.spread.micro_batches,
+        stage_memory_bytes=tuple(_parts(one) for one in stage_memory(c)),
+        fit_probability=fit_probability(
+            max(one.total for one in stage_memory(c)), usable_bytes(gpu.memory_gb)
+        ),
     )
+
+
+def _parts(one: RankMemory) -> dict[str, float]:
+    return {f.name: float(getattr(one, f.name)) for f in fields(one) if f.name != "tables"}
+
+
+def fit_probability(memory_bytes: float, usable: float) -> float:
+    """How likely so many bytes, by our count, fit into what is usable."""
+    if memory_bytes <= 0:
+        return 1.0
+    return 0.5 * (1 + math.erf(math.log(usable / memory_bytes) / MEMORY_SPREAD / math.sqrt(2)))

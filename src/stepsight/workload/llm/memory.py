@@ -40,13 +40,18 @@ class Held:
 
 
 def language_memory(c: LanguageConfig) -> MemoryReport:
-    """Every rank of a stage holds the same; stages are listed in the order of their ranks."""
+    """Every rank of a stage holds the same."""
+    held = stage_memory(c)
+    stride, n = c.spread.stride("pipeline"), c.spread.pipeline
+    return MemoryReport(tuple(held[(rank // stride) % n] for rank in range(c.ranks)))
+
+
+def stage_memory(c: LanguageConfig) -> list[RankMemory]:
+    """What a rank of each stage holds."""
     maker = Pieces(c, 1)
     parts = pieces(c)
     stages = [[(p, maker.work(p)) for p in parts[s :: c.spread.pipeline]] for s in range(c.spread.pipeline)]
-    held = [_rank(_stage(c, s, works)) for s, works in enumerate(stages)]
-    stride, n = c.spread.stride("pipeline"), c.spread.pipeline
-    return MemoryReport(tuple(held[(rank // stride) % n] for rank in range(c.ranks)))
+    return [_rank(_stage(c, s, works)) for s, works in enumerate(stages)]
 
 
 def _rank(held: Held) -> RankMemory:
