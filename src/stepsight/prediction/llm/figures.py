@@ -48,6 +48,7 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
     seconds = composed.step_us / 1e6
     tokens = c.tokens_per_step
     flops = tokens * c.model.flops_per_token(c.sequence) / seconds / c.ranks
+    held = stage_memory(c)
     axes = dict.fromkeys(axis for stage in composed.stages for axis in stage.exposed)
     return LanguageFigures(
         parameters=c.model.parameters(),
@@ -64,10 +65,8 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
             for axis in axes
         },
         micro_batches=c.spread.micro_batches,
-        stage_memory_bytes=tuple(_parts(one) for one in stage_memory(c)),
-        fit_probability=fit_probability(
-            max(one.total for one in stage_memory(c)), usable_bytes(gpu.memory_gb)
-        ),
+        stage_memory_bytes=tuple(_parts(one) for one in held),
+        fit_probability=fit_probability(max(one.total for one in held), usable_bytes(gpu.memory_gb)),
     )
 
 

@@ -13,12 +13,15 @@ from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
+from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.sustained import slowdown
 from stepsight.workload.llm.blocks import Blocks
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.work import Message, Pass
 
 HOST = "host"
+COMMUNICATION_AXES = ("tensor", "context", "expert", "data", "shard", "copies", "pipeline", "world")
+"""Axes whose messages together are the category communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class Scale:
     comm_under_compute: float = 1.0
 
     def of(self, name: str, part: Part) -> float:
-        if name != self.changed:
+        if name != self.changed and not (self.changed == COMMUNICATION and name in COMMUNICATION_AXES):
             return part.time_us
         return 0.0 if self.how == "free" else part.time_us + part.spread_us
 

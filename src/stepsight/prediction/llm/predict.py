@@ -12,6 +12,7 @@ from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import Sensitivity
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, Coverage, RankSummary, Unmodelled
+from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import Timeline, simulate
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig
@@ -56,6 +57,7 @@ def _sensitivities(composer: Composer, base: Composed) -> tuple[Sensitivity, ...
         slow = composer.step(name, "slow", HOST_SPREAD).step_us
         free = composer.step(name, "free").step_us
         found.append(Sensitivity(name, free, abs(slow / base.step_us - 1)))
+    found.append(Sensitivity(COMMUNICATION, composer.step(COMMUNICATION, "free").step_us, 0.0))
     return tuple(sorted(found, key=lambda s: s.if_free_us))
 
 

@@ -1,0 +1,51 @@
+"""What stages of a language model hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepsight.workload.llm.config import LanguageConfig, read_language
+from stepsight.workload.llm.memory import stage_memory
+
+
+def config(training: dict[str, Any] | None = None, **parallel: Any) -> LanguageConfig:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
+        "vocab": 8192, "sequence": 1024, "global_batch": 16,
+        "training": {"framework": "megatron", **(training or {})}, "parallel": parallel,
+    }  # fmt: skip
+    return read_language(document, "test")
+
+
+def test_early_stages_hold_the_activations_of_more_micro_batches() -> None:
+    held = [m.activations for m in stage_memory(config(pipeline=4, micro_batch=1))]
+    assert held[0] > held[1] > held[2]
+
+
+def test_zero_shares_out_state_then_gradients_then_parameters() -> None:
+    plain, one, two, three = (stage_memory(config(data=4, zero=z))[0] for z in range(4))
+    assert one.optimizer_state == pytest.approx(plain.optimizer_state / 4)
+    assert one.gradients == plain.gradients and two.gradients < one.gradients
+    assert three.parameters == pytest.approx(plain.parameters / 4)
+
+
+def test_a_smaller_sharding_group_holds_more() -> None:
+    small, all_of_them = (
+        stage_memory(config(data=8, zero=3, **more))[0] for more in ({"shard_group": 2}, {})
+    )
+    assert small.optimizer_state == pytest.approx(4 * all_of_them.optimizer_state)
+
+
+def test_recomputation_of_some_layers_lies_between_none_and_all() -> None:
+    none, some, full = (
+        stage_memory(config({"recompute": how}, micro_batch=1))[0].activations for how in ("none", 4, "full")
+    )
+    assert none > some > full
+
+
+def test_adapters_need_hardly_any_optimizer_state() -> None:
+    whole, adapters = (stage_memory(config({"adapters": value}))[0] for value in (False, True))
+    assert adapters.optimizer_state < 0.01 * whole.optimizer_state
+    assert adapters.parameters == whole.parameters
