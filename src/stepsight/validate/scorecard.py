@@ -40,7 +40,7 @@ the command of its section. The measured tables are read from `--data DIR` or `S
 def scorecard(results: Sequence[TopicResult], *, notes: Path | None = None, version: str = "") -> str:
     """The page; ``notes`` is a folder with TOPIC.md, what is missed there and why."""
     parts = [HEAD]
-    if version:
+    if version not in ("", "unknown"):
         parts.append(f"Made with stepsight {version}.\n")
     judged = [s for r in results for s in r.scores if s.met is not None]
     if judged:

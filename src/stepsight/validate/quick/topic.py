@@ -76,7 +76,7 @@ def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
         found.append(
             Score.of(
                 TOPIC, f"{mine[0].dtype} {family} on {gpu}", predicted, [row.time_us for row in mine],
-                "shapes left out of the fit", exposure="blind", note=f"{mine[0].source}, {mine[0].licence}",
+                "shapes left out of the fit", exposure="blind",
             )
         )  # fmt: skip
     return found
@@ -93,7 +93,7 @@ def _step_scores(rows: Sequence[StepRow]) -> list[Score]:
             Score.of(
                 TOPIC, group, [p.step_us / 1e3 for p in made], measured, "steps as published",
                 exposure=mine[0].exposure,
-                note=f"{inside} of {len(mine)} inside the 90 % interval; {mine[0].source}, {mine[0].licence}",
+                note=f"{inside} of {len(mine)} inside the 90 % interval",
             )
         )  # fmt: skip
     return found
