@@ -3,7 +3,7 @@
 import numpy as np
 
 from stepsight.fitting.kernels.anchors import gemm_anchors
-from stepsight.fitting.kernels.boost import Settings
+from stepsight.fitting.kernels.boost import Settings, boost
 from stepsight.fitting.kernels.learn import learn
 from stepsight.fitting.kernels.sources import Measured
 from stepsight.fitting.kernels.split import held_out
@@ -58,6 +58,23 @@ def test_anchors_lie_well_below_the_launch_floor() -> None:
     anchors = gemm_anchors(MACHINE, 60.0, batched=True, seed=1)
     assert len(anchors.time_us) > 100
     assert anchors.time_us.max() < 30
+
+
+def test_anchors_stay_within_the_measured_sizes() -> None:
+    anchors = gemm_anchors(MACHINE, 60.0, batched=True, seed=1, most={"k": 512.0, "batch": 16.0})
+    assert anchors.batch.dims["k"].max() <= 512 and anchors.batch.dims["batch"].max() <= 16
+    assert anchors.batch.dims["m"].max() > 512
+
+
+def test_clipped_residuals_keep_disturbed_rows_from_bending_their_neighbours() -> None:
+    rng = np.random.default_rng(0)
+    columns = rng.random((3, 2000))
+    target = np.where(columns[0] > 0.5, 1.0, 0.0)
+    disturbed = target + np.where(rng.random(2000) < 0.1, 3.0, 0.0)
+    clipped = boost(columns, disturbed, Settings(trees=80, depth=3, rate=0.3, clip=0.2))
+    plain = boost(columns, disturbed, Settings(trees=80, depth=3, rate=0.3))
+    errors = [np.abs(trees.predict(columns.astype(np.float32)) - target).mean() for trees in (clipped, plain)]
+    assert errors[0] < errors[1] / 3
 
 
 def test_streams_read_bandwidth_off_the_slope_and_the_event_path_off_the_intercept() -> None:

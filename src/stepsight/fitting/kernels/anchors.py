@@ -6,6 +6,8 @@ efficiency of the smallest visible kernel downwards; these shapes tie them to ph
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from stepsight.estimate import FloatArray
@@ -31,16 +33,24 @@ def small_gemm_us(batch: Batch, machine: Machine) -> FloatArray:
     return START_US + PER_K_US * depth + light_us(batch, machine) / ARITHMETIC
 
 
-def gemm_anchors(machine: Machine, floor_us: float, batched: bool, seed: int) -> Anchors:
-    """Random small shapes whose time lies well below the measurement floor."""
+def gemm_anchors(
+    machine: Machine, floor_us: float, batched: bool, seed: int, most: Mapping[str, float] | None = None
+) -> Anchors:
+    """Random small shapes whose time lies well below the measurement floor.
+
+    ``most``: the largest measured sizes. Beyond them these shapes would be all that the trees know, and
+    large products with such a size would be timed as small ones.
+    """
+    limits = {"m": 1024.0, "n": 1024.0, "k": 2048.0, "batch": 128.0}
+    limits = {key: min(high, (most or {}).get(key, high)) for key, high in limits.items()}
     rng = np.random.default_rng(seed)
     draw = 8 * COUNT
 
     def sizes(high: float) -> np.typing.NDArray[np.float64]:
         return np.floor(np.exp(rng.uniform(0.0, np.log(high), draw)))
 
-    dims = {"m": sizes(1024), "n": sizes(1024), "k": sizes(2048)}
-    dims["batch"] = sizes(128) if batched else np.ones(draw)
+    dims = {key: sizes(limits[key]) for key in ("m", "n", "k")}
+    dims["batch"] = sizes(limits["batch"]) if batched else np.ones(draw)
     batch = Batch.of("gemm", "fp32", dims)
     time_us = small_gemm_us(batch, machine)
     small = np.nonzero(time_us < 0.5 * floor_us)[0][:COUNT]

@@ -141,7 +141,8 @@ def event_model(part: Measured, machine: Machine, added_us: float) -> LearnedMod
     settings = SETTINGS.get(part.variant, SETTINGS[family])
     anchors = None
     if below:
-        anchors = gemm_anchors(machine, floor, part.variant == "bmm", settings.seed)
+        most = {key: float(sizes[~part.held_out].max()) for key, sizes in part.batch.dims.items()}
+        anchors = gemm_anchors(machine, floor, part.variant == "bmm", settings.seed, most)
     path = EventPath(added_us=LAUNCHED_AT * floor if below else added_us, floor_us=floor)
     hidden = small_gemm_us if below else None
     return learn([part], machine, settings, path=path, anchors=anchors, hidden=hidden)
