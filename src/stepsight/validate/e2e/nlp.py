@@ -42,7 +42,7 @@ def rows(data: Path) -> list[StepRow]:
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
     """Forward only, and forward with backward, with four other predictors beside."""
-    used = "eager, one GPU; no Switch (mixture of experts), no fused rows; two shares chosen on forward rows"
+    used = "eager, one GPU; no Switch (mixture of experts), no fused rows; shares fitted on operators"
     by_set = {name: [r for r in found if r.set == name] for name in dict.fromkeys(r.set for r in found)}
     return [
         *score(TOPIC, "NLP fp32 forward+backward", by_set.get("nlp_train", []), used, 0.05),
