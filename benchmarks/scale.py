@@ -3,7 +3,8 @@
 python benchmarks/scale.py [--json] [--ranks 8,64,512]
 
 Every prediction runs in a process of its own, so that its peak memory is its own. The exponent is the slope
-of log(time) over log(ranks): 1 is proportional to the ranks, 0 does not depend on them.
+of log(time) over log(ranks): 1 is proportional to the ranks, 0 does not depend on them. Beside the time stands
+the process's CPU time, start-up included, which other jobs on the machine change little.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def once(model: str, ranks: int) -> dict[str, float | str]:
     peak_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     return {
         "model": model, "ranks": ranks, "seconds": time.perf_counter() - begin, "peak_gb": peak_gb,
-        "step_ms": prediction.step_us / 1e3,
+        "cpu_s": time.process_time(), "step_ms": prediction.step_us / 1e3,
     }  # fmt: skip
 
 
@@ -113,7 +114,7 @@ def show(row: dict[str, Any]) -> None:
     bar = " and ".join(text for text in limits if text)
     word = f"  {'met' if row['met'] else 'MISSED'} (under {bar})" if bar else ""
     print(
-        f"{row['model']:<28} {row['ranks']:>6} ranks {row['seconds']:7.2f} s {row['peak_gb']:6.2f} GB{word}",
+        f"{row['model']:<28} {row['ranks']:>6} ranks {row['seconds']:7.2f} s (CPU {row['cpu_s']:5.2f} s) {row['peak_gb']:6.2f} GB{word}",
         flush=True,
     )
 
