@@ -3,8 +3,8 @@
 python benchmarks/scale.py [--json] [--ranks 8,64,512]
 
 Every prediction runs in a process of its own, so that its peak memory is its own. The exponent is the slope
-of log(time) over log(ranks): 1 is proportional to the ranks, 0 does not depend on them. Beside the time stands
-the process's CPU time, start-up included, which other jobs on the machine change little.
+of log(time) over log(ranks): 1 is proportional to the ranks, 0 does not depend on them. Beside the time
+stands the process's CPU time, start-up included, which other jobs on the machine change little.
 """
 
 from __future__ import annotations
@@ -113,10 +113,8 @@ def show(row: dict[str, Any]) -> None:
     ]
     bar = " and ".join(text for text in limits if text)
     word = f"  {'met' if row['met'] else 'MISSED'} (under {bar})" if bar else ""
-    print(
-        f"{row['model']:<28} {row['ranks']:>6} ranks {row['seconds']:7.2f} s (CPU {row['cpu_s']:5.2f} s) {row['peak_gb']:6.2f} GB{word}",
-        flush=True,
-    )
+    taken = f"{row['seconds']:7.2f} s (CPU {row['cpu_s']:5.2f} s) {row['peak_gb']:6.2f} GB"
+    print(f"{row['model']:<28} {row['ranks']:>6} ranks {taken}{word}", flush=True)
 
 
 def exponents(rows: list[dict[str, Any]]) -> dict[str, float]:
