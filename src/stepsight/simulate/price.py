@@ -115,11 +115,11 @@ class _Book:
         names = [""] * tape.launches
         meetings: list[tuple[int, int, Collective]] = []
         first_launch = np.searchsorted(tape.launch_op, np.arange(len(tape.op_times)))
-        shared = self.job.programs[programs[0]].ops
+        shared, of_first = self.job.programs[programs[0]].ops, 0
         for p, index in enumerate(programs):
             if p:  # most operators are those of the first program
                 numbers[:, p] = numbers[:, 0]
-                meetings += [(k, p, item) for k, q, item in meetings if q == 0]
+                meetings += [(k, p, item) for k, _, item in meetings[:of_first]]
             for i, op in enumerate(self.job.programs[index].ops):
                 if p and op is shared[i]:
                     continue
@@ -130,6 +130,7 @@ class _Book:
                     else:
                         numbers[k, p] = self.number[id(item)]
                         names[k] = category(item.family)
+            of_first = of_first or len(meetings)
         each = [a[numbers] for a in (self.kernels.time_us, self.kernels.source, self.kernels.spread)]
         time, source, spread = (np.broadcast_to(a[:, column], shape).copy() for a in each)
         self._share_memory(time, numbers[:, 0], lane.ranks)
