@@ -49,3 +49,8 @@ def interval_factor(c: LanguageConfig, platform: Platform, spreads: Iterable[flo
     over_nodes = NODE_SPREAD * math.log2(nodes)
     sigma = math.sqrt(METHOD_SPREAD**2 + over_nodes**2 + sum(s * s for s in spreads))
     return math.exp(INTERVAL_SIGMAS * sigma)
+
+
+def naive_us(base: Composed) -> float:
+    """The busiest stage's kernels or collectives, one stream each, without any waiting."""
+    return max(max(sum(p.compute.values()), sum(p.communication.values())) for p in base.stages)

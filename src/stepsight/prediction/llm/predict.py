@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor
+from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor, naive_us
 from stepsight.prediction.llm.compose import Composed, Composer, StageParts
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
@@ -39,7 +39,7 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
         base.step_us * factor,
         _ranks(c, base),
         _breakdown(base),
-        _naive(base),
+        naive_us(base),
         found,
         _coverage(composer),
         timeline,
@@ -106,11 +106,6 @@ def _breakdown(base: Composed) -> dict[str, float]:
         for name, us in each.items():
             total[name] = total.get(name, 0.0) + us / len(base.stages)
     return {name: us for name, us in total.items() if us > 0}
-
-
-def _naive(base: Composed) -> float:
-    """The busiest stage's kernels and collectives, one stream each, without any waiting."""
-    return max(max(sum(p.compute.values()), sum(p.communication.values())) for p in base.stages)
 
 
 def _coverage(composer: Composer) -> Coverage:

@@ -10,7 +10,7 @@ from typing import Any
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.llm.answer import naive_us, quick
 from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.memory import usable_bytes
@@ -48,6 +48,7 @@ class Outcome:
     memory_gb: float = 0.0
     fits: bool | None = None
     lacks: str = ""
+    naive_ms: float = 0.0
 
     @property
     def timed(self) -> bool:
@@ -111,7 +112,13 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
             return Outcome(case, fits=False)
         return Outcome(case, lacks=_reason(case, error))
     return Outcome(
-        case, found.step_us / 1e3, found.low_us / 1e3, found.high_us / 1e3, peak / 2**30, peak <= capacity
+        case,
+        found.step_us / 1e3,
+        found.low_us / 1e3,
+        found.high_us / 1e3,
+        peak / 2**30,
+        peak <= capacity,
+        naive_ms=naive_us(found.composed) / 1e3,
     )
 
 
