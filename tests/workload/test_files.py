@@ -9,7 +9,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import load_workload, settled
+from stepsight.workload.files import load_workload, parse_workload, settled
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.transformers.build import TransformerWorkload
 
@@ -135,3 +135,17 @@ def test_what_is_left_of_tensor_parallel_groups_is_data_parallel() -> None:
     tensor = load_workload(SHIPPED / "gpt2.toml", ["parallel.tensor=4"])
     assert settled(tensor, 8).config.data == 2
     assert settled(tensor, 7).ranks == 4
+
+
+def test_experts_are_spread_over_ranks_that_the_file_leaves_open() -> None:
+    sizes = {"model": "mixtral-8x7b", "sequence": 1024, "batch_per_rank": 1}
+    moe = parse_workload({"kind": "transformer", **sizes, "parallel": {"expert": 8}}, "moe")
+    assert settled(moe, 8).ranks == 8
+    assert settled(moe, 20).ranks == 16
+
+
+@pytest.mark.parametrize("parallel", [5, "x", [], None])
+@pytest.mark.parametrize("kind", ["dlrm", "transformer"])
+def test_a_section_that_is_no_table_is_refused(kind: str, parallel: object) -> None:
+    with pytest.raises(InputError):
+        parse_workload({"kind": kind, "family": "llama", "parallel": parallel}, "w")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +66,9 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     (`settled`); until then it has as few as it can.
     """
     document = _with_model(document)
-    workload = _parse(document, where)
-    return replace(workload, open_ranks=document) if _leaves_ranks_open(document) else workload
+    if not _leaves_ranks_open(document):
+        return _parse(document, where)
+    return replace(_parse(_on_fewest_ranks(document), where), open_ranks=document)
 
 
 def settled(workload: Workload, gpus: int) -> Workload:
@@ -81,9 +83,21 @@ def settled(workload: Workload, gpus: int) -> Workload:
     return _parse({**workload.open_ranks, "parallel": parallel}, workload.config.source)
 
 
+def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document with as few data-parallel ranks as its experts can be spread over."""
+    parallel = document.get("parallel", {})
+    experts, tensor, context = (parallel.get(name, 1) for name in ("expert", "tensor", "context"))
+    if not all(isinstance(size, int) and size > 0 for size in (experts, tensor, context)):
+        return document  # reading the fields says what is wrong
+    data = experts // math.gcd(experts, tensor * context)
+    return document if data == 1 else {**document, "parallel": {**parallel, "data": data}}
+
+
 def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:
     """Nothing in the file fixes how many ranks there are; a plan for given ranks would."""
     parallel = document.get("parallel", {})
+    if not isinstance(parallel, Mapping):
+        return False  # reading the fields says what is wrong
     return not {"ranks", "data"} & set(parallel) and isinstance(parallel.get("sharding", ""), str)
 
 
