@@ -12,8 +12,11 @@ from stepsight.workload.llm.config import LanguageConfig
 
 METHOD_SPREAD = 0.05
 """What is left when every kernel and collective is right, on one node."""
-NODE_SPREAD = 0.04
+NODE_SPREAD = 0.035
 """The same for every doubling of the nodes: networks, stragglers and layouts differ."""
+EXPERT_SPREAD = 0.18
+"""The same for mixtures of experts: grouped products, routing and the overlap of exchanges differ by release
+(NeMo's published rows)."""
 INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 HOST_SPREAD = 0.12
@@ -47,7 +50,8 @@ def interval_factor(c: LanguageConfig, platform: Platform, spreads: Iterable[flo
     """How far the 90 % interval reaches each way."""
     nodes = -(-c.ranks // platform.spec.gpus_per_node)
     over_nodes = NODE_SPREAD * math.log2(nodes)
-    sigma = math.sqrt(METHOD_SPREAD**2 + over_nodes**2 + sum(s * s for s in spreads))
+    experts = EXPERT_SPREAD if c.model.experts else 0.0
+    sigma = math.sqrt(METHOD_SPREAD**2 + over_nodes**2 + experts**2 + sum(s * s for s in spreads))
     return math.exp(INTERVAL_SIGMAS * sigma)
 
 
