@@ -98,3 +98,21 @@ for i in range(30):
         slow(torch.randn(4, 8, device="cuda")).sum().backward()
         second.step()
 """
+
+EXPERTS = """
+import torch
+from torch import nn
+gate, experts = nn.Linear(16, 4).cuda(), nn.ModuleList(nn.Linear(16, 16) for _ in range(4)).cuda()
+optimizer = torch.optim.SGD([*gate.parameters(), *experts.parameters()], lr=0.1)
+for _ in range(6):
+    x = torch.randn(64, 16, device="cuda")
+    weight, chosen = gate(x).softmax(-1).topk(2, -1)
+    assert sum(torch.bincount(chosen.flatten(), minlength=4).tolist()) == 128
+    mask, out = nn.functional.one_hot(chosen, num_classes=4).permute(2, 1, 0), torch.zeros_like(x)
+    for i, expert in enumerate(experts):
+        place, token = torch.where(mask[i])
+        out = out.index_add(0, token, expert(x[token]) * weight[token, place, None])
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""

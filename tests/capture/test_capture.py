@@ -88,6 +88,13 @@ def test_of_several_optimizers_the_rarest_bounds_the_step(tmp_path: Path) -> Non
     assert sum(op.name == "Optimizer.step#SGD.step" for op in step.job.programs[0].ops) == 4
 
 
+def test_every_expert_gets_its_share_of_the_tokens(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.EXPERTS)
+    products = [dict(k.dims) for op in step.job.programs[0].ops for k in op.kernels if k.name == "linear"]
+    assert [p["m"] for p in products] == [64, 32, 32, 32, 32]
+    assert step.assumed and any("equal shares" in what for what in step.assumed)
+
+
 def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) -> None:
     script, saved = tmp_path / "train.py", tmp_path / "step.json"
     script.write_text(scripts.MIXED_PRECISION)

@@ -16,6 +16,7 @@ from stepsight.capture.gpu import attention, device, files, guard, kernels, modu
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
 from stepsight.capture.groups.install import World
+from stepsight.capture.recording import routing
 from stepsight.capture.recording.calls import CallRecord, StepRecords
 from stepsight.capture.recording.host import HostProfile
 from stepsight.capture.recording.liveness import Liveness
@@ -75,6 +76,7 @@ class Session:
         tensors.install(self.values.read)
         modules.install()
         kernels.install()
+        routing.install()
         attention.install(gpu.capability)
         selftest.run(Recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
         self.recorder = Recorder(self.values, self.liveness, Workspaces(gpu.capability))

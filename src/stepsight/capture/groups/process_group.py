@@ -173,10 +173,12 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     ) -> RecordedWork:
         sent, received = _split_bytes(source, input_splits), _split_bytes(output, output_splits)
         uneven = len(set(sent)) > 1 or len(set(received)) > 1
-        return self._record(
+        work = self._record(
             "all_to_allv" if uneven else "all_to_all", [output, source], bytes_of([source]), [output],
             send_splits=sent, receive_splits=received,
         )  # fmt: skip
+        self._keep([output], [source])  # counts of tokens: others send as many as this rank does
+        return work
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> RecordedWork:
         sent, received = [bytes_of([t]) for t in inputs], [bytes_of([t]) for t in outputs]

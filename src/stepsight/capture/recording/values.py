@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from stepsight.capture.assumptions import Assumptions
 from stepsight.capture.recording.facts import mapped, tensors_in
+from stepsight.capture.recording.routing import counts, share_of
 
 FLOATS_FOLLOWED = 64
 """Floats are followed up to this many elements: loss scales, small constants."""
@@ -129,9 +130,9 @@ class Values:
         with mode:
             integers = {"dtype": torch.int64, "device": first.device}
             if name == "nonzero":
-                return torch.empty(self._selected(first.numel()), first.dim(), **integers)
+                return torch.empty(self._selected(first), first.dim(), **integers)
             if name == "masked_select":
-                return torch.empty(self._selected(args[1].numel()), dtype=first.dtype, device=first.device)
+                return torch.empty(self._selected(args[1]), dtype=first.dtype, device=first.device)
             if name in _INDEXED:
                 mask = next(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
                 kept = first.shape[mask.dim() :]
@@ -139,7 +140,10 @@ class Values:
                     self._selected(mask.numel()), *kept, dtype=first.dtype, device=first.device
                 )
             if name == "bincount":
-                return torch.empty(max(int(kwargs.get("minlength", 0) or 0), 1), **integers)
+                classes = max(int(kwargs.get("minlength", args[2] if len(args) > 2 else 0) or 0), 1)
+                made = torch.empty(classes, **integers)
+                self.counted(first, classes, made)
+                return made
             if name == "repeat_interleave":
                 return torch.empty(first.numel(), **integers)
             self.assumed["share of values that are distinct"] += 1
@@ -147,9 +151,19 @@ class Values:
             distinct = torch.empty(count, dtype=first.dtype, device=first.device)
             return distinct, torch.empty(first.numel(), **integers), torch.empty(count, **integers)
 
-    def _selected(self, count: int) -> int:
-        self.assumed["share of elements a mask selects"] += 1
-        return max(1, round(count * self.assumptions.mask_share))
+    def _selected(self, mask: torch.Tensor) -> int:
+        share = share_of(mask)
+        if share is None:
+            self.assumed["share of elements a mask selects"] += 1
+            share = self.assumptions.mask_share
+        elif share < 1:
+            self.assumed["experts get equal shares of the tokens"] += 1
+        return int(max(1, round(mask.numel() * share)))
+
+    def counted(self, tensor: torch.Tensor, classes: int, out: torch.Tensor) -> None:
+        """``out`` counts ``tensor``'s values by class."""
+        self.assumed["experts get equal shares of the tokens"] += 1
+        self.learn(out, counts(tensor.numel(), classes, self.assumptions.expert_balance).to(out.dtype))
 
 
 def followed(tensor: torch.Tensor) -> bool:
