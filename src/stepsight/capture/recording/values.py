@@ -127,6 +127,12 @@ class Values:
         if name in ("index_put_", "_index_put_impl_", "index_put"):
             self.assumed["share of elements a mask selects"] += 1
             return first if name.endswith("_") else first.clone()
+        if name == "bincount":
+            classes = max(int(kwargs.get("minlength", args[2] if len(args) > 2 else 0) or 0), 1)
+            with mode:
+                made = torch.empty(classes, dtype=torch.int64, device=first.device)
+            self.counted(first, classes, made)
+            return made
         with mode:
             integers = {"dtype": torch.int64, "device": first.device}
             if name == "nonzero":
@@ -139,11 +145,6 @@ class Values:
                 return torch.empty(
                     self._selected(mask.numel()), *kept, dtype=first.dtype, device=first.device
                 )
-            if name == "bincount":
-                classes = max(int(kwargs.get("minlength", args[2] if len(args) > 2 else 0) or 0), 1)
-                made = torch.empty(classes, **integers)
-                self.counted(first, classes, made)
-                return made
             if name == "repeat_interleave":
                 return torch.empty(first.numel(), **integers)
             self.assumed["share of values that are distinct"] += 1
