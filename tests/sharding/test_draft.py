@@ -4,7 +4,7 @@ import pytest
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.search.draft import Draft, Move
 from stepsight.sharding.search.neighbours import changes, shaken, spreads
-from stepsight.sharding.search.rules import Rules, Spread
+from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import starts, table_weights
 from stepsight.tables.plan import KINDS, ROW_WISE
 from stepsight.tables.sharders import random
@@ -53,7 +53,7 @@ def test_a_draft_and_its_plan_cost_the_same(draft):
     rng = np.random.default_rng(0)
     for _ in range(20):
         draft = shaken(draft, EVERYTHING, rng)
-    draft.apply(Spread(0, ROW_WISE))
+    draft.apply(TableSharding(0, ROW_WISE))
     plan = draft.plan("shaken")
     plan.check(draft.costs.tables)
     assert_same(draft.loads(), draft.costs.loads([plan]))

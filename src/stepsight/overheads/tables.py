@@ -106,11 +106,6 @@ class Overheads:
     def __post_init__(self) -> None:
         self._stems.update({stem(name): name for name in self.ops})
 
-    @property
-    def defaults(self) -> Mapping[str, OpStats]:
-        """What stands in for an unknown operator, by class."""
-        return self.classes
-
     def known(self, op_name: str) -> bool:
         """Whether this very operator was seen, rather than only its class."""
         return self._find(op_name) is not None

@@ -94,11 +94,6 @@ def reduction(call: AtenCall, precision: Precision) -> list[Kernel]:
     return [reduce_kernel(x, rows, call.name)]
 
 
-def two_results(call: AtenCall, precision: Precision) -> list[Kernel]:
-    """var_mean and its like: one pass, two results."""
-    return reduction(call, precision)
-
-
 def scan(call: AtenCall, precision: Precision) -> list[Kernel]:
     """A running sum: every element read and written once."""
     x = call.on_gpu[0]

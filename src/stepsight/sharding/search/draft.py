@@ -10,7 +10,7 @@ import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, Loads, PartCosts
-from stepsight.sharding.search.rules import Spread, holders
+from stepsight.sharding.search.rules import TableSharding, holders
 from stepsight.tables.plan import COLUMN_WISE, TABLE_ROW_WISE, TABLE_WISE, Plan, Shard
 
 
@@ -33,7 +33,7 @@ class Draft:
     def __init__(self, costs: PartCosts) -> None:
         self.costs = costs
         self.widths: list[dict[int, int]] = [{} for _ in range(costs.ranks)]
-        self.spread: dict[int, Spread] = {}
+        self.spread: dict[int, TableSharding] = {}
         columns = self._row(0, costs.tables[0].dim).shape[-1]
         self.sums = np.zeros((len(costs.days), costs.ranks, columns))
 
@@ -47,7 +47,7 @@ class Draft:
                 draft.add(table, shard.rank, shard.width)
             elif table not in draft.spread:
                 node = shard.rank // costs.ranks_per_node
-                draft.apply(Spread(table, shard.kind, node if shard.kind == TABLE_ROW_WISE else 0))
+                draft.apply(TableSharding(table, shard.kind, node if shard.kind == TABLE_ROW_WISE else 0))
         return draft
 
     def copy(self) -> Draft:
@@ -65,7 +65,7 @@ class Draft:
     def remove(self, table: int, rank: int, width: int) -> None:
         self._set(table, rank, self.widths[rank][table] - width)
 
-    def apply(self, change: Move | Spread) -> None:
+    def apply(self, change: Move | TableSharding) -> None:
         """Carry a change out."""
         if isinstance(change, Move):
             self._carry(change.leave, change.from_rank, change.to_rank)
@@ -109,7 +109,7 @@ class Draft:
 
         return Loads(*(after(name) for name in Loads.__slots__))
 
-    def loads_spread(self, changes: Sequence[Spread]) -> Loads:
+    def loads_spread(self, changes: Sequence[TableSharding]) -> Loads:
         """The loads after each table's spreading."""
         sums = np.repeat(self.sums[None], len(changes), axis=0)
         for k, change in enumerate(changes):
@@ -134,7 +134,7 @@ class Draft:
         order = self.costs.index_of
         return Plan(self.costs.ranks, tuple(sorted(shards, key=lambda s: (order[s.table], s.rank))), name)
 
-    def spread_sums(self, change: Spread) -> FloatArray:
+    def spread_sums(self, change: TableSharding) -> FloatArray:
         """What a spread table adds to every rank, (days, ranks, columns)."""
         added = np.zeros_like(self.sums)
         table = self.costs.tables[change.table]
@@ -143,7 +143,7 @@ class Draft:
             added[:, rank] += self.costs.matrix_row(part)
         return added
 
-    def _spread_shards(self, change: Spread) -> list[Shard]:
+    def _spread_shards(self, change: TableSharding) -> list[Shard]:
         table = self.costs.tables[change.table]
         return [
             Shard(table.name, rank, (0, table.dim), rows, change.kind)

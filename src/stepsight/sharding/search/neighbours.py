@@ -8,7 +8,7 @@ from stepsight.estimate import FloatArray
 from stepsight.sharding.constants import COLD_RANKS, MOVES, SPREADS, SWAPS
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY
 from stepsight.sharding.search.draft import Draft, Move
-from stepsight.sharding.search.rules import Rules, Spread
+from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.tables.plan import DATA_PARALLEL, TABLE_WISE
 
 
@@ -31,14 +31,14 @@ def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Move]:
     return list(dict.fromkeys(found))
 
 
-def spreads(draft: Draft, rules: Rules, exchange_us: float) -> list[Spread]:
+def spreads(draft: Draft, rules: Rules, exchange_us: float) -> list[TableSharding]:
     """The busiest rank's largest tables over many ranks, small ones replicated, and the way back."""
     loads = draft.loads()
     busy = (loads.forward_us + loads.backward_us)[0].mean(axis=0)
     hot = int(np.argmax(busy + 2 * exchange_us * draft.sums[0, :, COLUMNS - EXTRAS]))
     sizes = _Sizes(draft, busy)
     held = sorted(draft.widths[hot], key=lambda t: -sizes.of(hot, t))
-    found: list[Spread] = []
+    found: list[TableSharding] = []
     for table in held[: SPREADS // 2]:
         found += [s for s in rules.spreads(draft.costs, table) if s.kind != DATA_PARALLEL]
         found += rules.column_parts(draft.costs, table)
@@ -48,7 +48,7 @@ def spreads(draft: Draft, rules: Rules, exchange_us: float) -> list[Spread]:
     cold = int(np.argmin(busy))
     back = sorted(draft.spread, key=lambda t: -sizes.width(t, draft.costs.tables[t].dim))
     for table in back[: SPREADS // 2]:
-        found += [Spread(table, TABLE_WISE, cold), *rules.column_parts(draft.costs, table)]
+        found += [TableSharding(table, TABLE_WISE, cold), *rules.column_parts(draft.costs, table)]
     return found
 
 
@@ -61,7 +61,9 @@ def shaken(draft: Draft, rules: Rules, rng: np.random.Generator) -> Draft:
         if twin.spread and rng.random() < 0.5:
             table = list(twin.spread)[int(rng.integers(len(twin.spread)))]
             options = rules.column_parts(twin.costs, table)
-            twin.apply(options[int(rng.integers(len(options)))] if options else Spread(table, TABLE_WISE))
+            twin.apply(
+                options[int(rng.integers(len(options)))] if options else TableSharding(table, TABLE_WISE)
+            )
             continue
         source = int(np.argmax(busy)) if kick % 2 == 0 else int(rng.integers(twin.costs.ranks))
         held = list(twin.widths[source])

@@ -14,7 +14,7 @@ import numpy as np
 from stepsight.sharding.constants import NODES
 from stepsight.sharding.pricing.loads import EXTRAS, MEMORY, PartCosts, TablePart
 from stepsight.sharding.search.draft import Draft
-from stepsight.sharding.search.rules import Rules, Spread, holders
+from stepsight.sharding.search.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import ROW_WISE
 
 SLACK = 1e-9
@@ -48,7 +48,7 @@ def place(sizes: Sequence[float], room: Sequence[float]) -> list[int] | None:
     return quick if quick is not None else _branch_and_bound(sizes, order, list(room), slack)
 
 
-def _ways(costs: PartCosts, rules: Rules) -> Iterator[tuple[list[Piece], list[Spread]]]:
+def _ways(costs: PartCosts, rules: Rules) -> Iterator[tuple[list[Piece], list[TableSharding]]]:
     """Sets of pieces and spread tables, from all tables whole to all of them cut as far as allowed."""
     pieces: list[Piece] = [(i, table.dim) for i, table in enumerate(costs.tables)]
     yield pieces, []
@@ -58,7 +58,7 @@ def _ways(costs: PartCosts, rules: Rules) -> Iterator[tuple[list[Piece], list[Sp
     while (finest := _halved(costs, rules, finer)) is not None:
         finer = finest
         yield finer, []
-    spread: list[Spread] = []
+    spread: list[TableSharding] = []
     left = sorted(pieces, key=lambda piece: -_bytes(costs, piece))
     while left:
         ways = [s for s in rules.spreads(costs, left[0][0]) if s.kind == ROW_WISE]
@@ -129,7 +129,7 @@ def _branch_and_bound(
 
 
 def _draft(
-    costs: PartCosts, pieces: Sequence[Piece], placed: Sequence[int], spread: Sequence[Spread]
+    costs: PartCosts, pieces: Sequence[Piece], placed: Sequence[int], spread: Sequence[TableSharding]
 ) -> Draft:
     draft = Draft(costs)
     for choice in spread:
@@ -144,6 +144,6 @@ def _bytes(costs: PartCosts, piece: Piece) -> float:
     return float(costs.column_part(table, width)[:, MEMORY - EXTRAS].max())
 
 
-def _spread_bytes(costs: PartCosts, choice: Spread, height: int) -> float:
+def _spread_bytes(costs: PartCosts, choice: TableSharding, height: int) -> float:
     part = TablePart(choice.table, costs.tables[choice.table].dim, height)
     return float(costs.matrix_row(part)[:, MEMORY - EXTRAS].max())

@@ -25,7 +25,7 @@ USUAL_KINDS = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE)
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class TableSharding:
     """A table goes over several ranks at once.
 
     ``node_or_rank`` is the node of a table_row_wise table, the rank of a table_wise one (which
@@ -61,32 +61,32 @@ class Rules:
         half = width // 2 // 4 * 4
         return (half, width - half) if half >= self.least_width else None
 
-    def column_parts(self, costs: PartCosts, table: int) -> list[Spread]:
+    def column_parts(self, costs: PartCosts, table: int) -> list[TableSharding]:
         """2, 4, 8 … equal column parts, as many as the width and the ranks allow."""
-        found: list[Spread] = []
+        found: list[TableSharding] = []
         parts, width = 2, self.halves(costs.tables[table].dim)
         while width and parts <= costs.ranks:
-            found.append(Spread(table, COLUMN_WISE, parts))
+            found.append(TableSharding(table, COLUMN_WISE, parts))
             parts, width = 2 * parts, self.halves(width[0])
         return found
 
-    def spreads(self, costs: PartCosts, table: int) -> list[Spread]:
+    def spreads(self, costs: PartCosts, table: int) -> list[TableSharding]:
         """The ways in which this table may go over many ranks."""
         whole, ranks = costs.tables[table], costs.ranks
-        found: list[Spread] = []
+        found: list[TableSharding] = []
         if ranks == 1:
             return found
         if ROW_WISE in self.kinds and whole.rows >= ROWS_PER_RANK * ranks:
-            found.append(Spread(table, ROW_WISE))
+            found.append(TableSharding(table, ROW_WISE))
         in_node = costs.ranks_per_node
         if TABLE_ROW_WISE in self.kinds and 1 < in_node < ranks and whole.rows >= ROWS_PER_RANK * in_node:
-            found += [Spread(table, TABLE_ROW_WISE, node) for node in range(ranks // in_node)]
+            found += [TableSharding(table, TABLE_ROW_WISE, node) for node in range(ranks // in_node)]
         if DATA_PARALLEL in self.kinds and whole.weight_bytes <= REPLICATED_BYTES:
-            found.append(Spread(table, DATA_PARALLEL))
+            found.append(TableSharding(table, DATA_PARALLEL))
         return found
 
 
-def holders(costs: PartCosts, spread: Spread) -> list[tuple[int, tuple[int, int]]]:
+def holders(costs: PartCosts, spread: TableSharding) -> list[tuple[int, tuple[int, int]]]:
     """The ranks of a spread table and the rows of each."""
     rows, ranks = costs.tables[spread.table].rows, costs.ranks
     if spread.kind == DATA_PARALLEL:

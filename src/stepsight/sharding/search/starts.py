@@ -15,7 +15,7 @@ from stepsight.estimate import FloatArray
 from stepsight.sharding.constants import EXCHANGE_WEIGHTS, GRAINS, REPLICATE, STEEPNESS
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY, PartCosts
 from stepsight.sharding.search.draft import Draft
-from stepsight.sharding.search.rules import Rules, Spread, holders
+from stepsight.sharding.search.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
 
 FORWARD, EXCHANGE, BACKWARD = range(3)
@@ -80,7 +80,7 @@ def _greedy(
     """From the largest piece down, each to the rank (by rows: the node) that it burdens least."""
     draft = Draft(costs)
     for table in sorted(replicated):
-        draft.apply(Spread(table, DATA_PARALLEL))
+        draft.apply(TableSharding(table, DATA_PARALLEL))
     room = rules.memory_bytes - draft.sums[0, :, MEMORY - EXTRAS]
     share = np.maximum(weights.sum(axis=0) / costs.ranks, 1e-9)
     load = np.zeros((costs.ranks, 3))
@@ -115,11 +115,11 @@ def _burden(load: FloatArray, added: FloatArray, share: FloatArray) -> FloatArra
     return np.asarray((raised * share).sum(axis=-1))
 
 
-def _in_node(costs: PartCosts, rules: Rules, table: int) -> list[Spread]:
+def _in_node(costs: PartCosts, rules: Rules, table: int) -> list[TableSharding]:
     return [s for s in rules.spreads(costs, table) if s.kind == TABLE_ROW_WISE]
 
 
-def _ranks(costs: PartCosts, spread: Spread) -> list[int]:
+def _ranks(costs: PartCosts, spread: TableSharding) -> list[int]:
     return [rank for rank, _ in holders(costs, spread)]
 
 

@@ -34,7 +34,7 @@ from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.draft import Draft, Move
 from stepsight.sharding.search.neighbours import changes, shaken, spreads
 from stepsight.sharding.search.packing import packed
-from stepsight.sharding.search.rules import Rules, Spread
+from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import starts, table_weights
 from stepsight.tables.plan import TABLE_WISE, Plan
 
@@ -181,7 +181,7 @@ class _Search:
     def _descend(self, draft: Draft, score: float) -> tuple[Draft, float]:
         """Take the best small change until none helps."""
         while not self._over(0):
-            found: list[Move | Spread] = []
+            found: list[Move | TableSharding] = []
             scores: list[FloatArray] = []
             small = changes(draft, self.rules, self.exchange_us)
             if small:

@@ -10,9 +10,10 @@ from typing import Any
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
 from stepsight.workload.llm.frameworks import FRAMEWORKS, Framework
+from stepsight.workload.llm.layout import AXES, CONTEXT_KINDS, SCHEDULES, Layout
 from stepsight.workload.llm.model import LanguageModel
-from stepsight.workload.llm.spread import AXES, CONTEXT_KINDS, SCHEDULES, Spread
 from stepsight.workload.operators.optimizers import OPTIMIZERS
+from stepsight.workload.parallel.axes import data_ranks
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 ADAPTER_SHARE = 0.005
@@ -72,7 +73,7 @@ class LanguageConfig:
     sequence: int
     batch_per_rank: int
     training: LanguageTraining
-    spread: Spread
+    spread: Layout
     framework: Framework
     source: str = field(default="", compare=False)
 
@@ -157,12 +158,12 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
 
 def _spread(
     fields: Fields, parallel: Fields, framework: Framework, model: LanguageModel
-) -> tuple[Spread, int]:
+) -> tuple[Layout, int]:
     """The axes, and the batch of one replica."""
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
     context, others = parallel.integer("context", 1), 0
     others = tensor * pipeline * context
-    data = _data(parallel, others)
+    data = data_ranks(parallel, others, "tensor × context × pipeline")
     batch = _batch(fields, data)
     micro = parallel.integer("micro_batch", batch if pipeline == 1 else 1)
     if batch % micro:
@@ -177,7 +178,7 @@ def _spread(
         raise parallel.fail("zero", f"unknown {zero!r}", 'one of 0, 1, 2, 3 or "fsdp" (the same as 3)')
     virtual = parallel.integer("virtual_stages", 1)
     schedule = parallel.choice("schedule", SCHEDULES, "interleaved" if virtual > 1 else "1f1b")
-    spread = Spread(
+    spread = Layout(
         data=data,
         tensor=tensor,
         sequence_parallel=parallel.flag("sequence_parallel", False),
@@ -198,25 +199,6 @@ def _spread(
         order=_order(parallel),
     )
     return spread, batch
-
-
-def _data(parallel: Fields, others: int) -> int:
-    """``data`` as given, or what is left of ``ranks`` after the other axes."""
-    if not parallel.has("ranks"):
-        return parallel.integer("data", 1)
-    ranks = parallel.integer("ranks")
-    if ranks % others:
-        raise parallel.fail(
-            "ranks",
-            f"{ranks} ranks do not divide by tensor × context × pipeline = {others}",
-            f"use a multiple of {others}",
-        )
-    data = ranks // others
-    if parallel.integer("data", data) != data:
-        raise parallel.fail(
-            "data", f"the axes do not multiply to the {ranks} of ranks", "give one of the two"
-        )
-    return data
 
 
 def _batch(fields: Fields, data: int) -> int:

@@ -74,10 +74,6 @@ class LanguageModel:
         return e is not None and layer >= e.dense_layers and (layer - e.dense_layers) % e.every == 0
 
     @property
-    def expert_layers(self) -> int:
-        return sum(self.has_experts(i) for i in range(self.layers))
-
-    @property
     def attention_parameters(self) -> int:
         """One layer's attention."""
         h, d = self.hidden, self.head_dim

@@ -101,27 +101,6 @@ def unsqueeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
     return out
 
 
-def squeeze(tape: Tape, x: Tensor, dim: int) -> Tensor:
-    at = dim % len(x.shape)
-    with tape.op("aten::squeeze", (x,)):
-        out = _dropped(x, at) if x.shape[at] == 1 else x.alias(x.shape, x.strides)
-
-        def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-            grad = given(g[0])
-            if len(grad.shape) == len(x.shape):
-                return (grad,)
-            stride = grad.shape[at] * grad.strides[at] if at < len(grad.shape) else 1
-            return (
-                grad.alias(
-                    (*grad.shape[:at], 1, *grad.shape[at:]),
-                    (*grad.strides[:at], stride, *grad.strides[at:]),
-                ),
-            )
-
-        tape.record("SqueezeBackward1", (x,), (out,), rule)
-    return out
-
-
 def split(
     tape: Tape, x: Tensor, sizes: Sequence[int], dim: int, name: str = "aten::split_with_sizes"
 ) -> list[Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.workload.fields import Fields
+from stepsight.workload.parallel.axes import data_ranks
 from stepsight.workload.training import Training
 
 FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama", "megatron")
@@ -101,7 +102,7 @@ def read_transformer(document: Mapping[str, Any], source: str) -> TransformerCon
         training=training,
         kv_heads=fields.integer("kv_heads", heads),
         head=fields.choice("head", ("lm", "none"), "lm"),
-        data=_data(parallel, tensor * pipeline),
+        data=data_ranks(parallel, tensor * pipeline, "tensor × pipeline"),
         tensor=tensor,
         pipeline=pipeline,
         micro_batches=max(batch // micro, 1),
@@ -112,25 +113,6 @@ def read_transformer(document: Mapping[str, Any], source: str) -> TransformerCon
         section.finish()
     _check(config, fields, parallel, micro)
     return config
-
-
-def _data(parallel: Fields, others: int) -> int:
-    """``data`` as given, or what is left of ``ranks`` after tensor and pipeline parallelism."""
-    if not parallel.has("ranks"):
-        return parallel.integer("data", 1)
-    ranks = parallel.integer("ranks")
-    if ranks % others:
-        raise parallel.fail(
-            "ranks",
-            f"{ranks} ranks do not divide by tensor × pipeline = {others}",
-            f"use a multiple of {others}",
-        )
-    data = ranks // others
-    if parallel.integer("data", data) != data:
-        raise parallel.fail(
-            "data", f"data × tensor × pipeline is not the {ranks} of ranks", "give one of data and ranks"
-        )
-    return data
 
 
 def _check(config: TransformerConfig, fields: Fields, parallel: Fields, micro: int) -> None:

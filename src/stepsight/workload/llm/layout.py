@@ -12,7 +12,7 @@ CONTEXT_KINDS = ("ring", "all_gather")
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Layout:
     """The sizes of the parallel groups.
 
     ``data`` counts replicas of the batch; ``zero`` says what they share out: 1 optimizer state, 2 gradients
