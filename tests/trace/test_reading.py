@@ -149,3 +149,9 @@ def test_a_gzip_that_unpacks_without_end_is_refused(tmp_path, monkeypatch):
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * 5_000_000))
     with pytest.raises(InputError, match="unpacks to more than"):
         load_trace(tmp_path)
+
+
+def test_a_trace_of_too_many_events_is_refused_with_the_limit_to_raise(monkeypatch):
+    monkeypatch.setenv("STEPSIGHT_LIMIT_EVENTS", "3")
+    with pytest.raises(InputError, match="STEPSIGHT_LIMIT_EVENTS"):
+        read_kineto(two_step_training().file())

@@ -18,7 +18,7 @@ EXPOSURES: Mapping[str, str] = {
 }
 """How blind rows are, in words."""
 USUAL: Mapping[str, str] = {
-    "quick": "blind", "kernels": "blind", "collectives": "blind", "embedding": "chosen", "overheads": "blind",
+    "quick": "blind", "kernels": "chosen", "collectives": "blind", "embedding": "chosen", "overheads": "blind",
     "sharding": "blind", "e2e": "chosen", "traces": "chosen", "llm": "chosen", "tune": "chosen",
     "live": "blind",
 }  # fmt: skip

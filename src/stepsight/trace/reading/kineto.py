@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stepsight.errors import InputError
+from stepsight.limits import check
 from stepsight.trace.reading.events import ANNOTATION, GPU, GPU_ANNOTATION, HOST_OP, RUNTIME, SYNC, Event
 from stepsight.trace.reading.files import TraceFile
 from stepsight.trace.reading.repair import mended, salvaged
@@ -92,6 +93,7 @@ def read_kineto(file: TraceFile) -> KinetoTrace:
     """Decode one profiler trace; broken files give what they hold, with a warning."""
     with _collector_off():
         document, warnings = _decode(file)
+        check(len(document.traceEvents), "EVENTS", file.path, "its number of events")
         return _sorted_by_kind(file, document, (*file.warnings, *warnings))
 
 
