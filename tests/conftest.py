@@ -27,3 +27,9 @@ def measured_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the measured tables are not at {folder}")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def _no_stated_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Test runners state a terminal's width for their workers; output here goes to a pipe."""
+    monkeypatch.delenv("COLUMNS", raising=False)
