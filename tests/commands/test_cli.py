@@ -66,6 +66,9 @@ def test_set_reaches_the_workload_and_the_platform():
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "batch=-1"), "batch"),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "bacth=1"), "batch"),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--timeline", "no/such/folder/t.json"), "folder"),
+        (("predict", "examples/dlrm.toml", "-p", "4xV100", "--html", "examples"), "examples: is a folder"),
+        (("compare", "examples/dlrm.toml", "-p", "4xV100"), "A and B are the same"),
+        (("capture", "examples", "-p", "4xV100"), "examples: is a folder"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_a_bad_exit(arguments, said):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import stepsight
+from stepsight.prediction.advice import what_would_help
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.throughput import job_flops, missing_units, throughput
 from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
@@ -29,6 +31,13 @@ def test_what_runs_a_second_time_is_no_work_of_the_model() -> None:
 def test_micro_batches_that_are_not_listed_count() -> None:
     program = RankProgram((Op("a", (GEMM,)),) * 3, period=Period((0, 1, 2, 3), 5))
     assert job_flops(Job.replicated(program, 1))["bf16"] == pytest.approx(8 * 2e9)
+
+
+def test_kernels_of_one_call_share_its_flops() -> None:
+    """A convolution in a trace: two changes of layout around the product, one call."""
+    parts = tuple(replace(GEMM, share=share) for share in (0.2, 0.7, 0.1))
+    job = Job.replicated(RankProgram((Op("a", parts),)), 1)
+    assert job_flops(job)["bf16"] == pytest.approx(2e9)
 
 
 def test_rates_follow_from_the_step_time() -> None:
@@ -55,6 +64,12 @@ def test_a_job_that_does_not_fit_says_what_would_help() -> None:
     assert full.fits is False
     assert "a batch of at most 4 a rank" in full.what_would_help[0]
     assert "a GPU with 31 GB or more" in full.what_would_help[-1]
+
+
+def test_one_gpu_is_not_told_to_share_with_itself() -> None:
+    state = MemoryLine({"optimizer_state": 90e9}, 80e9)
+    assert "more GPUs" in what_would_help(state, None, None, 1)[0]
+    assert "over the data-parallel ranks" in what_would_help(state, None, None, 8)[0]
 
 
 def test_a_prediction_shows_itself_in_one_line_a_table_and_rows() -> None:

@@ -5,8 +5,12 @@ import json
 import pytest
 
 import stepsight
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.capture.step.file import save_step
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
+from stepsight.program.job import Job, Kernel, Op, RankProgram
+from stepsight.tune.answer import why
 from stepsight.tune.api import sweep, tune
 from stepsight.tune.bound import bound_us
 from stepsight.tune.evaluate import evaluate, fit_probability
@@ -88,6 +92,24 @@ def test_nothing_fits_says_by_how_much_and_what_would():
     large = {**MODEL, "hidden": 8192, "layers": 80, "ffn": 28672, "heads": 64}
     with pytest.raises(InputError, match=r"nothing fits: .* GB too much.*more GPUs"):
         tune(large, "2xA100-SXM4-40G", over=["tp", "micro_batch=1"])
+
+
+def test_nothing_fits_names_a_smaller_micro_batch_where_none_was_tried():
+    with pytest.raises(InputError, match=r"try .*a smaller micro-batch \(--over micro_batch\)"):
+        tune({**MODEL, "global_batch": 65536}, "2xA100-SXM4-40G", over=["tp"])
+
+
+def test_a_captured_step_has_no_samples(tmp_path):
+    program = RankProgram((Op("a", (Kernel.of("gemm", "bf16", batch=1, m=1000, n=1000, k=1000),)),))
+    save_step(CapturedStep("train.py", "H100-SXM-80G", Job.replicated(program, 1)), tmp_path / "step.json")
+    (row,) = sweep(tmp_path / "step.json", "1xH100-SXM", over=["platform.link.gbps=100"])
+    assert row.samples_per_s == 0
+    assert row.mfu > 0
+
+
+def test_reasons_are_in_words():
+    best = Row({}, "p", step_us=100.0, samples_per_s=1.0, shares={"gemm": 0.5, "host_bound_idle": 0.5})
+    assert why(best, best) == "loses only host 50 %"
 
 
 def test_an_empty_space_says_why():

@@ -9,7 +9,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import load_workload, parse_workload, settled
+from stepsight.workload.files import Workload, load_workload, parse_workload, settled
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.transformers.build import TransformerWorkload
 
@@ -142,6 +142,19 @@ def test_experts_are_spread_over_ranks_that_the_file_leaves_open() -> None:
     moe = parse_workload({"kind": "transformer", **sizes, "parallel": {"expert": 8}}, "moe")
     assert settled(moe, 8).ranks == 8
     assert settled(moe, 20).ranks == 16
+
+
+def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
+    """Sharding groups and gradient buckets in a file that leaves the ranks open."""
+
+    def llama(**parallel: object) -> Workload:
+        sizes = {"model": "llama3-8b", "sequence": 1024, "batch_per_rank": 1}
+        return parse_workload({"kind": "transformer", **sizes, "parallel": parallel}, "llama")
+
+    assert settled(llama(zero=3, shard_group=4), 8).config.spread.data == 8
+    assert settled(llama(bucket_mb=50), 8).config.spread.bucket_mb == 50
+    with pytest.raises(InputError, match="bucket_mb: has no effect"):
+        settled(llama(bucket_mb=50), 1)
 
 
 @pytest.mark.parametrize("parallel", [5, "x", [], None])

@@ -45,6 +45,8 @@ def command(
     from stepsight.prediction.captured import predict_captured
 
     check_outputs((save, timeline, html))
+    if not module and Path(script).is_dir():
+        raise InputError(script, "is a folder", "name the training script in it, or use -m for a module")
     if not module and not Path(script).is_file():
         raise InputError(script, "there is no such file", "name the training script, or use -m for a module")
     Assumptions.read(assume)

@@ -92,6 +92,8 @@ def _of_files(
 ) -> Comparison:  # fmt: skip
     from stepsight.commands.predict import predict_file
 
+    if (b or a) == a and (platform_b or platform) == platform and not only_b:
+        raise click.UsageError("A and B are the same; give a second file, --platform-b or --set-b")
     before = predict_file(a, platform, both)
     return compare(before, predict_file(b or a, platform_b or platform, (*both, *only_b)))
 

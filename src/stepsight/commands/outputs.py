@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,6 +26,10 @@ def check_outputs(paths: Iterable[Path | None]) -> None:
     for path in paths:
         if path and not path.absolute().parent.is_dir():
             raise InputError(str(path), "its folder does not exist", "make the folder first")
+        if path and path.is_dir():
+            raise InputError(str(path), "is a folder", "name a file in it")
+        if path and not os.access(path.absolute().parent, os.W_OK):
+            raise InputError(str(path), "its folder cannot be written to", "choose another path")
 
 
 def write_files(made: Iterable[tuple[Path | None, str | bytes]]) -> list[Path]:

@@ -106,7 +106,7 @@ class Platform:
         if ranks > self.spec.ranks:
             raise InputError(
                 f"platform {self.name}", f"has {self.spec.ranks} GPUs, the workload needs {ranks}",
-                "name a larger platform or set parallel.ranks lower",
+                "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
             )  # fmt: skip
         return self
 

@@ -109,7 +109,8 @@ class Prediction:
         if self.memory is None:
             return ()
         samples = self.setup.samples if self.setup else None
-        return what_would_help(self.memory, self.gpu, samples / len(self.ranks) if samples else None)
+        ranks = len(self.ranks)
+        return what_would_help(self.memory, self.gpu, samples / ranks if samples else None, ranks)
 
     @property
     def exposed_communication_us(self) -> float:
@@ -124,7 +125,7 @@ class Prediction:
     def imbalance(self) -> float:
         """The busiest rank's compute over the mean, less one."""
         compute = np.array([r.compute_us for r in self.ranks])
-        return float(compute.max() / compute.mean() - 1) if compute.mean() > 0 else 0.0
+        return max(0.0, float(compute.max() / compute.mean() - 1)) if compute.mean() > 0 else 0.0
 
 
 def predict_job(

@@ -98,15 +98,18 @@ def job_flops(job: Job) -> dict[str, float]:
         if program.period:  # blocks that are not listed are like the last listed one
             block = _kernels(program.ops[slice(*program.period.starts[-2:])])
             seen += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
-        for (family, dims, dtype), times in seen.items():
-            flops = times * ranks[number] * _flops(family, dims)
+        for (family, dims, dtype, share), times in seen.items():
+            flops = times * ranks[number] * share * _flops(family, dims)
             if flops:
                 total[dtype] = total.get(dtype, 0.0) + flops
     return total
 
 
-def _kernels(ops: Sequence[Op]) -> Counter[tuple[str, tuple[tuple[str, float], ...], str]]:
-    return Counter((k.family, k.dims, k.dtype) for op in ops if op.phase != RECOMPUTED for k in op.kernels)
+def _kernels(ops: Sequence[Op]) -> Counter[tuple[str, tuple[tuple[str, float], ...], str, float]]:
+    """Kernels by what they compute. In a trace one call may be several kernels, each with its share."""
+    return Counter(
+        (k.family, k.dims, k.dtype, k.share) for op in ops if op.phase != RECOMPUTED for k in op.kernels
+    )
 
 
 def _flops(family: str, dims: tuple[tuple[str, float], ...]) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.search import SURE, ranked, score
 from stepsight.tune.trial import Row, Setting
@@ -113,23 +114,30 @@ def why(row: Row, best: Row) -> str:
     if row is best or row == best:
         losses = {n: s for n, s in row.shares.items() if _loss(n)}
         listed = sorted(losses.items(), key=lambda item: -item[1])[:3]
-        parts = ", ".join(f"{name} {100 * share:.0f} %" for name, share in listed if share >= 0.005)
+        parts = ", ".join(f"{_word(name)} {100 * share:.0f} %" for name, share in listed if share >= 0.005)
         return f"loses only {parts}" if parts else "nothing but compute"
     per_row, per_best = score(row, "time"), score(best, "time")
     names = dict.fromkeys((*row.shares, *best.shares))
     more = {n: row.shares.get(n, 0.0) * per_row / per_best - best.shares.get(n, 0.0) for n in names}
     worse = sorted(((n, d) for n, d in more.items() if d > 0.003), key=lambda item: -item[1])[:2]
     better = sorted(((n, d) for n, d in more.items() if d < -0.003), key=lambda item: item[1])[:1]
-    text = ", ".join(f"{name} +{100 * d:.1f}" for name, d in worse)
+    text = ", ".join(f"{_word(name)} +{100 * d:.1f}" for name, d in worse)
     if better:
-        text += (", " if text else "") + ", ".join(f"{name} −{-100 * d:.1f}" for name, d in better)
+        text += (", " if text else "") + ", ".join(f"{_word(name)} −{-100 * d:.1f}" for name, d in better)
     return f"{text} points of the best step" if text else "the same parts"
+
+
+def _word(name: str) -> str:
+    """A part of the step in words that can stand in a list."""
+    return {EXPOSED: "exposed communication", WAITING: "waiting for other ranks", IDLE: "host"}.get(
+        name, name
+    )
 
 
 def _loss(name: str) -> bool:
     """What is not compute."""
     return name.startswith("exposed") or name in (
-        "bubble", "host", "exposed_communication", "waiting_for_ranks", "host_bound_idle",
+        "bubble", "host", EXPOSED, WAITING, IDLE,
     )  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def _refuse(rows: Sequence[Row]) -> None:
     """Nothing can be recommended: say why."""
     with_memory = [r for r in rows if r.memory_gb > 0]
     if with_memory:
-        raise InputError("tune", *nothing_fits(with_memory).split("; try ", 1))
+        raise InputError("tune", nothing_fits(with_memory))
     reasons = Counter(r.reason for r in rows if r.status == ILLEGAL)
     said = next(iter(reasons), "nothing was priced")
     raise InputError("tune", f"no configuration can be predicted: {said}", "widen the space")

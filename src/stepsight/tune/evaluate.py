@@ -97,12 +97,12 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
 
 
 def _captured(path: str, trial: Trial, platform: Platform) -> Row:
-    """A captured step: only its platform can vary."""
+    """A captured step: only its platform can vary, and how many samples it takes in is not known."""
     answer = predict(captured_step(path), platform)
     held = answer.memory
     row = Row(
         trial.settings, trial.platform, ranks=len(answer.ranks), step_us=answer.step_us, low_us=answer.low_us,
-        high_us=answer.high_us, samples_per_s=1e6 / answer.step_us, shares=_predicted_shares(answer), fit=1.0,
+        high_us=answer.high_us, mfu=answer.throughput.mfu or 0.0, shares=_predicted_shares(answer), fit=1.0,
     )  # fmt: skip
     if held is not None:
         row = replace(

@@ -178,8 +178,8 @@ def nothing_fits(rows: Sequence[Row]) -> str:
         helps.append("recomputation (--over recompute)")
     if not used.get("parallel.zero"):
         helps.append("ZeRO (--over zero)")
-    if used.get("parallel.micro_batch", 1) != 1:
-        helps.append("a smaller micro-batch")
+    if used.get("parallel.micro_batch") != 1:
+        helps.append("a smaller micro-batch (--over micro_batch)")
     gpus = -(-least.ranks * least.memory_gb // least.capacity_gb)
     helps.append(f"more GPUs (about {int(gpus)} or more)")
     amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"

@@ -68,7 +68,8 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     document = _with_model(document)
     if not _leaves_ranks_open(document):
         return _parse(document, where)
-    return replace(_parse(_on_fewest_ranks(document), where), open_ranks=document)
+    fewest = _on_fewest_ranks(_without_buckets(document))
+    return replace(_parse(fewest, where), open_ranks=document)
 
 
 def settled(workload: Workload, gpus: int) -> Workload:
@@ -76,7 +77,10 @@ def settled(workload: Workload, gpus: int) -> Workload:
 
     Tensor and pipeline groups stay as they are; the rest is data-parallel.
     """
-    if workload.open_ranks is None or gpus < 2 * workload.ranks:
+    if workload.open_ranks is None:
+        return workload
+    if gpus < 2 * workload.ranks:  # as few ranks as there can be: fields that need more are refused
+        _parse(_on_fewest_ranks(workload.open_ranks), workload.config.source)
         return workload
     ranks = gpus // workload.ranks * workload.ranks
     parallel = {**workload.open_ranks.get("parallel", {}), "ranks": ranks}
@@ -84,13 +88,22 @@ def settled(workload: Workload, gpus: int) -> Workload:
 
 
 def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The document with as few data-parallel ranks as its experts can be spread over."""
+    """The document with as few data-parallel ranks as its experts and sharding groups can be spread over."""
     parallel = document.get("parallel", {})
-    experts, tensor, context = (parallel.get(name, 1) for name in ("expert", "tensor", "context"))
-    if not all(isinstance(size, int) and size > 0 for size in (experts, tensor, context)):
+    sizes = [parallel.get(name, 1) for name in ("expert", "tensor", "context", "shard_group")]
+    experts, tensor, context, group = [size or 1 if isinstance(size, int) else size for size in sizes]
+    if not all(isinstance(size, int) and size > 0 for size in (experts, tensor, context, group)):
         return document  # reading the fields says what is wrong
-    data = experts // math.gcd(experts, tensor * context)
+    data = math.lcm(experts // math.gcd(experts, tensor * context), group // math.gcd(group, context))
     return document if data == 1 else {**document, "parallel": {**parallel, "data": data}}
+
+
+def _without_buckets(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A language model's document without the size of gradient buckets, which one replica does not have."""
+    parallel = document.get("parallel", {})
+    if "bucket_mb" not in parallel or not is_language_model(document):
+        return document
+    return {**document, "parallel": {k: v for k, v in parallel.items() if k != "bucket_mb"}}
 
 
 def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:

@@ -8,7 +8,9 @@ import pytest
 
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.predict import predict
 from stepsight.simulate.timeline import simulate
+from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig, read_language
 
@@ -58,6 +60,19 @@ def _batched(n: int) -> dict[str, Any]:
         "vocab": 32000, "sequence": 2048, "global_batch": n, "training": {"framework": "megatron"},
         "parallel": {"pipeline": 4, "micro_batch": 1},
     }  # fmt: skip
+
+
+def test_without_a_pipeline_no_stage_waits_for_another(platform: Platform) -> None:
+    """The all_reduce of the gradients' norm is communication."""
+    (stage,) = quick(config(data=8, zero=3), platform).composed.stages
+    assert stage.bubble_us == pytest.approx(0.0, abs=0.1)
+    assert stage.exposed["world"] > 0
+
+
+def test_zero_with_one_replica_is_noted() -> None:
+    sizes = {"model": "llama3.2-1b", "sequence": 1024, "batch_per_rank": 1}
+    workload = parse_workload({"kind": "transformer", **sizes, "parallel": {"zero": 3}}, "x")
+    assert "zero = 3 has no effect: there is one replica" in predict(workload, "1xH100-SXM").notes[0]
 
 
 def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:

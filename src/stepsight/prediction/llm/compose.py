@@ -109,8 +109,12 @@ class Composer:
             ends.append(walked.end_us[stage] + behind)
         last = max(ends)
         update = [self._update(stage, scale, host, parts) for stage, parts in enumerate(stages)]
-        step_us = last + scale.of("world", self._world) + max(update)
+        world_us = scale.of("world", self._world)
+        step_us = last + world_us + max(update)
         for parts in stages:
+            if world_us > 0:
+                parts.exposed["world"] = parts.exposed.get("world", 0.0) + world_us
+                parts.communication["world"] = parts.communication.get("world", 0.0) + world_us
             spent = sum(parts.compute.values()) + sum(parts.exposed.values()) + parts.host_bound_us
             parts.bubble_us = max(0.0, step_us - spent)
         return Composed(step_us, tuple(stages))

@@ -31,6 +31,10 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     notes = [f"{name}: {note}" for name, note in composer.pricer.notes.items()]
     if shown < c.spread.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.spread.micro_batches} micro-batches")
+    if c.spread.zero and c.spread.sharded_over == 1:
+        notes.insert(
+            0, f"zero = {c.spread.zero} has no effect: there is one replica, so nothing is shared out"
+        )
     return Prediction(
         c.name,
         platform.name,

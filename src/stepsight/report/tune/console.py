@@ -82,9 +82,9 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
     table = Table(box=None, pad_edge=False)
     names = [*(["platform"] if platforms else []), *map(short_name, varied), "step ms", "90 % interval"]
-    names += ["tokens/s" if has_tokens else "samples/s", "MFU", "memory GB"] + (
-        ["cost/step"] if has_cost else []
-    )
+    has_rate = has_tokens or any(r.samples_per_s for r in rows)
+    names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
+    names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
     for name in names:
         table.add_column(name, justify="left" if name == "platform" else "right")
     for row in rows:
@@ -95,7 +95,8 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
         rate = row.tokens_per_s if has_tokens else row.samples_per_s
         cells = [
             milliseconds(row.step_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
-            f"{rate:,.0f}", f"{100 * row.mfu:.1f} %" if row.mfu else "", f"{row.memory_gb:.1f}",
+            *([f"{rate:,.0f}"] if has_rate else []), f"{100 * row.mfu:.1f} %" if row.mfu else "",
+            f"{row.memory_gb:.1f}",
         ]  # fmt: skip
         cost = [f"{row.cost_per_step:.4g}" if row.cost_per_step is not None else ""] if has_cost else []
         table.add_row(*head, *cells, *cost)

@@ -135,7 +135,7 @@ def _figures(rows: Sequence[Row]) -> list[tuple[str, str, Figure]]:
     found: list[tuple[str, str, Figure]] = [("Step time", "ms", lambda r: r.step_us / 1e3)]
     if any(r.tokens_per_s for r in rows):
         found.append(("Tokens per second", "tokens/s", lambda r: r.tokens_per_s))
-    else:
+    elif any(r.samples_per_s for r in rows):
         found.append(("Samples per second", "samples/s", lambda r: r.samples_per_s))
     if any(r.mfu for r in rows):
         found.append(("MFU", "%", lambda r: 100 * r.mfu))
@@ -177,7 +177,8 @@ def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
         if r.priced:
             cells = [
                 milliseconds(r.step_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
-                f"{r.tokens_per_s or r.samples_per_s:,.0f}", f"{r.memory_gb:.1f}", "",
+                f"{r.tokens_per_s or r.samples_per_s:,.0f}" if r.tokens_per_s or r.samples_per_s else "",
+                f"{r.memory_gb:.1f}", "",
             ]  # fmt: skip
         else:
             cells = ["", "", "", "", f"{r.status}: {r.reason}"]
