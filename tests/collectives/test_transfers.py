@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.collectives.candidates import RELATIVE_SPREAD
-from stepsight.collectives.carry import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD
+from stepsight.collectives.constants import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD, RELATIVE_SPREAD
 from stepsight.validate.collectives.transfers import transfer_scores
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepsight.sharding.constants import Basis
+from stepsight.basis import Basis
 
 NOISY = 0.05
 STALL_US = 2000.0

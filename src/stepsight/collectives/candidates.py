@@ -11,39 +11,37 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from stepsight.collectives.carry import (
-    KIND_SPREAD,
     KIND_SUMS,
-    NODE_SPREAD,
-    OTHER_NODE_SPREAD,
-    OTHER_RANK_SPREAD,
-    RANK_SPREAD,
     between_ranks,
     over_nodes,
     stretched,
     to_kind,
     to_ranks,
 )  # fmt: skip
+from stepsight.collectives.constants import (
+    FORCED_STEP,
+    GPU_STEP,
+    HARD_RANK_STEP,
+    KIND_SPREAD,
+    KIND_STEP,
+    LINK_STEP,
+    MESH_EXCHANGE_STEP,
+    NODE_SPREAD,
+    OTHER_NODE_SPREAD,
+    OTHER_RANK_SPREAD,
+    OTHER_STACK_STEP,
+    RANK_SPREAD,
+    RANK_STEP,
+    RELATIVE_SPREAD,
+    SAME_LINK,
+    TCP_STEP,
+)
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import Source
 from stepsight.hardware.spec import PlatformSpec
 
-SAME_RATE = 0.15
-"""Link rates within this share of each other are the same link, stated by other data sheets."""
-KIND_STEP, RANK_STEP, LINK_STEP, GPU_STEP, FORCED_STEP, TCP_STEP = 2.0, 1.0, 3.0, 4.0, 1.0, 3.0
-"""How far apart (in doublings of a rate) a stand-in collective, a doubled group on a switch,
-another kind of link, another GPU, a pinned algorithm and TCP for RDMA are taken to be."""
-HARD_RANK_STEP = 3.5
-"""A doubled group where links are not alike (mesh, PCIe)."""
-OTHER_STACK_STEP = 1.5
-"""What others measured on such a machine stands behind the user's own curve, doubled on a switch:
-4 → 8 GPUs is 5–6 % off, another software stack 57 % below 1 MiB and 18 % up to 8 MiB."""
-MESH_EXCHANGE_STEP = 2.0
-"""Rings use only the pairs that a mesh joins, an exchange needs them all: a poor stand-in."""
-RELATIVE_SPREAD = 0.20
-"""Another machine of the same kind of link, scaled by its rate: 13 % in the mean above 1 MiB,
-leaving machines out of the catalogue, which has more relatives than most platforms will."""
 LINK_FAMILY = {
     "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",
 }  # fmt: skip
@@ -89,7 +87,7 @@ def _in_node(
         return
     rate = system.link_gbps / link.gbps
     same_gpu = system.is_gpu(platform.gpu.name)
-    same_link = link.kind == system.link and abs(rate - 1) <= SAME_RATE
+    same_link = link.kind == system.link and abs(rate - 1) <= SAME_LINK
     apart = abs(math.log2(rate)) + GPU_STEP * (not same_gpu) + LINK_STEP * (link.kind != system.link)
     rank_step = RANK_STEP if link.kind == "nvswitch" else HARD_RANK_STEP
     rank_spread = RANK_SPREAD.get(link.kind, OTHER_RANK_SPREAD)
@@ -128,7 +126,7 @@ def _over_nodes(
     rate = abs(math.log2(system.nic_gbps / nic.gbps))
     slow = (system.nic in SLOW_NETWORKS) != (nic.kind in SLOW_NETWORKS)
     same_gpu = system.is_gpu(platform.gpu.name)
-    nearly = same_gpu and rate <= SAME_RATE
+    nearly = same_gpu and rate <= SAME_LINK
     spread = NODE_SPREAD if nearly else OTHER_NODE_SPREAD
     apart = rate + GPU_STEP / 2 * (not same_gpu) + TCP_STEP * slow
     for names in ((kind,), *KIND_SUMS.get(kind, ())):

@@ -12,34 +12,19 @@ import math
 
 import numpy as np
 
+from stepsight.collectives.constants import (
+    LEAST_NIC_EFFICIENCY,
+    STARTED_BYTES,
+    TREE_LATENCY_OFFSET,
+    TWO_NODE_GAIN,
+)
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import RankTransfer
 from stepsight.collectives.roofline import bus_factor, remote_share
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import FloatArray
 
-RANK_SPREAD = {"nvswitch": 0.06, "nvlink_mesh": 0.25, "xgmi": 0.15}
-"""Per doubling of the group. Leaving a machine out, 4 → 8 GPUs reads 5–6 % on NVSwitch; on
-PCIe 23–36 %, as much as between nodes. The mesh lies between: its links are not alike."""
-OTHER_RANK_SPREAD = 0.30
-NODE_SPREAD, OTHER_NODE_SPREAD = 0.25, 0.35
-"""From one group over nodes to another, on the same machine and on another one: 24 and 35 % in the
-mean, leaving curves and machines out of the catalogue."""
-LEAST_NIC_EFFICIENCY = 0.7
-"""Large messages over RDMA reach at least this share of the NICs' rate: 0.72 on Polaris, 0.84–0.98
-on DGX A100, Alps, Kestrel, Snellius, GCP A3 Ultra and H100 clusters (nccl.parquet)."""
-STARTED_BYTES = 2.0**20
-"""By this size all protocols and channels are at work; what follows is the wire."""
-TWO_NODE_GAIN = 1.9
-"""all_reduce over two nodes may send each byte once (a tree) instead of 2(n−1)/n times (a ring):
-158 against 92 GB/s on Alps, 487 GB/s on 8 × 50 GB/s NICs on AWS p5."""
-KIND_SPREAD = 0.15
-"""From one collective to another on the same group (reduce_scatter for all_gather, …): 12 % in the
-mean, leaving kinds out of the catalogue."""
 GATHER_LIKE = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
-TREE_LATENCY_OFFSET = 0.4
-"""all_reduce's floor over nodes grows as log2(nodes) + 0.4: 21, 34, 48, 66, 80, 143 µs at 2, 4,
-8, 16, 32, 128 nodes (Alps, NCCL 2.23)."""
 
 KIND_SUMS = {
     "all_reduce": (("reduce_scatter", "all_gather"), ("all_gather", "all_gather"),

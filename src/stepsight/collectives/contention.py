@@ -12,20 +12,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.collectives.constants import COMM_UNDER_COMPUTE, COMPUTE_BESIDE_COMPUTE, COMPUTE_UNDER_COMM
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import ContentionSpec, PlatformSpec
 
-COMPUTE_UNDER_COMM = 1.05
-"""Kernels of 20 µs and more that ran both alone and wholly under NCCL kernels in one trace, weighted
-by time: 1.06 on 4×V100 (29 kinds of kernel, TorchRec DLRM), 1.01 and 1.10 on A100 (21, production
-DLRM; 15, ResNet-50 DDP), 1.01 on 8×H100 (2)."""
-COMM_UNDER_COMPUTE = 1.13
-"""Synced DDP all_reduces under backward on 4×V100 take 0.90 ms in the median where the same 33.6 MB
-take 0.79 ms alone; without compute beside them 8×A100 all_reduces meet their curve (596 of 595 µs)."""
-COMPUTE_BESIDE_COMPUTE = 1.67
-"""Kernels that began while one with more blocks than fit ran on another stream of a 4×V100 (TorchRec DLRM,
-142 of them, against the same kernels alone) took longer by 0.40 of the time both ran; on an A100 (production
-DLRM) 0.54, one kernel. Beside kernels whose blocks all fit: −0.05 (16 of them)."""
 MEASURED_LINKS = ("nvlink_mesh", "nvswitch")
 
 

@@ -17,26 +17,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.collectives.constants import (
+    ABOVE_SPREAD,
+    BELOW_SPREAD,
+    DEFAULT_SPREAD,
+    FLOOR_SHARE,
+    LEAST_SPREAD,
+    LONE_DIP,
+    TAIL_FACTOR,
+)
 from stepsight.collectives.shapes import Shapes, far_apart, shipped_shapes
 from stepsight.errors import StepsightError
 from stepsight.estimate import MAD_TO_SD, FloatArray
-
-TAIL_FACTOR = 4.0
-"""The slope beyond either end is that of the outermost factor of four in size."""
-FLOOR_SHARE = 0.1
-"""Below the smallest measured size a time falls to no less than this share of the first one."""
-LEAST_SPREAD = 0.02
-"""Repeats of one nccl-tests run agree no better than this."""
-LONE_DIP = 0.5
-"""A time below this share of its neighbours on both sides is a misreading, not a fast message."""
-DEFAULT_SPREAD = 0.10
-"""Of a curve with too few sizes (< 5) to leave any out."""
-ABOVE_SPREAD = 0.05
-"""Per (factor of four above the range)²: 68 % of 563 curves stay within 0.05, 0.20 and 0.47
-at 4, 16 and 64 times their largest measured size."""
-BELOW_SPREAD = 0.09
-"""Per octave of the smallest measured size over 512 bytes: curves cut at 1 KiB, 16 KiB,
-128 KiB and 1 MiB were off by 0.11, 0.35, 0.9 and 1.0 below the cut (68 %)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

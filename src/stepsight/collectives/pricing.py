@@ -9,6 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.collectives.candidates import CurveCandidate, candidates
+from stepsight.collectives.constants import (
+    FADE_OCTAVES,
+    FARTHEST,
+    FILL_ABOVE,
+    FILL_BELOW,
+    LEAST_PCIE_EFFICIENCY,
+    ROOFLINE_SPREAD,
+    STACK_SPREAD,
+)
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.roofline import bus_factor, roofline
@@ -16,23 +25,8 @@ from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import PlatformSpec
 
-ROOFLINE_SPREAD = 0.5
-"""Data-sheet bandwidth with a stated efficiency is off by about this much (docs/accuracy.md)."""
 ROOFLINE_NOTE = "no measured curve of this kind of link: data-sheet bandwidth and latency"
 SIZE_NOTE = "extrapolated in size beyond {low} – {high} bytes"
-FILL_BELOW, FILL_ABOVE = 2.0, 16.0
-"""A farther curve fills in from this factor beyond a nearer one's range: above it, the nearer one's
-own slope serves longer (4 % off at 16 times its largest size; another stack is 3 %, a relative 25 %)."""
-FADE_OCTAVES = 4.0
-STACK_SPREAD = ((17.0, 23.0), (0.30, 0.02))
-"""Between software stacks on the same machine, over log2(bytes): the median over curves with
-several sources is 0.30 below 8 MiB and 0.02 above."""
-LEAST_PCIE_EFFICIENCY = 0.25
-"""Bus bandwidth over the link's rate of large messages: 0.3 on RTX 2080 Ti without peer access, 0.45–0.8 on
-A100-PCIE and RTX PRO 6000; eight L40S and eight RTX 3090 read 0.06 in one source each, which says more about
-those two hosts than about the GPUs (nccl.parquet, aiconfigurator)."""
-FARTHEST = 12.0
-"""Curves farther than the nearest by more than this do not fill its gaps; it is extrapolated."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

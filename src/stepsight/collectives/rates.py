@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepsight.collectives.constants import LISTED_RATE, RATES_GBPS
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.pricing import Pricing, price
@@ -20,11 +21,6 @@ from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import PlatformSpec
-
-RATES_GBPS = (1.25, 3.125, 6.25, 12.5, 25.0, 50.0, 100.0, 200.0)
-"""GB/s a GPU: 10, 25, 50, 100, 200, 400, 800 and 1600 Gb/s, the rates that NICs have."""
-SAME_RATE = 0.02
-"""Within this share a rate is the listed one."""
 
 
 def price_monotone(
@@ -58,7 +54,7 @@ def price_monotone(
 def _at_most(rates: tuple[float, ...], wanted: float, at: Callable[[float], Pricing]) -> Pricing:
     """The price at a rate, at most that of every lower one of ``rates``; between two of them interpolated."""
     rate = min(max(wanted, rates[0]), rates[-1])
-    near = [r for r in rates if abs(math.log(r / rate)) <= SAME_RATE]
+    near = [r for r in rates if abs(math.log(r / rate)) <= LISTED_RATE]
     top = near[0] if near else min(r for r in rates if r > rate)
     lists = [at(r) for r in rates if r <= top]
     sizes = np.unique(np.concatenate([one.curve.sizes for one in lists]))

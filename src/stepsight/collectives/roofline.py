@@ -12,16 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.collectives.constants import KERNEL_FLOOR_US, LINK_EFFICIENCY
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import LinkSpec, PlatformSpec
-
-LINK_EFFICIENCY = 0.75
-"""Bus bandwidth over link bandwidth of large messages. nccl-tests figures: 8×A100 NVSwitch
-230 of 300 GB/s, 8×V100 130 of 150, PCIe 4 about 20 of 32, 8×H100 360–480 of 450."""
-
-KERNEL_FLOOR_US = 8.0
-"""A collective kernel that moves nothing still takes about this long (nccl-tests, 2 GPUs, 8 bytes)."""
 
 
 def bus_factor(kind: str, ranks: int) -> float:

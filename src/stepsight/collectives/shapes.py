@@ -17,6 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.collectives.constants import (
+    ALIKE,
+    FAR_APART,
+    FEWEST_KNOWN,
+    FEWEST_SHARED,
+    KNOT_OCTAVES,
+    LEVEL,
+    ON_A_LINE,
+    STRAIGHT,
+)
 from stepsight.estimate import FloatArray
 
 if TYPE_CHECKING:
@@ -26,24 +36,6 @@ Name = tuple[Any, ...]
 PER_OCTAVE = 4
 LADDER = np.exp2(np.arange(0, 36 * PER_OCTAVE + 1) / PER_OCTAVE)
 """The sizes at which known curves are held: every quarter of an octave up to 64 GiB."""
-FAR_APART = 8.0
-"""Sizes this far apart (a factor) have something between them that a straight line may miss; nearer
-ones do not gain (every other size of 563 curves known: 2.39 % either way)."""
-ON_A_LINE = 0.02
-"""Times this near to their neighbours' line lie on it (repeats agree no better)."""
-KNOT_OCTAVES = 1.0
-"""How far apart knots are put between them; more of them changed nothing."""
-FEWEST_KNOWN = 4
-"""Sizes that must be known before a curve can be told from others."""
-FEWEST_SHARED = 3
-"""Known sizes that another curve must cover."""
-ALIKE = 0.15
-"""Root mean square of ln(time ratio), its median taken out, at which a curve's vote has fallen to 0.6;
-this, the next two and nothing else was chosen on the six-size line of docs/accuracy.md."""
-LEVEL = 0.15
-"""How much of the ratio itself counts against a curve: a machine ten times faster shows other protocols."""
-STRAIGHT = 0.4
-"""The vote for no detour at all, in curves that agree perfectly."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

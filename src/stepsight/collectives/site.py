@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.collectives.constants import SITE_SPREAD
 from stepsight.collectives.models import CollectiveModels
 from stepsight.collectives.roofline import bus_factor
 from stepsight.collectives.topology import group_shape
 from stepsight.estimate import Estimates
-
-SITE_SPREAD = 0.3
-"""One figure says nothing of other sizes and of the day: the 5–95 % range of the published one is a factor of
-five for all_reduce on four nodes."""
 
 
 @dataclass(frozen=True, slots=True)

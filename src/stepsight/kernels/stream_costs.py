@@ -14,9 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray
-
-MEETING = 4.0
-"""Exponent of the norm that rounds the corner between the two bounds."""
+from stepsight.kernels.constants import MEETING
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,7 @@ AMD_SHARES: Mapping[str, float] = {
 }  # fmt: skip
 """What AMD's GPUs reach of these shares: the kernels are written for NVIDIA's warps of 32 (N: MI100, MI210,
 MI250; batch norm in traces of MI300X)."""
-AMD_LONG_SOFTMAX = 0.48
-"""The same for softmax over more columns than one warp holds (N: MI210, MI250)."""
-WARP_COLUMNS = 1024
-"""Softmax up to here keeps a row in one warp's registers and never waits for instructions."""
-GDDR_NORMS = 1.15
-"""How much more of their bandwidth layer norms reach on boards with GDDR memory, whose latency their few
-bytes in flight cover better (N: T4 and P4 0.68 to 0.71, V100, P100 and A100 0.50 to 0.60)."""
 
-INDEXED_RATE = 1.5
-"""Elements per multiprocessor and clock of element-wise kernels that compute an index for every element,
-because an operand is broadcast or strided (T: `elementwise_kernel<128, 4, …>`, A100 1.2 to 1.7, H100 1.4
-to 1.75)."""
 
 _ALIASES = {
     "_softmax_backward_data": "softmax", "_log_softmax_backward_data": "log_softmax",

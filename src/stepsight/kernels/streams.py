@@ -18,50 +18,42 @@ import numpy as np
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.constants import (
+    AMD_LONG_SOFTMAX,
+    CACHE_SPEEDUP,
+    GDDR_NORMS,
+    IN_CACHE,
+    INDEXED_RATE,
+    L2_REACHED,
+    LARGE_L2_MB,
+    OUTSIDE_SPREAD,
+    SLOW_MEMORY,
+    UNMEASURED_SPREAD,
+    USUAL_SHARE,
+    WARP_COLUMNS,
+)
 from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
 from stepsight.kernels.stream_costs import (
-    AMD_LONG_SOFTMAX,
     AMD_SHARES,
-    GDDR_NORMS,
-    INDEXED_RATE,
     STREAMS,
     VARIANTS,
-    WARP_COLUMNS,
     Stream,
     meet,
     plain_name,
 )
 
-USUAL_SHARE = 0.87
-"""The element-wise share that the table above was read on (V100, A100, H100)."""
-
-UNMEASURED_SPREAD = 0.1
-"""Added where the chip's own element-wise bandwidth was not measured: shares range from 0.74 to 0.91."""
-
 HALF = frozenset({"fp16", "bf16"})
 HALF_VARIANT = "half"
 """The variant under which a family's half-precision correction is filed."""
-OUTSIDE_SPREAD = 0.1
-"""Added, at most, outside the fitted shapes."""
 
 OLD_GDDR = frozenset({"maxwell", "pascal"})
 
-IN_CACHE = 0.6
-"""Traffic under this share of L2 mostly hits it: the producer has just written it."""
-CACHE_SPEEDUP = 1.3
-"""A100 and H100 kernels of 10–30 MB reach 1.2–1.4 times the bandwidth of large ones (traces)."""
-L2_REACHED = 0.44
-"""Share of the L2 cache's bandwidth that element-wise kernels reach in it: L4, 50 MB in 53 µs."""
-SLOW_MEMORY = 4.0
-"""L2 over memory bandwidth above which even kernels that wait for latency gain by a hit: Ada's boards."""
 LATENCY_BOUND = frozenset({"softmax", "layer_norm"})
 """Row-wise kernels, which read a row before they write it: a hit in L2 shortens them little."""
-LARGE_L2_MB = 24.0
-"""Only since A100 is L2 large enough for the speed-up to show; V100 (6 MB) shows none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsight.overheads.constants import REFERENCE_US
 from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes
 
@@ -28,8 +29,8 @@ class HostProfile:
     skew_us: float = 0.0
 
 
-REFERENCE, REFERENCE_US = "aten::add", 13.3
-"""T1 to T4 of one add on the H100-era hosts for which the profiles are stated; other hosts scale with it."""
+REFERENCE = "aten::add"
+"""Hosts other than those for which the profiles are stated scale with T1 to T4 of this one operator."""
 
 PROFILES = {
     "eager": HostProfile(14.0, 8.0),
@@ -43,6 +44,7 @@ PROFILES = {
     "scaling": HostProfile(14.0, 8.0),
     "hf": HostProfile(16.0, 8.0),
 }
+"""What each rests on stands in `constants.PROFILE_BASES`."""
 
 
 def profile_of(framework: str) -> HostProfile:

@@ -14,21 +14,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.overheads.constants import (
+    FENCE,
+    FEWEST_TO_TRIM,
+    KEPT_SHARE,
+    LAUNCH_SHARE,
+    PROFILER_CPU_EVENT_US,
+    PROFILER_GPU_EVENT_US,
+)
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
 from stepsight.program.job import HostTimes
 
-PROFILER_CPU_EVENT_US = 2.0
-PROFILER_GPU_EVENT_US = 4.0
-"""What recording one host operator and one launch costs at most (METHOD §2, V100-era hosts)."""
-_LAUNCH_SHARE = 0.45
-"""Share of a profiled launch call that is the recording: 4 of about 9 µs on V100-era hosts. Newer
-hosts record as much faster as they launch."""
-_KEPT_SHARE = 0.3
-"""A short call is never taken to be the profiler's cost alone: this much of it stays."""
 NOTHING = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
-FENCE = 1.5
-"""Interquartile ranges beyond which a sample is an outlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +121,7 @@ def trimmed(values: FloatArray) -> FloatArray:
     Host times are skewed: a fence in µs cuts off their honest tail, which is 4–8 % of the
     host-bound traces' steps.
     """
-    if len(values) < 4:
+    if len(values) < FEWEST_TO_TRIM:
         return values
     scale = np.log(np.maximum(values, 0.0) + 1.0)
     low, high = np.percentile(scale, [25, 75])
@@ -134,7 +132,7 @@ def trimmed(values: FloatArray) -> FloatArray:
 
 def trimmed_means(rows: FloatArray) -> FloatArray:
     """The mean of each column without its outliers: `trimmed` for all columns at once."""
-    if len(rows) < 4:
+    if len(rows) < FEWEST_TO_TRIM:
         return np.asarray(rows.mean(axis=0))
     scale = np.log(np.maximum(rows, 0.0) + 1.0)
     low, high = np.percentile(scale, [25, 75], axis=0)
@@ -151,7 +149,7 @@ def _profiler_cost(samples: list[HostSample], most_cpu_us: float, most_gpu_us: f
     views = [s.times.t5 for s in samples if not s.launches and op_class(s.name) == "view"]
     calls = [s.times.t4 for s in samples if s.launches]
     cpu = min(most_cpu_us, float(np.median(views))) if views else PROFILER_CPU_EVENT_US
-    gpu = min(most_gpu_us, _LAUNCH_SHARE * float(np.median(calls))) if calls else PROFILER_GPU_EVENT_US
+    gpu = min(most_gpu_us, LAUNCH_SHARE * float(np.median(calls))) if calls else PROFILER_GPU_EVENT_US
     return cpu, gpu
 
 
@@ -191,5 +189,5 @@ def _share(sample: HostSample, name: str) -> float:
 def _less(values: FloatArray, cost_us: float) -> Stat:
     kept = trimmed(values)
     mean = float(kept.mean())
-    net = max(mean - cost_us, _KEPT_SHARE * mean)
+    net = max(mean - cost_us, KEPT_SHARE * mean)
     return Stat(net, float(kept.std()), len(kept), mean - net)

@@ -14,17 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.overheads.constants import FEWEST_SHARED, FEWEST_TO_TRIM, LEAST_US, ROUNDS
 from stepsight.overheads.gather import HostSample, trimmed_means
 from stepsight.overheads.operators import op_class, stem
 from stepsight.program.job import HostTimes
 
 Key = tuple[str | int, ...]
-_ROUNDS = 4
-"""Paces and operators' times are found in turns; after this many they move by less than 1 %."""
-_FEWEST = 10
-"""Operators that two hosts must share for one's pace to be told from the other's."""
-_LEAST_US = 0.1
-"""Below the clock's resolution; keeps the logarithm of a zero finite."""
 _PARTS_OF_PACE = ([0], [1, 2, 4], [3])
 """Gaps between operators (Python), the operators' inside, and the driver's launch calls are
 slowed differently: by stack recording, by shape recording, by neither."""
@@ -113,10 +108,10 @@ class SharedTimes:
         for sample in samples:
             if key := _first(self._common, list(_keys_of(sample))[:_NAMED]):
                 pairs.append((_row(sample.times) - _row(sample.allocating), self._common[key]))
-        if len(pairs) < _FEWEST:
+        if len(pairs) < FEWEST_SHARED:
             return Pace()
         here, there = (np.sum([pair[side] for pair in pairs], axis=0) for side in (0, 1))
-        return Pace(*(float(here[p].sum() / max(there[p].sum(), _LEAST_US)) for p in _PARTS_OF_PACE))
+        return Pace(*(float(here[p].sum() / max(there[p].sum(), LEAST_US)) for p in _PARTS_OF_PACE))
 
 
 _NAMED, _BY_LAUNCHES = 4, 2
@@ -150,7 +145,7 @@ def _first(known: Mapping[Key, FloatArray], keys: Iterable[Key]) -> Key | None:
 
 def _typical(rows: FloatArray) -> FloatArray:
     """Another workload's stalls are not ours: outliers go, and of few samples the median stays."""
-    if len(rows) < 4:
+    if len(rows) < FEWEST_TO_TRIM:
         return np.median(rows, axis=0)
     return trimmed_means(rows)
 
@@ -170,12 +165,12 @@ def _at_common_pace(pools: Sequence[HostPool]) -> dict[Key, FloatArray]:
     compared = several & np.array([len(key) == _BY_LAUNCHES for key in index], dtype=bool)
     paces = [Pace() for _ in known]
     common = np.zeros((len(index), 5))
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         logs, hosts = np.zeros_like(common), np.zeros((len(index), 1))
         for at, table, pace in zip(rows, tables, paces, strict=True):
-            logs[at] += np.log(table / pace.factors() + _LEAST_US)
+            logs[at] += np.log(table / pace.factors() + LEAST_US)
             hosts[at] += 1
-        common = np.exp(logs / hosts) - _LEAST_US
+        common = np.exp(logs / hosts) - LEAST_US
         paces = [
             _typical_pace(table[compared[at]], common[at[compared[at]]], pace)
             for at, table, pace in zip(rows, tables, paces, strict=True)
@@ -188,6 +183,6 @@ def _typical_pace(here: FloatArray, there: FloatArray, default: Pace) -> Pace:
     factors = []
     for part, given in zip(_PARTS_OF_PACE, (default.gap, default.inside, default.launch), strict=True):
         mine, common = here[:, part].sum(axis=1), there[:, part].sum(axis=1)
-        both = (mine > _LEAST_US) & (common > _LEAST_US)
-        factors.append(float(np.median(mine[both] / common[both])) if both.sum() >= _FEWEST else given)
+        both = (mine > LEAST_US) & (common > LEAST_US)
+        factors.append(float(np.median(mine[both] / common[both])) if both.sum() >= FEWEST_SHARED else given)
     return Pace(*factors)

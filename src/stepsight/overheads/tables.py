@@ -17,6 +17,7 @@ import numpy as np
 
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
+from stepsight.overheads.constants import UNKNOWN_VARIATION
 from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name, stem
 from stepsight.program.job import HostTimes
 
@@ -132,7 +133,7 @@ class Overheads:
         """Standard deviation over mean of the operator's host time."""
         seen = self._find(op_name) or self.classes[op_class(op_name)]
         known = [s for s in (seen.t2, seen.t3, seen.whole) if s is not None and s.mean > 0]
-        return max((s.std / s.mean for s in known), default=0.5)
+        return max((s.std / s.mean for s in known), default=UNKNOWN_VARIATION)
 
     def scaled(self, factor: float) -> Overheads:
         """The same on a host where everything takes ``factor`` times as long."""

@@ -5,16 +5,7 @@ Figures that follow from hardware or formats stand where they are used.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Basis(NamedTuple):
-    """What a figure is measured in, rests on, and moves."""
-
-    unit: str
-    rests_on: str
-    moves: str
-
+from stepsight.basis import Basis
 
 EVENNESS = 0.01
 CLOSE_ENOUGH = 1e-3

@@ -21,19 +21,11 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import ContentionSpec
+from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_US, SHARED_LINK
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
 
-SETTLED_US = 0.05
-"""No launch moved by more than this: the walk has settled."""
-MOST_WALKS = 12
-"""Overlap can flip back and forth at a knife's edge; the mean of the flips is taken then."""
-SHARED_LINK = 2.0
-"""Two transfers on one link: each gets half of it."""
-FILLS_US = 50.0
-"""A kernel that takes this long alone has more blocks than fit at once, or nearly: of the kernels that ran
-beside others in the traces, those above had 2 to 32 waves of blocks."""
 BoolArray = npt.NDArray[np.bool_]
 
 

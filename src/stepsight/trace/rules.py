@@ -13,16 +13,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from stepsight.basis import FEWEST_RUNS, Basis
 from stepsight.errors import InputError
 from stepsight.records import nearest
 
-FEWEST_SOURCES = 3
 _WITHOUT: ContextVar[frozenset[str]] = ContextVar("rules switched off", default=frozenset())
 
 LIPLUS, TORCHREC, META, NANOGPT = "liplus", "torchrec_dlrm_4xV100", "meta_dlrm", "nanogpt"
 DLRM8, MEGATRON8, RESNET, TORCHREC16 = "dlrm_8xV100", "megatron_tp8", "resnet50_V100", "torchrec_dlrm_A100"
 COMPILED = "compiled_transformer"
 """Collections of traces, by how their folders' names begin."""
+LN, GUESSED = "standard deviation of ln(time)", "intervals of traces without shapes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Rule:
 
     ``sources`` are the collections of traces in which it was seen; ``physics`` says that hardware or a
     library's code states it, so that no run has to. ``off`` is the value that makes it do nothing.
+    ``rests_on`` says what else it rests on, or that it was chosen; ``runs`` counts the runs in that.
     """
 
     name: str
@@ -41,11 +43,20 @@ class Rule:
     sources: tuple[str, ...] = ()
     physics: str = ""
     off: float | None = None
+    rests_on: str = ""
+    runs: int | None = None
+
+    @property
+    def basis(self) -> Basis:
+        """What it rests on, as other areas' constants state it."""
+        counted = self.runs if self.runs is not None else len(self.sources) or None
+        rests_on = self.physics or self.rests_on or ", ".join(self.sources)
+        return Basis(self.unit, rests_on, self.moves, None if self.physics else counted)
 
     def is_on(self, left_out: str = "") -> bool:
         """Whether it is used by default, and with one source left out."""
         kept = [s for s in self.sources if not (left_out and left_out.startswith(s))]
-        return bool(self.physics) or len(kept) >= FEWEST_SOURCES or self.off is None
+        return bool(self.physics) or len(kept) >= FEWEST_RUNS or self.off is None
 
 
 class Rules(Mapping[str, Rule]):
@@ -138,6 +149,103 @@ RULES = Rules((
          "products of compiled regions", physics="cuBLAS and CUTLASS split the sum so far"),
     Rule("opaque_kernels", 1.0, "switch", "a kernel whose sizes nothing tells keeps the time the trace shows",
          "every trace without recorded shapes", (META, TORCHREC, NANOGPT, LIPLUS, COMPILED), off=0.0),
+    # reading and linking: what the rules above leave open
+    Rule("stream_slack", 4.0, "µs", "an end and the start that it allowed may be stamped so far the wrong way"
+         " round", "what a wait waited for",
+         rests_on="chosen: kernels of two streams share the device's clock; host and device mostly agree as well"
+         " after the shift, and what does not falls to clock_drift"),
+    Rule("return_slack", 2.0, "µs", "a blocking copy's end may be stamped so much behind its call's return",
+         "which copies block the host", rests_on="chosen"),
+    Rule("hidden_gap", 2000.0, "µs", "a shorter gap of the host is not looked at for a hidden wait",
+         "hidden waits", rests_on="chosen"),
+    Rule("left_queued", 1000.0, "µs", "work that outlasts a hidden wait by more shows that none was waited for",
+         "hidden waits", rests_on="chosen"),
+    Rule("ranks_start_together", 30e6, "µs", "ranks of one run write their first events within this",
+         "which files make a run", rests_on="chosen: a second run of the same ranks is told by its ranks"),
+    # the step: host
+    Rule("sync_call", 4.0, "µs", "what a synchronize call costs that finds nothing to wait for", "host times",
+         rests_on="the shortest in V100 and A100 traces", runs=2),
+    Rule("blocking_call", 10.0, "µs", "the host's own part of a copy call that returns when the copy is done",
+         "host times of steps with blocking copies", rests_on="chosen"),
+    Rule("full_queue", 1000.0, "launches", "with so many waiting on the device a call may be held up",
+         "host times of steps that the GPU bounds", physics="CUDA's queue holds 1,024",
+         rests_on="a call takes 5 µs up to 1,020 waiting launches and 64 to 117 µs beyond (four H100 traces of"
+         " 2025, one V100 trace of 2021)", runs=5),
+    Rule("most_launches", 12.0, "launches", "an operator with more is taken apart",
+         "host times of optimizers and compiled graphs", rests_on="chosen"),
+    Rule("shortest_sleep", 10_000.0, "µs", "a shorter gap is an operator's own, not a pause made on purpose",
+         "replay of programs that sleep", rests_on="far above any operator's own gap; the sleeps seen (TorchRec,"
+         " 2023) are of 20 ms, 40 ms and 1 s", runs=1),
+    Rule("even_sleeps", 0.02, "share", "the sleeps of different steps differ by less than this",
+         "replay of programs that sleep", rests_on="TorchRec, 2023: sleeps differ by 0.3 %, stalls by over 10 %",
+         runs=1),
+    # the step: device and other ranks
+    Rule("surely_idle", 5.0, "µs", "a launch so long behind the stream's last work met an idle stream",
+         "launch delay of the traced machine", rests_on="chosen"),
+    Rule("surely_queued", 10.0, "µs", "a launch so long before its stream was free was queued",
+         "gap between kernels of the traced machine", rests_on="chosen"),
+    Rule("shortest_collective", 1.0, "µs", "a collective takes no less, whenever its last rank came",
+         "none: a safeguard", rests_on="chosen"),
+    Rule("typical_call", 1.08, "times the shortest", "what calls of one kind and size take without any waiting",
+         "traces with absent ranks; collectives elsewhere", rests_on="the median of 786 calls in seven runs that"
+         " have every rank's trace (672 of them Megatron's on 8×A100)", runs=7),
+    Rule("longest_call", 1.28, "times the shortest", "a call of the same kind and size that takes longer waited",
+         "traces with absent ranks; collectives elsewhere", rests_on="the 90th percentile of the same calls",
+         runs=7),
+    # the step: where it begins and what is said about it
+    Rule("stray_step", 0.05, "share of the median step", "a shorter range was open when recording stopped",
+         "which steps there are", rests_on="chosen"),
+    Rule("fewest_repeats", 3.0, "times", "what recurs less often may be layers", "steps without marks",
+         rests_on="chosen: twice the same may be two layers, three times evenly over the trace are steps"),
+    Rule("fewest_votes", 3.0, "kernels", "so many kinds must recur as often as there are steps",
+         "steps without marks", rests_on="chosen"),
+    Rule("even_gaps", 0.5, "share of the median gap", "steps begin no closer to each other", "steps without marks",
+         rests_on="chosen"),
+    Rule("steps_cover", 0.6, "share of the trace", "steps, and the kernels that repeat with them, cover more",
+         "steps without marks", rests_on="chosen"),
+    Rule("much_recording", 0.1, "share of the step", "the profiler's own gaps from which a step is another one",
+         "what is said; which runs are scored apart", rests_on="chosen"),
+    Rule("many_guessed", 0.05, "share of the kernels' time", "without recorded sizes, from which it is said",
+         "none: a note", rests_on="chosen"),
+    Rule("much_delay", 0.1, "share of the step", "unexplained delays from which they are said", "none: a note",
+         rests_on="chosen"),
+    # guessing sizes
+    Rule("fewest_blocks", 16.0, "blocks", "an element-wise grid of fewer is too coarse to tell a size",
+         "traces without shapes", rests_on="chosen"),
+    Rule("unknown_k", 1024.0, "elements", "a product's reduced size where nothing shows it",
+         "products of traces without shapes", rests_on="chosen: a common hidden size"),
+    Rule("chunk_filled", 0.75, "share", "of the chunks of multi-tensor kernels", "optimizers without shapes",
+         rests_on="a tensor's last chunk is half full on average, most tensors have one to four"),
+    Rule("few_elements", 65536.0, "threads", "a kernel with fewer is launch latency whatever it does",
+         "intervals without shapes", rests_on="chosen"),
+    Rule("much_width", 0.05, "share of the most streamed width's traffic", "a width with more is the model's",
+         "persistent products without shapes", rests_on="chosen"),
+    Rule("lookup_little", 0.3, "per cent of a backward lookup", "each of its kernels that is not named",
+         "backward lookups of traces", rests_on="FBGEMM on an A100, 2022; only the sum counts", runs=1),
+    # how far a kernel's time may be off because its sizes were guessed (sizing.guessing.size_spread)
+    Rule("spread_least", 0.1, LN, "no guess is better", GUESSED,
+         rests_on="chosen: most element counts, concatenations and optimizers are exact"),
+    Rule("spread_counted", 0.16, LN, "element-wise grids count elements, not inputs", GUESSED,
+         rests_on="22 traces", runs=22),
+    Rule("spread_neighbours", 0.19, LN, "products sized by the kernels beside them", GUESSED,
+         rests_on="4 traces", runs=4),
+    Rule("spread_product", 0.5, LN, "products sized by their grid, the reduced size mostly unknown", GUESSED,
+         rests_on="16 traces; single ones are off by e² and more both ways", runs=16),
+    Rule("spread_compiled", 0.93, LN, "compiled kernels: their inputs and loops do not show", GUESSED,
+         rests_on="5 traces", runs=5),
+    Rule("spread_lookup", 1.7, LN, "lookups: how many rows a bag has does not show", GUESSED,
+         rests_on="1 trace", runs=1),
+    Rule("spread_collective", 0.93, LN, "collectives sized by the kernels around them", GUESSED,
+         rests_on="7 runs: a step's sum was 0.3 to 3.9 times the true one", runs=7),
+    Rule("spread_unknown", 2.2, LN, "a kernel known by its grid alone, taken to touch one element a thread",
+         GUESSED, rests_on="23 traces, nearly always too short: convolutions, attention", runs=23),
+    Rule("spread_batch_norm", 0.15, LN, "batch norms", GUESSED, rests_on="3 to 20 traces", runs=3),
+    Rule("spread_reduce", 0.22, LN, "reductions", GUESSED, rests_on="3 to 20 traces", runs=3),
+    Rule("spread_attention", 0.24, LN, "attention", GUESSED, rests_on="3 to 20 traces", runs=3),
+    Rule("spread_rows", 0.28, LN, "softmax, layer norm and losses, the row's length unknown", GUESSED,
+         rests_on="6 traces; where a neighbour or the name tells it, half are within 3 %", runs=6),
+    Rule("spread_dropout", 0.4, LN, "dropout", GUESSED, rests_on="1 trace", runs=1),
+    Rule("spread_scatter", 0.3, LN, "scatters", GUESSED, rests_on="1 trace", runs=1),
 ))  # fmt: skip
-"""Every rule. The spreads of guessed sizes stand in `sizing.guessing.size_spread`, host pauses in
-`step.sleeps`, anchoring's weights in `prediction.traced.anchoring`."""
+"""Every rule. One without ``off`` never changes, so a module may read its value once, on import. How the work
+of a backward lookup lies on its named kernels stands in `sizing.lookup_map`."""

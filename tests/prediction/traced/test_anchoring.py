@@ -6,7 +6,7 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.prediction.document import document
-from stepsight.prediction.traced.anchoring import FADES_UNDER_US, WEIGHT
+from stepsight.prediction.traced.constants import FADES_UNDER_US, WEIGHT
 from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.prediction.traced.questions import changed
 from tests.trace.making import Made, made_run, two_step_training

@@ -14,7 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from stepsight.overheads.gather import PROFILER_CPU_EVENT_US, Gathered
+from stepsight.overheads.constants import PROFILER_CPU_EVENT_US
+from stepsight.overheads.gather import Gathered
 from stepsight.overheads.operators import stem
 from stepsight.overheads.sharing import Pace
 from stepsight.overheads.tables import OpStats, Stat, filled

@@ -17,13 +17,12 @@ from stepsight.kernels.attention.versions import (
     version_of,
 )
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.constants import OUTSIDE_SPREAD
 from stepsight.kernels.learned.residual import FAR, Residual, nearest
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 TRANSFER_SPREAD = 0.08
 """Added where the correction comes from another GPU: GH200's forward from A100's alone is off by 7 %."""
-OUTSIDE_SPREAD = 0.1
-"""Added, at most, outside the fitted shapes: causal sequences of 16 k by a fit up to 5 k are off by 7 %."""
 Forward = Callable[[Batch, Sequence[str] | None], Estimates | None]
 """Forward times from tables of this GPU or a relative; None where no table speaks for it."""
 

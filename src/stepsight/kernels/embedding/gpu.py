@@ -11,9 +11,10 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.constants import USUAL_SHARE
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
-from stepsight.kernels.streams import USUAL_SHARE, cached_streams, measured_stream
+from stepsight.kernels.streams import cached_streams, measured_stream
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 

@@ -17,19 +17,18 @@ import numpy as np
 
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
+from stepsight.prediction.traced.constants import (
+    FADES_UNDER_US,
+    MOST_COLLECTIVE_RATIO,
+    MOST_KERNEL_RATIO,
+    UNSIZED_SPREAD,
+    UNSIZED_WEIGHT,
+    WEIGHT,
+)
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
 from stepsight.simulate.price import price_collective
 from stepsight.trace.step.absent_peers import LONGEST, TYPICAL
-
-WEIGHT = 0.5
-"""How much of what a model misses on one GPU it misses on another (`stepsight validate traces`, pairs)."""
-UNSIZED_WEIGHT = 1.0
-"""Of a kernel without sizes the measured time is all there is."""
-FADES_UNDER_US = 30.0
-"""A time this short is mostly launch latency: the weight is halved there, and fades below."""
-UNSIZED_SPREAD = 0.35
-"""What remains in doubt of a kernel without sizes on another GPU."""
 
 
 def anchored(job: Job, own: Platform) -> Job:
@@ -48,7 +47,9 @@ def _anchored(kernel: Kernel, model_us: float) -> Kernel:
     weight = UNSIZED_WEIGHT if unsized else WEIGHT
     weight *= kernel.measured_us / (kernel.measured_us + FADES_UNDER_US)
     ratio = kernel.measured_us / (model_us * max(kernel.share, 1e-9))
-    return replace(kernel, correction=float(np.clip(ratio, 1e-3, 1e3)) ** weight)
+    return replace(
+        kernel, correction=float(np.clip(ratio, 1 / MOST_KERNEL_RATIO, MOST_KERNEL_RATIO)) ** weight
+    )
 
 
 def _with_collectives(job: Job, own: Platform) -> Job:
@@ -68,7 +69,9 @@ def _with_collectives(job: Job, own: Platform) -> Job:
         if key not in corrections:
             model_us = price_collective(job, own, c)
             ratio = TYPICAL * shortest[key] / model_us if model_us > 0 else 1.0
-            corrections[key] = float(np.clip(ratio, 0.1, 10.0)) ** WEIGHT
+            corrections[key] = (
+                float(np.clip(ratio, 1 / MOST_COLLECTIVE_RATIO, MOST_COLLECTIVE_RATIO)) ** WEIGHT
+            )
         return replace(op, collective=replace(c, correction=corrections[key]))
 
     return _each_op(job, changed)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.prediction.traced.constants import TOUCH_US
 from stepsight.program.job import HOST
 from stepsight.simulate.timeline import RankTimes
 
 HOST_PART = "host"
 WAITING = "waiting for other ranks"
-_TOUCH_US = 0.5
-"""Two things this close follow each other without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ def critical_path(times: RankTimes) -> list[PathSegment]:
     path: list[PathSegment] = []
     launch = int(np.argmax(times.end_us)) if len(times.end_us) else None
     at = times.window_us[1]
-    if launch is None or times.end_us[launch] < at - _TOUCH_US:
+    if launch is None or times.end_us[launch] < at - TOUCH_US:
         launch = walker.host_until(path, at)
     for _ in range(4 * len(times.end_us) + 4):
         if launch is None:
@@ -74,13 +73,13 @@ class _Walker:
         op = int(self.tape.launch_op[launch])
         start, begin, end = (float(a[launch]) for a in (t.start_us, t.begin_us, t.end_us))
         path.append(PathSegment(self.category[launch], t.program.ops[op].name, max(begin, self.begin), end))
-        if begin > start + _TOUCH_US:
+        if begin > start + TOUCH_US:
             path.append(PathSegment(WAITING, t.program.ops[op].name, max(start, self.begin), begin))
         if start <= self.begin:
             return None
         earlier = [self.before[launch], *(self.last_of_op.get(w.on) for w in t.program.ops[op].waits
                                           if isinstance(w.on, int) and w.waiter != HOST)]  # fmt: skip
-        holding = [e for e in earlier if e is not None and start - t.end_us[e] <= _TOUCH_US + 2.0]
+        holding = [e for e in earlier if e is not None and start - t.end_us[e] <= TOUCH_US + 2.0]
         if holding:
             return max(holding, key=lambda e: float(t.end_us[e]))
         return self.host_until(path, start, op)

@@ -21,6 +21,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
+from stepsight.prediction.traced.constants import INDIVIDUAL_SPREAD, MOST_RESCALING, SAID_RESCALING
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
@@ -31,16 +32,9 @@ from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
 
-INDIVIDUAL_SPREAD = 0.05
-"""Host time of a step by the run's other steps or ranks against what it took: 0.048, the root mean square
-over the 19 training runs of docs/accuracy.md (0.01 to 0.11 a run)."""
 HOST_SPREADS = {TRACED: 0.0, INDIVIDUAL: INDIVIDUAL_SPREAD}
 """How far host times may be off by whose they are; other workloads' as far as any table's."""
 PREFIX = "platform."
-MOST_RESCALING = 1.25
-"""A walk further from the measured step than this is of another step, or misses something."""
-SAID_RESCALING = 0.02
-"""Scaling by more than this is said."""
 
 
 class Basis(Enum):

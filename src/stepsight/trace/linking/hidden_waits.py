@@ -14,8 +14,8 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 
 HIDDEN = "hidden wait"
-SHORTEST_GAP_US = 2000.0
-_LEFT_QUEUED_US = 1000.0
+SHORTEST_GAP_US = RULES.value("hidden_gap")
+_LEFT_QUEUED_US = RULES.value("left_queued")
 
 
 def hidden_waits(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from stepsight.errors import InputError
 from stepsight.trace.reading.files import file_name
 from stepsight.trace.reading.kineto import KinetoTrace
+from stepsight.trace.rules import RULES
 
-TOGETHER_US = 30e6
-"""The ranks of one run write their first events within this of each other; a second run of the same ranks
-is told by its ranks."""
+TOGETHER_US = RULES.value("ranks_start_together")
 _SHOWN = 6
 
 

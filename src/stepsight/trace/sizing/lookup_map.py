@@ -13,6 +13,7 @@ from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.tensors import Tensor, tensors_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ _WEIGHTS = (
 )
 """How the work of one backward lies on its kernels, roughly, in per cent (FBGEMM on an A100, 2022); only
 their sum counts."""
-_LITTLE = 0.3
-"""Every other kernel: histograms, scans' preparations, fills."""
+_LITTLE = RULES.value("lookup_little")
 _ASSUMED = IndexDistribution.zipf(1.05)
 """A trace does not hold the indices; DESIGN's example exponent stands in."""
 

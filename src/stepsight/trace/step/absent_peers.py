@@ -14,13 +14,12 @@ from dataclasses import replace
 import numpy as np
 
 from stepsight.program.job import Collective, Job, RankProgram
+from stepsight.trace.rules import RULES
 
 Calls = Mapping[tuple[str, int], Collective]
 """A rank's collectives in one step: (group, which of the rank's calls on it) → the call."""
 Lateness = Mapping[tuple[str, int], float]
-TYPICAL, LONGEST = 1.08, 1.28
-"""What calls of one kind and size take without any waiting, against the shortest: the median and the 90th
-percentile of 786 calls in seven runs that have every rank's trace (672 of them Megatron's on 8×A100)."""
+TYPICAL, LONGEST = RULES.value("typical_call"), RULES.value("longest_call")
 
 
 def collective_calls(program: RankProgram) -> dict[tuple[str, int], Collective]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import launching_op
 from stepsight.trace.step.job import groups_of, rank_program
 from stepsight.trace.step.matching import unmatched
@@ -10,10 +11,8 @@ from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun, measured_step_us
 
-_MANY_GUESSED = 0.05
-"""Share of the kernels' time without recorded sizes from which a prediction says so."""
-_MUCH_DELAY = 0.1
-"""Share of the step that unexplained delays must take to be worth a word."""
+_MANY_GUESSED = RULES.value("many_guessed")
+_MUCH_DELAY = RULES.value("much_delay")
 
 
 def caveats(run: TraceRun, step: int) -> list[str]:

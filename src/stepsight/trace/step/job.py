@@ -9,12 +9,13 @@ import numpy as np
 
 from stepsight.program.job import Group, Job, Op, RankProgram
 from stepsight.trace.linking.link import is_collective_kernel
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.guessing.collective_sizes import with_sizes
 from stepsight.trace.step.matching import by_itself, unmatched
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.run import RankTrace, TraceRun
 
-SHORTEST_COLLECTIVE_US = 1.0
+SHORTEST_COLLECTIVE_US = RULES.value("shortest_collective")
 
 
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:

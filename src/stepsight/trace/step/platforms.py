@@ -11,14 +11,15 @@ from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.hardware.spec import ContentionSpec, GpuSpec
 from stepsight.platform.load import Platform, load_platform
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.run import TraceRun
 
 _MODEL = re.compile(
     r"(GB[23]00|GH200|H100|H200|H800|H20|B[23]00|A100|A800|V100|P100|MI\d{3}X?|L40S|L20|L4|A10|A30|A40|T4|P4)",
     re.IGNORECASE,
 )
-_IDLE_US = 5.0
-_QUEUED_US = 10.0
+_IDLE_US = RULES.value("surely_idle")
+_QUEUED_US = RULES.value("surely_queued")
 
 
 def guess_platform(run: TraceRun) -> str:

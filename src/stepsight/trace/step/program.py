@@ -25,12 +25,10 @@ from stepsight.trace.step.steps import Step
 from stepsight.trace.step.units import LAUNCH, SYNC, WAIT, HostUnit, Item
 from stepsight.trace.step.waits import StreamId, WaitResolver
 
-SYNC_CALL_US = 4.0
-"""What a synchronize call costs that finds nothing to wait for (shortest in V100 and A100 traces)."""
+SYNC_CALL_US = RULES.value("sync_call")
 STEP_END = "end of the step"
 """The name of the host time behind a step's last operator."""
-BLOCKING_CALL_US = 10.0
-"""The host's own part of a copy call that returns when the copy is done."""
+BLOCKING_CALL_US = RULES.value("blocking_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +288,8 @@ class _Builder:
 def blocks(launch: Launch) -> bool:
     """Whether the call returned only when its work was done, as a copy to pageable memory does."""
     ended = launch.gpu[-1].end
-    return launch.call.dur > 3 * BLOCKING_CALL_US and launch.call.ts < ended <= launch.call.end + 2.0
+    latest = launch.call.end + RULES.value("return_slack")
+    return launch.call.dur > 3 * BLOCKING_CALL_US and launch.call.ts < ended <= latest
 
 
 def _shapes(event: Event) -> tuple[tuple[int, ...], ...]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.host_times import Place, places_of
 from stepsight.trace.step.program import StepProgram
 
-MUCH_RECORDING = 0.1
-"""Share of the step from which the profiler's own gaps make it another step than the program's."""
+MUCH_RECORDING = RULES.value("much_recording")
 _TRITON = "triton"
 _NO_TENSOR = ("", "Scalar")
 """How the profiler names the type of an argument that is no tensor."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.host_times import Place, places_of
 from stepsight.trace.step.program import StepProgram
 
-SHORTEST_SLEEP_US = 10_000.0
-"""Far above any operator's own gap; the sleeps seen (TorchRec, 2023) are of 20 ms, 40 ms and 1 s."""
-_EVEN = 0.02
-"""How much the sleeps of different steps differ at most, relative (seen: 0.3 %; stalls: over 10 %)."""
+SHORTEST_SLEEP_US = RULES.value("shortest_sleep")
+_EVEN = RULES.value("even_sleeps")
 
 
 def sleeps(steps: Sequence[StepProgram]) -> dict[Place, float]:

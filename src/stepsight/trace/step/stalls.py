@@ -16,12 +16,10 @@ import numpy as np
 from stepsight.estimate import FloatArray
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.steps import ALLOCATION_CALLS
 
-FULL_QUEUE = 1000
-"""Launches waiting on the device from which on a call may be held up. CUDA's queue holds 1,024: in
-four H100 traces (2025) and one V100 trace (2021) a call takes 5 µs on average up to 1,020 waiting
-launches and 64 to 117 µs beyond."""
+FULL_QUEUE = int(RULES.value("full_queue"))
 
 
 class Stalls:

@@ -20,8 +20,7 @@ from stepsight.trace.rules import RULES
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
-_FEWEST_REPEATS = 3
-"""Twice the same may be two layers; three times evenly over the trace are steps."""
+_FEWEST_REPEATS = int(RULES.value("fewest_repeats"))
 _DIGITS = re.compile(r"\d+")
 
 
@@ -82,7 +81,7 @@ def _profiler_steps(linked: LinkedTrace) -> list[Step]:
         return []
     # The step that was open when recording stopped leaves an empty range.
     usual = float(np.median([s.end_us - s.start_us for s in found]))
-    kept = [s for s in found if s.end_us - s.start_us > 0.05 * usual]
+    kept = [s for s in found if s.end_us - s.start_us > RULES.value("stray_step") * usual]
     return sorted(kept, key=lambda s: s.start_us)
 
 
@@ -106,10 +105,11 @@ def _repeated_steps(linked: LinkedTrace) -> list[Step]:
         for event in launch.gpu:
             seen[event.name, str(event.grid())].append(launch.call.ts)
     counts = Counter(len(ts) for ts in seen.values() if len(ts) > 1)
+    fewest, launched = RULES.value("fewest_votes"), sum(len(ts) for ts in seen.values())
     for steps, votes in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
         alike = sum(len(ts) for ts in seen.values() if len(ts) % steps == 0)
         even = [ts for ts in seen.values() if len(ts) == steps and _recurs_evenly(ts, linked)]
-        if votes >= 3 and even and alike > 0.6 * sum(len(ts) for ts in seen.values()):
+        if votes >= fewest and even and alike > RULES.value("steps_cover") * launched:
             return _between(min(even, key=lambda ts: ts[0]), linked, "repetition of kernels")
     return []
 
@@ -120,7 +120,8 @@ def _recurs_evenly(starts: list[float], linked: LinkedTrace) -> bool:
     gaps = np.diff(starts)
     first, last = _span(linked)
     covered = starts[-1] + float(gaps.mean()) - starts[0]
-    return bool(gaps.min() > 0.5 * np.median(gaps) and covered > 0.6 * (last - first))
+    apart = gaps.min() > RULES.value("even_gaps") * np.median(gaps)
+    return bool(apart and covered > RULES.value("steps_cover") * (last - first))
 
 
 def _between(starts: list[float], linked: LinkedTrace, how: str) -> list[Step]:

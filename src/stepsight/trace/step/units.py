@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 
 LAUNCH, SYNC, WAIT = "launch", "sync", "wait"
-_MOST_LAUNCHES = 12
-"""An operator that launches more (an optimizer step, a compiled graph) is taken apart."""
+_MOST_LAUNCHES = int(RULES.value("most_launches"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.stalls import Stalls
 
-_CLOCK_SLACK_US = 4.0
-"""Kernel ends and starts on two streams agree to about this, host and device clocks mostly."""
+_CLOCK_SLACK_US = RULES.value("stream_slack")
 
 StreamId = int | str
 

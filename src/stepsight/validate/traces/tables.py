@@ -34,12 +34,15 @@ def show_pairs(found: Sequence[PairRow], *, as_json: bool) -> None:
 def show_rules(*, as_json: bool) -> None:
     """The table of rules."""
     if as_json:
-        listed = [{**msgspec.to_builtins(rule), "on": rule.is_on()} for rule in RULES.values()]
+        listed = [
+            {**msgspec.to_builtins(rule), "on": rule.is_on(), "few_runs": rule.basis.few_runs}
+            for rule in RULES.values()
+        ]
         click.echo(to_json(listed))
         return
     for rule in RULES.values():
         state = "on" if rule.is_on() else "off"
-        rests = rule.physics or ", ".join(rule.sources)
+        rests = rule.basis.rests_on + (" (fewer than three runs)" if rule.basis.few_runs else "")
         switch = "" if rule.off is None else ", can be switched off"
         click.echo(f"{rule.name} = {rule.value:g} {rule.unit} ({state}{switch}): {rule.says}")
         click.echo(f"    moves {rule.moves}; rests on {rests}")

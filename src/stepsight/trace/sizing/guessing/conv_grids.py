@@ -14,6 +14,7 @@ from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.launch_grid import elements_by_grid, elements_per_block, is_elementwise
 
 _NORM = re.compile(r"bn_(fw|bw)|batch_norm")
@@ -25,7 +26,7 @@ _HELPER = re.compile(r"[oO]ffsets|reduce|winograd\w*(Data|Filter|Output|Delta)|s
 _SCALED = "reducer::mul_out"
 """DDP's operator that scales a gradient into its bucket."""
 _REACH = 12
-_FEWEST_BLOCKS = 16
+_FEWEST_BLOCKS = int(RULES.value("fewest_blocks"))
 
 
 def image_elements(linked: LinkedTrace, launch: Launch) -> float:

@@ -16,6 +16,7 @@ from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.guessing.persistent_gemms import is_compiled, persistent_sizes
 from stepsight.trace.sizing.launch_grid import (
     GEMM,
@@ -29,12 +30,10 @@ from stepsight.trace.sizing.launch_grid import (
 if TYPE_CHECKING:
     from stepsight.trace.sizing.facts import Facts
 
-_UNKNOWN_K = 1024
-"""Where not even a gradient shows the reduced size: a common hidden size."""
+_UNKNOWN_K = int(RULES.value("unknown_k"))
 _NEIGHBOURS = 3
 """Kernels on either side of a GEMM that may stream its matrices (a bias, an activation, a sum)."""
-_FEWEST_BLOCKS = 16
-"""Below this many blocks an element-wise grid is too coarse to tell a side."""
+_FEWEST_BLOCKS = int(RULES.value("fewest_blocks"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import Call
 from stepsight.trace.sizing.guessing.concat_grids import concat_by_grid
 from stepsight.trace.sizing.guessing.conv_grids import conv_by_neighbours, image_elements, is_norm
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 65536
 """Elements of a chunk in PyTorch's and apex's multi-tensor kernels."""
-_CHUNK_FILLED = 0.75
-"""A tensor's last chunk is half full on average, most tensors have one to four."""
+_CHUNK_FILLED = RULES.value("chunk_filled")
 _ROW_KERNELS = (
     ("softmax_warp_backward", "softmax_backward"), ("SoftMaxBackward", "softmax_backward"),
     ("softmax", "softmax"), ("SoftMax", "softmax"), ("nll_loss_backward", "nll_loss_backward"),
@@ -42,8 +42,7 @@ _ROW_KERNELS = (
 _LOOKUP = re.compile(r"split_embedding\w*_(forward|backward)\w*<[^(]*?,\s*(\d+)(?:ul)?,\s*(\d+)(?:ul)?>\(")
 """FBGEMM's lookup kernels: vectors of four a thread and threads a row are their last parameters."""
 _VECTOR = 4
-_FEW_ELEMENTS = 65536
-"""A kernel with fewer threads is launch latency whatever it does: there is little to get wrong."""
+_FEW_ELEMENTS = int(RULES.value("few_elements"))
 
 
 def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event) -> Kernel:

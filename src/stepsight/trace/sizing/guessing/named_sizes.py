@@ -13,6 +13,7 @@ from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.launch_grid import elements_by_grid, elements_per_block, is_elementwise
 
 _WARP_SOFTMAX = re.compile(r"softmax_warp_(forward|backward)<(?:[^<>]*?,)?\s*(\d+)\s*[,>]")
@@ -28,8 +29,7 @@ _REACH = 3
 """Kernels on either side of a row kernel that may stream the same matrix."""
 _SHORTEST, _LONGEST = 16, 65536
 """Rows that a row kernel may have."""
-_FEWEST_BLOCKS = 16
-"""Below this many blocks an element-wise grid is too coarse to tell a row's length."""
+_FEWEST_BLOCKS = int(RULES.value("fewest_blocks"))
 
 
 def softmax_by_name(event: Event, dtype: str, name: str) -> Kernel | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.launch_grid import elements_by_grid
 
 _NVJET = re.compile(r"^nvjet_.*_([NT])([NT])[NT]$")
@@ -31,8 +32,7 @@ _PROJECTIONS = 3
 _LARGEST_WIDTH = 16384
 _WIDTH_STEP = 64
 """Models for tensor cores are as wide as a multiple of this."""
-_MUCH = 0.05
-"""Share of the most streamed width's traffic from which a width is one of the model's."""
+_MUCH = RULES.value("much_width")
 Sizes = tuple[int, int, int]
 
 

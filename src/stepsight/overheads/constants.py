@@ -1,0 +1,87 @@
+"""Every figure of host overheads that was chosen or read off runs, with unit, what it rests on and what it moves.
+
+The times themselves are measured tables (`defaults`); the frameworks' host profiles stand in
+`frameworks`, what they rest on here.
+"""
+
+from __future__ import annotations
+
+from stepsight.basis import Basis
+
+PROFILER_CPU_EVENT_US = 2.0
+PROFILER_GPU_EVENT_US = 4.0
+LAUNCH_SHARE = 0.45
+KEPT_SHARE = 0.3
+FENCE = 1.5
+FEWEST_TO_TRIM = 4
+ROUNDS = 4
+FEWEST_SHARED = 10
+LEAST_US = 0.1
+REFERENCE_US = 13.3
+UNKNOWN_VARIATION = 0.5
+
+BASES = {
+    "PROFILER_CPU_EVENT_US": Basis(
+        "µs", "METHOD §2, V100-era hosts: what recording one host operator costs at most",
+        "host times without the profiler", runs=1,
+    ),
+    "PROFILER_GPU_EVENT_US": Basis(
+        "µs", "METHOD §2, V100-era hosts: what recording one launch costs at most",
+        "host times without the profiler", runs=1,
+    ),
+    "LAUNCH_SHARE": Basis(
+        "share of a profiled launch call that is the recording",
+        "4 of about 9 µs on V100-era hosts; newer hosts are taken to record as much faster as they launch",
+        "host times without the profiler", runs=1,
+    ),
+    "KEPT_SHARE": Basis(
+        "share of a profiled call that always stays",
+        "chosen: a short call is never taken to be the profiler's cost alone", "host times of short calls",
+    ),
+    "FENCE": Basis(
+        "interquartile ranges of ln(µs) beyond the quartiles", "the usual definition of an outlier",
+        "means of host times",
+    ),
+    "FEWEST_TO_TRIM": Basis(
+        "samples", "quartiles of fewer say nothing", "means of rare operators' host times"
+    ),
+    "ROUNDS": Basis(
+        "turns of finding paces and operators' times", "after this many they move by less than 1 %",
+        "host times from other hosts",
+    ),
+    "FEWEST_SHARED": Basis(
+        "operators that two hosts share", "chosen: enough for a median to be told from chance",
+        "host times from other hosts",
+    ),
+    "LEAST_US": Basis(
+        "µs", "below the clock's resolution; keeps the logarithm of a zero finite", "none: a safeguard"
+    ),
+    "REFERENCE_US": Basis(
+        "µs, T1 to T4 of one add", "the H100-era host times for which the frameworks' profiles are stated",
+        "host times of language models on other hosts", runs=1,
+    ),
+    "UNKNOWN_VARIATION": Basis(
+        "standard deviation over mean", "chosen: of an operator that no table holds", "intervals",
+    ),
+}  # fmt: skip
+"""One entry for each figure above (a test keeps it so)."""
+
+_PROFILE = "µs a launch on an H100-era host"
+_STEPS = "host-bound steps of language models"
+_UNRECORDED = "chosen near REFERENCE_US forward and without Python backward; no run behind it is recorded"
+PROFILE_BASES = {
+    "megatron-deepspeed": Basis(
+        _PROFILE, "chosen on 200 random rows of gpt_a100_single_node, one machine", _STEPS, runs=1
+    ),
+    "nanotron": Basis(
+        _PROFILE, "chosen on the 1B and 8B models of llm_h100_sweep, one cluster; 3B and 80B were seen", _STEPS,
+        runs=1,
+    ),
+    **{
+        name: Basis(_PROFILE, _UNRECORDED, _STEPS)
+        for name in (
+            "eager", "megatron", "torchtitan", "deepspeed", "llm-foundry", "internevo", "scaling", "hf",
+        )
+    },
+}  # fmt: skip
+"""What each host profile of `frameworks.PROFILES` rests on."""
