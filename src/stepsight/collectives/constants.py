@@ -71,8 +71,10 @@ _CHOSEN_STEP = "chosen: orders the stand-ins of the catalogue"
 BASES = {
     "COMPUTE_UNDER_COMM": Basis(
         "times longer",
-        "kernels of 20 µs and more that ran both alone and wholly under NCCL kernels in one trace, weighted by"
-        " time: 1.06 on 4×V100 (29 kinds of kernel, TorchRec DLRM), 1.01 and 1.10 on A100 (21, production DLRM;"
+        "kernels of 20 µs and more that ran both alone and wholly under NCCL kernels in one trace, weighted"
+        " by"
+        " time: 1.06 on 4×V100 (29 kinds of kernel, TorchRec DLRM), 1.01 and 1.10 on A100 (21, production"
+        " DLRM;"
         " 15, ResNet-50 DDP), 1.01 on 8×H100 (2)",
         "compute that overlaps collectives", runs=4,
     ),
@@ -96,13 +98,15 @@ BASES = {
     "LISTED_RATE": Basis("share", "chosen: within this a rate is the listed one", "none: rounding of rates"),
     "SITE_SPREAD": Basis(
         _LN,
-        "one figure says nothing of other sizes and of the day: the 5–95 % range of the one published site is a"
+        "one figure says nothing of other sizes and of the day: the 5–95 % range of the one published site"
+        " is a"
         " factor of five for all_reduce on four nodes",
         "intervals on clusters with stated bandwidth", runs=1,
     ),
     "LINK_EFFICIENCY": Basis(
         "bus over link bandwidth of large messages",
-        "nccl-tests: 8×A100 NVSwitch 230 of 300 GB/s, 8×V100 130 of 150, PCIe 4 about 20 of 32, 8×H100 360 to 480"
+        "nccl-tests: 8×A100 NVSwitch 230 of 300 GB/s, 8×V100 130 of 150, PCIe 4 about 20 of 32, 8×H100 360"
+        " to 480"
         " of 450",
         "collectives on links without a measured curve", runs=4,
     ),
@@ -111,11 +115,13 @@ BASES = {
         "small collectives without a measured curve", runs=1,
     ),
     "ROOFLINE_SPREAD": Basis(
-        _LN, "data-sheet bandwidth against the catalogue (docs/accuracy.md)", "intervals without a measured curve"
+        _LN, "data-sheet bandwidth against the catalogue (docs/accuracy.md)",
+        "intervals without a measured curve"
     ),
     "LEAST_PCIE_EFFICIENCY": Basis(
         "bus over link bandwidth of large messages",
-        "0.3 on RTX 2080 Ti without peer access, 0.45 to 0.8 on A100-PCIE and RTX PRO 6000; eight L40S and eight"
+        "0.3 on RTX 2080 Ti without peer access, 0.45 to 0.8 on A100-PCIE and RTX PRO 6000; eight L40S and"
+        " eight"
         " RTX 3090 read 0.06 in one source each, which says more about those hosts than about the GPUs",
         "large collectives over PCIe", runs=5,
     ),
@@ -134,7 +140,8 @@ BASES = {
     "OTHER_STACK_STEP": Basis(
         _DOUBLINGS,
         "chosen, so that others' curves of such a machine stand behind the user's own, doubled on a switch:"
-        " 4 → 8 GPUs is 5 to 6 % off, another software stack 57 % below 1 MiB and 18 % up to 8 MiB (catalogue)",
+        " 4 → 8 GPUs is 5 to 6 % off, another software stack 57 % below 1 MiB and 18 % up to 8 MiB"
+        " (catalogue)",
         _NEAREST,
     ),
     "MESH_EXCHANGE_STEP": Basis(
@@ -151,7 +158,8 @@ BASES = {
     ),
     "FILL_ABOVE": Basis(
         "times above a curve's range",
-        "the nearer curve's own slope is 4 % off at 16 times its largest size; another stack is 3 %, a relative"
+        "the nearer curve's own slope is 4 % off at 16 times its largest size; another stack is 3 %, a"
+        " relative"
         " 25 % (catalogue, 563 curves)",
         "sizes outside the nearest curve", runs=563,
     ),
@@ -161,19 +169,22 @@ BASES = {
     ),
     "STACK_SPREAD": Basis(
         f"log2(bytes), {_LN}",
-        "between software stacks on one machine: median over the catalogue's curves with several sources, 0.30"
+        "between software stacks on one machine: median over the catalogue's curves with several sources,"
+        " 0.30"
         " below 8 MiB and 0.02 above",
         "intervals",
     ),
     "RELATIVE_SPREAD": Basis(
         _LN,
-        "another machine with the same kind of link, scaled by its rate: 13 % in the mean above 1 MiB, leaving"
+        "another machine with the same kind of link, scaled by its rate: 13 % in the mean above 1 MiB,"
+        " leaving"
         " machines out of the catalogue, which has more relatives than most platforms will",
         "intervals",
     ),
     "RANK_SPREAD": Basis(
         f"{_LN} per doubling of the group",
-        "leaving machines out of the catalogue, 4 → 8 GPUs reads 5 to 6 % on NVSwitch and 23 to 36 % on PCIe; the"
+        "leaving machines out of the catalogue, 4 → 8 GPUs reads 5 to 6 % on NVSwitch and 23 to 36 % on"
+        " PCIe; the"
         " mesh and xGMI are set between",
         "intervals",
     ),
@@ -228,12 +239,14 @@ BASES = {
     ),
     "BELOW_SPREAD": Basis(
         f"{_LN} per octave of the smallest size over 512 bytes",
-        "curves cut at 1 KiB, 16 KiB, 128 KiB and 1 MiB were off by 0.11, 0.35, 0.9 and 1.0 below the cut (68 %)",
+        "curves cut at 1 KiB, 16 KiB, 128 KiB and 1 MiB were off by 0.11, 0.35, 0.9 and 1.0 below the cut"
+        " (68 %)",
         "intervals below a curve's range", runs=563,
     ),
     "FAR_APART": Basis(
         "times in size",
-        "sizes nearer than this do not gain by others' shapes (every other size of 563 curves: 2.39 % either way)",
+        "sizes nearer than this do not gain by others' shapes (every other size of 563 curves: 2.39 %"
+        " either way)",
         "between a curve's sizes", runs=563,
     ),
     "ON_A_LINE": Basis(
@@ -248,7 +261,8 @@ BASES = {
     ),
     "ALIKE": Basis(
         "root mean square of ln(time ratio), its median taken out",
-        "chosen, with LEVEL and STRAIGHT, on the six-size line of docs/accuracy.md: a curve's vote falls to 0.6",
+        "chosen, with LEVEL and STRAIGHT, on the six-size line of docs/accuracy.md: a curve's vote falls to"
+        " 0.6",
         "curves measured at few sizes",
     ),
     "LEVEL": Basis(
@@ -256,7 +270,8 @@ BASES = {
         "as ALIKE: a machine ten times faster shows other protocols", "curves measured at few sizes",
     ),
     "STRAIGHT": Basis(
-        "votes of curves that agree perfectly", "as ALIKE: the vote for no detour", "curves measured at few sizes"
+        "votes of curves that agree perfectly", "as ALIKE: the vote for no detour",
+        "curves measured at few sizes"
     ),
 }  # fmt: skip
 """One entry for each figure above (a test keeps it so)."""

@@ -1,4 +1,4 @@
-"""Every figure of streaming kernels that was chosen or read off runs, with unit, what it rests on and what it moves.
+"""Every figure of streaming kernels that was chosen or read off runs, with unit, basis and effect.
 
 Start times, shares and rates by family stand, with their sources, in the tables of `stream_costs`.
 T: medians over profiler traces (trace_kernels.parquet); N: nlp_ops_fp32.parquet (eleven GPUs).
@@ -28,7 +28,8 @@ BASES = {
         "kernels near both bounds",
     ),
     "USUAL_SHARE": Basis(
-        "share of memory bandwidth", "element-wise kernels on V100, A100 and H100, on which `STREAMS` was read",
+        "share of memory bandwidth",
+        "element-wise kernels on V100, A100 and H100, on which `STREAMS` was read",
         "streaming kernels and lookups on GPUs whose own share was measured", runs=3,
     ),
     "UNMEASURED_SPREAD": Basis(
@@ -39,7 +40,8 @@ BASES = {
     ),
     "OUTSIDE_SPREAD": Basis(
         "standard deviation of ln(time)",
-        "added, at most, outside the fitted shapes: causal attention over 16 k by a fit up to 5 k is off by 7 %",
+        "added, at most, outside the fitted shapes: causal attention over 16 k by a fit up to 5 k is off by"
+        " 7 %",
         "intervals of streaming kernels and attention", runs=1,
     ),
     "IN_CACHE": Basis(
@@ -55,7 +57,8 @@ BASES = {
         "streaming kernels in cache on boards with slow memory", runs=1,
     ),
     "SLOW_MEMORY": Basis(
-        "L2 over memory bandwidth", "Ada's boards lie above it: there even kernels that wait for latency gain",
+        "L2 over memory bandwidth",
+        "Ada's boards lie above it: there even kernels that wait for latency gain",
         "softmax and layer norm in cache", runs=1,
     ),
     "LARGE_L2_MB": Basis(
@@ -63,7 +66,8 @@ BASES = {
         "on which GPUs hits in L2 count", runs=2,
     ),
     "AMD_LONG_SOFTMAX": Basis(
-        "share of what NVIDIA's GPUs reach", "softmax over more columns than one warp holds, MI210 and MI250 (N)",
+        "share of what NVIDIA's GPUs reach",
+        "softmax over more columns than one warp holds, MI210 and MI250 (N)",
         "softmax on AMD", runs=2,
     ),
     "WARP_COLUMNS": Basis(
@@ -71,7 +75,8 @@ BASES = {
     ),
     "GDDR_NORMS": Basis(
         "times the share on HBM",
-        "layer norms, whose few bytes in flight cover GDDR's latency better: T4 and P4 0.68 to 0.71, V100, P100"
+        "layer norms, whose few bytes in flight cover GDDR's latency better: T4 and P4 0.68 to 0.71, V100,"
+        " P100"
         " and A100 0.50 to 0.60 (N)",
         "layer norms on boards with GDDR memory", runs=5,
     ),

@@ -1,4 +1,4 @@
-"""Every figure of host overheads that was chosen or read off runs, with unit, what it rests on and what it moves.
+"""Every figure of host overheads that was chosen or read off runs, with unit, basis and effect.
 
 The times themselves are measured tables (`defaults`); the frameworks' host profiles stand in
 `frameworks`, what they rest on here.
@@ -74,7 +74,8 @@ PROFILE_BASES = {
         _PROFILE, "chosen on 200 random rows of gpt_a100_single_node, one machine", _STEPS, runs=1
     ),
     "nanotron": Basis(
-        _PROFILE, "chosen on the 1B and 8B models of llm_h100_sweep, one cluster; 3B and 80B were seen", _STEPS,
+        _PROFILE, "chosen on the 1B and 8B models of llm_h100_sweep, one cluster; 3B and 80B were seen",
+        _STEPS,
         runs=1,
     ),
     **{

@@ -1,4 +1,4 @@
-"""Every figure of the simulation that was chosen or read off runs, with unit, what it rests on and what it moves.
+"""Every figure of the simulation that was chosen or read off runs, with unit, basis and effect.
 
 The slowdowns of work side by side belong to a platform and stand in `collectives.constants`.
 """
@@ -24,7 +24,8 @@ BASES = {
     ),
     "FILLS_US": Basis(
         "µs that a kernel takes alone",
-        "kernels beside others in the traces that COMPUTE_BESIDE_COMPUTE was read off (TorchRec DLRM on 4×V100,"
+        "kernels beside others in the traces that COMPUTE_BESIDE_COMPUTE was read off (TorchRec DLRM on"
+        " 4×V100,"
         " production DLRM on A100): those above had 2 to 32 waves of blocks, so they fill the GPU",
         "compute beside compute", runs=2,
     ),

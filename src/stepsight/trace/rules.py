@@ -152,13 +152,15 @@ RULES = Rules((
     # reading and linking: what the rules above leave open
     Rule("stream_slack", 4.0, "µs", "an end and the start that it allowed may be stamped so far the wrong way"
          " round", "what a wait waited for",
-         rests_on="chosen: kernels of two streams share the device's clock; host and device mostly agree as well"
+         rests_on="chosen: kernels of two streams share the device's clock; host and device mostly agree as"
+         " well"
          " after the shift, and what does not falls to clock_drift"),
     Rule("return_slack", 2.0, "µs", "a blocking copy's end may be stamped so much behind its call's return",
          "which copies block the host", rests_on="chosen"),
     Rule("hidden_gap", 2000.0, "µs", "a shorter gap of the host is not looked at for a hidden wait",
          "hidden waits", rests_on="chosen"),
-    Rule("left_queued", 1000.0, "µs", "work that outlasts a hidden wait by more shows that none was waited for",
+    Rule("left_queued", 1000.0, "µs",
+         "work that outlasts a hidden wait by more shows that none was waited for",
          "hidden waits", rests_on="chosen"),
     Rule("ranks_start_together", 30e6, "µs", "ranks of one run write their first events within this",
          "which files make a run", rests_on="chosen: a second run of the same ranks is told by its ranks"),
@@ -169,15 +171,18 @@ RULES = Rules((
          "host times of steps with blocking copies", rests_on="chosen"),
     Rule("full_queue", 1000.0, "launches", "with so many waiting on the device a call may be held up",
          "host times of steps that the GPU bounds", physics="CUDA's queue holds 1,024",
-         rests_on="a call takes 5 µs up to 1,020 waiting launches and 64 to 117 µs beyond (four H100 traces of"
+         rests_on="a call takes 5 µs up to 1,020 waiting launches and 64 to 117 µs beyond (four H100 traces"
+         " of"
          " 2025, one V100 trace of 2021)", runs=5),
     Rule("most_launches", 12.0, "launches", "an operator with more is taken apart",
          "host times of optimizers and compiled graphs", rests_on="chosen"),
     Rule("shortest_sleep", 10_000.0, "µs", "a shorter gap is an operator's own, not a pause made on purpose",
-         "replay of programs that sleep", rests_on="far above any operator's own gap; the sleeps seen (TorchRec,"
+         "replay of programs that sleep",
+         rests_on="far above any operator's own gap; the sleeps seen (TorchRec,"
          " 2023) are of 20 ms, 40 ms and 1 s", runs=1),
     Rule("even_sleeps", 0.02, "share", "the sleeps of different steps differ by less than this",
-         "replay of programs that sleep", rests_on="TorchRec, 2023: sleeps differ by 0.3 %, stalls by over 10 %",
+         "replay of programs that sleep",
+         rests_on="TorchRec, 2023: sleeps differ by 0.3 %, stalls by over 10 %",
          runs=1),
     # the step: device and other ranks
     Rule("surely_idle", 5.0, "µs", "a launch so long behind the stream's last work met an idle stream",
@@ -186,10 +191,13 @@ RULES = Rules((
          "gap between kernels of the traced machine", rests_on="chosen"),
     Rule("shortest_collective", 1.0, "µs", "a collective takes no less, whenever its last rank came",
          "none: a safeguard", rests_on="chosen"),
-    Rule("typical_call", 1.08, "times the shortest", "what calls of one kind and size take without any waiting",
-         "traces with absent ranks; collectives elsewhere", rests_on="the median of 786 calls in seven runs that"
+    Rule("typical_call", 1.08, "times the shortest",
+         "what calls of one kind and size take without any waiting",
+         "traces with absent ranks; collectives elsewhere",
+         rests_on="the median of 786 calls in seven runs that"
          " have every rank's trace (672 of them Megatron's on 8×A100)", runs=7),
-    Rule("longest_call", 1.28, "times the shortest", "a call of the same kind and size that takes longer waited",
+    Rule("longest_call", 1.28, "times the shortest",
+         "a call of the same kind and size that takes longer waited",
          "traces with absent ranks; collectives elsewhere", rests_on="the 90th percentile of the same calls",
          runs=7),
     # the step: where it begins and what is said about it
@@ -199,15 +207,18 @@ RULES = Rules((
          rests_on="chosen: twice the same may be two layers, three times evenly over the trace are steps"),
     Rule("fewest_votes", 3.0, "kernels", "so many kinds must recur as often as there are steps",
          "steps without marks", rests_on="chosen"),
-    Rule("even_gaps", 0.5, "share of the median gap", "steps begin no closer to each other", "steps without marks",
+    Rule("even_gaps", 0.5, "share of the median gap", "steps begin no closer to each other",
+         "steps without marks",
          rests_on="chosen"),
     Rule("steps_cover", 0.6, "share of the trace", "steps, and the kernels that repeat with them, cover more",
          "steps without marks", rests_on="chosen"),
-    Rule("much_recording", 0.1, "share of the step", "the profiler's own gaps from which a step is another one",
+    Rule("much_recording", 0.1, "share of the step",
+         "the profiler's own gaps from which a step is another one",
          "what is said; which runs are scored apart", rests_on="chosen"),
     Rule("many_guessed", 0.05, "share of the kernels' time", "without recorded sizes, from which it is said",
          "none: a note", rests_on="chosen"),
-    Rule("much_delay", 0.1, "share of the step", "unexplained delays from which they are said", "none: a note",
+    Rule("much_delay", 0.1, "share of the step", "unexplained delays from which they are said",
+         "none: a note",
          rests_on="chosen"),
     # guessing sizes
     Rule("fewest_blocks", 16.0, "blocks", "an element-wise grid of fewer is too coarse to tell a size",

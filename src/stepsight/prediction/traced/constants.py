@@ -30,7 +30,8 @@ BASES = {
         "traces on another GPU without recorded shapes",
     ),
     "FADES_UNDER_US": Basis(
-        "µs", "chosen: a time this short is mostly launch latency; the weight is halved there and fades below",
+        "µs",
+        "chosen: a time this short is mostly launch latency; the weight is halved there and fades below",
         "short kernels of traces on another GPU",
     ),
     "UNSIZED_SPREAD": Basis(
@@ -51,7 +52,8 @@ BASES = {
         "intervals of traces on the same machine", runs=19,
     ),
     "MOST_RESCALING": Basis(
-        "measured step ÷ walk, both ways", "chosen: a walk further off is of another step, or misses something",
+        "measured step ÷ walk, both ways",
+        "chosen: a walk further off is of another step, or misses something",
         "whether a traced step is scaled to its measured time",
     ),
     "SAID_RESCALING": Basis("share of the step", "chosen", "none: which scaling is said in a note"),
