@@ -36,4 +36,4 @@ def test_rules_are_switched_off_for_a_while():
 def test_every_rule_says_what_it_rests_on():
     for rule in RULES.values():
         assert rule.unit and rule.says and rule.moves
-        assert rule.sources or rule.physics
+        assert rule.sources or rule.physics or rule.rests_on

@@ -72,10 +72,8 @@ BASES = {
     "COMPUTE_UNDER_COMM": Basis(
         "times longer",
         "kernels of 20 µs and more that ran both alone and wholly under NCCL kernels in one trace, weighted"
-        " by"
-        " time: 1.06 on 4×V100 (29 kinds of kernel, TorchRec DLRM), 1.01 and 1.10 on A100 (21, production"
-        " DLRM;"
-        " 15, ResNet-50 DDP), 1.01 on 8×H100 (2)",
+        " by time: 1.06 on 4×V100 (29 kinds of kernel, TorchRec DLRM), 1.01 and 1.10 on A100 (21, production"
+        " DLRM; 15, ResNet-50 DDP), 1.01 on 8×H100 (2)",
         "compute that overlaps collectives", runs=4,
     ),
     "COMM_UNDER_COMPUTE": Basis(
@@ -99,15 +97,13 @@ BASES = {
     "SITE_SPREAD": Basis(
         _LN,
         "one figure says nothing of other sizes and of the day: the 5–95 % range of the one published site"
-        " is a"
-        " factor of five for all_reduce on four nodes",
+        " is a factor of five for all_reduce on four nodes",
         "intervals on clusters with stated bandwidth", runs=1,
     ),
     "LINK_EFFICIENCY": Basis(
         "bus over link bandwidth of large messages",
         "nccl-tests: 8×A100 NVSwitch 230 of 300 GB/s, 8×V100 130 of 150, PCIe 4 about 20 of 32, 8×H100 360"
-        " to 480"
-        " of 450",
+        " to 480 of 450",
         "collectives on links without a measured curve", runs=4,
     ),
     "KERNEL_FLOOR_US": Basis(
@@ -121,8 +117,7 @@ BASES = {
     "LEAST_PCIE_EFFICIENCY": Basis(
         "bus over link bandwidth of large messages",
         "0.3 on RTX 2080 Ti without peer access, 0.45 to 0.8 on A100-PCIE and RTX PRO 6000; eight L40S and"
-        " eight"
-        " RTX 3090 read 0.06 in one source each, which says more about those hosts than about the GPUs",
+        " eight RTX 3090 read 0.06 in one source each, which says more about those hosts than about the GPUs",
         "large collectives over PCIe", runs=5,
     ),
     "SAME_LINK": Basis(
@@ -159,8 +154,7 @@ BASES = {
     "FILL_ABOVE": Basis(
         "times above a curve's range",
         "the nearer curve's own slope is 4 % off at 16 times its largest size; another stack is 3 %, a"
-        " relative"
-        " 25 % (catalogue, 563 curves)",
+        " relative 25 % (catalogue, 563 curves)",
         "sizes outside the nearest curve", runs=563,
     ),
     "FADE_OCTAVES": Basis(
@@ -170,22 +164,19 @@ BASES = {
     "STACK_SPREAD": Basis(
         f"log2(bytes), {_LN}",
         "between software stacks on one machine: median over the catalogue's curves with several sources,"
-        " 0.30"
-        " below 8 MiB and 0.02 above",
+        " 0.30 below 8 MiB and 0.02 above",
         "intervals",
     ),
     "RELATIVE_SPREAD": Basis(
         _LN,
         "another machine with the same kind of link, scaled by its rate: 13 % in the mean above 1 MiB,"
-        " leaving"
-        " machines out of the catalogue, which has more relatives than most platforms will",
+        " leaving machines out of the catalogue, which has more relatives than most platforms will",
         "intervals",
     ),
     "RANK_SPREAD": Basis(
         f"{_LN} per doubling of the group",
         "leaving machines out of the catalogue, 4 → 8 GPUs reads 5 to 6 % on NVSwitch and 23 to 36 % on"
-        " PCIe; the"
-        " mesh and xGMI are set between",
+        " PCIe; the mesh and xGMI are set between",
         "intervals",
     ),
     "OTHER_RANK_SPREAD": Basis(f"{_LN} per doubling of the group", "as RANK_SPREAD, PCIe", "intervals"),

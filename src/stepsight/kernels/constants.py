@@ -76,8 +76,7 @@ BASES = {
     "GDDR_NORMS": Basis(
         "times the share on HBM",
         "layer norms, whose few bytes in flight cover GDDR's latency better: T4 and P4 0.68 to 0.71, V100,"
-        " P100"
-        " and A100 0.50 to 0.60 (N)",
+        " P100 and A100 0.50 to 0.60 (N)",
         "layer norms on boards with GDDR memory", runs=5,
     ),
     "INDEXED_RATE": Basis(

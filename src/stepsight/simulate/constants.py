@@ -11,6 +11,9 @@ SETTLED_US = 0.05
 MOST_WALKS = 12
 SHARED_LINK = 2.0
 FILLS_US = 50.0
+SUSTAINED: dict[str, float] = {"ampere": 0.92, "hopper": 0.81, "blackwell": 0.85, "B200-SXM-180G": 0.72}
+HALF_OF_AMPERE = {("ampere", "fp16"): 0.95}
+CLOCK_BY_POWER = 0.45
 
 BASES = {
     "SETTLED_US": Basis(
@@ -25,9 +28,25 @@ BASES = {
     "FILLS_US": Basis(
         "µs that a kernel takes alone",
         "kernels beside others in the traces that COMPUTE_BESIDE_COMPUTE was read off (TorchRec DLRM on"
-        " 4×V100,"
-        " production DLRM on A100): those above had 2 to 32 waves of blocks, so they fill the GPU",
+        " 4×V100, production DLRM on A100): those above had 2 to 32 waves of blocks, so they fill the GPU",
         "compute beside compute", runs=2,
+    ),
+    "SUSTAINED": Basis(
+        "share of the benchmark's rate, by board or generation; 1 where not listed",
+        "one source each: 1B and 8B rows of llm_h100_sweep.csv that are bound by products (Hopper), InternEvo's"
+        " rows on one node (Ampere), NeMo's dense models on GB200 and GB300 (Blackwell), SimuMax's Llama rows"
+        " (B200 of 1,000 W, air-cooled)",
+        "products and attention of language models", runs=1,
+    ),
+    "HALF_OF_AMPERE": Basis(
+        "as SUSTAINED, by generation and type",
+        "A100's fp16 tables come from profiled operators of real layers (megatron_ops_fp16.parquet), its bf16"
+        " tables from bursts",
+        "fp16 language models on A100", runs=1,
+    ),
+    "CLOCK_BY_POWER": Basis(
+        "power of the power limit that the clock follows",
+        "power goes with clock times voltage squared, and voltage with clock", "boards with another power limit",
     ),
 }  # fmt: skip
 """One entry for each figure above (a test keeps it so)."""

@@ -153,8 +153,7 @@ RULES = Rules((
     Rule("stream_slack", 4.0, "µs", "an end and the start that it allowed may be stamped so far the wrong way"
          " round", "what a wait waited for",
          rests_on="chosen: kernels of two streams share the device's clock; host and device mostly agree as"
-         " well"
-         " after the shift, and what does not falls to clock_drift"),
+         " well after the shift, and what does not falls to clock_drift"),
     Rule("return_slack", 2.0, "µs", "a blocking copy's end may be stamped so much behind its call's return",
          "which copies block the host", rests_on="chosen"),
     Rule("hidden_gap", 2000.0, "µs", "a shorter gap of the host is not looked at for a hidden wait",
@@ -172,8 +171,7 @@ RULES = Rules((
     Rule("full_queue", 1000.0, "launches", "with so many waiting on the device a call may be held up",
          "host times of steps that the GPU bounds", physics="CUDA's queue holds 1,024",
          rests_on="a call takes 5 µs up to 1,020 waiting launches and 64 to 117 µs beyond (four H100 traces"
-         " of"
-         " 2025, one V100 trace of 2021)", runs=5),
+         " of 2025, one V100 trace of 2021)", runs=5),
     Rule("most_launches", 12.0, "launches", "an operator with more is taken apart",
          "host times of optimizers and compiled graphs", rests_on="chosen"),
     Rule("shortest_sleep", 10_000.0, "µs", "a shorter gap is an operator's own, not a pause made on purpose",
