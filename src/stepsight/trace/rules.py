@@ -257,4 +257,5 @@ RULES = Rules((
     Rule("spread_scatter", 0.3, LN, "scatters", GUESSED, rests_on="1 trace", runs=1),
 ))  # fmt: skip
 """Every rule. One without ``off`` never changes, so a module may read its value once, on import. How the work
-of a backward lookup lies on its named kernels stands in `sizing.lookup_map`."""
+of a backward lookup lies on its named kernels stands in `sizing.lookup_map`; how many neighbours a guess asks
+stands beside the guess."""
