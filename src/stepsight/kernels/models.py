@@ -15,6 +15,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention.estimates import FAMILIES as ATTENTION_FAMILIES
 from stepsight.kernels.attention.estimates import attention_estimates, versions
 from stepsight.kernels.columns import Batch, batches
+from stepsight.kernels.grouped import grouped_estimates, is_grouped
 from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
@@ -42,6 +43,8 @@ from stepsight.program.job import Kernel
 
 if TYPE_CHECKING:
     from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+
+BoolArray = np.typing.NDArray[np.bool_]
 
 EMBEDDING_FAMILIES = frozenset({"embedding", "embedding_backward"})
 STREAMS_FILE = "streams.json"
@@ -134,8 +137,10 @@ class KernelModels:
             return self._in_turns(batch, stacks)
         if batch.family in ATTENTION_FAMILIES:
             return self._attention(batch, stacks)
-        if batch.family in CONVOLUTIONS and is_pointwise(batch).any():
-            return self._pointwise(batch)
+        if batch.family in CONVOLUTIONS:
+            grouped, plain = is_grouped(batch), is_pointwise(batch)
+            if grouped.any() or plain.any():
+                return self._sorted_convolutions(batch, grouped, plain)
         parts = []
         for variant, rows in _variants(batch):
             if not len(rows):
@@ -202,11 +207,15 @@ class KernelModels:
             parts.append((np.arange(start, stop), answer))
         return _joined(parts, len(batch))
 
-    def _pointwise(self, batch: Batch) -> Estimates:
-        """Convolutions of which some are plain products."""
-        plain = is_pointwise(batch)
-        products, others = np.nonzero(plain)[0], np.nonzero(~plain)[0]
-        parts = [(products, as_convolution(self.estimate_batch(as_product(batch.take(products)))))]
+    def _sorted_convolutions(self, batch: Batch, grouped: BoolArray, plain: BoolArray) -> Estimates:
+        """Convolutions of which some have groups or are plain products."""
+        parts: list[tuple[np.typing.NDArray[np.int64], Estimates]] = []
+        groups, products, others = (np.nonzero(which)[0] for which in (grouped, plain, ~(grouped | plain)))
+        if len(groups):
+            parts.append((groups, grouped_estimates(batch.take(groups), self.spec)))
+        if len(products):
+            product = as_product(batch.take(products))
+            parts.append((products, as_convolution(self.estimate_batch(product))))
         if len(others):
             parts.append((others, self.estimate_batch(batch.take(others))))
         return _joined(parts, len(batch))

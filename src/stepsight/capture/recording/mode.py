@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stepsight.capture.gpu import streams
 from stepsight.capture.gpu.device import CUDA
 from stepsight.capture.gpu.tensors import on_gpu
-from stepsight.capture.recording import routing
+from stepsight.capture.recording import conv_format, routing
 from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
 from stepsight.capture.recording.facts import Facts, mapped, tensors_in
 from stepsight.capture.recording.liveness import Liveness
@@ -226,6 +226,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 return values.assumed_result(name, args, kwargs, self.fake)
             return mapped(computed, self._placed)
         out = self._without_data(func, args, kwargs)
+        with self.fake:
+            out = conv_format.as_on_gpu(name, args, out, self.facts)
         routing.follow(name, args, out)
         if name == "histc" and computed is None:
             values.counted(args[0], out.numel(), out)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from stepsight.program.aten.call import AtenCall, Precision, TensorFact, size_bytes
+from stepsight.program.aten.conv_backend import ConvBackend, conv_backend
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.job import Kernel
 
@@ -19,7 +20,13 @@ def _last(values: Sequence[int] | int | None, default: int) -> int:
 
 
 def conv_kernel(
-    family: str, image: TensorFact, weight: TensorFact, result: TensorFact, call: AtenCall, dtype: str
+    family: str,
+    image: TensorFact,
+    weight: TensorFact,
+    result: TensorFact,
+    call: AtenCall,
+    dtype: str,
+    name: str = "",
 ) -> Kernel:
     """A convolution's sizes in two dimensions; one dimension lies in a row, a third is folded in.
 
@@ -39,37 +46,55 @@ def conv_kernel(
     depth = prod(result.shape[2:-2]) if len(spatial) > 2 else 1
     folded = prod(weight.shape[2:-2]) if len(spatial) > 2 else 1
     return Kernel.of(
-        family, dtype, batch=image.shape[0] * depth, c_in=image.shape[1] * folded, c_out=result.shape[1],
-        h=high, w=wide, kh=kernel_high, kw=kernel_wide, stride=stride, padding=pads[0], groups=groups,
+        family, dtype, name=name, batch=image.shape[0] * depth, c_in=image.shape[1] * folded,
+        c_out=result.shape[1], h=high, w=wide, kh=kernel_high, kw=kernel_wide, stride=stride,
+        padding=pads[0], groups=groups,
     )  # fmt: skip
+
+
+def _dtype(backend: ConvBackend, dtype: str, precision: Precision) -> str:
+    """Depthwise kernels have no use for tensor cores."""
+    return dtype if backend.depthwise else precision.conv(dtype)
+
+
+def _into_format(backend: ConvBackend, *tensors: TensorFact) -> list[Kernel]:
+    """Copies of tensors that lie in another memory format than the library reads."""
+    return [
+        Kernel.of("transpose", t.dtype, name="layout", elements=max(t.elements, 1))
+        for t in tensors if backend.converts(t)
+    ]  # fmt: skip
 
 
 def convolution(call: AtenCall, precision: Precision) -> list[Kernel]:
     """A transposed convolution is the input gradient of the plain one that leads back."""
     x, weight, out = call.arguments["input"], call.arguments["weight"], call.made_on_gpu[0]
-    dtype = precision.conv(x.dtype)
+    backend = conv_backend(x, weight, call)
+    dtype = _dtype(backend, x.dtype, precision)
+    kernels = _into_format(backend, x, weight)
     if call.get("transposed", False):
-        kernels = [conv_kernel("conv_dgrad", out, weight, x, call, dtype)]
+        kernels.append(conv_kernel("conv_dgrad", out, weight, x, call, dtype))
     else:
-        kernels = [conv_kernel("conv", x, weight, out, call, dtype)]
-    if isinstance(call.arguments.get("bias"), TensorFact):
+        kernels.append(conv_kernel("conv", x, weight, out, call, dtype, backend.name))
+    if isinstance(call.arguments.get("bias"), TensorFact) and backend.cudnn:  # torch's own kernels add it
         kernels.append(pointwise_kernel("add", (out, call.arguments["bias"]), out))
     return kernels
 
 
 def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     gradient, x, weight = (call.arguments[name] for name in ("grad_output", "input", "weight"))
-    dtype = precision.conv(x.dtype)
+    backend = conv_backend(x, weight, call)
+    dtype, name = _dtype(backend, x.dtype, precision), backend.name
     transposed = call.get("transposed", False)
     mask = call.get("output_mask", (True, True, True))
     image, result = (gradient, x) if transposed else (x, gradient)
-    kernels = []
+    kernels = _into_format(backend, gradient)
     if mask[0]:
-        kernels.append(
-            conv_kernel("conv" if transposed else "conv_dgrad", image, weight, result, call, dtype)
-        )
+        kernels += _into_format(backend, weight)
+        family = "conv" if transposed else "conv_dgrad"
+        kernels.append(conv_kernel(family, image, weight, result, call, dtype, name))
     if mask[1]:
-        kernels.append(conv_kernel("conv_wgrad", image, weight, result, call, dtype))
+        kernels += _into_format(backend, x)
+        kernels.append(conv_kernel("conv_wgrad", image, weight, result, call, dtype, name))
     if mask[2]:
         channels = gradient.shape[1]
         kernels.append(Kernel.of("reduce", gradient.dtype, name="sum", rows=channels,

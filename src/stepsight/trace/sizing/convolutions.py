@@ -22,6 +22,8 @@ _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
 _IMAGE = re.compile(r"dgrad|bwd_?data|BwdD|_bwd(?!_?w)", re.IGNORECASE)
 _HELPER = re.compile(r"offsets|precompute|nchwToNhwc|nhwcToNchw|transpose|generateWinograd|init_device", re.I)
 """Kernels that prepare for the ones behind them."""
+_CUDNN_DEPTHWISE = re.compile(r"c1_k1|grouped_direct", re.IGNORECASE)
+"""cuDNN's kernels for one channel a group."""
 _LAYOUT_SLACK = 4
 """A layout kernel with no more threads than this many per weight moves the weights, not the image."""
 _FEW_CHANNELS = 4
@@ -55,12 +57,17 @@ def conv_kernel(call: Call, event: Event) -> Kernel | None:
         family, together = ("conv_wgrad", of_weights) if weights else ("conv_dgrad", of_image)
     longest = max(together, key=lambda e: e.dur)
     made = Kernel.of(
-        family, compute_dtype(inputs.image.dtype, longest.name), name=call.op.name, batch=b, c_in=c_in,
-        c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
+        family, compute_dtype(inputs.image.dtype, longest.name), name=_name(call.op, longest), batch=b,
+        c_in=c_in, c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
         groups=max(c_in // max(per_group, 1), 1),
     )  # fmt: skip
     total = sum(e.dur for e in together)
     return replace(made, share=event.dur / total if total > 0 else 1.0 / len(together))
+
+
+def _name(op: Event, longest: Event) -> str:
+    """The operator's; with the library that its kernel is of, where the operator leaves that open."""
+    return f"{op.name} (cudnn)" if _CUDNN_DEPTHWISE.search(longest.name) else op.name
 
 
 def convolution_of_row(op: Event, event: Event) -> Kernel | None:

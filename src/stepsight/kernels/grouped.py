@@ -1,0 +1,140 @@
+"""Convolutions whose channels are split into groups; with one channel a group they are depthwise.
+
+Nobody measured them for the tables here, so times follow from how the kernels work: the longest of device
+memory, L2 cache and instructions issued. torch (ATen/native/Convolution.cpp) runs a depthwise convolution
+with kernels of its own (ATen/native/cuda/DepthwiseConv2d.cu) or with cuDNN's; the kernel's name says which
+(`program.aten.images` decides for captured scripts, traces name the kernels).
+
+torch's own kernels compute one element a thread. Every tap loads a weight and a pixel and checks bounds. The
+weights' gradient has one block for each channel and tap, so it reads image and gradient once a tap.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.families import conv_output
+from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
+
+SPREAD = 0.35
+"""Nothing was fitted: instructions are counted in the source. The public profiles below lie within it."""
+NATIVE_NOTE = "depthwise: torch's own kernels, by instructions, cache and memory"
+CUDNN_NOTE = "depthwise: cuDNN's kernels, by instructions and memory"
+GROUPED_NOTE = "grouped: products of few channels, padded to tiles"
+
+LANES: Mapping[str, int] = {"nvidia": 128, "amd": 64}
+"""Lanes that a multiprocessor issues for in a clock: four warps of 32; four SIMDs of 16 (CDNA)."""
+
+ELEMENT_SLOTS = 60.0
+"""Instructions an element before its first tap: three divisions by sizes unknown to the compiler, about 18
+each, and the store."""
+NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 16.0, "conv_wgrad": 40.0}
+"""Instructions a tap, counted in DepthwiseConv2d.cu: two loads and their addresses (6), four bounds (4–5),
+index (2), multiply-add, loop; the data gradient has the stride's divisibility on top, the weights' gradient a
+division by the image's width (18) and two full offsets (8).
+Check: MobileNetV3-Small, batch 32, fp32, forward on an RTX 5070 Ti Laptop (46 SMs, about 2 GHz, 672 GB/s;
+torch 2.10, a public profile): three 3×3 layers 164 µs, here 166; eight 5×5 layers 361 µs, here 278."""
+HALF_TAP_SLOTS = 2.0
+"""Two conversions to fp32 a tap."""
+WARP = 32
+WGRAD_WARPS = 8
+"""The weights' gradient: a block of 256 threads, one warp an image, lanes over its pixels."""
+REDUCE_SLOTS = 100.0
+"""Instructions a thread for the sum over a block."""
+
+CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 4.0, "conv_dgrad": 5.0, "conv_wgrad": 12.0}
+"""cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
+a share of a load; the weights' gradient also adds up partial sums of many blocks. From a public profile of
+ConvNeXt V2-B (batch 64, H200 shared with another job): both gradients together 6 % of a step of 241 ms, which
+is at most 29 instructions for the two gradients of a tap."""
+CUDNN_BANDWIDTH = 0.6
+"""Share of memory bandwidth: 47 to 73 % in a public profile of conv2d_c1_k1_nhwc (3×3, fp32, Blackwell)."""
+NATIVE_BANDWIDTH = 0.8
+L2_SHARE = 0.7
+"""Of the cache's peak, for reads of every lane's own word."""
+
+GROUP_TILE = 32
+"""The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
+
+_CUDNN = re.compile(r"cudnn|c1_k1|grouped_direct", re.IGNORECASE)
+
+
+def by_cudnn(name: str) -> bool:
+    """Whether a kernel, or the operator that named it, is cuDNN's."""
+    return _CUDNN.search(name) is not None
+
+
+def is_grouped(batch: Batch) -> npt.NDArray[np.bool_]:
+    return np.asarray(batch.dims["groups"] > 1)
+
+
+def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
+    """Times of convolutions with more than one group."""
+    d = batch.dims
+    depthwise = (d["c_in"] == d["groups"]) & (d["c_out"] % np.maximum(d["groups"], 1) == 0)
+    cudnn = batch.where_name(by_cudnn)
+    native = depthwise & ~cudnn
+    per_channel = np.where(native, _native_us(batch, spec), _cudnn_us(batch, spec))
+    time_us = KERNEL_FLOOR_US + np.where(depthwise, per_channel, _tiled_us(batch, spec))
+    notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, GROUPED_NOTE)).tolist()
+    source = np.full(len(batch), int(Source.ROOFLINE))
+    return Estimates(time_us, source, np.full(len(batch), SPREAD), dict(enumerate(notes)))
+
+
+def _issue_us(slots: FloatArray, spec: GpuSpec) -> FloatArray:
+    """Time to issue instructions, counted a lane."""
+    lanes = LANES.get(spec.vendor.lower(), LANES["nvidia"])
+    return slots / (spec.sms * lanes * spec.clock_mhz)
+
+
+def _memory_us(batch: Batch, spec: GpuSpec, share: float) -> FloatArray:
+    return batch.bytes / (spec.memory_gbps * 1e3 * share)
+
+
+def _outputs(batch: Batch) -> FloatArray:
+    high, wide = conv_output(batch.dims)
+    return np.asarray(batch.dims["batch"] * batch.dims["c_out"] * high * wide)
+
+
+def _native_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    d = batch.dims
+    taps = d["kh"] * d["kw"]
+    per_tap = NATIVE_TAP_SLOTS[batch.family] + np.where(batch.element_bytes < 4, HALF_TAP_SLOTS, 0.0)
+    memory = _memory_us(batch, spec, NATIVE_BANDWIDTH)
+    if batch.family != "conv_wgrad":
+        pixels = d["batch"] * d["c_in"] * d["h"] * d["w"] if batch.family == "conv_dgrad" else _outputs(batch)
+        multiplied = d["c_out"] / d["c_in"] if batch.family == "conv_dgrad" else 1.0
+        return np.maximum(memory, _issue_us(pixels * (ELEMENT_SLOTS + taps * multiplied * per_tap), spec))
+    high, wide = conv_output(d)
+    blocks = d["c_out"] * taps
+    warps = np.minimum(d["batch"], WGRAD_WARPS)
+    turns = np.ceil(d["batch"] / warps) * np.ceil(high * wide / WARP)
+    slots = blocks * warps * WARP * (turns * per_tap + REDUCE_SLOTS)
+    # Image and gradient at every tap; only the pixels under the output's grid are read of the image.
+    cache = 2 * _outputs(batch) * taps * batch.element_bytes / (spec.l2_gbps * 1e3 * L2_SHARE)
+    return np.maximum(np.maximum(memory, cache), _issue_us(slots, spec))
+
+
+def _cudnn_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    d = batch.dims
+    slots = _outputs(batch) * d["kh"] * d["kw"] * CUDNN_TAP_SLOTS[batch.family]
+    return np.maximum(_memory_us(batch, spec, CUDNN_BANDWIDTH), _issue_us(slots, spec))
+
+
+def _tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """As many products as groups, each padded to a tile."""
+    d, reach = batch.dims, EFFICIENCY[batch.family]
+    groups = np.maximum(d["groups"], 1.0)
+    wasted = np.ones(len(batch))
+    for channels in (d["c_in"] / groups, d["c_out"] / groups):
+        whole = np.maximum(channels, 1.0)
+        wasted = wasted * np.ceil(whole / GROUP_TILE) * GROUP_TILE / whole
+    arithmetic = batch.flops * wasted / peak_flops(batch, spec) * 1e6 / reach.arithmetic
+    return np.maximum(arithmetic, _memory_us(batch, spec, reach.bandwidth))

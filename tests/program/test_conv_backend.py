@@ -1,0 +1,72 @@
+"""Which library runs a convolution, and what is copied for it."""
+
+from typing import Any
+
+import pytest
+
+from stepsight.program.aten.call import AtenCall, Precision, TensorFact
+from stepsight.program.aten.conv_backend import conv_backend, is_channels_last
+from stepsight.program.aten.images import convolution, convolution_backward
+
+
+def tensor(*shape: int, dtype: str = "fp32", last: bool = False) -> TensorFact:
+    order = (0, 2, 3, 1) if last else tuple(range(len(shape)))
+    strides, step = [0] * len(shape), 1
+    for i in reversed(order):
+        strides[i], step = step, step * shape[i]
+    return TensorFact(shape, dtype, tuple(strides))
+
+
+def call(x: TensorFact, weight: TensorFact, name: str = "convolution", **more: Any) -> AtenCall:
+    out = TensorFact((x.shape[0], weight.shape[0], *x.shape[2:]), x.dtype, x.strides)
+    arguments = {"input": x, "weight": weight, "groups": x.shape[1], "stride": [1, 1], **more}
+    return AtenCall(name, (x, weight), (out,), arguments)
+
+
+def backend_name(side: int, *, dtype: str = "fp32", last: bool = False, width: int = 28, **more: Any) -> str:
+    x = tensor(64, 96, width, width, dtype=dtype, last=last)
+    weight = tensor(96, 1, side, side, dtype=dtype)
+    return conv_backend(x, weight, call(x, weight, **more)).name
+
+
+@pytest.mark.parametrize(("settings", "name"), [
+    ({"side": 7}, "depthwise"),
+    ({"side": 3}, "depthwise"),
+    ({"side": 7, "dtype": "fp16"}, "depthwise"),
+    ({"side": 3, "dtype": "fp16"}, "depthwise_cudnn"),
+    ({"side": 3, "dtype": "bf16"}, "depthwise"),
+    ({"side": 3, "dtype": "fp16", "width": 6}, "depthwise"),
+    ({"side": 3, "dtype": "fp16", "stride": [2, 2]}, "depthwise"),
+    ({"side": 3, "dtype": "fp16", "dilation": [2, 2]}, "depthwise"),
+    ({"side": 7, "last": True}, "depthwise_cudnn"),
+    ({"side": 7, "groups": 1}, ""),
+])  # fmt: skip
+def test_torchs_choice(settings: dict[str, Any], name: str) -> None:
+    assert backend_name(**settings) == name
+
+
+def test_weights_of_one_channel_are_not_channels_last() -> None:
+    assert is_channels_last(tensor(2, 96, 7, 7, last=True))
+    assert not is_channels_last(tensor(2, 96, 7, 7))
+    assert not is_channels_last(tensor(96, 1, 7, 7))
+    assert not is_channels_last(tensor(2, 96, 1, 1))
+
+
+def test_torchs_own_kernels_add_the_bias_themselves() -> None:
+    x, weight, bias = tensor(8, 96, 14, 14), tensor(96, 1, 7, 7), tensor(96)
+    own = convolution(call(x, weight, bias=bias), Precision(conv_tf32=True))
+    assert [(k.family, k.dtype) for k in own] == [("conv", "fp32")]
+    last = tensor(8, 96, 14, 14, last=True)
+    assert [k.family for k in convolution(call(last, weight, bias=bias), Precision())] == [
+        "conv",
+        "elementwise",
+    ]
+
+
+def test_a_gradient_in_another_format_is_copied_first() -> None:
+    x, weight = tensor(8, 96, 14, 14, last=True), tensor(96, 1, 7, 7)
+    backward = call(x, weight, "convolution_backward", grad_output=tensor(8, 96, 14, 14),
+                    output_mask=[True, True, False])  # fmt: skip
+    made = convolution_backward(backward, Precision())
+    assert [k.family for k in made] == ["transpose", "conv_dgrad", "conv_wgrad"]
+    assert {k.name for k in made[1:]} == {"depthwise_cudnn"}
