@@ -67,6 +67,16 @@ def test_set_reaches_the_workload_and_the_platform():
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "bacth=1"), "batch"),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--timeline", "no/such/folder/t.json"), "folder"),
         (("predict", "examples/dlrm.toml", "-p", "4xV100", "--html", "examples"), "examples: is a folder"),
+        (
+            ("sweep", "examples/dlrm.toml", "-p", "4xV100", "--over", "nosuch=1"),
+            "every combination is refused",
+        ),
+        (("tune", "llama4-8b", "-p", "4xV100"), "did you mean 'llama3-8b'"),
+        (("predict", "pyproject.json", "-p", "4xV100"), "pyproject.json"),
+        (
+            ("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "dense.cross_layers=3"),
+            "cross_layers: has no effect on interaction = 'dot'",
+        ),
         (("compare", "examples/dlrm.toml", "-p", "4xV100"), "A and B are the same"),
         (("capture", "examples", "-p", "4xV100"), "examples: is a folder"),
     ],
@@ -76,6 +86,34 @@ def test_a_mistake_is_one_clear_line_and_a_bad_exit(arguments, said):
     assert done.returncode != 0
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_json_that_is_no_config_is_not_called_toml(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    done = stepsight("predict", str(tmp_path / "config.json"), "-p", "8xH100-SXM")
+    assert done.returncode == 2
+    assert "has no model_type" in done.stderr
+
+
+def test_a_table_of_kernels_without_a_file_to_write_is_printed(tmp_path):
+    (tmp_path / "rows.csv").write_text("gpu,family,m,n,k,dtype\nH100,gemm,4096,4096,4096,bf16\n")
+    table = stepsight("kernel", "--table", str(tmp_path / "rows.csv")).stdout.splitlines()
+    assert table[0].startswith("gpu,family,m,n,k,dtype,time_us")
+    (kernel,) = json.loads(stepsight("kernel", "--table", str(tmp_path / "rows.csv"), "--json").stdout)[
+        "kernels"
+    ]
+    assert kernel["time_us"] == pytest.approx(float(table[1].split(",")[6]), abs=1e-3)
+
+
+def test_a_sweep_says_what_does_not_fit_and_why_a_row_is_refused():
+    done = stepsight(
+        "sweep", "examples/llama3_8b_fsdp.toml", "--over", "platform=1xH100-SXM,8xH100-SXM",
+        "--over", "parallel.tensor=1,3", "--set", "batch_per_rank=1",
+    )  # fmt: skip
+    words = " ".join(done.stdout.split())
+    assert "too much" in words
+    assert "illegal [1]" in words
+    assert "tensor: 3 does not divide heads = 32 and ffn = 14336; use a divisor" in words
 
 
 def test_compare_says_where_the_difference_went():

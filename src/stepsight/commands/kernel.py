@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from stepsight.commands.outputs import check_outputs
 from stepsight.errors import InputError
 
 
@@ -17,7 +18,11 @@ from stepsight.errors import InputError
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, such as m=4096.")
 @click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
 @click.option("--table", type=click.Path(path_type=Path), help="CSV or parquet: one kernel a row.")
-@click.option("--out", type=click.Path(path_type=Path), help="CSV for the table with its times.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="CSV for the table with its times; without it they are printed.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     family: str | None,
@@ -44,18 +49,31 @@ def command(
 
 
 def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None:
-    from stepsight.prediction.kernel_tables.files import read_table, time_table, write_table
+    from stepsight.prediction.kernel_tables.files import (
+        read_table,
+        table_text,
+        time_table,
+        timed_rows,
+        write_table,
+    )
 
+    check_outputs((out,))
     content = read_table(path)
     times = time_table(content, str(path), gpu)
     if out is not None:
         write_table(out, content, times)
     counts = {label: times.source.count(label) for label in dict.fromkeys(times.source)}
     if as_json:
-        click.echo(json.dumps({"rows": len(times.source), "sources": counts, "out": str(out or "")}))
+        answer = {"rows": len(times.source), "sources": counts, "out": str(out or "")}
+        click.echo(
+            json.dumps(answer if out else {**answer, "kernels": timed_rows(content, times)}, default=str)
+        )
         return
     shown = ", ".join(f"{count} {label}" for label, count in counts.items())
-    click.echo(f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else ""))
+    if out is None:
+        click.echo(table_text(content, times), nl=False)
+    said = f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else "")
+    click.echo(said, err=out is None)
 
 
 def _single(

@@ -45,7 +45,7 @@ def command(
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
     if bool(workload) + bool(trace) + bool(model) != 1:
-        raise click.UsageError("give a WORKLOAD file, --model or --trace")
+        raise click.UsageError("give one of a WORKLOAD file, --model and --trace")
     check_outputs((timeline, chakra, html))
     if replay and models_only:
         raise click.UsageError(

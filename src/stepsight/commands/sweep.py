@@ -8,6 +8,7 @@ import click
 
 from stepsight.commands.outputs import command_line, say_written
 from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
+from stepsight.errors import StepsightError
 
 EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
 OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.link.gbps=100,200."
@@ -37,6 +38,8 @@ def command(
             model, platform, over=over, price_per_gpu_hour=price, assignments=on_workload,
             overrides=on_platform, workers=workers, ray=ray, resume=resume, progress=progress,
         )  # fmt: skip
+    if not any(row.priced for row in rows):
+        raise StepsightError(f"--over: every combination is refused; the first: {rows[0].reason}")
     if csv:
         write_whole(csv, rows_csv(rows))
     if html:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stepsight.capture.step.file import is_step_file
 from stepsight.errors import InputError
-from stepsight.records import override, read_toml
+from stepsight.records import nearest, override, read_toml
 from stepsight.tune.answer import Answer, best_rows, front, neighbours
 from stepsight.tune.dimensions import field_path
 from stepsight.tune.evaluate import CAPTURED, platform_of
@@ -48,6 +48,8 @@ def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, 
         if assignments:
             raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
         return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where
+    elif not Path(model).exists() and not Path(model).suffix:
+        raise InputError(where, "neither a file nor a known model", nearest(where, shipped()))
     else:
         document = read_config(model) if is_config(model) else read_toml(model)
     name = document.get("model")

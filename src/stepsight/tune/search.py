@@ -176,7 +176,7 @@ def nothing_fits(rows: Sequence[Row]) -> str:
     helps = []
     if used.get("training.recompute", "none") == "none":
         helps.append("recomputation (--over recompute)")
-    if not used.get("parallel.zero"):
+    if not used.get("parallel.zero") and least.ranks > 1:
         helps.append("ZeRO (--over zero)")
     if used.get("parallel.micro_batch") != 1:
         helps.append("a smaller micro-batch (--over micro_batch)")

@@ -67,6 +67,11 @@ class Row:
         return self.status == PRICED
 
     @property
+    def fits(self) -> bool:
+        """Whether the fullest rank's memory is within its GPU's, where both are known."""
+        return self.capacity_gb <= 0 or self.memory_gb <= self.capacity_gb
+
+    @property
     def cost_per_million_tokens(self) -> float | None:
         """In the currency of the price."""
         if self.cost_per_step is None or self.tokens_per_s <= 0:

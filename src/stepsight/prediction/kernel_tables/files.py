@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -94,18 +95,35 @@ def time_table(table: Table, where: str = "table", gpu: str | None = None) -> Ta
 
 
 def write_table(path: Path, table: Table, times: TableTimes) -> None:
-    """The table's own columns, then time_us, kernel_us, source, spread and note."""
-    answer = _columns(times)
-    out: dict[str, Sequence[object]] = {
-        (RENAMED.get(key, f"given_{key}") if key in answer else key): list(column)
-        for key, column in table.items()
-    }
-    out |= answer
+    """The table with its times as a CSV file."""
+    write_whole(path, table_text(table, times))
+
+
+def table_text(table: Table, times: TableTimes) -> str:
+    """The table with its times as CSV."""
+    out = _joined(table, _columns(times))
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(out)
     writer.writerows(zip(*out.values(), strict=True))
-    write_whole(path, text.getvalue())
+    return text.getvalue()
+
+
+def timed_rows(table: Table, times: TableTimes) -> list[dict[str, object]]:
+    """The table with its times, a mapping a row, times as numbers."""
+    numbers = {"time_us": times.time_us, "kernel_us": times.kernel_us, "spread": times.spread}
+    known = {key: [None if math.isnan(v) else float(v) for v in column] for key, column in numbers.items()}
+    out = _joined(table, {**_columns(times), **known})
+    return [dict(zip(out, row, strict=True)) for row in zip(*out.values(), strict=True)]
+
+
+def _joined(table: Table, answer: Mapping[str, Sequence[object]]) -> dict[str, Sequence[object]]:
+    """The table's own columns, then time_us, kernel_us, source, spread and note."""
+    own = {
+        (RENAMED.get(key, f"given_{key}") if key in answer else key): list(column)
+        for key, column in table.items()
+    }
+    return {**own, **answer}
 
 
 def _columns(times: TableTimes) -> Mapping[str, Sequence[object]]:

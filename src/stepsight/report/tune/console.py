@@ -87,17 +87,21 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
     for name in names:
         table.add_column(name, justify="left" if name == "platform" else "right")
+    refused: dict[str, int] = {}
     for row in rows:
         head = [*([row.platform] if platforms else []), *(str(row.settings.get(p, "")) for p in varied)]
         if not row.priced:
-            table.add_row(*head, row.status, Text(row.reason[:60]))
+            number = refused.setdefault(row.reason, len(refused) + 1)
+            table.add_row(*head, Text(f"{row.status} [{number}]"))
             continue
         rate = row.tokens_per_s if has_tokens else row.samples_per_s
         cells = [
             milliseconds(row.step_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
             *([f"{rate:,.0f}"] if has_rate else []), f"{100 * row.mfu:.1f} %" if row.mfu else "",
-            f"{row.memory_gb:.1f}",
+            f"{row.memory_gb:.1f}" + ("" if row.fits else f" of {row.capacity_gb:.0f}: too much"),
         ]  # fmt: skip
         cost = [f"{row.cost_per_step:.4g}" if row.cost_per_step is not None else ""] if has_cost else []
         table.add_row(*head, *cells, *cost)
     console.print(table)
+    for reason, number in refused.items():
+        console.print(Text(f"[{number}] {reason}"))

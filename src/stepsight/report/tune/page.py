@@ -178,7 +178,7 @@ def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
             cells = [
                 milliseconds(r.step_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
                 f"{r.tokens_per_s or r.samples_per_s:,.0f}" if r.tokens_per_s or r.samples_per_s else "",
-                f"{r.memory_gb:.1f}", "",
+                f"{r.memory_gb:.1f}", "" if r.fits else f"does not fit: the GPU has {r.capacity_gb:.0f} GB",
             ]  # fmt: skip
         else:
             cells = ["", "", "", "", f"{r.status}: {r.reason}"]

@@ -104,13 +104,17 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         raise fields.fail(
             "batch", f"{batch} samples do not divide over {ranks} ranks", f"use a multiple of {ranks}"
         )
+    interaction = dense.choice("interaction", INTERACTIONS, "dot")
+    for key in ("cross_layers", "cross_rank"):
+        if dense.has(key) and interaction != "dcnv2":
+            raise dense.fail(key, f"has no effect on interaction = {interaction!r}", "leave it out")
     config = DlrmConfig(
         name=fields.text("name", Path(source).stem),
         batch=batch,
         features=dense.integer("features"),
         bottom=dense.integers("bottom"),
         top=dense.integers("top"),
-        interaction=dense.choice("interaction", INTERACTIONS, "dot"),
+        interaction=interaction,
         tables=tables,
         training=training,
         ranks=ranks,
