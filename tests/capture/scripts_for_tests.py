@@ -116,3 +116,27 @@ for _ in range(6):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+PERCEPTRON = """
+import sys
+import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(256), nn.Linear(256, 1024), nn.Linear(1024, 256)
+        self.drop = nn.Dropout(0.1)
+    def forward(self, x):
+        return x + self.drop(self.down(nn.functional.gelu(self.up(self.norm(x)), approximate="tanh")))
+model = nn.Sequential(Block(), Block()).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+step = torch.compile(optimizer.step) if "optimizer" in sys.argv else optimizer.step
+if "optimizer" not in sys.argv:
+    model.compile()
+for _ in range(6):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(torch.randn(512, 256, device="cuda")).square().mean()
+    loss.backward()
+    step()
+    optimizer.zero_grad()
+"""

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 from stepsight.errors import InputError
+
+_COMPILE = ("fused", "eager")
 
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
     """``mask_share``: elements that an unknown mask selects. ``distinct_share``: distinct values among
     unknown ones. ``expert_balance``: the largest expert's tokens over the mean. ``zipf``: skew of lookups
-    into embedding tables, 0 for uniform."""
+    into embedding tables, 0 for uniform. ``compile``: ``fused`` models what torch.compile fuses, ``eager``
+    leaves compiled functions as they were captured."""
 
     mask_share: float = 0.5
     distinct_share: float = 0.5
     expert_balance: float = 1.0
     zipf: float = 0.0
+    compile: str = "fused"
 
     @classmethod
     def read(cls, assignments: Iterable[str]) -> Assumptions:
         """From ``name=value`` as the command line gives them."""
         known = {f.name for f in fields(cls)}
-        made = cls()
+        changed: dict[str, Any] = {}
         for text in assignments:
             name, _, value = text.partition("=")
             if name not in known:
@@ -32,6 +37,11 @@ class Assumptions:
                     f"no assumption is called {name!r}",
                     f"one of {', '.join(sorted(known))}",
                 )
+            if name == "compile":
+                if value not in _COMPILE:
+                    raise InputError(f"--assume {text}", f"must be one of {', '.join(_COMPILE)}")
+                changed[name] = value
+                continue
             try:
                 number = float(value)
             except ValueError:
@@ -42,5 +52,5 @@ class Assumptions:
             lowest = 1.0 if name == "expert_balance" else 0.0
             if not lowest <= number <= highest:
                 raise InputError(f"--assume {text}", f"must lie between {lowest:g} and {highest:g}")
-            made = replace(made, **{name: number})
-        return made
+            changed[name] = number
+        return cls(**changed)

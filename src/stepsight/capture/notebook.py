@@ -67,18 +67,21 @@ class Capture:
 
     def _assembled(self, captured: Any) -> CapturedStep:
         from stepsight.capture.step.families import families, groups_of
+        from stepsight.capture.step.fusing.regions import compiled_step
         from stepsight.capture.step.lowering import Lowering
         from stepsight.capture.step.program import ProgramBuilder
         from stepsight.program.job import Job
 
         found = families(captured.groups, self.world)
-        builder = ProgramBuilder(0, self.world, found, Lowering(captured.precision, self.assumptions))
-        program = builder.build(captured.step)
+        lowering = Lowering(captured.precision, self.assumptions)
+        builder = ProgramBuilder(0, self.world, found, lowering)
+        step, said = compiled_step(captured, lowering)
+        program = builder.build(step)
         use = captured.memory
         memory = RankMemoryUse(
             0, use.peak_active_bytes, use.peak_reserved_bytes, use.parts_bytes, use.peak_operator
         )
-        notes = list(captured.notes)
+        notes = [*captured.notes, *said]
         if self.world > 1:
             notes.append(f"rank 0 alone was captured; all {self.world} ranks are taken to do the same")
         job = Job((program,), (0,) * self.world, groups_of(found, self.world))

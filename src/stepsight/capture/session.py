@@ -122,7 +122,7 @@ class Session:
             notes.append(
                 f"init_process_group was never called: {self.settings.world} independent copies are predicted"
             )
-        if self.files.compiled:
+        if self.files.compiled and self.settings.assumptions.compile == "eager":
             notes.append(COMPILED)
         for what, count in self.files.left_out.items():
             notes.append(f"{what} left out ({count}×)")

@@ -128,13 +128,15 @@ class Worker:
         from stepsight.capture.step.captured import RankMemoryUse
         from stepsight.capture.step.families import families
         from stepsight.capture.step.file import encode_program
+        from stepsight.capture.step.fusing.regions import compiled_step
         from stepsight.capture.step.lowering import Lowering
         from stepsight.capture.step.program import ProgramBuilder
 
         r = self.request
         lowering = Lowering(captured.precision, session.settings.assumptions)
         builder = ProgramBuilder(r.rank, r.world, families(captured.groups, r.world), lowering)
-        program = builder.build(captured.step)
+        step, said = compiled_step(captured, lowering)
+        program = builder.build(step)
         use = captured.memory
         memory = RankMemoryUse(
             r.rank, use.peak_active_bytes, use.peak_reserved_bytes, use.parts_bytes, use.peak_operator
@@ -142,7 +144,8 @@ class Worker:
         messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
         return Answer(
             "captured", "", -1, r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
-            messages, memory, dict(builder.guessed), captured.assumed, captured.notes, str(torch.__version__),
+            messages, memory, dict(builder.guessed), captured.assumed, [*captured.notes, *said],
+            str(torch.__version__),
         )  # fmt: skip
 
 

@@ -60,11 +60,11 @@ def _install_compile(recorder: Recorder, seen: Interceptions) -> None:
     def marked(function: Any) -> Any:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            recorder.compiled_depth += 1
+            recorder.regions.enter()
             try:
                 return function(*args, **kwargs)
             finally:
-                recorder.compiled_depth -= 1
+                recorder.regions.leave()
 
         return run
 

@@ -6,16 +6,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stepsight.program.aten.call import AtenCall
+from stepsight.program.job import Kernel
 
 
 @dataclass(slots=True)
 class CallRecord:
-    """One library call on the fake GPU. ``mark`` ties it to the profiler's operators."""
+    """One library call on the fake GPU. ``mark`` ties it to the profiler's operators.
+
+    ``graph`` numbers the compiled graph it belongs to, 0 outside. ``kernels`` are those it launches where
+    they are not the table's: what compilation made of them.
+    """
 
     mark: int
     call: AtenCall
     stream: int
-    compiled: bool = False
+    graph: int = 0
+    kernels: tuple[Kernel, ...] | None = None
 
 
 @dataclass(slots=True)

@@ -59,9 +59,9 @@ class Facts:
         except RuntimeError:
             strides = (1,) * t.dim()
         number = self.storage_number(t) if device == "cuda" else -1
-        return TensorFact(
-            tuple(int(s) for s in t.shape), DTYPES.get(t.dtype, "fp32"), strides, device, number
-        )
+        offset = int(t.storage_offset()) if number >= 0 else 0
+        shape = tuple(int(s) for s in t.shape)
+        return TensorFact(shape, DTYPES.get(t.dtype, "fp32"), strides, device, number, offset)
 
     def call(self, func: Any, args: Any, kwargs: Any, outputs: Any, node: str) -> AtenCall:
         """``func`` is the operator overload that was dispatched."""

@@ -19,6 +19,7 @@ from stepsight.capture.recording import conv_format, routing
 from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
 from stepsight.capture.recording.facts import Facts, mapped, tensors_in
 from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.regions import CompiledRegions
 from stepsight.capture.recording.values import Values, followed
 from stepsight.capture.recording.workspaces import Workspaces
 
@@ -48,7 +49,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
         """Told of functional collectives: (recorder, operator, arguments, keywords, result)."""
         self.recording = False
-        self.compiled_depth = 0
+        self.regions = CompiledRegions()
         self.gpu_calls = 0
         self.records: list[Record] = []
         self._marks = 0
@@ -178,7 +179,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             before.name, before.inputs, made, before.arguments, before.overload, before.namespace,
             before.pointwise, before.node,
         )  # fmt: skip
-        record = CallRecord(mark, call, streams.current_stream().stream_id, self.compiled_depth > 0)
+        record = CallRecord(mark, call, streams.current_stream().stream_id, self.regions.graph(node))
         self.records.append(record)
         return out
 

@@ -19,6 +19,8 @@ from stepsight.tables.lookup import Lookup, TableLookup
 FORMAT = "stepsight-step"
 _MOST = 1e18
 """No size of a kernel, not even in bytes or FLOPs, comes near."""
+_MOST_SPREAD = 10.0
+"""A kernel that may take 20,000 times as long is not known at all."""
 VERSION = 1
 
 
@@ -29,6 +31,7 @@ class KernelRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
     name: str
     dims: list[tuple[str, float]]
     lookup: dict[str, Any] | None = None
+    size_spread: float = 0.0
 
 
 class CollectiveRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
@@ -98,7 +101,7 @@ def encode_program(program: RankProgram) -> ProgramRow:
 
 def _kernel_row(k: Kernel) -> KernelRow:
     dims = [(name, float(value)) for name, value in k.dims]
-    return KernelRow(k.family, k.dtype, k.stream, k.name, dims, _lookup_row(k.lookup))
+    return KernelRow(k.family, k.dtype, k.stream, k.name, dims, _lookup_row(k.lookup), k.size_spread)
 
 
 def _collective_row(c: Collective) -> CollectiveRow:
@@ -128,8 +131,18 @@ def decode_program(row: ProgramRow) -> RankProgram:
     for k in row.kernels:
         if not all(math.isfinite(value) and 0 <= value <= _MOST for _, value in k.dims):
             raise ValueError(f"kernel {k.name!r} has a size that cannot be")
+        if not 0 <= k.size_spread <= _MOST_SPREAD:
+            raise ValueError(f"kernel {k.name!r} has a spread that cannot be")
     kernels = [
-        Kernel(k.family, tuple(k.dims), k.dtype, k.stream or COMPUTE, k.name, _lookup(k.lookup))
+        Kernel(
+            k.family,
+            tuple(k.dims),
+            k.dtype,
+            k.stream or COMPUTE,
+            k.name,
+            _lookup(k.lookup),
+            size_spread=k.size_spread,
+        )
         for k in row.kernels
     ]
     ops = [

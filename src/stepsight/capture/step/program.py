@@ -90,7 +90,7 @@ class ProgramBuilder:
         call, stream = record.call, self._stream(record.stream)
         name = owner.name if owner else f"{call.namespace}::{call.name}"
         self._phase = _phase(name, call.node)
-        lowered = self.lower(call)
+        lowered = self.lower(call) if record.kernels is None else Lowered(record.kernels)
         if lowered.guessed:
             self.guessed[f"{call.namespace}::{call.name}"] += 1
         if lowered.kernels:

@@ -26,13 +26,15 @@ class Sized(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorFact:
-    """A tensor as a call saw it. ``storage`` numbers the memory behind it; -1 where unknown."""
+    """A tensor as a call saw it. ``storage`` numbers the memory behind it, -1 where unknown;
+    ``offset`` is where it starts there, in elements."""
 
     shape: Shape
     dtype: str
     strides: Shape
     device: str = "cuda"
     storage: int = -1
+    offset: int = 0
 
     @property
     def elements(self) -> int:

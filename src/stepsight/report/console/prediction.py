@@ -143,7 +143,7 @@ def _memory(p: Prediction, console: Console) -> None:
 
 def _trust(p: Prediction, console: Console) -> None:
     guessed = p.coverage.guessed_sizes
-    sizes = f"; sizes that the trace does not record were guessed for {share(guessed)}" if guessed > 0 else ""
+    sizes = f"; sizes that are not recorded were guessed for {share(guessed)}" if guessed > 0 else ""
     console.print(sources_sentence(p.coverage.share_by_source) + sizes)
     if p.coverage.without_model:
         names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])

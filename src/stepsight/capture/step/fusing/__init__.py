@@ -1,0 +1,1 @@
+"""What torch.compile makes of a compiled region: fewer kernels that move less memory, approximated."""
