@@ -110,6 +110,32 @@ def test_nothing_moves_before_what_it_reads() -> None:
     assert [[p.mark for p in g.parts] for g in grouping.groups] == [[1, 3], [2]]
 
 
+def test_kernels_that_feed_one_call_become_one_at_the_earlier_place() -> None:
+    grouping = Grouping()
+    first = _part(1, "mul", (1, 2), 3)
+    grouping.fuse(first)
+    grouping.stays(first.writes, (TensorFact((8, 16), "fp32", (16, 1), storage=9),))
+    grouping.fuse(_part(2, "exp", (4,), 5))
+    grouping.fuse(_part(3, "add", (3, 5), 6))
+    assert [[p.mark for p in g.parts] for g in grouping.groups] == [[1, 2, 3]]
+    assert grouping.groups[0].mark == 1
+
+
+def test_small_inputs_are_computed_where_they_are_needed() -> None:
+    grouping = Grouping()
+    grouping.fuse(_part(1, "sum", (1,), 2, (8,)))
+    grouping.fuse(_part(2, "exp", (3,), 4, (8,)))  # not connected yet
+    row = TensorFact((8,), "fp32", (1,), storage=2)
+    scale = TensorFact((8,), "fp32", (1,), storage=4)
+    made = TensorFact((8,), "fp32", (1,), storage=5)
+    call = AtenCall("mul", (row, scale), (made,), pointwise=True)
+    part = part_of(3, call, lower(call, Precision()))
+    assert part is not None
+    grouping.fuse(part)
+    grouping.fuse(_part(4, "mul", (1, 5), 6))
+    assert [[p.mark for p in g.parts] for g in grouping.groups] == [[1, 2, 3, 4]]
+
+
 def test_an_unknown_way_to_compile_is_refused() -> None:
     assert Assumptions.read(["compile=eager"]).compile == "eager"
     with pytest.raises(InputError, match="one of fused, eager"):

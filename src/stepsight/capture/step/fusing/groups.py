@@ -2,7 +2,8 @@
 
 Calls are taken in their order. One joins the kernel that makes an input of it where both run over the same
 elements, the kernel then reduces along one axis at most, and everything else it reads exists by then:
-kernels have an order, and a call joins only a kernel that is not before what the call depends on.
+kernels have an order, and a call joins only a kernel that is not before what the call depends on. Then
+kernels that feed it join as well; a small element-wise one is computed again for every element that needs it.
 """
 
 from __future__ import annotations
@@ -100,24 +101,34 @@ class Grouping:
     def _merged(self, one: Group, other: Group) -> Group:
         """Both as one kernel where their elements, axes and order allow it; else ``other`` unchanged."""
         early, late = sorted((one, other), key=lambda g: g.order)
-        if late.elements != early.elements or early.parts[0].many != late.parts[0].many:
+        if early.parts[0].many != late.parts[0].many or len(early.parts) + len(late.parts) > MOST:
             return other
-        if early.reduction and late.reduction and early.reduction != late.reduction:
-            return other
-        if len(early.parts) + len(late.parts) > MOST:
-            return other
-        if early.needed_by >= late.order:
+        alike = _alike(early, late)
+        inlined = early.reduction is None and early.elements < late.elements
+        if early.needed_by >= late.order and (alike or inlined):
             kept, gone = late, early
-        elif late.needs <= early.order:
+        elif late.needs <= early.order and alike:
             kept, gone = early, late
         else:
             return other
         kept.parts = sorted((*early.parts, *late.parts), key=lambda p: p.mark)
         kept.reduction = early.reduction or late.reduction
+        kept.elements = max(early.elements, late.elements)
         kept.needs = max((n for n in (early.needs, late.needs) if n < kept.order), default=-1)
         later = [n for n in (early.needed_by, late.needed_by) if n > kept.order]
         kept.needed_by = min(later, default=float("inf"))
         self._maker = {s: kept if g is gone else g for s, g in self._maker.items()}
         self._users = {s: [kept if g is gone else g for g in us] for s, us in self._users.items()}
         self.groups.remove(gone)
+        gone.parts = []
         return kept
+
+
+def _alike(one: Group, other: Group) -> bool:
+    """Whether one loop can compute both: the same elements, or the rows of the other's reduction."""
+    if one.reduction and other.reduction and one.reduction != other.reduction:
+        return False
+    if one.elements == other.elements:
+        return True
+    small, large = sorted((one, other), key=lambda g: g.elements)
+    return small.reduction is None and large.reduction is not None and small.elements == large.reduction[0]
