@@ -25,9 +25,9 @@ from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 
 SPREAD = 0.35
 """Nothing was fitted: instructions are counted in the source. The public profiles below lie within it."""
-NATIVE_NOTE = "depthwise: torch's own kernels, by instructions, cache and memory"
-CUDNN_NOTE = "depthwise: cuDNN's kernels, by instructions and memory"
-GROUPED_NOTE = "grouped: products of few channels, padded to tiles"
+NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
+CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
+GROUPED_NOTE = "channels in groups: products padded to tiles"
 
 LANES: Mapping[str, int] = {"nvidia": 128, "amd": 64}
 """Lanes that a multiprocessor issues for in a clock: four warps of 32; four SIMDs of 16 (CDNA)."""
@@ -52,8 +52,8 @@ REDUCE_SLOTS = 100.0
 CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 4.0, "conv_dgrad": 5.0, "conv_wgrad": 12.0}
 """cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
 a share of a load; the weights' gradient also adds up partial sums of many blocks. From a public profile of
-ConvNeXt V2-B (batch 64, H200 shared with another job): both gradients together 6 % of a step of 241 ms, which
-is at most 29 instructions for the two gradients of a tap."""
+ConvNeXt V2-B (batch 64, H200 shared with another job): both gradients 6 % of a step of 241 ms, at most
+29 instructions for the two gradients of a tap. The share, which sharing a GPU leaves alone, is 6.4 % here."""
 CUDNN_BANDWIDTH = 0.6
 """Share of memory bandwidth: 47 to 73 % in a public profile of conv2d_c1_k1_nhwc (3×3, fp32, Blackwell)."""
 NATIVE_BANDWIDTH = 0.8
