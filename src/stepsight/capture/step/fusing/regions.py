@@ -20,8 +20,8 @@ from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, read_byte
 from stepsight.program.job import Kernel
 
 FORWARD = "Torch-Compiled Region: 3/1"
-"""A compiled graph's host operator as torch names it: the one of the shipped overheads (H100, torch 2.10
-nightly, nanogpt) with most launches. Where a platform's overheads lack it, its class answers."""
+"""A compiled graph's host operator as torch names it: the one of the shipped overheads with most
+samples (H100, modded-nanogpt). Where a platform's overheads lack it, its class answers."""
 CONTINUED = "CompiledFunction"
 """The same graph behind a collective: its guards and its start are paid for."""
 BACKWARD = "CompiledFunctionBackward"
