@@ -24,7 +24,8 @@ from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 
 SPREAD = 0.35
-"""Nothing was fitted: instructions are counted in the source. The public profiles below lie within it."""
+"""Assumed. Instructions a tap were estimated from the source and set in sight of the two profiles below, so
+neither of those is an independent check; no left-out measurement exists."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -39,8 +40,10 @@ NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 16.0, "conv
 """Instructions a tap, counted in DepthwiseConv2d.cu: two loads and their addresses (6), four bounds (4–5),
 index (2), multiply-add, loop; the data gradient has the stride's divisibility on top, the weights' gradient a
 division by the image's width (18) and two full offsets (8).
-Check: MobileNetV3-Small, batch 32, fp32, forward on an RTX 5070 Ti Laptop (46 SMs, about 2 GHz, 672 GB/s;
-torch 2.10, a public profile): three 3×3 layers 164 µs, here 166; eight 5×5 layers 361 µs, here 278."""
+The forward's count (12 to 15 by reading) was set in sight of a public profile: MobileNetV3-Small, batch 32,
+fp32, forward on an RTX 5070 Ti Laptop (torch 2.10; 46 SMs, 672 GB/s and 2 GHz are assumed here, the profile
+states about 800 GB/s and no clock): three 3×3 layers 164 µs, here 166; eight 5×5 layers 361 µs,
+here 278. The gradients' counts have no figure."""
 HALF_TAP_SLOTS = 2.0
 """Two conversions to fp32 a tap."""
 WARP = 32
@@ -53,12 +56,13 @@ CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 4.0, "conv_dgrad": 5.0, "conv_wg
 """cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
 a share of a load; the weights' gradient also adds up partial sums of many blocks. From a public profile of
 ConvNeXt V2-B (batch 64, H200 shared with another job): both gradients 6 % of a step of 241 ms, at most
-29 instructions for the two gradients of a tap. The share, which sharing a GPU leaves alone, is 6.4 % here."""
+29 instructions for the two gradients of a tap. 17 were set, as if the other job took 40 % of it; how they
+divide, and the forward's 4, are guesses. The gradients' share of the predicted step is then 6.4 %."""
 CUDNN_BANDWIDTH = 0.6
 """Share of memory bandwidth: 47 to 73 % in a public profile of conv2d_c1_k1_nhwc (3×3, fp32, Blackwell)."""
 NATIVE_BANDWIDTH = 0.8
 L2_SHARE = 0.7
-"""Of the cache's peak, for reads of every lane's own word."""
+"""Of the cache's peak, for reads of every lane's own word; assumed, as are the two constants around it."""
 
 GROUP_TILE = 32
 """The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
