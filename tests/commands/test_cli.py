@@ -58,6 +58,7 @@ def test_set_reaches_the_workload_and_the_platform():
     [
         (("predict", "missing.toml", "-p", "4xV100-SXM2"), "missing.toml"),
         (("predict", "examples/dlrm.toml", "-p", "9xNothing"), "unknown GPU"),
+        (("predict", "examples/dlrm.toml", "-p", "8xH101"), "did you mean 'H100-SXM-80G'"),
         (("predict", "examples/dlrm.toml"), "--platform is missing"),
         (
             ("predict", "examples/dlrm.toml", "-p", "2xV100-SXM2", "--set", "parallel.ranks=4"),

@@ -70,6 +70,7 @@ def test_one_gpu_is_not_told_to_share_with_itself() -> None:
     state = MemoryLine({"optimizer_state": 90e9}, 80e9)
     assert "more GPUs" in what_would_help(state, None, None, 1)[0]
     assert "over the data-parallel ranks" in what_would_help(state, None, None, 8)[0]
+    assert "a smaller shard" in what_would_help(state, None, None, 8, sharded=True)[0]
 
 
 def test_a_prediction_shows_itself_in_one_line_a_table_and_rows() -> None:

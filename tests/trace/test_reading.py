@@ -138,6 +138,14 @@ def test_two_runs_in_one_folder_are_asked_about(tmp_path):
         load_trace(tmp_path)
 
 
+def test_runs_in_folders_are_named_by_their_folder(tmp_path):
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        two_step_training().save(tmp_path / run, "trace.json")
+    with pytest.raises(InputError, match=r"from a/trace.json; .* from b/trace.json.*name the folder"):
+        load_trace(tmp_path)
+
+
 def test_a_chakra_file_alone_is_refused_with_its_reason(tmp_path):
     (tmp_path / "rank.0.et").write_bytes(b"\x02\x08\x01")
     with pytest.raises(InputError, match="Chakra traces only"):

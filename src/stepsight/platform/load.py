@@ -21,7 +21,7 @@ from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
 from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
-from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu
+from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu, nearest_gpu
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.kernels.known import KnownKernels
 from stepsight.kernels.models import KernelModels
@@ -151,7 +151,7 @@ def _gpu_and_nic(text: str, platform: str) -> tuple[GpuEntry, float | None]:
     with_nic = _NIC.fullmatch(text)
     entry = find_gpu(with_nic["gpu"]) if with_nic else None
     if entry is None or with_nic is None:
-        raise InputError(f"platform {platform!r}", f"unknown GPU {text!r}", nearest(text, gpu_catalogue()))
+        raise InputError(f"platform {platform!r}", f"unknown GPU {text!r}", nearest_gpu(text))
     return entry, float(with_nic["nic"]) / GBIT_PER_GBYTE
 
 
@@ -191,7 +191,7 @@ def _spec_from(table: Table, where: str) -> PlatformSpec:
         raise InputError(
             f"{where}: gpu",
             "must name a GPU of the catalogue or describe one",
-            nearest(str(gpu), gpu_catalogue()),
+            nearest_gpu(str(gpu)),
         )
     gpus, nodes = _count(table, "gpus_per_node", where), _count(table, "nodes", where)
     usual = _spec(str(table.get("name", Path(where).stem)), entry, gpus, nodes, None)

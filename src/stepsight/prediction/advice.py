@@ -11,12 +11,17 @@ STATE = ("optimizer_state", "gradients", "parameters")
 
 
 def what_would_help(
-    memory: MemoryLine, gpu: GpuSpec | None, batch_per_rank: float | None, ranks: int
+    memory: MemoryLine,
+    gpu: GpuSpec | None,
+    batch_per_rank: float | None,
+    ranks: int,
+    *,
+    sharded: bool = False,
 ) -> tuple[str, ...]:
     """Changes that would make room, the most direct first; empty where it fits."""
     if not memory.excess_bytes:
         return ()
-    helps = [*_activations(memory, batch_per_rank), *_tables(memory), *_state(memory, ranks)]
+    helps = [*_activations(memory, batch_per_rank), *_tables(memory), *_state(memory, ranks, sharded)]
     return (*helps, *_larger(memory, gpu))
 
 
@@ -37,11 +42,13 @@ def _tables(memory: MemoryLine) -> list[str]:
     return ["tables over more ranks or cut in parts (`stepsight shard`), or tables in fp16"]
 
 
-def _state(memory: MemoryLine, ranks: int) -> list[str]:
+def _state(memory: MemoryLine, ranks: int, sharded: bool) -> list[str]:
     if sum(memory.parts_bytes.get(name, 0.0) for name in STATE) < memory.excess_bytes:
         return []
     if ranks == 1:
         return ["more GPUs, with optimizer state, gradients or weights sharded over them (ZeRO, FSDP)"]
+    if sharded:
+        return ["more GPUs: each then holds a smaller shard of weights, gradients and optimizer state"]
     return ["optimizer state, gradients or weights sharded over the data-parallel ranks (ZeRO, FSDP)"]
 
 

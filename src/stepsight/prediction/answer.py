@@ -110,7 +110,10 @@ class Prediction:
             return ()
         samples = self.setup.samples if self.setup else None
         ranks = len(self.ranks)
-        return what_would_help(self.memory, self.gpu, samples / ranks if samples else None, ranks)
+        sharded = self.setup is not None and "FSDP" in self.setup.details
+        return what_would_help(
+            self.memory, self.gpu, samples / ranks if samples else None, ranks, sharded=sharded
+        )
 
     @property
     def exposed_communication_us(self) -> float:

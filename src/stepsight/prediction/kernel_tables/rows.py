@@ -98,13 +98,13 @@ def _layout(table: Table, where: str) -> Layout:
 
 def _numbers(table: Table, key: str, at: IntArray, where: str) -> FloatArray:
     column = table[key]
-    try:
-        values = [float(column[i]) for i in at]
-    except (TypeError, ValueError):
-        raise InputError(
-            f"{where}, column {key}", "holds something that is not a number", "correct or remove the row"
-        ) from None
-    numbers = np.array(values, dtype=np.float64)
+    numbers = np.empty(len(at))
+    for n, i in enumerate(at):
+        try:
+            numbers[n] = float(column[i])
+        except (TypeError, ValueError):
+            place = f"{where}, row {int(i) + 1}, column {key}"
+            raise InputError(place, f"{column[i]!r} is not a number", "correct or remove the row") from None
     wrong = ~(np.isfinite(numbers) & (np.abs(numbers) <= limit("SIZE")))
     if wrong.any():
         first = int(np.argmax(wrong))

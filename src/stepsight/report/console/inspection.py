@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stepsight.prediction.traced.inspection import Inspection
+from stepsight.trace.step.steps import NO_MARKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,13 @@ def headline(seen: Inspection) -> list[str]:
 
 def headline_facts(seen: Inspection) -> list[str]:
     """Step time, how it was found, what is missing from the recording."""
+    found = (
+        "no step marks: the whole trace counts as one step"
+        if seen.found_by == NO_MARKS
+        else f"steps found by {seen.found_by}"
+    )
     said = [
-        f"Step time {milliseconds(seen.measured_us)} on the GPU timeline (steps found by {seen.found_by}).",
+        f"Step time {milliseconds(seen.measured_us)} on the GPU timeline ({found}).",
         f"{seen.link_rate:.1%} of kernels are linked to their operator.",
     ]
     if seen.orphans:

@@ -57,7 +57,8 @@ def remarks(answer: Answer) -> list[str]:
         tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""
         lines.append(f"cost of the first: {best.cost_per_step:.4g} per step{tokens}")
     if answer.ties:
-        lines.append(f"≈ within the noise of the first: {answer.ties} configurations; measure those.")
+        word = "configuration" if answer.ties == 1 else "configurations"
+        lines.append(f"≈ within the noise of the first: {answer.ties} {word}; measure those too.")
     if answer.maybe is not None:
         faster = 1 - answer.maybe.step_us / best.step_us
         lines.append(

@@ -59,11 +59,11 @@ def one_run(traces: Sequence[KinetoTrace], where: str) -> list[KinetoTrace]:
     """The traces of a single run, by rank; refused with a list where there are several."""
     runs = runs_of(Header.of(t) for t in traces)
     if len(runs) > 1:
-        named = "; ".join(f"{_ranks(run)} from {file_name(run[0].path)}" for run in runs[:_SHOWN])
+        named = "; ".join(f"{_ranks(run)} from {_below(run[0].path, where)}" for run in runs[:_SHOWN])
         more = f"; and {len(runs) - _SHOWN} more" if len(runs) > _SHOWN else ""
         raise InputError(
             where, f"holds {len(runs)} runs, which are not mixed ({named}{more})",
-            "name the files of one run: --trace FILE, once a rank",
+            "name the folder or the files of one run: --trace PATH, once for each file",
         )  # fmt: skip
     order = {h.path: (h.rank if h.rank is not None else i, h.path) for i, h in enumerate(runs[0])}
     return sorted(traces, key=lambda t: order[t.path])
@@ -71,3 +71,9 @@ def one_run(traces: Sequence[KinetoTrace], where: str) -> list[KinetoTrace]:
 
 def _ranks(run: Sequence[Header]) -> str:
     return f"{len(run)} of {max(run[0].world_size, len(run))} ranks"
+
+
+def _below(path: str, folder: str) -> str:
+    """A trace's path inside the folder that was named, or its name alone."""
+    inside = path.removeprefix(f"{folder.rstrip('/')}/")
+    return file_name(path) if inside == path or "::" in path else inside

@@ -20,6 +20,8 @@ from stepsight.trace.rules import RULES
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
+NO_MARKS = "no step marks"
+"""How the step of a trace was found that shows none: it is all of it."""
 _FEWEST_REPEATS = int(RULES.value("fewest_repeats"))
 _DIGITS = re.compile(r"\d+")
 
@@ -134,7 +136,7 @@ def _whole(linked: LinkedTrace) -> list[Step]:
     if not events:
         return []
     start, end = min(e.ts for e in events), max(e.end for e in events)
-    return [Step("whole trace", start, end, "no step marks")]
+    return [Step("whole trace", start, end, NO_MARKS)]
 
 
 def _span(linked: LinkedTrace) -> tuple[float, float]:
