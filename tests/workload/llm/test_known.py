@@ -10,7 +10,7 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.workload.files import load_model, load_workload
-from stepsight.workload.llm.known import from_hugging_face, shipped
+from stepsight.workload.llm.known import from_hugging_face, is_config, read_config, shipped
 from stepsight.workload.llm.workload import LanguageWorkload
 
 PARAMETERS_B = {
@@ -75,3 +75,10 @@ def test_an_unknown_configuration_is_refused_by_field() -> None:
         from_hugging_face(QWEN | {"model_type": "mamba"}, "config.json")
     with pytest.raises(InputError, match="hidden_size"):
         from_hugging_face({k: v for k, v in QWEN.items() if k != "hidden_size"}, "config.json")
+
+
+def test_a_folder_with_a_config_is_the_config(tmp_path: Path) -> None:
+    folder = Path(__file__).parents[3] / "examples" / "huggingface"
+    assert is_config(folder)
+    assert read_config(folder) == read_config(folder / "config.json")
+    assert not is_config(tmp_path)

@@ -77,6 +77,7 @@ def named(name: str) -> Table:
 
 def read_config(path: str | Path) -> Table:
     """A workload around a Hugging Face ``config.json``."""
+    path = Path(path) / "config.json" if Path(path).is_dir() else Path(path)
     where = str(path)
     config = read_json(path, "pass a model's config.json")
     if not isinstance(config, dict) or "model_type" not in config:
@@ -85,8 +86,9 @@ def read_config(path: str | Path) -> Table:
 
 
 def is_config(path: str | Path) -> bool:
-    """Whether a file is read as a model's configuration: any JSON, so that its mistakes are named as such."""
-    return Path(path).suffix == ".json"
+    """Whether this is read as a model's configuration: any JSON, so that its mistakes are named as such, or a
+    folder with a config.json, as models are stored."""
+    return Path(path).suffix == ".json" or (Path(path) / "config.json").is_file()
 
 
 def _workload(sizes: Table, name: str) -> Table:
