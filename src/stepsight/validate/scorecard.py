@@ -23,6 +23,8 @@ USUAL: Mapping[str, str] = {
     "tune": "chosen", "live": "blind",
 }  # fmt: skip
 """The exposure of a topic's lines that state none."""
+MOST_LINES = 40
+"""A topic with more lines is shown by kind; its command prints them all."""
 HEAD = """# Accuracy
 
 How far predictions are from measurements, topic by topic. This page is made by
@@ -63,6 +65,8 @@ def _topic(result: TopicResult, notes: Path | None) -> str:
 
 def _table(result: TopicResult) -> list[str]:
     own, others = _with_others(result.scores)
+    if len(own) > MOST_LINES:
+        return _condensed(result, own)
     lines = [
         "| what | rows | GMAE | MAPE | bar | others on these rows | rows were |",
         "|---|---|---|---|---|---|---|",
@@ -75,6 +79,44 @@ def _table(result: TopicResult) -> list[str]:
         cells = (what, f"{score.rows:,}", f"{score.gmae:.1%}", f"{score.mape:.1%}", bar, beside, seen)
         lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
     return lines
+
+
+def _condensed(result: TopicResult, own: Sequence[Score]) -> list[str]:
+    """A topic of many lines: a row a kind of line, then every bar that is missed."""
+    kinds: dict[str, list[Score]] = {}
+    for score in own:
+        kinds.setdefault(_kind(score.name), []).append(score)
+    lines = [
+        "| what | lines | rows | GMAE, least to most (median) | bars met | rows were |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, members in kinds.items():
+        errors = sorted(score.gmae for score in members)
+        judged = [score for score in members if score.met is not None]
+        met = f"{sum(bool(s.met) for s in judged)} of {len(judged)}" if judged else ""
+        seen = {EXPOSURES.get(s.exposure or USUAL.get(result.topic, ""), s.exposure) for s in members}
+        span = f"{errors[0]:.1%} to {errors[-1]:.1%} ({errors[len(errors) // 2]:.1%})"
+        rows = f"{sum(score.rows for score in members):,}"
+        cells = (kind, str(len(members)), rows, span, met, ", ".join(sorted(seen)))
+        lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
+    missed = [score for score in own if score.met is False]
+    if missed:
+        lines += ["", "Missed, each line of the command:", ""]
+        lines += [
+            _plain(f"- {s.name}: {s.gmae:.1%} / {s.mape:.1%} ({s.rows:,} rows; bar {s.target})")
+            for s in missed
+        ]
+    return lines
+
+
+def _kind(name: str) -> str:
+    """What lines of one kind share: the words before a colon, or before the GPU."""
+    head, colon, rest = name.partition(": ")
+    words = (rest if colon else head).split()
+    if colon and words:
+        return f"{head}: {words[0]}"
+    both_ways = any(way in words for way in ("forward", "backward"))
+    return " ".join(words[: 2 if both_ways and words[0] == "fp16" else 3])
 
 
 def _plain(cell: str) -> str:
