@@ -33,7 +33,7 @@ BASES = {
     ),
     "SUSTAINED": Basis(
         "share of the benchmark's rate, by board or generation; 1 where not listed",
-        "one source each: 1B and 8B rows of llm_h100_sweep.csv that are bound by products (Hopper),"
+        "one source each: rows of llm_h100_sweep.csv bound by products, all four models in sight (Hopper),"
         " InternEvo's rows on one node (Ampere), NeMo's dense models on GB200 and GB300 (Blackwell),"
         " SimuMax's Llama rows (B200 of 1,000 W, air-cooled)",
         "products and attention of language models", runs=1,

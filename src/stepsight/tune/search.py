@@ -21,7 +21,8 @@ Progress = Callable[[int, int, Row | None], None]
 OBJECTIVES = ("time", "cost", "memory")
 NOISE = 0.05
 """Two configurations of one model on one platform are told apart by more than this difference of ln(time):
-most errors are common to both and cancel, what is left is of this order in public sweeps."""
+most errors are common to both and cancel. Chosen with the tie-break among 20 combinations in sight of the
+groups that `validate tune` scores; what is left was not measured apart."""
 SURE = 0.8
 """A configuration is recommended when it fits with this probability."""
 LEAST_FIT = 0.05

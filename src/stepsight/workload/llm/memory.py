@@ -18,7 +18,8 @@ it: runs that worked held up to 0.97 of it, most that held more than 0.93 by our
 (llm_h100_sweep.csv, llm_a100_layouts.csv)."""
 ALLOCATOR_OVERHEAD = 0.10
 """Blocks that the caching allocator holds without use, and gradients of activations, as a share of
-activations: 854 rows of llm_h100_sweep.csv (1B and 8B fitted, 3B and 80B left out)."""
+activations: 854 rows of llm_h100_sweep.csv (regressed on 1B and 8B, then adjusted
+with all four models in sight)."""
 HALF_GRADIENTS = 0.75
 """Share of a half-precision gradient that lives beside its fp32 sum at the peak (the same rows)."""
 
