@@ -22,7 +22,7 @@ SHIPPED = Path(__file__).parents[2] / "examples"
 def test_every_example_makes_a_job(path: Path) -> None:
     workload = load_workload(path)
     job = workload.job()
-    shown = workload.config.spread.pipeline if isinstance(workload, LanguageWorkload) else workload.ranks
+    shown = workload.config.layout.pipeline if isinstance(workload, LanguageWorkload) else workload.ranks
     assert job.ranks == shown
     assert all(len(program) > 20 for program in job.programs)
     assert workload.name == path.stem
@@ -151,8 +151,8 @@ def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
         sizes = {"model": "llama3-8b", "sequence": 1024, "batch_per_rank": 1}
         return parse_workload({"kind": "transformer", **sizes, "parallel": parallel}, "llama")
 
-    assert settled(llama(zero=3, shard_group=4), 8).config.spread.data == 8
-    assert settled(llama(bucket_mb=50), 8).config.spread.bucket_mb == 50
+    assert settled(llama(zero=3, shard_group=4), 8).config.layout.data == 8
+    assert settled(llama(bucket_mb=50), 8).config.layout.bucket_mb == 50
     with pytest.raises(InputError, match="bucket_mb: has no effect"):
         settled(llama(bucket_mb=50), 1)
 

@@ -33,7 +33,7 @@ def bound_us(document: Mapping[str, Any], settings: Mapping[str, Setting], gpu: 
 
 def language_bound_us(c: LanguageConfig, gpu: GpuSpec) -> float:
     """Layers only: the vocabulary's ends are looked up, tied or uneven, and left out."""
-    s = c.spread
+    s = c.layout
     layers = max(0, c.model.parameters(active=True) - 2 * c.model.vocab * c.model.hidden)
     flops = FLOPS + (AGAIN if c.training.recompute == "full" and not c.training.recompute_layers else 0)
     stage_us = 1e6 * flops * layers * c.tokens_per_step / c.ranks / gpu.peak_flops(c.training.product_dtype)
@@ -42,7 +42,7 @@ def language_bound_us(c: LanguageConfig, gpu: GpuSpec) -> float:
 
 def _bubble(c: LanguageConfig) -> float:
     """Micro-batches for which the fullest stage waits: the first to come through and the last to go back."""
-    s = c.spread
+    s = c.layout
     if s.schedule == "zero_bubble":
         return 0.0
     return (s.pipeline - 1) / s.virtual_stages

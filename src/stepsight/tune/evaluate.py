@@ -151,7 +151,7 @@ def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[st
     seconds = composed.step_us / 1e6
     return {
         "step_us": composed.step_us, "low_us": low, "high_us": high,
-        "samples_per_s": c.batch_per_rank * c.spread.data / seconds, "tokens_per_s": per_step.tokens_per_s,
+        "samples_per_s": c.batch_per_rank * c.layout.data / seconds, "tokens_per_s": per_step.tokens_per_s,
         "mfu": per_step.mfu, "shares": _composed_shares(composed),
     }  # fmt: skip
 

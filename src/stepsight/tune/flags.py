@@ -37,7 +37,7 @@ def flags(document: Mapping[str, Any], row: Row, where: str = "workload") -> lis
 
 def _torchtitan(c: LanguageConfig) -> Flags:
     """torchtitan's command line (``[parallelism]`` and ``[training]`` of its configuration)."""
-    s = c.spread
+    s = c.layout
     shard = s.data if s.zero == 3 else 1
     replicate = 1 if s.zero == 3 else s.data
     parts = [
@@ -64,7 +64,7 @@ def _torchtitan(c: LanguageConfig) -> Flags:
 
 
 def _megatron(c: LanguageConfig) -> Flags:
-    s, t = c.spread, c.training
+    s, t = c.layout, c.training
     parts = [
         f"--tensor-model-parallel-size {s.tensor}",
         f"--pipeline-model-parallel-size {s.pipeline}",
@@ -97,7 +97,7 @@ def _megatron(c: LanguageConfig) -> Flags:
 
 def _nanotron(c: LanguageConfig) -> Flags:
     """nanotron's YAML, in one line each."""
-    s = c.spread
+    s = c.layout
     mode = "REDUCE_SCATTER" if s.sequence_parallel else "ALL_REDUCE"
     lines = [
         "parallelism:",
@@ -129,7 +129,7 @@ def _nanotron(c: LanguageConfig) -> Flags:
 
 def _deepspeed(c: LanguageConfig) -> Flags:
     """DeepSpeed's JSON; tensor and pipeline parallelism are the model's own business there."""
-    s = c.spread
+    s = c.layout
     precision = '"bf16": {"enabled": true}' if c.training.dtype == "bf16" else '"fp16": {"enabled": true}'
     content = (
         f'{{"train_batch_size": {c.batch_per_rank * s.data}, '

@@ -20,7 +20,7 @@ DEPENDENT = (
     "data", "ranks", "schedule", "virtual_stages", "shard_group", "reshard", "prefetch", "bucket_mb",
     "sequence_parallel", "async_tensor", "context_kind",
 )  # fmt: skip
-"""Fields of [parallel] that only mean something for one spread: they are set anew for each."""
+"""Fields of [parallel] that only mean something for one layout: they are set anew for each."""
 MOST_CANDIDATES = 200_000
 """Combinations that are enumerated at most."""
 

@@ -29,16 +29,16 @@ def test_the_axes_multiply_to_the_ranks() -> None:
 
 
 def test_ranks_leave_the_rest_to_data_parallelism() -> None:
-    assert read(ranks=16, tensor=4, pipeline=2).spread.data == 2
+    assert read(ranks=16, tensor=4, pipeline=2).layout.data == 2
 
 
 def test_the_global_batch_is_cut_into_micro_batches() -> None:
     c = read(data=2, pipeline=2, micro_batch=2)
-    assert (c.batch_per_rank, c.spread.micro_batches, c.micro_batch) == (8, 4, 2)
+    assert (c.batch_per_rank, c.layout.micro_batches, c.micro_batch) == (8, 4, 2)
 
 
 def test_fsdp_is_zero_3() -> None:
-    assert read(data=4, zero="fsdp").spread == read(data=4, zero=3).spread
+    assert read(data=4, zero="fsdp").layout == read(data=4, zero=3).layout
 
 
 def test_parameters_of_llama3_8b() -> None:
@@ -80,7 +80,7 @@ def test_what_has_no_effect_or_cannot_be_is_refused_by_name(parallel: dict[str, 
 
 
 def test_neighbouring_ranks_lie_on_the_innermost_axis() -> None:
-    usual = read(data=2, tensor=2, pipeline=2).spread
-    turned = read(data=2, tensor=2, pipeline=2, order=["data", "context", "tensor", "pipeline"]).spread
+    usual = read(data=2, tensor=2, pipeline=2).layout
+    turned = read(data=2, tensor=2, pipeline=2, order=["data", "context", "tensor", "pipeline"]).layout
     assert usual.group("tensor") == (0, 1) and usual.replicas() == (0, 2)
     assert turned.group("tensor") == (0, 2) and turned.replicas() == (0, 1)

@@ -48,7 +48,7 @@ class Composer:
     """Prices a configuration once, and answers for any scale of its parts."""
 
     def __init__(self, c: LanguageConfig, platform: Platform) -> None:
-        self.c, self.s = c, c.spread
+        self.c, self.s = c, c.layout
         self.pricer = Pricer(c, platform)
         contention = platform.spec.contention
         self.scale = Scale("", "", contention.compute_under_comm, contention.comm_under_compute)
@@ -285,7 +285,7 @@ class _PieceTimes:
             self.weights = pricer.price(self.weights_pass, "backward")
         self.gathers: list[Part] = []
         self.reductions: list[Part] = []
-        if c.spread.zero == 3 and c.spread.sharded_over > 1:
+        if c.layout.zero == 3 and c.layout.sharded_over > 1:
             self.gathers = [self._gather(run, pricer) for run in work.forward]
             self.reductions = [self._reduction(run, pricer) for run in work.backward]
 
@@ -311,12 +311,12 @@ class _PieceTimes:
         total_gathers = 0.0
         if self.gathers:
             exposed["F"], total_gathers = self._exposed(self.runs_forward, self.gathers, [], scale)
-            again = self.gathers[::-1] if self.c.spread.reshard else []
+            again = self.gathers[::-1] if self.c.layout.reshard else []
             exposed["B"], more = self._exposed(self.runs_backward, again, self.reductions, scale)
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host for kind, one in passes.items()}
-        if self.c.framework.host_waits and self.c.spread.pipeline > 1:
+        if self.c.framework.host_waits and self.c.layout.pipeline > 1:
             late = {kind: _late(hosts[kind], busy[kind]) for kind in passes}
         else:
             behind = _late(sum(hosts.values()), sum(busy.values()))
@@ -342,7 +342,7 @@ class _PieceTimes:
             if i + 1 < len(
                 gathers
             ):  # issued when this run begins, or where nothing is prefetched when it ends
-                issued = begin if self.c.spread.prefetch else compute
+                issued = begin if self.c.layout.prefetch else compute
                 link = ready = max(link, issued) + scale.of(SHARD, gathers[i + 1])
             if reductions:
                 link = max(link, compute) + scale.of(SHARD, reductions[i])

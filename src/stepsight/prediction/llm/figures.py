@@ -64,7 +64,7 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
             / composed.step_us
             for axis in axes
         },
-        micro_batches=c.spread.micro_batches,
+        micro_batches=c.layout.micro_batches,
         stage_memory_bytes=tuple(_parts(one) for one in held),
         fit_probability=fit_probability(max(one.total for one in held), usable_bytes(gpu.memory_gb)),
     )

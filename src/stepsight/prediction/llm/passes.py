@@ -180,7 +180,7 @@ class Pricer:
 
     def _staged_us(self, work: Pass) -> float:
         """The host's time for tensor collectives in a pipeline over nodes (`HostProfile`)."""
-        s = self.c.spread
+        s = self.c.layout
         if s.pipeline == 1 or s.tensor == 1 or self.c.ranks <= self.platform.spec.gpus_per_node:
             return 0.0
         count = sum(n for message, n in work.messages.items() if message.axis == "tensor")

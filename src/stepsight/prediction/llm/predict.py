@@ -29,11 +29,11 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     factor = interval_factor(c, platform, [s.step_spread for s in found])
     timeline, shown = _timeline(c, platform)
     notes = [f"{name}: {note}" for name, note in composer.pricer.notes.items()]
-    if shown < c.spread.micro_batches:
-        notes.insert(0, f"the timeline shows {shown} of {c.spread.micro_batches} micro-batches")
-    if c.spread.zero and c.spread.sharded_over == 1:
+    if shown < c.layout.micro_batches:
+        notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
+    if c.layout.zero and c.layout.sharded_over == 1:
         notes.insert(
-            0, f"zero = {c.spread.zero} has no effect: there is one replica, so nothing is shared out"
+            0, f"zero = {c.layout.zero} has no effect: there is one replica, so nothing is shared out"
         )
     return Prediction(
         c.name,
@@ -67,18 +67,18 @@ def _sensitivities(composer: Composer, base: Composed) -> tuple[Sensitivity, ...
 
 def _timeline(c: LanguageConfig, platform: Platform) -> tuple[Timeline, int]:
     """A walk of the step, or of one with fewer micro-batches where it is long."""
-    s = c.spread
+    s = c.layout
     most = max(1, MOST_ITEMS // (2 * s.chunks))
     shown = min(s.micro_batches, max(most, s.pipeline))
     if s.virtual_stages > 1:
         shown = -(-shown // s.pipeline) * s.pipeline
-    fewer = replace(c, batch_per_rank=c.micro_batch * shown, spread=replace(s, micro_batches=shown))
+    fewer = replace(c, batch_per_rank=c.micro_batch * shown, layout=replace(s, micro_batches=shown))
     return simulate(build(fewer), platform, steps=1), shown
 
 
 def _ranks(c: LanguageConfig, base: Composed) -> tuple[RankSummary, ...]:
     """Every rank's figures: those of its stage."""
-    stride, n = c.spread.stride("pipeline"), c.spread.pipeline
+    stride, n = c.layout.stride("pipeline"), c.layout.pipeline
     return tuple(_summary(rank, base.stages[rank // stride % n], base.step_us) for rank in range(c.ranks))
 
 

@@ -39,7 +39,7 @@ _WITHOUT_EFFECT = {
 
 @dataclass(frozen=True, slots=True)
 class DlrmConfig:
-    """Model, batch, training and spread of one DLRM. ``batch`` is global.
+    """Model, batch, training and layout of one DLRM. ``batch`` is global.
 
     ``plan`` says which table lives on which rank. ``input_dist``: the step begins with an
     all_to_all of indices (each rank reads its own samples); otherwise each rank reads the

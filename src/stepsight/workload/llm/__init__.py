@@ -1,1 +1,1 @@
-"""Language models as they are trained on many GPUs: sizes, spread over ranks, and each stage's work."""
+"""Language models as they are trained on many GPUs: sizes, layout over ranks, and each stage's work."""

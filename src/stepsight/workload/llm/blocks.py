@@ -19,7 +19,7 @@ class Blocks:
 
     def __init__(self, c: LanguageConfig) -> None:
         self.c = c
-        s = c.spread
+        s = c.layout
         self.spans: Mapping[str, tuple[int, ...]] = {
             "tensor": s.group("tensor"),
             "context": s.group("context"),
@@ -142,7 +142,7 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
 
     Summed, or each rank its share (ZeRO-1 to 3); with smaller groups the shares are summed over the rest.
     """
-    s = c.spread
+    s = c.layout
     wide = (c.framework.gradients == "fp32" and s.zero < 3) or not c.training.half
     total = run.parameters * (4.0 if wide else 2.0) * (ADAPTER_SHARE if c.training.adapters else 1.0)
     count = max(1, run.layers) if s.zero == 3 else max(1, round(total / (s.bucket_mb * 1e6)))
@@ -158,5 +158,5 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
 def parameter_message(c: LanguageConfig, held: float) -> tuple[str, str, float, int]:
     """ZeRO-1 and 2: updated parameters back to all ranks that hold them."""
     bytes_ = held * (2 if c.training.half else 4) * (ADAPTER_SHARE if c.training.adapters else 1.0)
-    count = max(1, round(bytes_ / (c.spread.bucket_mb * 1e6)))
+    count = max(1, round(bytes_ / (c.layout.bucket_mb * 1e6)))
     return "shard", "all_gather", bytes_ / count, count

@@ -24,7 +24,7 @@ RUNS = 6
 
 def build(c: LanguageConfig) -> Job:
     """The programs of all stages."""
-    s = c.spread
+    s = c.layout
     maker = Pieces(c, RUNS if s.zero == 3 or s.data * s.context > 1 else 1)
     works = [maker.work(piece) for piece in pieces(c)]
     blocks = Blocks(c)
@@ -35,7 +35,7 @@ def build(c: LanguageConfig) -> Job:
 
 
 def _groups(c: LanguageConfig, blocks: Blocks) -> dict[str, tuple[Group, ...]]:
-    stages = range(c.spread.pipeline)
+    stages = range(c.layout.pipeline)
     groups = {axis: tuple(Group(f"{axis} {r}", (r,)) for r in stages) for axis in blocks.spans}
     n = len(stages)
     if n > 1:
@@ -71,7 +71,7 @@ class _Stage:
             else:
                 self._pass(item)
         mine = [self.works[p] for p in sorted(self.last)]
-        if self._reduces and not self.c.spread.overlap_gradients and self.c.spread.zero < 3:
+        if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 3:
             for work in mine:
                 for run in work.backward:
                     self.ops += self.blocks.reduce(run)
@@ -81,7 +81,7 @@ class _Stage:
 
     @property
     def _reduces(self) -> bool:
-        return self.c.spread.data * self.c.spread.context > 1
+        return self.c.layout.data * self.c.layout.context > 1
 
     def _pass(self, item: Item) -> None:
         needed = Item(item.kind, item.piece + (-1 if item.kind == "F" else 1), item.micro_batch)
@@ -94,9 +94,9 @@ class _Stage:
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
-        if self.c.spread.zero == 3:
+        if self.c.layout.zero == 3:
             self._gathered(runs, phase, item)
-        elif last and self._reduces and self.c.spread.overlap_gradients and item.kind == "B":
+        elif last and self._reduces and self.c.layout.overlap_gradients and item.kind == "B":
             for run in runs:
                 self.ops += self.blocks.of(run.work, phase, run.label)
                 self.ops += self.blocks.reduce(run)
@@ -110,23 +110,23 @@ class _Stage:
             total = Pass()
             for run in runs:
                 total += run.work
-            if self.c.spread.schedule == "zero_bubble" and item.kind in "BW":
+            if self.c.layout.schedule == "zero_bubble" and item.kind in "BW":
                 total = split_pass(total, weights=item.kind == "W")
             self.whole[key] = total
         return self.whole[key]
 
     def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
         """ZeRO-3: parameters of the next run come while this one computes; gradients leave behind it."""
-        again = phase == "forward" or self.c.spread.reshard
+        again = phase == "forward" or self.c.layout.reshard
         if again:
             self.ops.append(self.blocks.gather(runs[0], phase))
         for i, run in enumerate(runs):
             if again:
                 self.ops.append(self.blocks.join(GATHER, phase))
-                if i + 1 < len(runs) and self.c.spread.prefetch:
+                if i + 1 < len(runs) and self.c.layout.prefetch:
                     self.ops.append(self.blocks.gather(runs[i + 1], phase))
             self.ops += self.blocks.of(run.work, phase, run.label)
-            if again and i + 1 < len(runs) and not self.c.spread.prefetch:
+            if again and i + 1 < len(runs) and not self.c.layout.prefetch:
                 late = self.blocks.gather(runs[i + 1], phase)
                 assert late.collective is not None
                 self.ops.append(replace(late, collective=replace(late.collective, after=(COMPUTE,))))
@@ -138,9 +138,9 @@ class _Stage:
         c, way = self.c, "forward" if message.item.kind == "F" else "backward"
         sends = message.source == self.stage
         bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
-        if c.spread.sequence_parallel:
-            bytes_ /= c.spread.tensor
-        stride = c.spread.stride("pipeline")
+        if c.layout.sequence_parallel:
+            bytes_ /= c.layout.tensor
+        stride = c.layout.stride("pipeline")
         group = f"{way} {message.source}"
         collective = Collective(
             "send_recv",

@@ -1,4 +1,4 @@
-"""A language model's training as its description states it: model, batch, training, spread."""
+"""A language model's training as its description states it: model, batch, training, layout."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LanguageTraining:
 
 @dataclass(frozen=True, slots=True)
 class LanguageConfig:
-    """Model, batch and spread. ``batch_per_rank``: sequences a data-parallel replica sees in a step."""
+    """Model, batch and layout. ``batch_per_rank``: sequences a data-parallel replica sees in a step."""
 
     name: str
     family: str
@@ -73,33 +73,33 @@ class LanguageConfig:
     sequence: int
     batch_per_rank: int
     training: LanguageTraining
-    spread: Layout
+    layout: Layout
     framework: Framework
     source: str = field(default="", compare=False)
 
     @property
     def ranks(self) -> int:
-        return self.spread.ranks
+        return self.layout.ranks
 
     @property
     def micro_batch(self) -> int:
         """Sequences in one micro-batch."""
-        return self.batch_per_rank // self.spread.micro_batches
+        return self.batch_per_rank // self.layout.micro_batches
 
     @property
     def tokens(self) -> int:
         """Tokens of one micro-batch on one rank."""
-        return self.micro_batch * self.sequence // self.spread.context
+        return self.micro_batch * self.sequence // self.layout.context
 
     @property
     def tokens_per_step(self) -> int:
         """Tokens that the whole job sees in a step."""
-        return self.batch_per_rank * self.spread.data * self.sequence
+        return self.batch_per_rank * self.layout.data * self.sequence
 
     @property
     def padded_vocab(self) -> int:
         """Megatron pads the vocabulary to a multiple of 128 on every tensor rank."""
-        step = (128 if self.framework.pads_vocab else 1) * self.spread.tensor
+        step = (128 if self.framework.pads_vocab else 1) * self.layout.tensor
         return -(-self.model.vocab // step) * step
 
 
@@ -113,11 +113,11 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
     framework = _framework(training_fields, parallel, family)
     training = _training(training_fields, family, framework)
     sequence = fields.integer("sequence")
-    spread, batch = _spread(fields, parallel, framework, model)
+    layout, batch = _layout(fields, parallel, framework, model)
     name = fields.text("name", Path(source).stem)
     for section in (training_fields, parallel, fields):
         section.finish()
-    config = LanguageConfig(name, family, model, sequence, batch, training, spread, framework, source)
+    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, source)
     _check(config, fields, parallel, training_fields)
     return config
 
@@ -156,7 +156,7 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
     )
 
 
-def _spread(
+def _layout(
     fields: Fields, parallel: Fields, framework: Framework, model: LanguageModel
 ) -> tuple[Layout, int]:
     """The axes, and the batch of one replica."""
@@ -178,7 +178,7 @@ def _spread(
         raise parallel.fail("zero", f"unknown {zero!r}", 'one of 0, 1, 2, 3 or "fsdp" (the same as 3)')
     virtual = parallel.integer("virtual_stages", 1)
     schedule = parallel.choice("schedule", SCHEDULES, "interleaved" if virtual > 1 else "1f1b")
-    spread = Layout(
+    layout = Layout(
         data=data,
         tensor=tensor,
         sequence_parallel=parallel.flag("sequence_parallel", False),
@@ -198,7 +198,7 @@ def _spread(
         micro_batches=batch // micro,
         order=_order(parallel),
     )
-    return spread, batch
+    return layout, batch
 
 
 def _batch(fields: Fields, data: int) -> int:
@@ -223,7 +223,7 @@ def _order(parallel: Fields) -> tuple[str, ...]:
 
 def _check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields) -> None:
     """What cannot be, and fields that would have no effect."""
-    s, m = c.spread, c.model
+    s, m = c.layout, c.model
 
     def refuse(where: Fields, key: str, wrong: bool, problem: str, fix: str) -> None:
         if wrong:
@@ -261,7 +261,7 @@ def _check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields
         ("prefetch", s.zero == 3),
         ("bucket_mb", s.data * s.context > 1 and s.zero < 3),
     ):
-        refuse(parallel, key, parallel.has(key) and not used, "has no effect on this spread", "leave it out")
+        refuse(parallel, key, parallel.has(key) and not used, "has no effect on this layout", "leave it out")
     refuse(
         parallel,
         "schedule",

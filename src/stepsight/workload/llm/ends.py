@@ -17,7 +17,7 @@ FROZEN = ("wgrad", "accumulate", "sort", "scatter")
 def embedding_work(c: LanguageConfig) -> LayerWork:
     """Token (and learned position) embeddings, or an image model's patches."""
     m, dtype, e = c.model, c.training.dtype, dtype_bytes(c.training.dtype)
-    n, share = float(c.tokens), c.padded_vocab / c.spread.tensor
+    n, share = float(c.tokens), c.padded_vocab / c.layout.tensor
     if m.patches:
         both = ops.linear(dtype, dtype, n, m.hidden, m.patches, bias=True)
         parameters = float(m.patches * m.hidden)
@@ -50,9 +50,9 @@ def embedding_work(c: LanguageConfig) -> LayerWork:
 
 def head_work(c: LanguageConfig) -> LayerWork:
     """Final norm, logits and loss. A tied head holds its own copy where the first stage is another rank."""
-    m, t, f, dtype = c.model, c.spread.tensor, c.framework, c.training.dtype
+    m, t, f, dtype = c.model, c.layout.tensor, c.framework, c.training.dtype
     e, n = dtype_bytes(dtype), float(c.tokens)
-    rows = n / (t if c.spread.sequence_parallel else 1)
+    rows = n / (t if c.layout.sequence_parallel else 1)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
     both.kept_bytes += e * rows * m.hidden
     seen = float(c.micro_batch) if m.patches else n
@@ -75,7 +75,7 @@ def head_work(c: LanguageConfig) -> LayerWork:
     both.backward = [k for k in both.backward if not (c.training.adapters and k.name in FROZEN)]
     if t > 1:
         bytes_ = e * n * m.hidden
-        if c.spread.sequence_parallel:
+        if c.layout.sequence_parallel:
             messages = [*messages, Message("tensor", "all_gather", bytes_, dtype)]
             backward = [
                 Message("tensor", "all_gather", bytes_, dtype),
@@ -83,7 +83,7 @@ def head_work(c: LanguageConfig) -> LayerWork:
             ]
         else:
             backward = [Message("tensor", "all_reduce", bytes_, dtype)]
-    own = parameters if not (m.tied and c.spread.pipeline == 1) else 0.0
+    own = parameters if not (m.tied and c.layout.pipeline == 1) else 0.0
     return LayerWork(
         Pass.of(both.forward, messages, both.kept_bytes),
         Pass.of(both.backward, backward),
@@ -94,7 +94,7 @@ def head_work(c: LanguageConfig) -> LayerWork:
 
 def _summed(c: LanguageConfig, elements: float) -> list[Message]:
     """Every tensor rank looks up the rows it holds; the results are summed."""
-    if c.spread.tensor == 1:
+    if c.layout.tensor == 1:
         return []
-    kind = "reduce_scatter" if c.spread.sequence_parallel else "all_reduce"
+    kind = "reduce_scatter" if c.layout.sequence_parallel else "all_reduce"
     return [Message("tensor", kind, dtype_bytes(c.training.dtype) * elements, c.training.dtype)]

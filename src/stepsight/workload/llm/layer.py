@@ -51,7 +51,7 @@ def layer_work(
 
 def layer_parameters(c: LanguageConfig, *, experts: bool, cross: bool = False) -> tuple[float, float]:
     """Parameters of one rank's share of a layer: without experts, and its experts."""
-    m, s = c.model, c.spread
+    m, s = c.model, c.layout
     attention = m.attention_parameters * (2 if cross else 1)
     if not experts or m.experts is None:
         return (attention + m.mlp_parameters) / s.tensor + m.norm_parameters, 0.0
@@ -100,7 +100,7 @@ def without_weights(work: Pass) -> Pass:
 def _kept_by_selection(c: LanguageConfig) -> dict[str, float]:
     """What torch's selective checkpointing keeps of a layer: its input, attention's output, every other
     product's output (torchtitan's default policy)."""
-    m, e, t = c.model, dtype_bytes(c.training.dtype), c.spread.tensor
+    m, e, t = c.model, dtype_bytes(c.training.dtype), c.layout.tensor
     n = c.tokens
     return {
         "input": e * n * m.hidden / _shared(c),
@@ -118,17 +118,17 @@ def _inside(c: LanguageConfig) -> float:
 
 def _shared(c: LanguageConfig) -> int:
     """Ranks over which the regions between tensor-parallel blocks are split."""
-    return c.spread.tensor if c.spread.sequence_parallel else 1
+    return c.layout.tensor if c.layout.sequence_parallel else 1
 
 
 def _casts_weights(c: LanguageConfig) -> bool:
     """Weights are cast to fp8 once a step and kept for all micro-batches."""
-    return c.spread.micro_batches == 1
+    return c.layout.micro_batches == 1
 
 
 def _kept_rows(c: LanguageConfig) -> float:
     """Tokens whose norm output a block keeps: its own share, or all of the group's."""
-    s = c.spread
+    s = c.layout
     gathered = c.framework.keeps_gathered and (s.pipeline == 1 or s.tensor <= MOST_GATHERED)
     return c.tokens if gathered else c.tokens / _shared(c)
 
@@ -144,7 +144,7 @@ class _Block:
 
 
 def _attention(c: LanguageConfig) -> _Block:
-    m, t, f = c.model, c.spread.tensor, c.framework
+    m, t, f = c.model, c.layout.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / _shared(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
@@ -183,7 +183,7 @@ def _attention(c: LanguageConfig) -> _Block:
 
 def _latent_projections(c: LanguageConfig, n: float) -> Both:
     """DeepSeek's low-rank projections; the ranks hold the down-projections whole."""
-    m, t, a = c.model, c.spread.tensor, c.model.latent
+    m, t, a = c.model, c.layout.tensor, c.model.latent
     assert a is not None
     dtype, product = c.training.dtype, c.training.product_dtype
     q_dim = m.heads * (a.nope_dim + a.rope_dim) / t
@@ -206,10 +206,10 @@ def _latent_projections(c: LanguageConfig, n: float) -> Both:
 
 def _core(c: LanguageConfig) -> Both:
     """Attention proper, for this rank's heads and its part of the sequence."""
-    m, s, t = c.model, c.training, c.spread.tensor
+    m, s, t = c.model, c.training, c.layout.tensor
     heads, kv_heads = m.heads // t, max(1, m.kv_heads // t)
     dim = (m.latent.nope_dim + m.latent.rope_dim + m.latent.v_dim) // 2 if m.latent else m.head_dim
-    batch, length, parts = c.micro_batch, c.sequence, c.spread.context
+    batch, length, parts = c.micro_batch, c.sequence, c.layout.context
     if m.window and m.window < length:
         full = 1 / m.window_every if m.window_every > 1 else 0.0
         seen = int(m.window + full * (length / 2 - m.window))
@@ -229,7 +229,7 @@ def _core(c: LanguageConfig) -> Both:
 
 
 def _mlp(c: LanguageConfig, ffn: int) -> _Block:
-    m, t, f = c.model, c.spread.tensor, c.framework
+    m, t, f = c.model, c.layout.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / _shared(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
@@ -263,7 +263,7 @@ def _mlp(c: LanguageConfig, ffn: int) -> _Block:
 
 def _mixture(c: LanguageConfig, x: Experts) -> _Block:
     """Router, exchange of tokens, the rank's own experts, exchange back; shared experts beside them."""
-    m, s = c.model, c.spread
+    m, s = c.model, c.layout
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     spread_out = s.expert > 1
     rows = c.tokens / (s.tensor if spread_out and s.tensor > 1 else _shared(c))
@@ -328,12 +328,12 @@ def _tensor_messages(
     parallelism the input is gathered again beside the input gradient's (Megatron and nanotron alike).
     ``async_tensor``: forward too, products are cut so that transfers run beside them.
     """
-    if c.spread.tensor == 1:
+    if c.layout.tensor == 1:
         return [], []
     dtype = c.training.dtype
     bytes_ = dtype_bytes(dtype) * elements
     beside_w, beside_d = tuple(wgrad), tuple(dgrad)
-    if not c.spread.sequence_parallel:
+    if not c.layout.sequence_parallel:
         return (
             [Message("tensor", "all_reduce", bytes_, dtype)],
             [Message("tensor", "all_reduce", bytes_, dtype, beside_w)],
@@ -344,7 +344,7 @@ def _tensor_messages(
         Message("tensor", "all_gather", bytes_, dtype, beside_d),
         Message("tensor", "reduce_scatter", bytes_, dtype, beside_w),
     ]
-    if c.spread.async_tensor:
+    if c.layout.async_tensor:
         forward = [Message("tensor", "all_gather", bytes_, dtype, beside_d), scatter]
         return forward, backward
     return [gather, scatter], backward
@@ -352,13 +352,13 @@ def _tensor_messages(
 
 def _context_messages(c: LanguageConfig, core: Both) -> tuple[list[Message], list[Message]]:
     """Keys and values travel round the ring beside attention, or are gathered before it."""
-    m, parts = c.model, c.spread.context
+    m, parts = c.model, c.layout.context
     if parts == 1:
         return [], []
-    kv = max(1, m.kv_heads // c.spread.tensor) * m.head_dim
+    kv = max(1, m.kv_heads // c.layout.tensor) * m.head_dim
     bytes_ = 2.0 * dtype_bytes(c.training.dtype) * c.tokens * kv
     dtype = c.training.dtype
-    if c.spread.context_kind == "all_gather":
+    if c.layout.context_kind == "all_gather":
         gather = Message("context", "all_gather", bytes_ * parts, dtype)
         return [gather], [gather, Message("context", "reduce_scatter", bytes_ * parts, dtype)]
     hop = Message("context", "send_recv", bytes_, dtype, tuple(core.forward[1:2]))
@@ -381,6 +381,6 @@ def accumulate(c: LanguageConfig, parameters: float) -> list[Kernel]:
         ):  # the product reads and writes fp32 instead of writing half, partly hidden
             return [ops.stream("accumulate", "fp32", parameters / 2, 4, 4 - e)]
         return [ops.stream("accumulate", "fp32", parameters, e + 4, 4)]
-    if c.spread.micro_batches == 1:
+    if c.layout.micro_batches == 1:
         return []
     return [ops.stream("accumulate", c.training.dtype, parameters, 2 * e, e)]

@@ -43,7 +43,7 @@ class Held:
 def language_memory(c: LanguageConfig) -> MemoryReport:
     """Every rank of a stage holds the same."""
     held = stage_memory(c)
-    stride, n = c.spread.stride("pipeline"), c.spread.pipeline
+    stride, n = c.layout.stride("pipeline"), c.layout.pipeline
     return MemoryReport(tuple(held[(rank // stride) % n] for rank in range(c.ranks)))
 
 
@@ -51,7 +51,7 @@ def stage_memory(c: LanguageConfig) -> list[RankMemory]:
     """What a rank of each stage holds."""
     maker = Pieces(c, 1)
     parts = pieces(c)
-    stages = [[(p, maker.work(p)) for p in parts[s :: c.spread.pipeline]] for s in range(c.spread.pipeline)]
+    stages = [[(p, maker.work(p)) for p in parts[s :: c.layout.pipeline]] for s in range(c.layout.pipeline)]
     return [_rank(_stage(c, s, works)) for s, works in enumerate(stages)]
 
 
@@ -69,7 +69,7 @@ def _rank(held: Held) -> RankMemory:
 
 
 def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> Held:
-    s, t = c.spread, c.training
+    s, t = c.layout, c.training
     parameters = sum(w.parameters + w.expert_parameters for _, w in works)
     e = dtype_bytes(t.dtype) if t.master_weights or not t.half else 4
     share = s.sharded_over
@@ -89,12 +89,12 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
 
 
 def _runs(c: LanguageConfig) -> int:
-    return max(1, c.model.layers // c.spread.chunks)
+    return max(1, c.model.layers // c.layout.chunks)
 
 
 def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
     """Micro-batches of a piece between their forward and their backward pass."""
-    s = c.spread
+    s = c.layout
     if s.schedule == "afab":
         return s.micro_batches
     if s.schedule == "interleaved":
@@ -105,7 +105,7 @@ def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
 
 def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float:
     """The largest moment of a backward pass: a layer run again with its gradients, or the logits'."""
-    m, e, t = c.model, dtype_bytes(c.training.dtype), c.spread.tensor
+    m, e, t = c.model, dtype_bytes(c.training.dtype), c.layout.tensor
     inner = (2 if m.gated else 1) * m.ffn
     layer = e * c.tokens * (2 * inner + 4 * m.hidden) / t
     if c.training.recompute == "full":

@@ -30,7 +30,7 @@ def pieces(c: LanguageConfig) -> list[Piece]:
     Evenly where that divides; else with the embedding and the head counted as a layer each (Megatron) or by
     their cost (nanotron and others), so that the ends hold fewer layers.
     """
-    n, layers = c.spread.chunks, c.model.layers
+    n, layers = c.layout.chunks, c.model.layers
     if n == 1:
         return [Piece(0, layers, True, True)]
     if c.framework.name == "nanotron":
@@ -51,7 +51,7 @@ def _by_cost(c: LanguageConfig) -> list[int]:
 
     A layer costs its parameters in products, the head its own, the embedding nothing.
     """
-    m, n = c.model, c.spread.chunks
+    m, n = c.model, c.layout.chunks
     layer = 4 * m.heads * m.head_dim * m.hidden + (3 if m.gated else 2) * m.ffn * m.hidden
     costs = [0, *[layer] * m.layers, 0, m.vocab * m.hidden]
     total, counts = sum(costs), [0] * n

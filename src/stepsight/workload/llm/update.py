@@ -18,7 +18,7 @@ TENSORS_PER_LAYER = 9
 
 def update_ops(c: LanguageConfig, blocks: Blocks, works: Sequence[PieceWork], stage: int) -> list[Op]:
     """What one stage does behind its last backward pass."""
-    s = c.spread
+    s = c.layout
     held = sum(w.parameters + w.expert_parameters for w in works)
     ops = _tied(c, blocks, stage)
     if c.training.optimizer == "none":
@@ -52,7 +52,7 @@ def update_launches(layers: int) -> int:
 def update_kernels(c: LanguageConfig, held: float, layers: int) -> list[Kernel]:
     """Norm and scaling of the gradients, the fused update, copies to the parameters, zeroed gradients."""
     held *= ADAPTER_SHARE if c.training.adapters else 1.0
-    mine = held / (c.spread.sharded_over if c.spread.zero else 1)
+    mine = held / (c.layout.sharded_over if c.layout.zero else 1)
     tensors = max(1, layers * TENSORS_PER_LAYER)
     grad = 4 if c.framework.gradients == "fp32" or not c.training.half else 2
     state = STATE_PER_PARAMETER[c.training.optimizer]
@@ -80,7 +80,7 @@ def update_kernels(c: LanguageConfig, held: float, layers: int) -> list[Kernel]:
 
 def _tied(c: LanguageConfig, blocks: Blocks, stage: int) -> list[Op]:
     """A tied embedding that lies on the first and the last stage: its gradients are summed."""
-    s = c.spread
+    s = c.layout
     if not c.model.tied or s.pipeline == 1 or stage not in (0, s.pipeline - 1):
         return []
     grad = 4.0 if c.framework.gradients == "fp32" else 2.0

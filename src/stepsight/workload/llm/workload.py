@@ -64,7 +64,7 @@ class LanguageWorkload:
 
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
-        c, s = self.config, self.config.spread
+        c, s = self.config, self.config.layout
         axes = [(name, int(getattr(s, name))) for name in AXES if int(getattr(s, name, 1)) > 1]
         details = ["FSDP" if s.zero == 3 else f"ZeRO-{s.zero}"] if s.zero else []
         details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []

@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = {
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """Model, batch and spread of one transformer.
+    """Model, batch and layout of one transformer.
 
     ``kv_heads`` below ``heads`` is grouped-query attention (Llama). ``head``: lm ends in the
     vocabulary, none stops at the last hidden state. ``data``, ``tensor`` and ``pipeline`` are
