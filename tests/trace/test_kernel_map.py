@@ -122,6 +122,24 @@ def test_a_convolution_s_stride_shows_in_what_reads_its_result():
     assert kernel_of(facts, launch, launch.gpu[0], "compute").dim("stride") == 2
 
 
+@pytest.mark.parametrize(
+    ("op", "scalars", "stride", "padding"),
+    [
+        ("aten::cudnn_convolution", ["", "", "[0, 0]", "[16, 16]", "[1, 1]", "1"], 16, 0),
+        ("aten::miopen_convolution", ["", "", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"], 2, 3),
+        ("aten::convolution", ["", "", "", "[2, 2]", "[3, 3]", "[1, 1]", "False", "[0, 0]", "1"], 2, 3),
+        ("aten::cudnn_convolution_relu", ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "1"], 2, 1),
+    ],
+)
+def test_libraries_take_padding_before_stride(op, scalars, stride, padding):
+    made = Made()
+    made.op(op, 0, 50, [[4, 3, 224, 224], [64, 3, 16, 16]], **{"Concrete Inputs": scalars})
+    made.launch(10, 5, "xmma_fprop_implicit_gemm", 20, 500)
+    facts = Facts(made.linked())
+    kernel = kernel_of(facts, facts.linked.launches[0], facts.linked.launches[0].gpu[0], "compute")
+    assert (kernel.dim("stride"), kernel.dim("padding")) == (stride, padding)
+
+
 def test_the_helpers_of_a_call_are_sized_by_their_own_grids():
     dims = [[4096, 1024], [4096]]
     small = {"grid": [2, 1, 1], "block": [128, 1, 1]}

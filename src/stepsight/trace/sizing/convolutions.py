@@ -24,6 +24,8 @@ _HELPER = re.compile(r"offsets|precompute|nchwToNhwc|nhwcToNchw|transpose|genera
 """Kernels that prepare for the ones behind them."""
 _CUDNN_DEPTHWISE = re.compile(r"c1_k1|grouped_direct", re.IGNORECASE)
 """cuDNN's kernels for one channel a group."""
+_PADDING_FIRST = re.compile(r"::(cudnn|miopen|mkldnn)_(depthwise_)?convolution$")
+"""Operators that take padding before stride (PyTorch's native_functions.yaml); others take stride first."""
 _LAYOUT_SLACK = 4
 """A layout kernel with no more threads than this many per weight moves the weights, not the image."""
 _FEW_CHANNELS = 4
@@ -154,7 +156,8 @@ def _stride_padding(op: Event, result: Tensor | None, h: int, kh: int) -> tuple[
         if isinstance(text, str) and re.fullmatch(r"\[\d+(, \d+)*\]", text)
     ]
     if "backward" not in op.name.lower() and len(lists) >= 2:
-        return max(lists[0][0], 1), lists[1][0]
+        stride, padding = lists[1::-1] if _PADDING_FIRST.search(op.name) else lists[:2]
+        return max(stride[0], 1), padding[0]
     padding = (kh - 1) // 2
     if result is not None and 0 < result.shape[2] <= h:
         return max(1, round((h + 2 * padding - kh + 1) / result.shape[2])), padding
