@@ -104,6 +104,19 @@ def test_the_kernels_of_a_convolution_share_its_time():
     assert [(p.family, p.share) for p in parts] == [("conv", 0.25), ("conv", 0.75)]
 
 
+def test_tensor_cores_get_their_layout_by_kernels_of_their_own():
+    dims = [[64, 64, 56, 56], [128, 64, 3, 3]]
+    wide = {"grid": [100_000, 1, 1], "block": [256, 1, 1]}
+    launched = [
+        ("cudnn::nchwToNhwcKernel<half>", 25, wide), ("sm80_xmma_fprop_tf32f32", 75, {}),
+        ("cudnn::nhwcToNchwKernel<half>", 50, wide),
+    ]  # fmt: skip
+    there, work, back = _kernels("aten::cudnn_convolution", dims, launched)
+    assert (work.family, work.dtype, work.share) == ("conv", "tf32", 1.0)
+    assert there.dim("elements") == 64 * 64 * 56 * 56
+    assert back.dim("elements") == 64 * 128 * 56 * 56
+
+
 def test_a_convolution_s_backward_is_one_call_for_the_image_and_one_for_the_weights():
     dims = [[8, 16, 28, 28], [8, 32, 28, 28], [16, 32, 1, 1]]
     names = ("xmma_dgrad_implicit", "computeOffsetsKernel", "volta_scudnn_wgrad", "wgrad_reduce")

@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.fitting.anchoring.operator_steps import FILE as TABLE
 from stepsight.fitting.anchoring.operator_steps import operator_steps
 from stepsight.fitting.anchoring.weights import fit_weights, pair_samples
+from stepsight.fitting.kernels.model_products import FILE as TABLE
 from stepsight.measured_data import data_folder
 from stepsight.prediction.traced.weights import SHIPPED
 

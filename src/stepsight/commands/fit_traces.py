@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.fitting.traces.fit import fit_constants
+from stepsight.fitting.traces.fit import fit_constants, with_residuals
 from stepsight.measured_data import data_folder
 from stepsight.trace.fitted import SHIPPED, forget
 
@@ -16,14 +16,22 @@ from stepsight.trace.fitted import SHIPPED, forget
 @click.option("--out", type=click.Path(path_type=Path), help="File to write; the package's own by default.")
 def command(data: Path | None, out: Path | None) -> None:
     """Spreads of guessed sizes and host times, and how collectives' calls differ, by run and source."""
-    from stepsight.documents import to_json
+    from stepsight.documents import to_json, write_whole
 
     folder = data_folder(data)
     inside = folder / "traces" if (folder / "traces").is_dir() else folder
-    fitted = fit_constants(inside, lambda line: click.echo(line, err=True))
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    fitted = fit_constants(inside, tell)
     path = out or SHIPPED
-    path.write_text(to_json(fitted) + "\n")
+    write_whole(path, to_json(fitted) + "\n")
     forget()
+    if path == SHIPPED:
+        fitted = with_residuals(fitted, inside, tell)
+        write_whole(path, to_json(fitted) + "\n")
+        forget()
     for name, constant in fitted.constants.items():
         value = constant.value()
         shown = "too few sources" if value is None else f"{value:.3f}"

@@ -17,7 +17,7 @@ FILE = "fitted.json"
 SHIPPED = Path(__file__).parent / FILE
 FEWEST = 2
 """Sources below which nothing is pooled: the stated value holds."""
-SPREAD, ROOT_MEAN_SQUARE, MEAN_LOG = "spread", "root_mean_square", "mean_log"
+SPREAD, ROOT_MEAN_SQUARE, MEAN_LOG, NINETY = "spread", "root_mean_square", "mean_log", "ninety"
 _NORMAL = 1.48
 """Standard deviation over median absolute value, of a normal distribution."""
 COLLECTIONS = ("liplus", "meta_dlrm", "nanogpt", "resnet50_V100", "tracelens")
@@ -41,7 +41,7 @@ class FittedConstant(msgspec.Struct, frozen=True):
 
     ``spread``: 1.48 times the median of |figure|, the figures being errors as logarithms.
     ``root_mean_square`` of the figures. ``mean_log``: their geometric mean.
-    Sources count alike, however many runs they have.
+    ``ninety``: what nine figures in ten do not pass. Sources count alike, however many runs they have.
     """
 
     pool: str
@@ -58,6 +58,8 @@ class FittedConstant(msgspec.Struct, frozen=True):
         if self.pool == SPREAD:
             each = [float(np.median(np.abs(values))) for values in by_source.values()]
             return _NORMAL * float(np.median(each))
+        if self.pool == NINETY:
+            return _ninetieth(by_source)
         if self.pool == ROOT_MEAN_SQUARE:
             return float(np.sqrt(np.mean([np.mean(np.square(values)) for values in by_source.values()])))
         return float(np.exp(np.mean([np.mean(np.log(values)) for values in by_source.values()])))
@@ -65,6 +67,13 @@ class FittedConstant(msgspec.Struct, frozen=True):
     @property
     def sources(self) -> list[str]:
         return sorted({run.source for run in self.runs})
+
+
+def _ninetieth(by_source: Mapping[str, list[float]]) -> float:
+    """The 90th percentile of figures, each source weighing one."""
+    weighed = sorted((value, 1 / len(values)) for values in by_source.values() for value in values)
+    total = np.cumsum([weight for _, weight in weighed])
+    return weighed[int(np.searchsorted(total, 0.9 * total[-1] - 1e-9))][0]
 
 
 class Fitted(msgspec.Struct, frozen=True):

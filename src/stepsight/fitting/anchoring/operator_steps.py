@@ -118,26 +118,23 @@ def operator_steps(data: Path) -> list[OperatorStep]:
         name = f"{model} {mode} {length}×{batch}" + (f" {option}" if option else "")
         added = ADDED_US.get(entry.gpu.architecture, USUAL_ADDED_US)
         step = name, entry.gpu.name
-        texts, times = [str(value) for value in row[6:10]], [float(value or 0.0) for value in row[10:]]
-        found.setdefault(step, []).extend(_parts(seen[step], *texts, *times, added))
+        times = tuple(float(value or 0.0) for value in row[10:])
+        found.setdefault(step, []).extend(
+            _parts(seen[step], [str(value) for value in row[6:10]], times, added)
+        )
         seen[step] += 1
     return [OperatorStep(name, gpu, tuple(parts)) for (name, gpu), parts in found.items() if parts]
 
 
-def _parts(
-    row: int, op: str, target: str, inputs: str, output: str, forward_us: float, backward_us: float,
-    accumulate_us: float, added_us: float,
-) -> Iterator[Part]:  # fmt: skip
+def _parts(row: int, texts: list[str], times_us: tuple[float, ...], added_us: float) -> Iterator[Part]:
+    """One row: op, target and shapes as texts, and its times forward, backward and of the accumulation."""
+    op, target, inputs, output = texts
     shapes, out = _shapes(inputs), _sizes(output)
     if not out or prod(out) <= 1:
         return
     ahead, back, weights = _kernels(op, target, shapes, out)
-    ways = (
-        ("", ahead, forward_us),
-        (", backward", back, backward_us),
-        (", accumulate", weights, accumulate_us),
-    )
-    for way, (what, kernels, time_us) in enumerate(ways):
+    ways = (("", ahead), (", backward", back), (", accumulate", weights))
+    for way, ((what, kernels), time_us) in enumerate(zip(ways, times_us, strict=True)):
         known = any(k.sizing is Sizing.STATED for k in kernels)
         if kernels and time_us > (added_us if known else max(LEAST_US, added_us)):
             yield Part(

@@ -85,7 +85,7 @@ def pair_samples(steps: Sequence[OperatorStep]) -> Iterator[PairSample]:
 
 
 def _by_part(step: OperatorStep, times: FloatArray) -> FloatArray:
-    return np.bincount(step.owner, times, len(step.parts))
+    return np.asarray(np.bincount(step.owner, times, len(step.parts)), dtype=np.float64)
 
 
 def _kind(kernels: Iterable[Kernel]) -> str:

@@ -74,7 +74,7 @@ class TracedStep:
     def method_spread(self) -> float:
         """How far the step may be off beyond what its parts explain."""
         if self.basis is Basis.MODELS:
-            return max(METHOD_SPREAD, RULES.value("models_spread"))
+            return models_spread()
         moved_to = not same_gpu(self.own.spec.gpu, self.platform.spec.gpu)
         return max(METHOD_SPREAD, shipped_weights().moved_spread) if moved_to else METHOD_SPREAD
 
@@ -89,6 +89,11 @@ class TracedStep:
             return replace(self, platform=platform, measured_us=None)
         job, ready = moved(self.job, self.own, platform)
         return replace(self, job=job, platform=ready, measured_us=None)
+
+
+def models_spread() -> float:
+    """How far a step by the models alone may be off beyond what its parts explain."""
+    return max(METHOD_SPREAD, RULES.value("models_spread"))
 
 
 def traced_step(

@@ -14,14 +14,13 @@ from pathlib import Path
 
 import msgspec
 
+from stepsight.fitting.traces.left_out import Refits
+from stepsight.fitting.traces.residuals import again, left_out_prediction
 from stepsight.fitting.traces.runs import ScoredRun, scored_runs
-from stepsight.prediction.answer import Prediction
 from stepsight.prediction.origin import TimedBy
-from stepsight.prediction.traced.predict import predict_trace, simulate_trace
+from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.trace.rules import RULES
-from stepsight.trace.step.platforms import own_platform
-from stepsight.trace.step.run import RankTrace, TraceRun
-from stepsight.validate.traces.left_out import Refits
+from stepsight.trace.step.run import TraceRun
 
 OPAQUE = "opaque_kernels"
 
@@ -100,8 +99,7 @@ def row_of(scored: ScoredRun, refits: Refits) -> RunRow:
     replay = simulate_trace(run, replay=True)
     anchored = simulate_trace(run, models_only=False)
     models = simulate_trace(run, models_only=True)
-    with RULES.left_out(scored.host):
-        left_out = _left_out(run, refits, scored.host)
+    left_out = left_out_prediction(run, scored.host, refits)
     timed_by = (left_out.origin.timed_by if left_out.origin else None) or TimedBy()
     guessed = _guessed_us(run) if timed_by.trace > 0 else models.step_us
     return RunRow(
@@ -112,17 +110,6 @@ def row_of(scored: ScoredRun, refits: Refits) -> RunRow:
     )  # fmt: skip
 
 
-def _left_out(run: TraceRun, refits: Refits, folder: str) -> Prediction:
-    own, _ = own_platform(run)
-    return predict_trace(_again(run), models_only=True, machine=refits.platform(own, folder))
-
-
 def _guessed_us(run: TraceRun) -> float:
     with RULES.without((OPAQUE,)):
-        return simulate_trace(_again(run)).step_us
-
-
-def _again(run: TraceRun) -> TraceRun:
-    """The run without what was worked out with other rules."""
-    ranks = tuple(RankTrace(r.rank, r.linked, r.steps) for r in run.ranks)
-    return TraceRun(ranks, run.world_size, run.device, run.warnings, run.gpus_on_host, run.memory_gb)
+        return simulate_trace(again(run)).step_us

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
-
 from stepsight.errors import InputError
 from stepsight.fitting.embedding.gpu import fit_coefficients
 from stepsight.fitting.embedding.points import measured_kernels
@@ -100,7 +98,12 @@ class Refits:
         tables, coefficients = self._platforms[source]
         known = own.spec.contention
         changed = {name: v for name, v in _side_by_side(source).items() if getattr(known, name) > 1.0}
-        contention = replace(known, **changed)
+        contention = replace(
+            known,
+            compute_under_comm=changed.get("compute_under_comm", known.compute_under_comm),
+            comm_under_compute=changed.get("comm_under_compute", known.comm_under_compute),
+            compute_beside_compute=changed.get("compute_beside_compute", known.compute_beside_compute),
+        )
         values = {f.name: getattr(own, f.name) for f in fields(Platform) if f.init}
         values["spec"] = replace(own.spec, contention=contention)
         return RefittedPlatform(**values, tables=tables, coefficients=coefficients)
@@ -134,6 +137,7 @@ def _side_by_side(source: str) -> dict[str, float]:
     for name, seen in SIDE_BY_SIDE.items():
         if source not in seen:
             continue
-        others = [(value, kinds) for of, (value, kinds) in seen.items() if of != source]
-        values[name] = float(np.average(*zip(*others, strict=True))) if others else 1.0
+        others = [found for of, found in seen.items() if of != source]
+        kinds = sum(count for _, count in others)
+        values[name] = sum(value * count for value, count in others) / kinds if others else 1.0
     return values
