@@ -49,7 +49,7 @@ def assumed(p: Prediction) -> str:
         said.append(f"sequence {setup.sequence:,}")
     if setup and setup.precision:
         said.append(setup.precision)
-    axes = [f"{name} {size}" for name, size in (setup.parallel if setup else ()) if size > 1]
+    axes = [f"{name} {size:,}" for name, size in (setup.parallel if setup else ()) if size > 1]
     if axes:
         said.append("parallel: " + " × ".join(axes))
     said += list(setup.details) if setup else []
