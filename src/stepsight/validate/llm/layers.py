@@ -39,7 +39,7 @@ def splits(outcomes: Sequence[Outcome]) -> list[Split]:
             continue
         lines = [
             np.polyfit(layers, times, 1)
-            for times in ([o.case.measured_ms for o in rows], [o.predicted_ms for o in rows])
+            for times in ([o.case.measured_ms or 0.0 for o in rows], [o.predicted_ms for o in rows])
         ]
         (layer, ends), (our_layer, our_ends) = lines
         if ends > 0:
