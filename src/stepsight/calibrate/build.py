@@ -15,8 +15,9 @@ from stepsight.calibrate.folder import write_folder
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.plan import NOISE, REHEARSAL
 from stepsight.calibrate.rehearsal import KINDS, InStep, Rehearsal, find_factors
-from stepsight.calibrate.statistics import step_us
+from stepsight.calibrate.statistics import pace_and_step, step_us
 from stepsight.platform.load import load_platform
+from stepsight.run.pace import followed
 from stepsight.workload.files import parse_workload
 
 
@@ -45,12 +46,23 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
 
 
 def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a workload, with the blocks of all its passes."""
-    pooled: dict[str, dict[str, Any]] = {}
+    """One row a workload, with the blocks of all its passes, each brought to the pace of the middle pass."""
+    passes: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        held = pooled.setdefault(row["name"], {**row, "steps_us": []})
-        held["steps_us"] = held["steps_us"] + list(row["steps_us"])
-    return list(pooled.values())
+        passes.setdefault(row["name"], []).append(row)
+    paced = [r for r in rows if r.get("pace_us")]
+    usual = float(np.median([r["pace_us"] for r in paced])) if paced else 1.0
+    pairs = [p for p in passes.values() if len(p) > 1 and all(r.get("pace_us") for r in p)]
+    share = followed([pace_and_step(p[0], p[-1]) for p in pairs]) if pairs else 0.0
+    pooled = []
+    for members in passes.values():
+        steps = [
+            [t * (usual / (r.get("pace_us") or usual)) ** share for t in block]
+            for r in members
+            for block in r["steps_us"]
+        ]
+        pooled.append({**members[0], "steps_us": steps})
+    return pooled
 
 
 def _notes(

@@ -32,7 +32,7 @@ from stepsight.calibrate.plan import (
 )  # fmt: skip
 from stepsight.errors import StepsightError
 from stepsight.overheads.gather import HostSample
-from stepsight.run.measure import measure_all
+from stepsight.run.measure import measure_all, pace_us
 from stepsight.run.ranks import Ranks
 from stepsight.workload.files import parse_workload
 
@@ -183,6 +183,7 @@ class Calibration:
             workloads = [parse_workload(d, d["name"]) for d in missing]
             self.ranks.restart()  # in memory that benchmarks have used steps take some percent longer
             measured = measure_all(self.ranks, workloads, steps=a.steps, blocks=a.blocks)
+            pace = pace_us(measured)
             self.journal.add(
                 REHEARSAL,
                 [
@@ -190,7 +191,7 @@ class Calibration:
                         "name": d["name"],
                         "pass": number,
                         "document": d,
-                        "pace_us": m.pace_us,
+                        "pace_us": pace,
                         "steps_us": m.job_us.round(1).tolist(),
                     }
                     for d, m in zip(missing, measured, strict=True)

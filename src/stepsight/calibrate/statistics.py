@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,12 @@ def typical_us(times: Sequence[Sequence[float]]) -> float:
 def step_us(blocks: Sequence[Sequence[float]]) -> float:
     """The time of a step from the timed steps of its interleaved blocks."""
     return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
+
+
+def pace_and_step(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, float]:
+    """How the logarithms of the machine's pace and of a workload's step changed from one pass to another."""
+    pace = np.log(last["pace_us"] / first["pace_us"])
+    return float(pace), float(np.log(step_us(last["steps_us"]) / step_us(first["steps_us"])))
 
 
 def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:

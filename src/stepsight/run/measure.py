@@ -40,11 +40,6 @@ class Measurement:
     probes_us: FloatArray | None = None
 
     @property
-    def pace_us(self) -> float | None:
-        """What the probe of `stepsight.run.pace` took beside this workload's blocks, on the slowest rank."""
-        return None if self.probes_us is None else float(np.median(self.probes_us.max(axis=0)))
-
-    @property
     def ranks(self) -> int:
         return int(self.marks_us.shape[0])
 
@@ -93,6 +88,12 @@ class Measurement:
             "block_us": self.block_us.tolist(),
             "steps_us": self.job_us.ravel().tolist(),
         }
+
+
+def pace_us(measured: Sequence[Measurement]) -> float | None:
+    """What the probe of `stepsight.run.pace` took among the interleaved blocks of these workloads."""
+    readings = [m.probes_us.mean(axis=0) for m in measured if m.probes_us is not None]
+    return float(np.median(np.concatenate(readings))) if readings else None
 
 
 def measure(

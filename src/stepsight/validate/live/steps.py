@@ -17,9 +17,10 @@ from stepsight.calibrate.draws import (
     skewed_dlrms,
 )  # fmt: skip
 from stepsight.calibrate.journal import Journal
-from stepsight.calibrate.statistics import step_us
+from stepsight.calibrate.statistics import pace_and_step, step_us
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
+from stepsight.run.pace import followed
 from stepsight.workload.files import parse_workload
 from stepsight.workload.transformers.build import MODELS
 
@@ -34,8 +35,9 @@ PASSES = 2
 class LiveRow:
     """One workload: what was predicted before, and what every pass then measured, in µs.
 
-    ``pace`` is how long a fixed probe took beside its steps, against the same in the platform's calibration
-    (or, where that has none, in the middle of this run): 1.1 is a machine 10 % slower than then.
+    ``pace`` is how much longer steps take at the pace beside them than at that of the platform's calibration
+    (or, where that has none, of the middle of this run), by a fixed probe and by how far steps were seen to
+    follow it: 1.1 is a machine 10 % slower than then.
     """
 
     name: str
@@ -114,15 +116,16 @@ def measure_group(
     blocks: int,
 ) -> None:
     """Train one group with fresh ranks and keep its steps."""
-    from stepsight.run.measure import measure_all
+    from stepsight.run.measure import measure_all, pace_us
 
     workloads = [parse_workload(dict(d), d["name"]) for d in documents]
     with start() as ranks:
         measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
+    pace = pace_us(measured)
     journal.add(
         MEASURED,
         [
-            {"name": m.name, "pass": number, "pace_us": m.pace_us, "steps_us": m.job_us.round(1).tolist()}
+            {"name": m.name, "pass": number, "pace_us": pace, "steps_us": m.job_us.round(1).tolist()}
             for m in measured
         ],
     )
@@ -130,25 +133,28 @@ def measure_group(
 
 def rows_of(journal: Journal, calibrated_pace_us: float | None = None) -> list[LiveRow]:
     """Every workload that was predicted and then measured in all passes."""
-    measured: dict[str, dict[int, Any]] = {}
-    probes: dict[str, list[float]] = {}
-    for sample in journal.of(MEASURED):
-        measured.setdefault(sample["name"], {})[sample["pass"]] = sample["steps_us"]
-        if sample.get("pace_us"):
-            probes.setdefault(sample["name"], []).append(sample["pace_us"])
-    every = [probe for seen in probes.values() for probe in seen]
-    usual = calibrated_pace_us or (float(np.median(every)) if every else 1.0)
+    measured: dict[str, list[Any]] = {}
+    for sample in sorted(journal.of(MEASURED), key=lambda s: s["pass"]):
+        measured.setdefault(sample["name"], []).append(sample)
+    whole = {name: passes for name, passes in measured.items() if len(passes) == PASSES}
+    paced = [p for p in whole.values() if all(s.get("pace_us") for s in p)]
+    usual = calibrated_pace_us or float(np.median([s["pace_us"] for p in paced for s in p] or [1.0]))
+    share = followed([pace_and_step(*p) for p in paced])
     rows = []
     for p in journal.of(PREDICTED):
-        blocks = [steps for _, steps in sorted(measured.get(p["name"], {}).items())]
-        if len(blocks) == PASSES:
-            together = step_us([block for steps in blocks for block in steps])
-            passes = tuple(step_us(steps) for steps in blocks)
-            seen = probes.get(p["name"], [])
-            pace = float(np.mean(seen)) / usual if len(seen) == PASSES else None
-            rows.append(
-                LiveRow(p["name"], p["kind"], p["predicted_us"], p["naive_us"], together, passes, pace)
+        passes = whole.get(p["name"])
+        if passes is None:
+            continue
+        seen = [s["pace_us"] for s in passes if s.get("pace_us")]
+        slower = float(np.exp(share * np.mean(np.log(np.array(seen or [usual]) / usual))))
+        rows.append(
+            LiveRow(
+                p["name"], p["kind"], p["predicted_us"], p["naive_us"],
+                step_us([block for s in passes for block in s["steps_us"]]),
+                tuple(step_us(s["steps_us"]) for s in passes),
+                slower if len(seen) == PASSES else None,
             )
+        )  # fmt: skip
     return rows
 
 

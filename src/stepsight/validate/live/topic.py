@@ -121,7 +121,7 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
 
 def _pace_note(rows: Sequence[LiveRow]) -> str:
     paces = [r.pace or 1.0 for r in rows]
-    return f"probe ×{min(paces):.2f} to ×{max(paces):.2f} of the calibration's"
+    return f"steps ×{min(paces):.2f} to ×{max(paces):.2f} of the calibration's pace"
 
 
 def report(rows: Sequence[LiveRow], others: Sequence[LiveRow], platform: str, *, as_json: bool) -> None:
