@@ -10,6 +10,7 @@ import click
 
 from stepsight.commands.outputs import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
+from stepsight.processes import end_tidily_on_signals
 from stepsight.terminal import speak_plainly_where_needed
 
 COMMANDS = {
@@ -63,6 +64,7 @@ def cli() -> None:
 def main() -> None:
     """Entry point: a user's mistake is one clear line and exit code 2, never a traceback."""
     speak_plainly_where_needed()
+    end_tidily_on_signals()
     try:
         code = cli.main(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

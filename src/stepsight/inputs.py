@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -17,16 +18,27 @@ from stepsight.limits import check, limit
 _CHUNK = 1 << 22
 
 
-def read_text(path: str | Path, fix: str = "check the path") -> str:
-    """A text file in UTF-8, whole."""
+def read_bytes(path: str | Path, fix: str = "check the path", most: str = "TEXT_BYTES") -> bytes:
+    """A file's content, no more than the limit called ``most``; a pipe or device is counted as it is read."""
     path = Path(path)
     try:
-        check(path.stat().st_size, "TEXT_BYTES", str(path), "its size in bytes")
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(str(path), f"is not UTF-8 text ({error.reason})", "save it as UTF-8") from None
+        about = path.stat()
+        check(about.st_size, most, str(path), "its size in bytes")
+        with path.open("rb") as file:
+            content = file.read(-1 if stat.S_ISREG(about.st_mode) else limit(most) + 1)
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", fix) from None
+    check(len(content), most, str(path), "its size in bytes")
+    return content
+
+
+def read_text(path: str | Path, fix: str = "check the path", errors: str = "strict") -> str:
+    """A text file in UTF-8, whole. ``errors="replace"`` takes other encodings with their letters lost."""
+    try:
+        text = read_bytes(path, fix).decode("utf-8-sig", errors)
+    except UnicodeDecodeError as error:
+        raise InputError(str(path), f"is not UTF-8 text ({error.reason})", "save it as UTF-8") from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(path: str | Path, fix: str) -> Any:
@@ -93,15 +105,57 @@ def whole(value: object, where: str, *, least: int = 1, most: int | None = None)
     return int(number)
 
 
+def most_expanded(packed_bytes: int) -> int:
+    """To how many bytes a packed file of this size may unpack."""
+    return min(limit("EXPANDED_BYTES"), max(limit("EXPANSION") * packed_bytes, 1 << 26))
+
+
+def too_large(where: str, most: int, packed_bytes: int) -> InputError:
+    return InputError(
+        where, f"unpacks to more than {most:,} bytes from {packed_bytes:,}",
+        "check the file, or set STEPSIGHT_LIMIT_EXPANDED_BYTES and STEPSIGHT_LIMIT_EXPANSION higher",
+    )  # fmt: skip
+
+
 def copy_expanded(packed: IO[bytes], out: IO[bytes], where: str, packed_bytes: int) -> None:
     """Unpack a compressed stream, no further than its limits."""
-    most = min(limit("EXPANDED_BYTES"), max(limit("EXPANSION") * packed_bytes, 1 << 26))
+    most = most_expanded(packed_bytes)
     written = 0
     while chunk := packed.read(_CHUNK):
         written += len(chunk)
         if written > most:
-            raise InputError(
-                where, f"unpacks to more than {most:,} bytes from {packed_bytes:,}",
-                "check the file, or set STEPSIGHT_LIMIT_EXPANDED_BYTES and STEPSIGHT_LIMIT_EXPANSION higher",
-            )  # fmt: skip
+            raise too_large(where, most, packed_bytes)
         out.write(chunk)
+
+
+class BoundedStream(io.RawIOBase):
+    """A stream of bytes that ends in an `InputError` beyond ``most`` of them."""
+
+    def __init__(self, source: IO[bytes], most: int, where: str, packed_bytes: int) -> None:
+        self._source, self._most, self._where, self._packed_bytes = source, most, where, packed_bytes
+        self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._read = self._source.seek(offset, whence)
+        return self._read
+
+    def tell(self) -> int:
+        return self._read
+
+    def readinto(self, buffer: Any) -> int:
+        chunk = self._source.read(len(buffer))
+        buffer[: len(chunk)] = chunk
+        self._read += len(chunk)
+        if self._read > self._most:
+            raise too_large(self._where, self._most, self._packed_bytes)
+        return len(chunk)
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()

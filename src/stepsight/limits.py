@@ -12,10 +12,11 @@ from stepsight.errors import InputError
 
 PREFIX = "STEPSIGHT_LIMIT_"
 LIMITS: Mapping[str, int] = {
-    "TEXT_BYTES": 1 << 28,  # a CSV, JSON or TOML file
-    "EXPANDED_BYTES": 8 << 30,  # what a gzip, tar, zip or npz may unpack to
+    "TEXT_BYTES": 1 << 28,  # a CSV, JSON or TOML file, the output of a benchmark, a captured step
+    "EXPANDED_BYTES": 8 << 30,  # a trace or index file, and what a gzip, tar, zip, npz or parquet unpacks to
     "EXPANSION": 1000,  # how many times larger than the packed file; real traces reach about 60
     "EVENTS": 50_000_000,  # events of one trace
+    "CELLS": 500_000_000,  # rows times columns of a parquet table
     "RANKS": 1 << 20,
     "LAYERS": 20_000,
     "TABLES": 200_000,

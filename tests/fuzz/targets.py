@@ -7,6 +7,8 @@ import io
 import json
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ import numpy as np
 from stepsight.collectives.files.nccl_tests import read_nccl_tests
 from stepsight.collectives.files.param_comms import read_param_comms
 from stepsight.collectives.files.platform_files import read_timings_csv
+from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.kernel_tables.files import read_table, time_table
 from stepsight.prediction.predict import predict
@@ -28,11 +31,13 @@ from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.trace.step.run import load_trace
 from stepsight.workload.files import load_workload
+from tests.fuzz.interruptions import SCRIPT
 from tests.fuzz.mutate import ODD_NUMBERS, mutated_bytes, mutated_json, mutated_text
 from tests.trace.making import two_step_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Damage = Callable[[random.Random], bytes]
+SCRIPT_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -210,10 +215,26 @@ TARGETS = (
 )  # fmt: skip
 
 
+def _captured(path: Path) -> float:
+    """A damaged script, captured: it may fail by itself, stepsight may not."""
+    line = [sys.executable, "-m", "stepsight", "capture", str(path), "-p", "1xA100-SXM4-40G", "--json"]
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=SCRIPT_S, cwd=path.parent, check=False
+    )
+    if done.returncode == 0:
+        return float(json.loads(done.stdout)["step_time_us"])
+    last = [line for line in done.stderr.splitlines() if line.startswith('  File "')][-1:]
+    if done.returncode < 0 or (last and "/stepsight/" in last[0]):
+        raise RuntimeError(f"exit code {done.returncode}: {done.stderr[-2000:]}")
+    raise StepsightError(done.stderr[-200:])
+
+
+SCRIPTS = (Target("train.py", _text(SCRIPT), _captured),)
+"""Each case starts torch: `scripts/fuzz` tries them, the tests do not."""
+
+
 def outcome(target: Target, seed: int, folder: Path) -> str:
     """``answer`` or ``refused``; anything else is raised."""
-    from stepsight.errors import StepsightError
-
     content = target.damage(random.Random(f"{target.name} {seed}"))
     path = folder / target.name
     path.write_bytes(content)

@@ -11,7 +11,7 @@ import numpy as np
 
 from stepsight.calibrate.constants import NOISY
 from stepsight.calibrate.fit import fit_samples
-from stepsight.calibrate.folder import write_folder
+from stepsight.calibrate.folder import drafted, write_folder
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.plan import NOISE, REHEARSAL
 from stepsight.calibrate.rehearsal import KINDS, InStep, Rehearsal, find_factors
@@ -29,14 +29,17 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
     fitted = fit_samples(samples, device)
     notes = _notes(samples, fitted.repeat, device, ranks)
     plain = InStep(dict.fromkeys(KINDS, 1.0), {}, {})
-    write_folder(folder, name, device, ranks, fitted, plain, notes)
-    platform = load_platform(folder)
-    rehearsals = [
-        Rehearsal.of(parse_workload(dict(r["document"]), r["name"]), step_us(r["steps_us"]), platform, device)
-        for r in _pooled(samples.get(REHEARSAL, ()))
-    ]
-    in_step = find_factors(rehearsals, platform)
-    write_folder(folder, name, device, ranks, fitted, in_step, notes)
+    with drafted(folder) as draft:
+        write_folder(draft, name, device, ranks, fitted, plain, notes)
+        platform = load_platform(draft)
+        rehearsals = [
+            Rehearsal.of(
+                parse_workload(dict(r["document"]), r["name"]), step_us(r["steps_us"]), platform, device
+            )
+            for r in _pooled(samples.get(REHEARSAL, ()))
+        ]
+        in_step = find_factors(rehearsals, platform)
+        write_folder(draft, name, device, ranks, fitted, in_step, notes)
     return {
         **notes,
         "in_step": in_step.factors,

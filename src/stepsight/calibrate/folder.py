@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from stepsight.calibrate.fit import Fitted
-from stepsight.calibrate.journal import disk_error
 from stepsight.calibrate.processor import ABOUT, processor_spec
 from stepsight.calibrate.rehearsal import InStep, scaled_contention
 from stepsight.collectives.files.platform_files import FOLDER as COLLECTIVES
 from stepsight.collectives.files.platform_files import write_timings_csv
 from stepsight.collectives.files.timings import Timing
-from stepsight.documents import write_whole
+from stepsight.documents import disk_error, write_whole
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads
 
 NOTES = "calibration.json"
+SPEC = "platform.toml"
+DRAFT = ".draft"
+AGAIN = "run again with --resume"
 _HOST_KINDS = {
     "forward": "host forward",
     "view": "host forward",
@@ -71,9 +75,33 @@ def write_folder(
         processor = processor_spec(device, fitted.kernels.machine, ranks)
         beside = replace(fitted, contention=side_by_side)
         spec = spec_toml(name, processor, ranks, beside, synchronous=device == "cpu")
-        write_whole(folder / "platform.toml", spec)
+        write_whole(folder / SPEC, spec)
     except OSError as error:
-        raise disk_error(folder, error) from None
+        raise disk_error(folder, error, AGAIN) from None
+
+
+@contextmanager
+def drafted(folder: Path) -> Iterator[Path]:
+    """A folder to write into; what stands in it at the end moves into ``folder``.
+
+    While files move, ``folder`` has no platform.toml: a process that is killed then leaves no mixture of two
+    calibrations, and the samples are there to go on from.
+    """
+    draft = folder / DRAFT
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        try:
+            yield draft
+            files = sorted(p.relative_to(draft) for p in draft.rglob("*") if p.is_file())
+            (folder / SPEC).unlink(missing_ok=True)
+            for name in sorted(files, key=lambda name: name == Path(SPEC)):
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (draft / name).replace(folder / name)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise disk_error(folder, error, AGAIN) from None
 
 
 def scaled_overheads(overheads: Overheads, factors: Mapping[str, float]) -> Overheads:

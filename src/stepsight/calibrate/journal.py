@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from stepsight.errors import InputError, StepsightError
+from stepsight.errors import InputError
+from stepsight.journals import JsonLines
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
 from stepsight.program.job import Kernel
@@ -64,8 +64,11 @@ class Journal:
                 "holds an earlier calibration",
                 "add --resume to go on with it, or name a new folder",
             )
-        if self.path.exists():
-            self.samples = list(_complete_lines(self.path))
+        self._lines = JsonLines(self.path)
+        for number, sample in self._lines.entries:
+            if not isinstance(sample, dict) or "stage" not in sample:
+                raise InputError(f"{self.path}: line {number}", "is not a sample", "delete the line")
+            self.samples.append(sample)
         self._known = {key_of(s["stage"], s) for s in self.samples}
 
     def take_from(self, folder: Path, stages: Sequence[str]) -> None:
@@ -86,26 +89,6 @@ class Journal:
     def add(self, stage: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Append samples; they are on disk when this returns."""
         new = [{"stage": stage, **r} for r in records]
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(s) + "\n" for s in new)
-        except OSError as error:
-            raise disk_error(self.path, error) from None
+        self._lines.add(new)
         self.samples += new
         self._known.update(key_of(stage, s) for s in new)
-
-
-def disk_error(path: Path, error: OSError) -> StepsightError:
-    """What to tell a user whose folder cannot be written."""
-    if error.errno == errno.ENOSPC:
-        return InputError(str(path), "the disk is full", "free some space, then run again with --resume")
-    return InputError(str(path), f"cannot be written ({error.strerror})", "choose another --out")
-
-
-def _complete_lines(path: Path) -> Iterable[dict[str, Any]]:
-    """Every whole line; the last one may have been cut off when the calibration was interrupted."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(line)
-        except json.JSONDecodeError:
-            continue

@@ -24,6 +24,7 @@ from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.families import Family, families, groups_of
 from stepsight.capture.step.file import decode_program
 from stepsight.errors import ScriptFailedError, StepsightError
+from stepsight.processes import end
 from stepsight.program.job import Group, Job, RankProgram
 
 _STANDARD_ERROR = 2
@@ -171,7 +172,7 @@ def _hash(answer: Answer) -> str:
 def _captured_in_process(request: Request, rank: int) -> Answer:
     with tempfile.TemporaryDirectory(prefix="stepsight-") as folder:
         answer = Path(folder) / "answer.json"
-        asked = msgspec.structs.replace(request, rank=rank, answer=str(answer))
+        asked = msgspec.structs.replace(request, rank=rank, answer=str(answer), parent=os.getpid())
         question = Path(folder) / "request.json"
         question.write_bytes(msgspec.json.encode(asked))
         environment = {**os.environ, "KINETO_LOG_LEVEL": "99", "TOKENIZERS_PARALLELISM": "false"}
@@ -184,8 +185,7 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
         try:
             code = process.wait()
         except BaseException:
-            process.terminate()
-            process.wait()
+            end(process)
             raise
         return _read(answer, code)
 

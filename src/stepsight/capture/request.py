@@ -9,7 +9,10 @@ from stepsight.capture.step.file import ProgramRow
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
-    """Run ``script`` (a file, or a module with ``module``) as ``rank`` of ``world`` and write ``answer``."""
+    """Run ``script`` (a file, or a module with ``module``) as ``rank`` of ``world`` and write ``answer``.
+
+    ``parent`` is the process that asks; the work ends with it.
+    """
 
     script: str
     arguments: list[str]
@@ -27,6 +30,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     steps: int = 1
     assume: list[str] = []
     exchange: str = ""
+    parent: int = 0
 
 
 class MessageGroup(msgspec.Struct, array_like=True):

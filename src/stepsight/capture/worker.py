@@ -17,6 +17,7 @@ import msgspec
 
 from stepsight.capture.request import Answer, MessageGroup, Request
 from stepsight.errors import StepsightError
+from stepsight.processes import end_with_parent
 
 OLDEST_TORCH = (2, 9)
 
@@ -164,6 +165,7 @@ def _why(session: Any) -> str:
 
 def main() -> None:
     request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Request)
+    end_with_parent(request.parent or None)
     code = 1
     try:
         code = Worker(request).run()

@@ -54,6 +54,7 @@ LONE_DIP = 0.5
 DEFAULT_SPREAD = 0.10
 ABOVE_SPREAD = 0.05
 BELOW_SPREAD = 0.09
+LATENCY_BYTES = 512
 FAR_APART = 8.0
 ON_A_LINE = 0.02
 KNOT_OCTAVES = 1.0
@@ -233,6 +234,10 @@ BASES = {
         "curves cut at 1 KiB, 16 KiB, 128 KiB and 1 MiB were off by 0.11, 0.35, 0.9 and 1.0 below the cut"
         " (68 %)",
         "intervals below a curve's range", runs=563,
+    ),
+    "LATENCY_BYTES": Basis(
+        "bytes", "below it a message takes its latency, whatever its size: curves cut at 1 KiB were off by"
+        " 0.11 below the cut", "intervals and notes below a curve's range", runs=563,
     ),
     "FAR_APART": Basis(
         "times in size",

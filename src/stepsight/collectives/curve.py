@@ -22,6 +22,7 @@ from stepsight.collectives.constants import (
     BELOW_SPREAD,
     DEFAULT_SPREAD,
     FLOOR_SHARE,
+    LATENCY_BYTES,
     LEAST_SPREAD,
     LONE_DIP,
     TAIL_FACTOR,
@@ -102,7 +103,7 @@ class Curve:
         wanted = np.maximum(np.asarray(bytes, dtype=np.float64), 1.0)
         low, high = self.range_bytes
         above = ABOVE_SPREAD * (np.log(np.maximum(wanted / high, 1.0)) / np.log(TAIL_FACTOR)) ** 2
-        below = BELOW_SPREAD * max(1.0, float(np.log2(max(low, 1.0) / 512.0)))
+        below = BELOW_SPREAD * max(1.0, float(np.log2(max(low, 1.0) / LATENCY_BYTES)))
         beyond = np.where(wanted < low, np.minimum(below, np.log2(low / np.minimum(wanted, low))), above)
         return np.asarray(np.hypot(self.measured_spread, np.minimum(beyond, 2.0)), dtype=np.float64)
 

@@ -14,6 +14,7 @@ from stepsight.collectives.constants import (
     FARTHEST,
     FILL_ABOVE,
     FILL_BELOW,
+    LATENCY_BYTES,
     LEAST_PCIE_EFFICIENCY,
     ROOFLINE_SPREAD,
     STACK_SPREAD,
@@ -52,7 +53,7 @@ class Pricing:
         stack = columns.of_others[piece] * np.interp(np.log2(np.maximum(bytes, 1.0)), *STACK_SPREAD)
         spread = np.sqrt(self.curve.spread(bytes) ** 2 + columns.spread[piece] ** 2 + stack**2)
         low, high = self.curve.range_bytes
-        outside = (bytes > high) | (bytes < low)
+        outside = (bytes > high) | ((bytes < low) & (low > LATENCY_BYTES))
         size_note = SIZE_NOTE.format(low=f"{low:,.0f}", high=f"{high:,.0f}")
         notes: dict[int, str] = {}
         for at, used in enumerate(self.pieces):

@@ -10,6 +10,7 @@ import click
 
 from stepsight.errors import InputError
 from stepsight.estimate import Source
+from stepsight.limits import limit
 
 UNITS = {
     "": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9,
@@ -50,7 +51,10 @@ def parse_bytes(text: str) -> float:
     match = _SIZE.fullmatch(text.strip())
     if not match or match["unit"].lower() not in UNITS:
         raise InputError(f"--bytes {text}", "not a size", "write 4096, 256KiB, 1MB or 64M")
-    return float(match["number"]) * UNITS[match["unit"].lower()]
+    size = float(match["number"]) * UNITS[match["unit"].lower()]
+    if not 1 <= size <= limit("SIZE"):
+        raise InputError(f"--bytes {text}", "out of range", f"give 1 to {limit('SIZE'):,} bytes")
+    return size
 
 
 def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], as_json: bool) -> None:

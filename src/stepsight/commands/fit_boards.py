@@ -27,7 +27,7 @@ from stepsight.workload.files import parse_workload
 @click.option("--out", type=click.Path(path_type=Path), help="Where to write; the package's own by default.")
 def command(data: Path | None, out: Path | None) -> None:
     """Speeds of the study's boards, for each model from the other models' active times."""
-    from stepsight.documents import to_json
+    from stepsight.documents import to_json, write_whole
 
     rows = []
     with (data_folder(data) / "e2e" / "dlrm_single_gpu.csv").open(newline="") as file:
@@ -44,5 +44,5 @@ def command(data: Path | None, out: Path | None) -> None:
         "speeds": board_speeds(rows),
     }
     path = (out or Path(fitting_package.__file__).parent) / FILE
-    path.write_text(to_json(document) + "\n")
+    write_whole(path, to_json(document) + "\n")
     click.echo(f"wrote {path}")

@@ -89,7 +89,7 @@ def command(
 
     With --samples: fit a CPU's lookups with the operator that they were measured with, into a platform.
     """
-    from stepsight.documents import to_json
+    from stepsight.documents import to_json, write_whole
     from stepsight.fitting.embedding.points import measured_kernels
 
     if bool(samples) != (folder is not None):
@@ -98,7 +98,7 @@ def command(
         _show_operator(fit_operator(samples, folder), as_json)
         return
     record = fitted_record(measured_kernels(data_folder(data)))
-    out.write_text(to_json(record) + "\n", encoding="utf-8")
+    write_whole(out, to_json(record) + "\n")
     if as_json:
         click.echo(to_json(record))
         return

@@ -21,9 +21,14 @@ def command_line() -> str:
     return str(context.meta.get(COMMAND_LINE, "")) if context else ""
 
 
-def check_outputs(paths: Iterable[Path | None]) -> None:
+def check_outputs(files: Iterable[Path | None], folders: Iterable[Path | None] = ()) -> None:
     """Refuse before anything is computed what could not be written after."""
-    for path in paths:
+    for path in folders:
+        if path and path.exists() and not path.is_dir():
+            raise InputError(str(path), "is a file", "name a folder")
+        if path and not path.is_dir() and not path.absolute().parent.is_dir():
+            raise InputError(str(path), "its folder does not exist", "make the folder first")
+    for path in files:
         if path and not path.absolute().parent.is_dir():
             raise InputError(str(path), "its folder does not exist", "make the folder first")
         if path and path.is_dir():

@@ -46,7 +46,7 @@ def command(
     """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
     if bool(workload) + bool(trace) + bool(model) != 1:
         raise click.UsageError("give one of a WORKLOAD file, --model and --trace")
-    check_outputs((timeline, chakra, html))
+    check_outputs((timeline, html), folders=(chakra,))
     if replay and models_only:
         raise click.UsageError(
             "--replay takes every time from the trace, --models-only from the models: give one"

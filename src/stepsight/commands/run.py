@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 @click.option("--blocks", default=3, show_default=True, help="Blocks; their medians give the spread.")
 @click.option("--warmup", default=3, show_default=True, help="Steps before the first block.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a field of the file.")
-@click.option("--port", default=0, help="Port for the ranks to meet on (default: any free one).")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port for the ranks to meet on (default: any free one).",
+)
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Give each rank cores of its own.")
 @click.option(
     "--profile", "profile_dir", type=click.Path(path_type=Path), help="Write Kineto and ET files here."

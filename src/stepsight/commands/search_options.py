@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stepsight.errors import InputError
-
 if TYPE_CHECKING:
     from stepsight.tune.trial import Row
 
@@ -35,13 +33,6 @@ def with_search_options(command: Command) -> Command:
     ):  # fmt: skip
         command = option(command)
     return command
-
-
-def checked_outputs(*outputs: Path | None) -> None:
-    """Nothing is computed for a file that cannot be written."""
-    for output in outputs:
-        if output and not output.absolute().parent.is_dir():
-            raise InputError(str(output), "its folder does not exist", "make the folder first")
 
 
 def platform_parts(assignments: tuple[str, ...]) -> tuple[list[str], list[str]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import command_line, say_written
-from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
+from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.search_options import counter, platform_parts, with_search_options
 from stepsight.errors import StepsightError
 
 EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
@@ -31,7 +31,7 @@ def command(
     from stepsight.report.tune.document import row_document, rows_csv
     from stepsight.tune.api import sweep
 
-    checked_outputs(html, csv, explore)
+    check_outputs((html, csv, explore, resume))
     on_workload, on_platform = platform_parts(assignments)
     with counter("sweep", quiet=as_json) as progress:
         rows = sweep(

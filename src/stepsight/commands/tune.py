@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import command_line
-from stepsight.commands.search_options import checked_outputs, counter, platform_parts, with_search_options
+from stepsight.commands.outputs import check_outputs, command_line
+from stepsight.commands.search_options import counter, platform_parts, with_search_options
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
 
@@ -35,7 +35,7 @@ def command(
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
 
-    checked_outputs(html, csv)
+    check_outputs((html, csv, resume))
     try:
         counts = [int(n) for n in gpus.split(",") if n.strip()]
     except ValueError:

@@ -20,6 +20,7 @@ import numpy as np
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.inputs import read_text
 from stepsight.kernels.columns import batches
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import Kernel
@@ -191,11 +192,9 @@ class MeasuredKernels:
     def load(cls, folder: Path) -> MeasuredKernels:
         path = folder / "kernels" / FILE
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(read_text(path, "calibrate the platform again"))
             machine = MeasuredProcessor(content["gflops"], content["memory_gbps"])
             variants = {name: Efficiency.from_record(r) for name, r in content["variants"].items()}
             return cls(machine, variants, content["in_step"])
-        except FileNotFoundError:
-            raise InputError(str(path), "is missing", "calibrate the platform again") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(str(path), f"is damaged ({error})", "calibrate the platform again") from None

@@ -17,6 +17,7 @@ import numpy as np
 
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
+from stepsight.inputs import read_bytes
 from stepsight.overheads.constants import UNKNOWN_VARIATION
 from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name, stem
 from stepsight.program.job import HostTimes
@@ -182,10 +183,8 @@ class Overheads:
     def load(cls, path: Path) -> Overheads:
         """Read what `save` wrote."""
         try:
-            return cls.decode(path.read_bytes())
-        except OSError as error:
-            raise InputError(str(path), f"cannot be read ({error.strerror})") from None
-        except msgspec.DecodeError as error:
+            return cls.decode(read_bytes(path))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 str(path), f"is not an overheads file ({error})", "gather it again from traces"
             ) from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stepsight.errors import InputError
+from stepsight.inputs import read_text
 
 FILE = "calibration.json"
 
@@ -25,12 +26,12 @@ class Calibration:
         if not path.exists():
             return cls()
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_text(path, "calibrate again"))
             errors = [float(e) for e in content.get("rehearsal_error", {}).values()]
             pace = content.get("pace_us")
             spread = (sum(e * e for e in errors) / len(errors)) ** 0.5 if errors else 0.0
             return cls(spread, float(pace) if pace else None)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(
                 str(path), f"is not a calibration's account ({error})", "calibrate again"
             ) from None

@@ -12,6 +12,7 @@ from stepsight.collectives.files.timings import BenchmarkRun, Timing
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu
+from stepsight.inputs import read_text
 from stepsight.platform.load import load_platform
 
 PLATFORM_FILE = "platform.toml"
@@ -35,7 +36,7 @@ def read_benchmark(
         raise InputError(str(path), "no such file", "give the output of nccl-tests, PARAM comms or a CSV")
     if path.suffix == ".csv":
         return BenchmarkRun(tuple(read_timings_csv(path)))
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text(path, errors="replace")
     if is_param_comms(text):
         return read_param_comms(path, ranks, nodes)
     if is_nccl_tests(text):

@@ -185,7 +185,16 @@ def _cuda_steps(trainer: Any, steps: int) -> FloatArray:
 
 def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> list[Path]:
     """Kineto and execution traces of every rank, as ``predict --trace`` reads them."""
-    from stepsight.run.profiling import profile_rank
+    from stepsight.run.profiling import PART, profile_rank
 
-    paths = ranks.call(profile_rank, workload, str(folder), steps)
-    return [Path(path) for pair in paths for path in pair]
+    try:
+        paths = ranks.call(profile_rank, workload, str(folder), steps)
+        files = [Path(path) for pair in paths for path in pair]
+        for file in files:
+            if not file.read_bytes().rstrip().endswith(b"}"):  # torch does not say when it cannot write
+                raise InputError(str(folder), "a profile was cut short", "is the disk full? choose another")
+        return [file.replace(file.with_suffix("")) for file in files]
+    except BaseException:
+        for file in folder.glob(f"rank*{PART}"):
+            file.unlink(missing_ok=True)
+        raise

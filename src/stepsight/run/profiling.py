@@ -13,17 +13,19 @@ from stepsight.run.trainer import Trainer
 from stepsight.run.worker import Rank
 from stepsight.workload.files import Workload
 
+PART = ".part"
+"""Ends the name of a file that is not finished."""
 WARM_STEPS = 6
 """Until buckets, buffers and code have found their places."""
 
 
 def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tuple[str, str]:
-    """Profiles ``steps`` steps after warm-up; returns the two files written."""
+    """Profiles ``steps`` steps after warm-up; returns the two files written, which whoever called renames."""
     trainer = Trainer(workload, rank.rank, rank.device)
     for _ in range(WARM_STEPS):
         trainer.step()
-    kineto = Path(folder) / f"rank{rank.rank}.pt.trace.json"
-    et = Path(folder) / f"rank{rank.rank}_et.json"
+    kineto = Path(folder) / f"rank{rank.rank}.pt.trace.json{PART}"
+    et = Path(folder) / f"rank{rank.rank}_et.json{PART}"
     with torch.profiler.profile(
         activities=_activities(rank.device),
         record_shapes=True,

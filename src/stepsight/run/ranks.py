@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from stepsight.errors import InputError, StepsightError
+from stepsight.run import amx
 from stepsight.run.memory import with_huge_pages
 from stepsight.run.worker import Rank, read_frame, write_frame
 
@@ -85,6 +86,7 @@ class Ranks:
             environment["GLOO_SOCKET_IFNAME"] = self._interface
         elif self.device == "cpu" and self._address == "127.0.0.1":
             environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment |= amx.settings(environment)
         environment["OMP_NUM_THREADS"] = str(max(len(rank.cores), 1))
         environment["GLIBC_TUNABLES"] = with_huge_pages(environment.get("GLIBC_TUNABLES", ""))
         log = tempfile.TemporaryFile()  # noqa: SIM115 (closed when the ranks end)

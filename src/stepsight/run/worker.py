@@ -7,11 +7,9 @@ stdin does, so that it never outlives whoever started it.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import queue
-import signal
 import struct
 import sys
 import threading
@@ -21,12 +19,10 @@ from datetime import timedelta
 from typing import IO, Any
 
 from stepsight.errors import StepsightError
+from stepsight.processes import end_with_parent
 from stepsight.run.memory import keep_memory, map_for_steps
 
 _LENGTH = struct.Struct("<Q")
-
-_PR_SET_PDEATHSIG = 1
-"""From Linux's prctl.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +92,9 @@ def _join(rank: Rank) -> None:
         )
 
 
-def _end_with_parent() -> None:
-    """Let Linux kill this rank when its parent is gone, also while it is stopped or deep in a collective."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def main() -> None:
     """Serve tasks until stdin ends."""
-    _end_with_parent()
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
     rank: Rank = read_frame(sys.stdin.buffer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from stepsight.documents import write_whole
 from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
+from stepsight.inputs import read_bytes
 from stepsight.tables.table import Table
 
 TABLE_WISE = "table_wise"
@@ -48,7 +50,7 @@ class Shard:
         return self.rows[1] - self.rows[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """All shards of all tables over ``ranks`` ranks; ``sharder`` says who made it."""
 
@@ -68,7 +70,14 @@ class Plan:
         return cls(ranks, tuple(shards), sharder)
 
     def on_rank(self, rank: int) -> tuple[Shard, ...]:
-        return tuple(shard for shard in self.shards if shard.rank == rank)
+        return self._by_rank.get(rank, ())
+
+    @cached_property
+    def _by_rank(self) -> dict[int, tuple[Shard, ...]]:
+        found: dict[int, list[Shard]] = {}
+        for shard in self.shards:
+            found.setdefault(shard.rank, []).append(shard)
+        return {rank: tuple(shards) for rank, shards in found.items()}
 
     def of_table(self, table: str) -> tuple[Shard, ...]:
         return tuple(shard for shard in self.shards if shard.table == table)
@@ -134,7 +143,7 @@ class Plan:
     def from_json(cls, text: bytes | str, where: str = "plan") -> Plan:
         try:
             file = msgspec.json.decode(text, type=_PlanFile)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(
                 where, f"is not a plan: {error}", "see docs/sharding.md for the format"
             ) from None
@@ -143,12 +152,7 @@ class Plan:
 
     @classmethod
     def read(cls, path: str | Path) -> Plan:
-        path = Path(path)
-        try:
-            text = path.read_bytes()
-        except OSError as error:
-            raise InputError(str(path), f"cannot be read ({error.strerror})", "name a plan file") from None
-        return cls.from_json(text, str(path))
+        return cls.from_json(read_bytes(path, "name a plan file"), str(path))
 
     def write(self, path: str | Path) -> None:
         write_whole(path, self.to_json())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
 from stepsight.errors import InputError
+from stepsight.journals import JsonLines
 from stepsight.tune.trial import Row, row_of
 
 
@@ -17,7 +17,7 @@ class Journal:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path
+        self._lines: JsonLines | None = None
         self.known: dict[str, Row] = {}
         if path is None:
             return
@@ -25,18 +25,11 @@ class Journal:
             raise InputError(
                 f"--resume {path}", "is no file that can be written", "name a file in a folder that exists"
             )
-        if path.exists():
-            self._read(path)
-
-    def _read(self, path: Path) -> None:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        for number, line in enumerate(lines, 1):
+        self._lines = JsonLines(path)
+        for number, entry in self._lines.entries:
             try:
-                entry = json.loads(line)
                 self.known[entry["key"]] = row_of(entry["row"])
             except (ValueError, KeyError, TypeError):
-                if number == len(lines):
-                    break
                 raise InputError(
                     f"{path}: line {number}", "is not a trial of stepsight", "name another file, or delete it"
                 ) from None
@@ -49,6 +42,5 @@ class Journal:
 
     def add(self, key: str, row: Row) -> None:
         self.known[key] = row
-        if self.path is not None:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"key": key, "row": asdict(row)}) + "\n")
+        if self._lines is not None:
+            self._lines.add([{"key": key, "row": asdict(row)}])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from stepsight.errors import InputError, StepsightError
+from stepsight.processes import as_pool_worker
 from stepsight.tune.evaluate import evaluate
 from stepsight.tune.trial import FAILED, Row, Trial
 
@@ -66,7 +68,7 @@ class Processes:
 
     def _alone(self, document: Mapping[str, Any], trial: Trial, where: str) -> Row:
         """Once more, with a process of its own."""
-        with ProcessPoolExecutor(1, mp_context=_context()) as pool:
+        with _pool(1) as pool:
             try:
                 return pool.submit(evaluate, document, trial, where).result()
             except BrokenProcessPool:
@@ -74,7 +76,7 @@ class Processes:
 
     def _open(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=_context())
+            self._pool = _pool(self.workers)
         return self._pool
 
     def _shut(self) -> None:
@@ -86,8 +88,11 @@ class Processes:
         self._shut()
 
 
-def _context() -> multiprocessing.context.BaseContext:
-    return multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+def _pool(workers: int) -> ProcessPoolExecutor:
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    return ProcessPoolExecutor(
+        workers, mp_context=context, initializer=as_pool_worker, initargs=(os.getpid(),)
+    )
 
 
 def _check_reachable(address: str) -> None:

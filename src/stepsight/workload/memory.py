@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
@@ -68,6 +68,5 @@ def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 
 def dlrm_memory(config: DlrmConfig, tape: Tape) -> MemoryReport:
     """Tables follow the plan; everything else is alike on all ranks."""
     held = config.plan.memory_bytes(config.tables, config.sparse_optimizer)
-    return MemoryReport(
-        tuple(dense_memory(tape, config.training, config.ranks, float(bytes_)) for bytes_ in held)
-    )
+    dense = dense_memory(tape, config.training, config.ranks)
+    return MemoryReport(tuple(replace(dense, tables=float(bytes_)) for bytes_ in held))

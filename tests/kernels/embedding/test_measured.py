@@ -97,7 +97,7 @@ def test_few_samples_fit_rates_alone() -> None:
 def test_nothing_measured_and_a_damaged_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(StepsightError, match="no measured lookups"):
         fit_lookups([], {})
-    with pytest.raises(InputError, match="missing"):
+    with pytest.raises(InputError, match="cannot be read"):
         MeasuredLookups.load(tmp_path)
     (tmp_path / "embedding.json").write_text(f'{{"format": {FORMAT}}}')
     with pytest.raises(InputError, match="damaged"):

@@ -10,7 +10,9 @@ import msgspec
 import numpy as np
 
 from stepsight.calibrate.lookups.microbench import LookupSample
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
+from stepsight.inputs import read_bytes
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
@@ -50,16 +52,15 @@ def write_samples(path: Path, samples: Sequence[LookupSample], caches: Sequence[
         )
         for sample in samples
     ]
-    path.write_bytes(msgspec.json.encode(_File(list(caches), records)))
+    write_whole(path, msgspec.json.encode(_File(list(caches), records)))
 
 
 def read_samples(path: Path) -> tuple[list[LookupSample], tuple[float, ...]]:
     """Samples and caches of a file that `write_samples` wrote."""
+    content = read_bytes(path, "measure some first")
     try:
-        file = msgspec.json.decode(path.read_bytes(), type=_File)
-    except FileNotFoundError:
-        raise InputError(str(path), "no such file of samples", "measure some first") from None
-    except msgspec.DecodeError as error:
+        file = msgspec.json.decode(content, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(str(path), f"not a file of measured lookups ({error})", "measure again") from None
     samples = []
     for number, record in enumerate(file.samples):

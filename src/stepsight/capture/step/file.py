@@ -12,6 +12,7 @@ import numpy as np
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
+from stepsight.inputs import read_bytes
 from stepsight.program.job import COMPUTE, Collective, Group, Job, Kernel, Op, RankProgram, Wait
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
@@ -185,11 +186,7 @@ def save_step(step: CapturedStep, path: Path) -> None:
 
 def load_step(path: str | Path) -> CapturedStep:
     """The captured step in a file that ``stepsight capture --save`` wrote."""
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "check the path") from None
-    return decode(content, str(path))
+    return decode(read_bytes(path), str(path))
 
 
 def is_step_file(path: Path) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from stepsight.collectives.files.timings import BenchmarkRun, Timing
 from stepsight.errors import InputError, StepsightError
+from stepsight.inputs import read_text
 
 _ROW = re.compile(
     r"(?:^|[\s:>])(?P<size>\d+)\s+(?P<count>\d+)\s+(?P<type>[a-z]\w*)\s+(?:(?P<redop>[a-z]\w*)\s+)?"
@@ -50,7 +51,7 @@ def read_nccl_tests(
     The collective comes from ``kind``, else from the output, else from the file's name; ranks
     and nodes from the list of devices, unless given.
     """
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text(path, errors="replace")
     lines = text.splitlines()
     devices = [match for line in lines if (match := _DEVICE.search(line))]
     ranks = ranks or len(devices)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from stepsight.collectives.files.timings import BenchmarkRun, Timing
 from stepsight.errors import InputError, StepsightError
+from stepsight.inputs import read_text
+from stepsight.limits import check
 
 _ROW = re.compile(r"COMMS-RES-(?P<kind>[a-z_0-9]+?)(?:-(?P<dtype>[a-z]\w*))?\s+(?P<numbers>\d[\d.\s]*)$")
 _WORLD = re.compile(r"world[_ ]?size\W{1,3}(?P<ranks>\d+)", re.IGNORECASE)
@@ -28,11 +30,12 @@ def is_param_comms(text: str) -> bool:
 
 def read_param_comms(path: Path, ranks: int | None = None, nodes: int | None = None) -> BenchmarkRun:
     """The median times over ranks, with what was left out."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text(path, errors="replace")
     world = _WORLD.search(text)
     ranks = ranks or (int(world["ranks"]) if world else 0)
     if not ranks:
         raise InputError(str(path), "does not say how many ranks took part", "give --ranks")
+    check(ranks, "RANKS", str(path), "its number of ranks")
     timings: list[Timing] = []
     skipped: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from stepsight.errors import StepsightError
+from stepsight.limits import check
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Timing:
             raise StepsightError(f"a message of {self.bytes:g} bytes")
         if self.ranks < 1 or self.nodes < 1 or self.nodes > self.ranks:
             raise StepsightError(f"a group of {self.ranks} ranks on {self.nodes} nodes")
+        check(self.ranks, "RANKS", "a group", "its number of ranks")
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,10 +196,10 @@ def _short(curve: Curve) -> dict[str, Any]:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(folder: str | None, out: Path, as_json: bool) -> None:
     """Refit the shipped collective curves from measured tables."""
-    from stepsight.documents import to_json
+    from stepsight.documents import to_json, write_whole
 
     record = fit_catalogue(data_folder(folder))
-    out.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
+    write_whole(out, msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
     written = [
         {"machine": system["name"], "curves": len(system["curves"]), "provenance": system["provenance"]}
         for system in record["systems"]

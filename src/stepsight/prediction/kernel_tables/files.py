@@ -16,6 +16,7 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.inputs import csv_rows, read_text
 from stepsight.kernels.models import KernelModels
+from stepsight.prediction.kernel_tables.parquet import read_parquet
 from stepsight.prediction.kernel_tables.rows import Rows, Table, rows_of
 
 OPERATOR_COLUMNS = frozenset({"gpu", "op", "mp", "b", "l", "h", "dim"})
@@ -29,17 +30,7 @@ def read_table(path: Path) -> Table:
     if not path.is_file():
         raise InputError(str(path), "no such file", "give a CSV or parquet file of kernels")
     if path.suffix == ".parquet":
-        try:
-            import pyarrow.parquet as parquet
-        except ImportError:
-            raise InputError(
-                str(path), "reading parquet needs pyarrow", "pip install 'stepsight[fit]', or give a CSV"
-            ) from None
-        try:
-            table = parquet.read_table(path)
-        except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
-            raise InputError(str(path), f"is not readable as parquet ({error})", "write it again") from None
-        return {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+        return read_parquet(path)
     rows = csv_rows(read_text(path), str(path))
     if len(rows) < 2:
         raise InputError(str(path), "has no rows", "the first line names the columns")

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.inputs import read_json
 from stepsight.tables.plan import (
@@ -80,7 +81,7 @@ def torchrec_kind(sharding_type: str, where: str = "torchrec plan") -> str:
 
 def write_torchrec(path: str | Path, document: Document) -> None:
     """Write a TorchRec plan document as indented JSON."""
-    Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
 
 
 def read_torchrec(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:

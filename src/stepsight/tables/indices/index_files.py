@@ -16,12 +16,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
+from stepsight.inputs import BoundedStream, most_expanded
+from stepsight.limits import limit
 from stepsight.tables.indices.arrays_on_disk import AnyArray, arrays_in
 from stepsight.tables.indices.reuse import exact_stats, mean_stats, stats_of_draws
 from stepsight.tables.indices.stats import IndexStats
@@ -160,9 +162,14 @@ def _tables(path: str, arrays: dict[str, AnyArray]) -> tuple[TableStream, ...]:
 def _open_text(path: Path) -> IO[str]:
     if not path.is_file():
         raise InputError(str(path), "no such index file", "check the path")
+    packed_bytes = path.stat().st_size
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path, "rb"), newline="")
-    return path.open(newline="")
+        source = cast(IO[bytes], gzip.open(path, "rb"))  # noqa: SIM115
+        most = most_expanded(packed_bytes)
+    else:
+        source, most = path.open("rb"), limit("EXPANDED_BYTES")
+    plain = BoundedStream(source, most, str(path), packed_bytes)
+    return io.TextIOWrapper(io.BufferedReader(plain, 1 << 20), encoding="utf-8", newline="")
 
 
 def _text_tables(path: Path) -> tuple[TableStream, ...]:

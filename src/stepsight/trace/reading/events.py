@@ -125,6 +125,14 @@ class Event(msgspec.Struct, gc=False):
     def block(self) -> tuple[int, ...]:
         return launch_sizes(decoded(self.args.block))
 
+    def copied_bytes(self) -> float:
+        """Of a copy or a fill, which some profilers write as text; -1 where the trace does not say."""
+        try:
+            size = float(self.args.bytes)
+        except ValueError:
+            return -1.0
+        return size if 0 <= size < MOST_BYTES else -1.0
+
 
 def decoded(raw: msgspec.Raw) -> list[Any]:
     """A list that was left undecoded; empty where the event has none."""
@@ -134,6 +142,8 @@ def decoded(raw: msgspec.Raw) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+MOST_BYTES = 2.0**53
+"""No copy is larger; what is came from a damaged file."""
 MOST_BLOCKS = 2**31 - 1
 """The largest grid side that CUDA launches."""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from stepsight.errors import InputError
-from stepsight.inputs import copy_expanded
+from stepsight.inputs import copy_expanded, read_bytes
 from stepsight.limits import check
 
 SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
@@ -42,7 +42,7 @@ def trace_files(paths: Sequence[Path]) -> Iterator[TraceFile]:
         if path.name.endswith((".tar.gz", ".tgz")):
             yield from _members(path)
         else:
-            yield _read(str(path), path.read_bytes())
+            yield _read(str(path), read_bytes(path, most="EXPANDED_BYTES"))
 
 
 def _listed(paths: Sequence[Path]) -> list[Path]:
@@ -92,7 +92,7 @@ def _inflated_as_far_as_possible(path: str, content: bytes) -> bytes:
 def _members(path: Path) -> Iterator[TraceFile]:
     total = 0
     try:
-        packed = path.read_bytes()
+        packed = read_bytes(path, most="EXPANDED_BYTES")
         with tarfile.open(fileobj=io.BytesIO(_read(str(path), packed).content)) as archive:
             for member in sorted(archive.getmembers(), key=lambda m: m.name):
                 handle = archive.extractfile(member) if member.isfile() else None

@@ -161,7 +161,13 @@ def run_of(
             for et in (e for e in shaped if belongs(linked, e)):
                 add_shapes(linked, et)
         rank = trace.rank if trace.rank is not None else number
-        ranks.append(RankTrace(rank, linked, tuple(find_steps(linked))))
+        steps = tuple(find_steps(linked))
+        if not steps:
+            raise InputError(
+                trace.path, "holds kernels alone, without the calls that launched them",
+                "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
+            )  # fmt: skip
+        ranks.append(RankTrace(rank, linked, steps))
     world = max([t.world_size for t in traces] + [max(r.rank for r in ranks) + 1])
     device = next((t.device for t in traces if t.device), "")
     if len(ranks) < world:

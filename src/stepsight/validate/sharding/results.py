@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 
@@ -148,7 +149,7 @@ def read_trials(path: Path) -> list[Trial]:
 
 
 def write_trials(path: Path, trials: Sequence[Trial]) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(trials), indent=1) + b"\n")
+    write_whole(path, msgspec.json.format(msgspec.json.encode(trials), indent=1) + b"\n")
 
 
 class Summary(msgspec.Struct, frozen=True):

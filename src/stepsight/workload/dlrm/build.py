@@ -7,10 +7,9 @@ orders it, with bucketed all_reduce and the all_to_all of gradients, and the opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.program.job import Job, Op, RankProgram
@@ -18,6 +17,7 @@ from stepsight.program.setup import Setup
 from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
+from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec
 from stepsight.workload.dlrm.config import JOINT_STACK, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.eager_2020 import as_in_2020
@@ -36,22 +36,8 @@ from stepsight.workload.parallel.step import train_step
 
 
 @dataclass(frozen=True)
-class DlrmWorkload:
-    """A DLRM that can be turned into rank programs for any plan.
-
-    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
-    """
-
-    config: DlrmConfig
-    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
-    def ranks(self) -> int:
-        return self.config.ranks
+class DlrmWorkload(Described[DlrmConfig]):
+    """A DLRM that can be turned into rank programs for any plan."""
 
     @property
     def tables(self) -> tuple[Table, ...]:

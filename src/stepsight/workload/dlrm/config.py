@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ _WITHOUT_EFFECT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DlrmConfig:
     """Model, batch, training and layout of one DLRM. ``batch`` is global.
 
@@ -74,6 +75,10 @@ class DlrmConfig:
     stack: str = "now"
     exchange_dtype: str = "fp32"
     source: str = field(default="", compare=False)
+
+    @cached_property
+    def table_of_name(self) -> Mapping[str, Table]:
+        return {table.name: table for table in self.tables}
 
     @property
     def batch_per_rank(self) -> int:

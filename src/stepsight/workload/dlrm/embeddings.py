@@ -56,8 +56,7 @@ def replicated(plan: Plan) -> list[Shard]:
 
 def rank_lookup(config: DlrmConfig, plan: Plan, rank: int, *, fused: bool) -> Lookup:
     """What one rank looks up in a step."""
-    tables = {table.name: table for table in config.tables}
-    parts = [_part(config, tables[shard.table], shard) for shard in plan.on_rank(rank)]
+    parts = [_part(config, config.table_of_name[shard.table], shard) for shard in plan.on_rank(rank)]
     operator = config.cpu_lookup if config.cpu_lookup != EMBEDDING_BAG else ""
     in_order = config.sparse_update == "sorted"
     return Lookup(tuple(parts), config.sparse_optimizer, fused, in_order, operator=operator)
@@ -109,8 +108,7 @@ def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES, *, 
 
 def bus_transfers(config: DlrmConfig, rank: int) -> tuple[list[Kernel], list[Kernel]]:
     """What a rank's tables in host memory move across the bus, before the lookup and before its backward."""
-    tables = {table.name: table for table in config.tables}
-    return transfers(tables, config.plan.on_rank(rank), config.batch, config.sparse_optimizer)
+    return transfers(config.table_of_name, config.plan.on_rank(rank), config.batch, config.sparse_optimizer)
 
 
 def lookup_ops(config: DlrmConfig, lookup: Lookup, rank: int = 0) -> tuple[Op, Op]:

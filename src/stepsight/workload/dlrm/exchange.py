@@ -213,7 +213,7 @@ def distribute_inputs(tape: Tape, config: DlrmConfig) -> None:
 
 def index_exchanges(config: DlrmConfig) -> tuple[Collective, Collective]:
     """Bag lengths and indices from the ranks of the samples to the ranks of the tables."""
-    tables = {table.name: table for table in config.tables}
+    tables = config.table_of_name
     held = [[s for s in config.plan.on_rank(r) if s.kind != DATA_PARALLEL] for r in range(config.ranks)]
     bags = np.array([sum(tables[s.table].features for s in own) for own in held], dtype=np.float64)
     lookups = np.array(

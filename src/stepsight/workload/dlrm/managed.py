@@ -7,7 +7,7 @@ changed rows are written back to make room; the update stays on the device.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
@@ -19,7 +19,7 @@ BATCHES_REMEMBERED = 50
 
 
 def transfers(
-    tables: dict[str, Table], shards: Sequence[Shard], batch: int, optimizer: str
+    tables: Mapping[str, Table], shards: Sequence[Shard], batch: int, optimizer: str
 ) -> tuple[list[Kernel], list[Kernel]]:
     """Copies before the lookup, and before its backward, for one rank's shards."""
     read = rewritten = fetched = 0.0

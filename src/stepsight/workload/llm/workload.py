@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from stepsight.program.job import Job
 from stepsight.program.setup import Setup
+from stepsight.workload.described import Described
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.families import FAMILIES
@@ -32,7 +33,7 @@ def is_language_model(document: Mapping[str, Any]) -> bool:
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return False
-    if family in FAMILIES and family not in TAPED:
+    if family in FAMILIES and family not in (*TAPED, "megatron"):
         return True
     if (
         training.get("framework")
@@ -40,27 +41,13 @@ def is_language_model(document: Mapping[str, Any]) -> bool:
         or any(k in document for k in BEYOND_TAPES)
     ):
         return True
-    taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
+    taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt", "megatron") else TAPED_PARALLEL
     return family in FAMILIES and not set(parallel) <= taped
 
 
 @dataclass(frozen=True)
-class LanguageWorkload:
-    """A language model and how it is trained.
-
-    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
-    """
-
-    config: LanguageConfig
-    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
-    def ranks(self) -> int:
-        return self.config.ranks
+class LanguageWorkload(Described[LanguageConfig]):
+    """A language model and how it is trained."""
 
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from stepsight.errors import InputError
 from stepsight.program.job import Call, Job, Kernel, Op
 from stepsight.program.setup import Setup
+from stepsight.workload.described import Described
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.parallel import pipeline
 from stepsight.workload.parallel.step import train_step
 from stepsight.workload.transformers.config import TransformerConfig
-from stepsight.workload.transformers.families import bert, gpt, gpt2, llama, xlnet
+from stepsight.workload.transformers.families import bert, gpt, gpt2, llama, megatron, xlnet
 
 
 def _unsplit(model: Callable[[Tape, TransformerConfig], Callable[[], Tensor]]) -> pipeline.Model:
@@ -30,26 +30,13 @@ MODELS: dict[str, pipeline.Model] = {
     "opt": gpt.model,
     "llama": _unsplit(llama.model),
     "xlnet": _unsplit(xlnet.model),
+    "megatron": megatron.model,
 }
 
 
 @dataclass(frozen=True)
-class TransformerWorkload:
-    """A transformer that can be turned into rank programs.
-
-    ``open_ranks`` is the content of a file that leaves the number of ranks to the platform.
-    """
-
-    config: TransformerConfig
-    open_ranks: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-
-    @property
-    def name(self) -> str:
-        return self.config.name
-
-    @property
-    def ranks(self) -> int:
-        return self.config.ranks
+class TransformerWorkload(Described[TransformerConfig]):
+    """A transformer that can be turned into rank programs."""
 
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
@@ -91,8 +78,9 @@ class TransformerWorkload:
 
     @property
     def _staged(self) -> bool:
-        """Micro batches or stages."""
-        return self.config.pipeline * self.config.micro_batches > 1
+        """Micro batches or stages; Megatron reduces gradients as a pipeline does in any case."""
+        c = self.config
+        return c.pipeline * c.micro_batches > 1 or c.family == "megatron"
 
     def _tape(self, device: str) -> Tape:
         c = self.config

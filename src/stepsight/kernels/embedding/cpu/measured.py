@@ -15,6 +15,7 @@ import numpy as np
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.inputs import read_text
 from stepsight.kernels.embedding.cpu.time import PhaseModel, features
 from stepsight.kernels.embedding.cpu.work import work
 from stepsight.kernels.embedding.model import TableCosts
@@ -121,15 +122,13 @@ class MeasuredLookups:
         """Read it back."""
         path = folder / FILES[operator]
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(read_text(path, "calibrate the platform again"))
             if not isinstance(content, dict):
                 raise ValueError("not an object")
             if content.get("format") != FORMAT:
                 raise InputError(str(path), "was fitted by another version of stepsight", _REFIT[operator])
             phases = {phase: PhaseModel.from_record(r) for phase, r in content["phases"].items()}
             return cls(tuple(content["caches"]), phases, content["in_step"], operator)
-        except FileNotFoundError:
-            raise InputError(str(path), "is missing", "calibrate the platform again") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(str(path), f"is damaged ({error})", "calibrate the platform again") from None
 

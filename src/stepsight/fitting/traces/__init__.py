@@ -1,1 +1,0 @@
-"""Constants that traces show, with what each run contributes."""
