@@ -31,8 +31,8 @@ def test_replicas_of_one_program_are_one_class():
     assert folded.job.groups["world"][0].ranks == (0,)
 
 
-def test_megatron_ranks_are_as_many_classes_as_stages():
-    job = megatron(data=4, tensor=2, pipeline=4).job()
+def test_split_ranks_are_as_many_classes_as_stages():
+    job = split(data=4, tensor=2, pipeline=4).job()
     folded = classes(job)
     assert folded.job.ranks == 4
     assert folded.members(1) == list(range(8, 16))
@@ -77,7 +77,7 @@ def test_layout_counts_nodes_and_neighbours():
 def test_the_answer_is_that_of_all_ranks(spread):
     data, tensor, pipeline = spread
     platform = load_platform("8xA100-SXM4-80G")
-    job = megatron(data=data, tensor=tensor, pipeline=pipeline).job()
+    job = split(data=data, tensor=tensor, pipeline=pipeline).job()
     once = run(price(job, platform), platform)
     all_of_them = run(price(job, platform, alike_once=False), platform)
     assert once.priced.fold.job.ranks < all_of_them.priced.fold.job.ranks
@@ -92,9 +92,9 @@ def test_unfolded_keeps_every_rank():
     assert unfolded(job).job is job
 
 
-def megatron(*, data, tensor, pipeline, **more):
+def split(*, data, tensor, pipeline, **more):
     document = {
-        "kind": "transformer", "family": "megatron", "layers": 4, "hidden": 256, "heads": 4, "vocab": 1000,
+        "kind": "transformer", "family": "gpt2", "layers": 4, "hidden": 256, "heads": 4, "vocab": 1000,
         "sequence": 128, "batch_per_rank": 4,
         "training": {"precision": "bf16", "master_weights": True},
         "parallel": {"data": data, "tensor": tensor, "pipeline": pipeline, "micro_batch": 1},

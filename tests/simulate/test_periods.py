@@ -15,7 +15,7 @@ from stepsight.workload.files import parse_workload
 def workload(*, batch, layers=4, hidden=512, recompute=False, **parallel):
     return parse_workload(
         {
-            "kind": "transformer", "family": "megatron", "layers": layers, "hidden": hidden, "heads": 8,
+            "kind": "transformer", "family": "gpt2", "layers": layers, "hidden": hidden, "heads": 8,
             "vocab": 2048, "sequence": 256, "batch_per_rank": batch,
             "training": {"precision": "bf16", "master_weights": True, "recompute": recompute},
             "parallel": {"micro_batch": 1, **parallel},
@@ -26,7 +26,7 @@ def workload(*, batch, layers=4, hidden=512, recompute=False, **parallel):
 
 SHAPES = [
     {"batch": 24, "data": 8},  # gradient accumulation, the host runs ahead or behind
-    {"batch": 24, "data": 8, "hidden": 4096},  # the device is behind its host
+    {"batch": 24, "data": 8, "hidden": 2048, "layers": 2},  # the device is behind its host
     {"batch": 20, "data": 2, "pipeline": 4},
     {"batch": 20, "tensor": 2, "pipeline": 4, "recompute": True},
     {"batch": 33, "data": 2, "tensor": 2, "pipeline": 2, "hidden": 2048},

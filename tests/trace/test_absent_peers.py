@@ -8,6 +8,7 @@ from stepsight.prediction.traced.jobs import trace_job
 from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.prediction.traced.questions import changed
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import (
     TYPICAL,
     collective_calls,
@@ -32,7 +33,10 @@ def late(job: Job, rank: int) -> list[float]:
 
 def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
     steps = [collective_calls(program(call(us), call(100.0))) for us in (150.0, 170.0, 400.0)]
-    assert lateness_us(steps) == {("world", 0): pytest.approx(170.0 - TYPICAL * 100.0), ("world", 1): 0.0}
+    assert lateness_us(steps) == {
+        ("world", 0): pytest.approx(170.0 - RULES.value(TYPICAL) * 100.0),
+        ("world", 1): 0.0,
+    }
 
 
 def test_what_it_takes_a_little_longer_is_its_own():

@@ -110,3 +110,13 @@ def test_a_cast_is_named_by_its_result():
     name = "unrolled_elementwise_kernel<direct_copy_kernel_cuda::{lambda(c10::Half)#1}, LoadWithCast<1>>"
     k = _Stream().add("aten::copy_", name, [100, 1, 1], [128, 1, 1]).kernel(0)
     assert (k.dim("read_bytes"), k.dim("write_bytes")) == (4 * 51200, 2 * 51200)
+
+
+def test_few_threads_that_run_long_loop_over_work_that_nothing_tells():
+    made = Made()
+    for at, length in ((0.0, 8.0), (200.0, 4000.0)):
+        made.op("Custom", at, 40)
+        made.launch(at + 5, 5, "persistent_dispatch", at + 12, length, grid=[132, 1, 1], block=[256, 1, 1])
+    facts = Facts(made.linked())
+    short, long = (kernel_of(facts, x, x.gpu[0], "compute") for x in facts.linked.launches)
+    assert (short.opaque, long.opaque) == (False, True)

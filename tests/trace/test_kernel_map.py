@@ -104,6 +104,19 @@ def test_the_kernels_of_a_convolution_share_its_time():
     assert [(p.family, p.share) for p in parts] == [("conv", 0.25), ("conv", 0.75)]
 
 
+def test_tensor_cores_get_their_layout_by_kernels_of_their_own():
+    dims = [[64, 64, 56, 56], [128, 64, 3, 3]]
+    wide = {"grid": [100_000, 1, 1], "block": [256, 1, 1]}
+    launched = [
+        ("cudnn::nchwToNhwcKernel<half>", 25, wide), ("sm80_xmma_fprop_tf32f32", 75, {}),
+        ("cudnn::nhwcToNchwKernel<half>", 50, wide),
+    ]  # fmt: skip
+    there, work, back = _kernels("aten::cudnn_convolution", dims, launched)
+    assert (work.family, work.dtype, work.share) == ("conv", "tf32", 1.0)
+    assert there.dim("elements") == 64 * 64 * 56 * 56
+    assert back.dim("elements") == 64 * 128 * 56 * 56
+
+
 def test_a_convolution_s_backward_is_one_call_for_the_image_and_one_for_the_weights():
     dims = [[8, 16, 28, 28], [8, 32, 28, 28], [16, 32, 1, 1]]
     names = ("xmma_dgrad_implicit", "computeOffsetsKernel", "volta_scudnn_wgrad", "wgrad_reduce")
@@ -120,6 +133,24 @@ def test_a_convolution_s_stride_shows_in_what_reads_its_result():
     facts = Facts(made.linked())
     launch = facts.linked.launches[0]
     assert kernel_of(facts, launch, launch.gpu[0], "compute").dim("stride") == 2
+
+
+@pytest.mark.parametrize(
+    ("op", "scalars", "stride", "padding"),
+    [
+        ("aten::cudnn_convolution", ["", "", "[0, 0]", "[16, 16]", "[1, 1]", "1"], 16, 0),
+        ("aten::miopen_convolution", ["", "", "", "[3, 3]", "[2, 2]", "[1, 1]", "1"], 2, 3),
+        ("aten::convolution", ["", "", "", "[2, 2]", "[3, 3]", "[1, 1]", "False", "[0, 0]", "1"], 2, 3),
+        ("aten::cudnn_convolution_relu", ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "1"], 2, 1),
+    ],
+)
+def test_libraries_take_padding_before_stride(op, scalars, stride, padding):
+    made = Made()
+    made.op(op, 0, 50, [[4, 3, 224, 224], [64, 3, 16, 16]], **{"Concrete Inputs": scalars})
+    made.launch(10, 5, "xmma_fprop_implicit_gemm", 20, 500)
+    facts = Facts(made.linked())
+    kernel = kernel_of(facts, facts.linked.launches[0], facts.linked.launches[0].gpu[0], "compute")
+    assert (kernel.dim("stride"), kernel.dim("padding")) == (stride, padding)
 
 
 def test_the_helpers_of_a_call_are_sized_by_their_own_grids():

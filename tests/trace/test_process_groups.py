@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepsight.prediction.traced.predict import simulate_trace
+from stepsight.trace.step.job import collective_waiting, groups_of, job_of, rank_program
 from stepsight.trace.step.process_groups import process_groups
 from tests.trace.making import Made, made_run
 
@@ -68,3 +69,31 @@ def test_collectives_that_do_not_match_keep_their_own_times():
     run = made_run(_rank(0, 2, first), _rank(1, 2, first[:1]))
     assert simulate_trace(run, replay=True).step_us > 0
     assert simulate_trace(run).step_us > 0
+
+
+def _named(rank: int, start: float, members: list[int]) -> Made:
+    """A rank of four with one all_reduce of a group that every rank calls "1"."""
+    made = Made(rank, 4, device="NVIDIA A100-SXM4-40GB")
+    made.step(0, 0, 3000)
+    made.op("aten::relu", 1, 50, [[256, 64]])
+    made.launch(10, 5, "vectorized_elementwise_kernel<4, relu>", 20, 50, grid=[4, 1, 1], block=[128, 1, 1])
+    call = {
+        "Collective name": "allreduce", "In msg nelems": 1024, "Out msg nelems": 1024, "dtype": "Float",
+        "Group size": 2, "Process Group Name": "1", "Process Group Ranks": str(members),
+    }  # fmt: skip
+    made.op("record_param_comms", 90, 30, **call)
+    end = 2000.0 if rank > 1 else 1000.0
+    made.launch(100, 5, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", start, end - start, stream=TP)
+    return made
+
+
+def test_groups_of_one_name_on_different_ranks_are_different_sets():
+    starts = [300.0, 900.0, 1500.0, 1900.0]
+    ranks = [_named(r, starts[r], [r // 2 * 2, r // 2 * 2 + 1]) for r in range(4)]
+    run = made_run(*ranks)
+    programs = {r.rank: rank_program(run, r, 0) for r in run.ranks}
+    assert [g.ranks for g in groups_of(run, programs)["1"]] == [(0, 1), (2, 3)]
+    assert collective_waiting(run, 0) == [[600.0], [0.0], [400.0], [0.0]]
+    job = job_of(run, programs)
+    own = [c.measured_us for p in job.programs for op in p.ops if (c := op.collective)]
+    assert own == [100.0] * 4

@@ -36,10 +36,11 @@ def test_recorded_sizes_are_sure():
 
 
 def test_the_less_a_kernel_shows_the_wider_its_time():
-    assert spread("vectorized_elementwise_kernel<4, relu>") == COUNTED
-    assert spread("volta_sgemm_128x64_tn") == PRODUCT
-    assert spread("some_fused_thing") == UNKNOWN
-    assert COUNTED < PRODUCT < UNKNOWN
+    counted, product, unknown = (RULES.value(kind) for kind in (COUNTED, PRODUCT, UNKNOWN))
+    assert spread("vectorized_elementwise_kernel<4, relu>") == counted
+    assert spread("volta_sgemm_128x64_tn") == product
+    assert spread("some_fused_thing") == unknown
+    assert counted < product < unknown
 
 
 def test_guessed_sizes_widen_the_interval_and_show_in_the_coverage():
@@ -76,4 +77,4 @@ def test_a_collective_sized_by_its_neighbours_is_in_doubt_too():
     made.launch(55, 5, "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", 62, 50, stream=20)
     run = made_run(made)
     ops = [t.op for t in rank_program(run, run.ranks[0], 0).ops]
-    assert [op.collective.size_spread for op in ops if op.collective] == [COLLECTIVE]
+    assert [op.collective.size_spread for op in ops if op.collective] == [RULES.value(COLLECTIVE)]

@@ -20,7 +20,7 @@ SHIPPED = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_example_makes_a_job(path: Path) -> None:
-    workload = load_workload(path)
+    workload = settled(load_workload(path), 8)
     job = workload.job()
     shown = workload.config.layout.pipeline if isinstance(workload, LanguageWorkload) else workload.ranks
     assert job.ranks == shown

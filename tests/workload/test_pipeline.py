@@ -13,8 +13,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["layers=4", "hidden=64", "heads=4", "ffn=128", "vocab=100", "sequence=16", "batch_per_rank=8"]
 
 
-def job(*change: str, example: str = "megatron") -> Job:
-    return load_workload(EXAMPLES / f"{example}.toml", [*SMALL, *change]).job()
+HALF = ["training.precision=fp16", "training.master_weights=true", "training.optimizer=adam"]
+
+
+def job(*change: str) -> Job:
+    return load_workload(EXAMPLES / "gpt2.toml", [*SMALL, *HALF, *change]).job()
 
 
 def collectives(job: Job, program: int, kind: str, group: str = "") -> list[float]:
@@ -77,7 +80,7 @@ def test_half_precision_parameters_are_updated_through_fp32_copies() -> None:
 def test_tensor_parallelism_divides_the_products_of_every_decoder(family: str) -> None:
     def work(tensor: int) -> float:
         made = job(f"family={family}", f"parallel.tensor={tensor}", "parallel.data=1", "head=none",
-                   "training.loss=none", example="gpt2")  # fmt: skip
+                   "training.loss=none")  # fmt: skip
         gemms = [k for op in made.programs[0].ops for k in op.kernels if k.family == "gemm"]
         return sum(k.dim("batch") * k.dim("m") * k.dim("n") * k.dim("k") for k in gemms)
 
@@ -93,5 +96,5 @@ def test_recomputation_keeps_only_the_layers_inputs() -> None:
 
 def test_later_stages_hold_fewer_micro_batches() -> None:
     change = [*SMALL, "parallel.pipeline=4", "parallel.micro_batch=1", "parallel.data=1", "parallel.tensor=1"]
-    ranks = load_workload(EXAMPLES / "megatron.toml", change).memory().ranks
+    ranks = load_workload(EXAMPLES / "gpt2.toml", change).memory().ranks
     assert ranks[1].activations > ranks[2].activations

@@ -17,6 +17,15 @@ SUBCOMMANDS = {
         "stepsight.commands.fit_overheads",
         "Host overheads, from studies and traces.",
     ),
+    "traces": ("stepsight.commands.fit_traces", "Constants of trace predictions, by run and source."),
+    "anchoring": (
+        "stepsight.commands.fit_anchoring",
+        "Exponents of anchoring, on operators of several GPUs.",
+    ),
+    "llm": (
+        "stepsight.commands.fit_llm",
+        "Host, clock and network constants of language models, from measured steps.",
+    ),
     "boards": ("stepsight.commands.fit_boards", "Boards of the single-GPU DLRM study."),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""

@@ -27,6 +27,7 @@ from stepsight.kernels.known import KnownKernels
 from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.calibration import Calibration
+from stepsight.platform.site import read_site
 from stepsight.records import Table, nearest, override, read_toml, record
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
@@ -169,8 +170,11 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
     table = override(content, overrides, str(file))
+    site = read_site(table.pop("site"), f"{file}: site") if "site" in table else None
     spec = check_platform(_spec_from(table, str(file)), str(file))
-    return Platform(spec, path if path.is_dir() else None)
+    if site is not None and spec.nodes == 1:
+        raise InputError(f"{file}: site", "has no effect on one node", "leave it out, or set nodes")
+    return Platform(spec, path if path.is_dir() else None, site)
 
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:

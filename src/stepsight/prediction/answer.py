@@ -14,6 +14,7 @@ from stepsight.prediction import notebook
 from stepsight.prediction.advice import what_would_help
 from stepsight.prediction.document import document
 from stepsight.prediction.memory import MemoryLine
+from stepsight.prediction.origin import Origin
 from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivities
 from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
 from stepsight.prediction.throughput import Throughput, throughput
@@ -59,9 +60,8 @@ class Prediction:
     language: LanguageFigures | None = None
     basis: str = ""
     """Of a trace: "anchored" on its measured times, by "models" alone, or "replay"; else empty."""
-    traced_us: float | None = None
-    """Of a trace: its own step on its own machine, ``traced_on``, whatever is predicted here."""
-    traced_on: str = ""
+    origin: Origin | None = None
+    """Of a trace: what the traced machine took, which may be another one than the platform."""
     setup: Setup | None = None
     gpu: GpuSpec | None = field(default=None, repr=False)
     gpus: int = 0
@@ -138,14 +138,15 @@ def predict_job(
     job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
     steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
     notes: Iterable[str] = (), host_spread: float = HOST_SPREAD, basis: str = "",
-    setup: Setup | None = None,
+    setup: Setup | None = None, method_spread: float = METHOD_SPREAD,
 ) -> Prediction:  # fmt: skip
-    """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off."""
+    """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off,
+    ``method_spread`` the step beyond what its parts explain."""
     platform = platform.with_ranks(job.ranks)
     timeline = run(price(job, platform, replay), platform, steps=steps)
     return explain(
         timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,
-        notes=notes, host_spread=host_spread, basis=basis, setup=setup,
+        notes=notes, host_spread=host_spread, basis=basis, setup=setup, method_spread=method_spread,
     )  # fmt: skip
 
 
@@ -153,11 +154,12 @@ def explain(
     timeline: Timeline, platform: Platform, *, workload: str = "", steps: int = STEADY_STEPS,
     memory: MemoryLine | None = None, measured_us: float | None = None, notes: Iterable[str] = (),
     host_spread: float = HOST_SPREAD, basis: str = "", setup: Setup | None = None,
+    method_spread: float = METHOD_SPREAD,
 ) -> Prediction:  # fmt: skip
     """The answer that a timeline holds: its figures, what they rest on and how far to trust them."""
     ranks, breakdown = summarise(timeline)
     sensitive = sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
-    method = max(METHOD_SPREAD, platform.calibration.rehearsal_spread)
+    method = max(method_spread, platform.calibration.rehearsal_spread)
     sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
     factor = float(np.exp(INTERVAL_SIGMAS * sigma))
     said = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]

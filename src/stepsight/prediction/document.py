@@ -42,8 +42,11 @@ def document(prediction: Prediction) -> dict[str, Any]:
         }
     if prediction.basis:
         result["basis"] = prediction.basis
-    if prediction.traced_us is not None:
-        result |= {"measured_us": prediction.traced_us, "measured_on": prediction.traced_on}
+    if prediction.origin is not None:
+        result["traced_us"] = prediction.origin.step_us
+        result["traced_platform"] = prediction.origin.platform
+        if prediction.origin.timed_by is not None:
+            result["timed_by"] = msgspec.to_builtins(prediction.origin.timed_by)
     if prediction.measured_us is not None:
         result["measured_us"] = prediction.measured_us
         result["error"] = prediction.step_us / prediction.measured_us - 1

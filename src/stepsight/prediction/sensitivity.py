@@ -15,14 +15,12 @@ from stepsight.platform.load import Platform
 from stepsight.prediction.summary import WAITING
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.timeline import Timeline, step_times
+from stepsight.trace.rules import RULES
 
 HOST, EMBEDDING = "host", "embedding"
 HOST_SPREAD = 0.2
 """Host overheads of another machine of the same era: shared overheads cost the published
 method about 2 points of accuracy at a host share near 10 % (METHOD §2)."""
-LATE_SPREAD = 0.8
-"""How late ranks without a trace came in one step against the run's other steps: 0.82, the root mean square
-of ln over 32 steps of eight runs, where it was over 1 % of the step (the median is 0.28)."""
 MOST_NUMBERS = 20_000_000
 """Launch times held at once: bounds memory when many ranks have their own times."""
 
@@ -76,7 +74,7 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], hos
         if name == HOST:
             host[:, c] *= 0.0 if kind == "free" else np.exp(host_spread)
         elif name == WAITING and late is not None:
-            late[:, c] *= 0.0 if kind == "free" else np.exp(LATE_SPREAD)
+            late[:, c] *= 0.0 if kind == "free" else np.exp(RULES.value("late_spread"))
         elif name:
             chosen = names == name
             if kind == "free":

@@ -141,7 +141,7 @@ def _dlrm(
 def _transformer(
     c: TransformerConfig, device: str, batches: int, generator: np.random.Generator
 ) -> tuple[torch.nn.Module, list[Any]]:
-    if c.tensor * c.pipeline * c.micro_batches > 1 or c.training.recompute or c.family == "megatron":
+    if c.tensor * c.pipeline * c.micro_batches > 1 or c.training.recompute:
         problem = "tensor and pipeline parallelism, micro batches and recomputation can be predicted, not run"
         raise InputError(c.source, problem, "run with [parallel] data = N alone")
     shape = (c.batch_per_rank, c.sequence)

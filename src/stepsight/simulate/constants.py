@@ -11,8 +11,9 @@ SETTLED_US = 0.05
 MOST_WALKS = 12
 SHARED_LINK = 2.0
 FILLS_US = 50.0
-SUSTAINED: dict[str, float] = {"ampere": 0.92, "hopper": 0.81, "blackwell": 0.85, "B200-SXM-180G": 0.72}
-HALF_OF_AMPERE = {("ampere", "fp16"): 0.95}
+SUSTAINED: dict[str, float] = {
+    "ampere": 0.92, "ampere fp16": 0.95, "hopper": 0.81, "blackwell": 0.85, "B200-SXM-180G": 0.72,
+}  # fmt: skip
 CLOCK_BY_POWER = 0.45
 
 BASES = {
@@ -32,17 +33,11 @@ BASES = {
         "compute beside compute", runs=2,
     ),
     "SUSTAINED": Basis(
-        "share of the benchmark's rate, by board or generation; 1 where not listed",
+        "share of the benchmark's rate, by generation and type, board or generation; 1 where not listed",
         "one source each: rows of llm_h100_sweep.csv bound by products, all four models in sight (Hopper),"
         " InternEvo's rows on one node (Ampere), NeMo's dense models on GB200 and GB300 (Blackwell),"
         " SimuMax's Llama rows (B200 of 1,000 W, air-cooled)",
         "products and attention of language models", runs=1,
-    ),
-    "HALF_OF_AMPERE": Basis(
-        "as SUSTAINED, by generation and type",
-        "A100's fp16 tables come from profiled operators of real layers (megatron_ops_fp16.parquet), its bf16"
-        " tables from bursts",
-        "fp16 language models on A100", runs=1,
     ),
     "CLOCK_BY_POWER": Basis(
         "power of the power limit that the clock follows",

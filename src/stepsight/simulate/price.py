@@ -80,6 +80,15 @@ def price_collective(job: Job, platform: Platform, item: Collective) -> float:
     return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0].time_us
 
 
+def at_least_empty(kernels: Sequence[Kernel], time_us: FloatArray, platform: Platform) -> FloatArray:
+    """The times with each part of a call taking no less than a kernel that does nothing."""
+    parts = np.array([k.share < 1.0 for k in kernels], dtype=bool)
+    if not parts.any():
+        return time_us
+    empty_us = platform.kernels.estimate([Kernel.of("fill", bytes=4)]).time_us[0]
+    return np.where(parts, np.maximum(time_us, empty_us), time_us)
+
+
 class _Book:
     """Looks times up once per distinct kernel, collective and operator."""
 
@@ -173,7 +182,7 @@ class _Book:
             np.nan if k.measured_us is None or not (replayed or k.opaque) else k.measured_us for k in kernels
         ])  # fmt: skip
         known = ~np.isnan(seen)
-        time_us = np.where(known, seen, factor * estimates.time_us)
+        time_us = np.where(known, seen, at_least_empty(kernels, factor * estimates.time_us, self.platform))
         spread = np.where(known, np.nan_to_num(given), np.hypot(modelled, unsure))
         # The delay is as sure as the trace: only the rest may be off.
         part = time_us / np.maximum(time_us + late_us, 1e-9)

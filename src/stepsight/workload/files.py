@@ -68,7 +68,7 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     document = _with_model(document)
     if not _leaves_ranks_open(document):
         return _parse(document, where)
-    fewest = _on_fewest_ranks(_without_buckets(document))
+    fewest = _without_replicas(_on_fewest_ranks(document))
     return replace(_parse(fewest, where), open_ranks=document)
 
 
@@ -98,12 +98,18 @@ def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return document if data == 1 else {**document, "parallel": {**parallel, "data": data}}
 
 
-def _without_buckets(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A language model's document without the size of gradient buckets, which one replica does not have."""
+_OF_REPLICAS = ("zero", "shard_group", "reshard", "prefetch", "bucket_mb", "overlap_gradients")
+"""Fields of ``parallel`` that one replica has no use for."""
+
+
+def _without_replicas(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A transformer's document without what only several replicas have, until the platform says how many."""
     parallel = document.get("parallel", {})
-    if "bucket_mb" not in parallel or not is_language_model(document):
+    if document.get("kind", "transformer") != "transformer":
         return document
-    return {**document, "parallel": {k: v for k, v in parallel.items() if k != "bucket_mb"}}
+    if parallel.get("data", 1) != 1 or parallel.get("context", 1) != 1:
+        return document
+    return {**document, "parallel": {k: v for k, v in parallel.items() if k not in _OF_REPLICAS}}
 
 
 def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:

@@ -69,10 +69,37 @@ def test_without_a_pipeline_no_stage_waits_for_another(platform: Platform) -> No
     assert stage.exposed["world"] > 0
 
 
-def test_zero_with_one_replica_is_noted() -> None:
-    sizes = {"model": "llama3.2-1b", "sequence": 1024, "batch_per_rank": 1}
-    workload = parse_workload({"kind": "transformer", **sizes, "parallel": {"zero": 3}}, "x")
-    assert "zero = 3 has no effect: there is one replica" in predict(workload, "1xH100-SXM").notes[0]
+def test_the_bubble_is_waiting_in_the_breakdown_and_in_every_rank() -> None:
+    workload = parse_workload(_batched(8), "x")
+    found = predict(workload, "8xH100-SXM")
+    waiting = [r.rank_wait_us for r in found.ranks]
+    assert sum(waiting) / len(waiting) == pytest.approx(found.breakdown_us["waiting_for_ranks"])
+    assert found.ranks[0].idle_us < 0.1 * found.ranks[0].rank_wait_us
+    assert found.ranks[0].gpu_active_us + found.ranks[0].idle_us == pytest.approx(found.step_us)
+
+
+def test_offloaded_state_costs_time_and_saves_memory(platform: Platform) -> None:
+    from stepsight.workload.llm.memory import language_memory
+
+    plain, away = config(data=4), config({"offload": "optimizer"}, data=4)
+    assert quick(away, platform).step_us > quick(plain, platform).step_us
+    assert language_memory(away).ranks[0].optimizer_state == 0.0
+
+
+def test_lamb_and_loss_scaling_cost_more_than_adam(platform: Platform) -> None:
+    def step_us(**training: Any) -> float:
+        return quick(config(training, data=4), platform).step_us
+
+    assert step_us(optimizer="lamb") > step_us(optimizer="adamw")
+    assert step_us(precision="fp16") > step_us(precision="fp16", loss_scaling=False)
+
+
+def test_captured_passes_leave_no_gaps(platform: Platform) -> None:
+    """A small micro-batch is bound by the host, unless its passes are launched as graphs."""
+    small = {"framework": "megatron-deepspeed"}
+    eager, graphs = (config({**small, "cuda_graphs": g}, data=16, micro_batch=1) for g in (False, True))
+    stages = [quick(c, platform).composed.stages[0] for c in (eager, graphs)]
+    assert stages[1].host_us < 0.05 * stages[0].host_us
 
 
 def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:

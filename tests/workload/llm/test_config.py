@@ -70,6 +70,8 @@ def test_a_plain_data_parallel_llama_stays_operator_by_operator() -> None:
         ({"data": 3}, "global_batch"),
         ({"pipeline": 16}, "pipeline"),
         ({"zero": 4}, "zero"),
+        ({"zero": 1}, "zero"),
+        ({"overlap_gradients": False}, "overlap_gradients"),
         ({"order": ["data"]}, "order"),
         ({"tensors": 2}, "tensors"),
     ],
@@ -84,3 +86,29 @@ def test_neighbouring_ranks_lie_on_the_innermost_axis() -> None:
     turned = read(data=2, tensor=2, pipeline=2, order=["data", "context", "tensor", "pipeline"]).layout
     assert usual.group("tensor") == (0, 1) and usual.replicas() == (0, 2)
     assert turned.group("tensor") == (0, 2) and turned.replicas() == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("training", "field"),
+    [
+        ({"precision": "nvfp4"}, "fp4"),
+        ({"precision": "bf16", "loss_scaling": True}, "loss_scaling"),
+        ({"optimizer": "none", "offload": "optimizer"}, "offload"),
+        ({"optimizer": "sgd", "offload": "optimizer"}, "offload"),
+        ({"offload": "parameters"}, "offload"),
+    ],
+)
+def test_training_that_is_not_modelled_or_idle_is_refused(training: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        read_language({**description(), "training": training}, "a.toml")
+
+
+def test_zero_on_one_gpu_does_not_change_the_path() -> None:
+    """Refused before the number of GPUs is known to matter, and again once it is one."""
+    from stepsight.workload.files import settled
+
+    open_ranks = {k: v for k, v in description(zero=1).items() if k != "global_batch"} | {"batch_per_rank": 2}
+    workload = parse_workload(open_ranks, "a.toml")
+    assert settled(workload, 8).config.layout.zero == 1
+    with pytest.raises(InputError, match="zero"):
+        settled(workload, 1)

@@ -10,7 +10,7 @@ are carried over from the V100 era.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from stepsight.errors import InputError
@@ -34,18 +34,25 @@ _LEFT_OUT = ("tp2_2xV100", "critical_path_units", "dlrm_kineto.tar", "vgg13_H100
 that still allocates."""
 
 
-def shipped_sets(data: Path) -> dict[str, Overheads]:
-    """The overheads of every host era, from the folder of measured data."""
+Sessions = Mapping[str, Sequence[ProfiledSession]]
+"""Sessions by the era of their host."""
+
+
+def shipped_sets(data: Path, by_era: Sessions | None = None) -> dict[str, Overheads]:
+    """The overheads of every host era, from the folder of measured data.
+
+    ``by_era``: these sessions in place of all its traces.
+    """
     study = Study.read(data / "overheads").typical()
-    by_era = _sessions(data / "traces")
+    by_era = trace_sessions(data / "traces") if by_era is None else by_era
     single = ProfiledSession("published DLRM", read_single(data / "overheads"), {})
-    base, _ = joined([*by_era[BASE_ERA], single], study)
+    base, _ = joined([*by_era.get(BASE_ERA, ()), single], study)
     told = over(study, base.ops)
-    traces = f"{len(by_era[BASE_ERA])} profiler traces of {BASE_ERA}-era hosts at their pace"
+    traces = f"{len(by_era.get(BASE_ERA, ()))} profiler traces of {BASE_ERA}-era hosts at their pace"
     provenance = f"published V100-era studies of eager PyTorch (2021, 2022); {traces}"
     sets = {BASE_ERA: _table(told, base.calls, Pace(), provenance, BASE_ERA)}
     for era, sessions in by_era.items():
-        if era != BASE_ERA:
+        if era != BASE_ERA and sessions:
             mine, pace = joined(sessions, study)
             where = (
                 f"{len(sessions)} profiler traces of {era}-era hosts, at {pace.inside:.2f} times {provenance}"
@@ -63,7 +70,7 @@ def host_era(device: str) -> str | None:
     return alike[0].host_era if alike else None
 
 
-def _sessions(folder: Path) -> dict[str, list[ProfiledSession]]:
+def trace_sessions(folder: Path) -> dict[str, list[ProfiledSession]]:
     """Every usable trace by its host's era; those of one folder are taken to share a host."""
     found: dict[str, list[ProfiledSession]] = defaultdict(list)
     for file in trace_files([folder]):

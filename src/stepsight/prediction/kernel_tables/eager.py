@@ -52,7 +52,7 @@ def eager_rows(table: Table) -> Iterator[EagerRow]:
         entry = find_gpu(str(device))
         shapes = _shapes(str(inputs))
         out = _shapes(str(output).replace("(", "[").replace(",)", "]").replace(")", "]"))
-        found = None if entry is None or not out else _kernels(str(op), str(target), shapes, out)
+        found = None if entry is None or not out else known_kernels(str(op), str(target), shapes, out)
         if found is not None and entry is not None:
             kind, ahead, back = found
             yield EagerRow(
@@ -86,9 +86,10 @@ def _shapes(text: str) -> list[list[int]]:
     return found if isinstance(found, list) else []
 
 
-def _kernels(
+def known_kernels(
     op: str, target: str, inputs: list[list[int]], output: list[int] | list[list[int]]
 ) -> tuple[str, list[Kernel], list[Kernel]] | None:
+    """The kind and the kernels each way of one operator; None of those without kernels and of products."""
     out = [int(size) for size in output if not isinstance(size, list)]
     if not out or prod(out) <= 1:
         return None

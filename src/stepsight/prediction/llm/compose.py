@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.passes import HOST, Overlap, Part, PassTime, Pricer, Scale, added, overlapped
 from stepsight.prediction.llm.pipeline import walk
-from stepsight.workload.llm.blocks import gradient_messages, parameter_message
+from stepsight.simulate.sustained import FELT_BY
+from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.build import RUNS, split_pass
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.schedule import Item
 from stepsight.workload.llm.stages import Pieces, PieceWork, Run, pieces
-from stepsight.workload.llm.update import update_kernels, update_launches
+from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
 from stepsight.workload.llm.work import Pass
 
 PIPELINE, DATA, SHARD = "pipeline", "data", "shard"
 EVEN_HANDED = 5.0
 """Exponent of the mean of host and device time: equal ones take 15 % longer together
 (gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """Constants that are fitted on whole steps, as factors on what they make: the host's time of a launch,
+    the time of products on tensor cores (their sustained clock), and of collectives over nodes."""
+
+    host: float = 1.0
+    products: float = 1.0
+    network: float = 1.0
+
+
+AS_SHIPPED = Knobs()
 
 
 @dataclass(slots=True)
@@ -83,10 +97,13 @@ class Composer:
             names[PIPELINE] = None
         return [*names, HOST]
 
-    def step(self, asked: str = "", how: str = "", host_spread: float = 0.2) -> Composed:
-        """The step, with one part free or slower by its spread."""
-        scale = self.scale.asking(asked, how)
+    def step(
+        self, asked: str = "", how: str = "", host_spread: float = 0.2, knobs: Knobs = AS_SHIPPED
+    ) -> Composed:
+        """The step, with one part free or slower by its spread; ``knobs``: with other constants."""
+        scale = replace(self.scale.asking(asked, how), factors=self._factors(knobs))
         host = {"free": 0.0, "slow": 1.0 + host_spread}.get(how, 1.0) if asked == HOST else 1.0
+        host *= knobs.host
         durations = {key: times.durations(scale, host, self.s) for key, times in self._times.items()}
         s = self.s
 
@@ -118,6 +135,16 @@ class Composer:
             spent = sum(parts.compute.values()) + sum(parts.exposed.values()) + parts.host_bound_us
             parts.bubble_us = max(0.0, step_us - spent)
         return Composed(step_us, tuple(stages))
+
+    def _factors(self, knobs: Knobs) -> dict[str, float]:
+        """What the knobs mean for categories of kernels and axes of communication."""
+        factors = dict.fromkeys(FELT_BY, knobs.products) if knobs.products != 1.0 else {}
+        if knobs.network != 1.0:
+            node = self.pricer.platform.spec.gpus_per_node
+            across = [axis for axis, ranks in self.pricer.blocks.spans.items() if ranks[-1] // node > 0]
+            across += [PIPELINE] if self.c.ranks > node and self.s.pipeline > 1 else []
+            factors |= dict.fromkeys(across, knobs.network)
+        return factors
 
     def _stall_us(self) -> float:
         """What the site's pipelines lose on a micro-batch, laid on the first stage."""
@@ -160,7 +187,7 @@ class Composer:
         gather = scale.of(SHARD, end.gather)
         if gather:
             parts.exposed[SHARD] = parts.exposed.get(SHARD, 0.0) + gather
-        late = max(0.0, end.host_us * host - device)
+        late = max(0.0, end.host_us * host - device) + end.host_update_us
         parts.host_bound_us += late
         return device + late + gather
 
@@ -182,7 +209,7 @@ class Composer:
 
     def _end_of(self, stage: int) -> _End:
         c, s, works = self.c, self.s, self.works[stage :: self.s.pipeline]
-        held = sum(w.parameters + w.expert_parameters for w in works)
+        dense, experts = sum(w.parameters for w in works), sum(w.expert_parameters for w in works)
         reduction = []
         first = works[0]
         if self._reduces and s.zero < 3:
@@ -194,11 +221,12 @@ class Composer:
         launches = 0
         if c.training.optimizer != "none":
             layers = sum(run.layers for w in works for run in w.forward)
-            update = self.pricer.kernels(dict.fromkeys(update_kernels(c, held, layers), 1))
+            update = self.pricer.kernels(dict.fromkeys(update_kernels(c, dense, experts, layers), 1))
             launches = update_launches(layers)
         gather = Part()
         if s.zero in (1, 2) and s.sharded_over > 1 and launches:
-            gather = self.pricer.collective(*parameter_message(c, held))
+            back = [self.pricer.collective(*m) for m in parameter_messages(c, dense, experts)]
+            gather = Part(sum(p.time_us for p in back), sum(p.spread_us for p in back))
         tied = Part()
         if c.model.tied and s.pipeline > 1 and stage in (0, s.pipeline - 1):
             grad = 4.0 if c.framework.gradients == "fp32" else 2.0
@@ -211,7 +239,11 @@ class Composer:
             if len(works) == 1
             else tuple(t for w in works for t in self._times[id(w)].runs_backward)
         )
-        return _End(tuple(reduction), runs, update, self.pricer.host_us("optimizer", launches), gather, tied)
+        node = self.pricer.platform.spec.gpus_per_node
+        host_us = self.pricer.host_us("optimizer", launches)
+        return _End(
+            tuple(reduction), runs, update, host_us, gather, tied, host_update_us(c, dense, experts, node)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +256,7 @@ class _End:
     host_us: float
     gather: Part
     tied: Part
+    host_update_us: float = 0.0
 
     def run_us(self, scale: Scale) -> list[float]:
         return [run.device_us(scale) for run in self.runs]

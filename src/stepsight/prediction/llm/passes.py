@@ -20,7 +20,9 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.work import Message, Pass
 
 HOST = "host"
-COMMUNICATION_AXES = ("tensor", "context", "expert", "data", "shard", "copies", "pipeline", "world")
+COMMUNICATION_AXES = (
+    "tensor", "context", "expert", "data", "shard", "copies", "expert data", "pipeline", "world",
+)  # fmt: skip
 """Axes whose messages together are the category communication."""
 
 
@@ -63,17 +65,22 @@ class PassTime:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """One question: a category or axis slower by its spread, or free. Slowdowns of overlapping work."""
+    """One question: a category or axis slower by its spread, or free. Slowdowns of overlapping work.
+
+    ``factors``: categories and axes that take so many times as long in every answer.
+    """
 
     changed: str = ""
     how: str = ""
     compute_under_comm: float = 1.0
     comm_under_compute: float = 1.0
+    factors: Mapping[str, float] = field(default_factory=dict)
 
     def of(self, name: str, part: Part) -> float:
+        factor = self.factors.get(name, 1.0)
         if name != self.changed and not (self.changed == COMMUNICATION and name in COMMUNICATION_AXES):
-            return part.time_us
-        return 0.0 if self.how == "free" else part.time_us + part.spread_us
+            return factor * part.time_us
+        return 0.0 if self.how == "free" else factor * (part.time_us + part.spread_us)
 
     def asking(self, name: str, how: str) -> Scale:
         return replace(self, changed=name, how=how)
@@ -162,7 +169,8 @@ class Pricer:
                 continue
             name, kernels = next(iter(self.kernels(beside).items()))
             overlaps.append(Overlap(message.axis, part, kernels, name))
-        host_us = self.host_us(phase, work.launches) + self._staged_us(work)
+        launches = 1 if self.c.training.cuda_graphs else work.launches
+        host_us = self.host_us(phase, launches) + self._staged_us(work)
         return PassTime(self.kernels(alone), waited, tuple(overlaps), host_us)
 
     def _hopped(self, part: Part, message: Message, count: int) -> Part:

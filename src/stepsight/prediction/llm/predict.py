@@ -31,10 +31,6 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     notes = [f"{name}: {note}" for name, note in composer.pricer.notes.items()]
     if shown < c.layout.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
-    if c.layout.zero and c.layout.sharded_over == 1:
-        notes.insert(
-            0, f"zero = {c.layout.zero} has no effect: there is one replica, so nothing is shared out"
-        )
     return Prediction(
         c.name,
         platform.name,
@@ -83,17 +79,20 @@ def _ranks(c: LanguageConfig, base: Composed) -> tuple[RankSummary, ...]:
 
 
 def _summary(rank: int, parts: StageParts, step_us: float) -> RankSummary:
+    """A stage's figures; as in a walk, a receive that waits for its sender is exposed communication, and the
+    bubble is the part of it that waits for other ranks."""
     compute, exposed = sum(parts.compute.values()), sum(parts.exposed.values())
+    waiting = parts.bubble_us
     return RankSummary(
         rank,
         step_us,
         parts.host_us,
-        compute + exposed,
+        compute + exposed + waiting,
         compute,
-        max(sum(parts.communication.values()), exposed),
-        exposed,
-        0.0,
-        parts.host_bound_us + parts.bubble_us,
+        max(sum(parts.communication.values()), exposed) + waiting,
+        exposed + waiting,
+        waiting,
+        parts.host_bound_us,
     )
 
 

@@ -18,35 +18,35 @@ import numpy as np
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
 from stepsight.prediction.traced.constants import (
-    FADES_UNDER_US,
+    COLLECTIVE_WEIGHT,
     MOST_COLLECTIVE_RATIO,
     MOST_KERNEL_RATIO,
     UNSIZED_SPREAD,
-    UNSIZED_WEIGHT,
-    WEIGHT,
 )
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
+from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped_weights
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
-from stepsight.simulate.price import price_collective
-from stepsight.trace.step.absent_peers import LONGEST, TYPICAL
+from stepsight.simulate.price import at_least_empty, price_collective
+from stepsight.trace.rules import RULES
+from stepsight.trace.step.absent_peers import TYPICAL, waited_us
 
 
-def anchored(job: Job, own: Platform) -> Job:
+def anchored(job: Job, own: Platform, weights: AnchorWeights | None = None) -> Job:
     """The job with every kernel and collective knowing how it compares with the models of its own machine."""
+    weights = weights or shipped_weights()
     kernels = list({id(k): k for p in job.programs for op in p.ops for k in op.kernels}.values())
     times = own.kernels.estimate(kernels).time_us if kernels else np.zeros(0)
-    by_id = {id(k): _anchored(k, float(t)) for k, t in zip(kernels, times, strict=True)}
+    times = at_least_empty(kernels, times * np.array([k.share for k in kernels]), own)
+    by_id = {id(k): _anchored(k, float(t), weights) for k, t in zip(kernels, times, strict=True)}
     job = with_kernels(job, lambda k: by_id[id(k)])
     return _with_collectives(job, own)
 
 
-def _anchored(kernel: Kernel, model_us: float) -> Kernel:
+def _anchored(kernel: Kernel, model_us: float, weights: AnchorWeights) -> Kernel:
     if kernel.measured_us is None or kernel.measured_us <= 0 or model_us <= 0:
         return kernel
-    unsized = kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID)
-    weight = UNSIZED_WEIGHT if unsized else WEIGHT
-    weight *= kernel.measured_us / (kernel.measured_us + FADES_UNDER_US)
-    ratio = kernel.measured_us / (model_us * max(kernel.share, 1e-9))
+    weight = weights.weight(class_of(kernel), kernel.measured_us)
+    ratio = kernel.measured_us / model_us
     return replace(
         kernel, correction=float(np.clip(ratio, 1 / MOST_KERNEL_RATIO, MOST_KERNEL_RATIO)) ** weight
     )
@@ -68,9 +68,9 @@ def _with_collectives(job: Job, own: Platform) -> Job:
         key = _kind(c)
         if key not in corrections:
             model_us = price_collective(job, own, c)
-            ratio = TYPICAL * shortest[key] / model_us if model_us > 0 else 1.0
+            ratio = RULES.value(TYPICAL) * shortest[key] / model_us if model_us > 0 else 1.0
             corrections[key] = (
-                float(np.clip(ratio, 1 / MOST_COLLECTIVE_RATIO, MOST_COLLECTIVE_RATIO)) ** WEIGHT
+                float(np.clip(ratio, 1 / MOST_COLLECTIVE_RATIO, MOST_COLLECTIVE_RATIO)) ** COLLECTIVE_WEIGHT
             )
         return replace(op, collective=replace(c, correction=corrections[key]))
 
@@ -171,8 +171,8 @@ def _without_measured_collectives(job: Job) -> Job:
         c = op.collective
         if c is None or not c.measured_us:
             return op
-        least = shortest[_kind(c)]
-        late_us = c.measured_us - TYPICAL * least if alone and c.measured_us > LONGEST * least else c.late_us
+        waited = waited_us(c.measured_us, shortest[_kind(c)]) if alone else 0.0
+        late_us = waited if waited > 0 else c.late_us
         return replace(op, collective=replace(c, measured_us=None, late_us=late_us))
 
     return _each_op(job, changed)

@@ -18,22 +18,23 @@ from stepsight.errors import InputError
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.answer import Prediction, predict_job
+from stepsight.prediction.answer import METHOD_SPREAD, Prediction, predict_job
+from stepsight.prediction.origin import Origin, TimedBy
 from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
-from stepsight.prediction.traced.constants import INDIVIDUAL_SPREAD, MOST_RESCALING, SAID_RESCALING
+from stepsight.prediction.traced.constants import MOST_RESCALING, SAID_RESCALING
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
+from stepsight.prediction.traced.weights import shipped_weights
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
+from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import without_late_peers
 from stepsight.trace.step.caveats import caveats
 from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
 
-HOST_SPREADS = {TRACED: 0.0, INDIVIDUAL: INDIVIDUAL_SPREAD}
-"""How far host times may be off by whose they are; other workloads' as far as any table's."""
 PREFIX = "platform."
 
 
@@ -62,6 +63,20 @@ class TracedStep:
     notes: tuple[str, ...]
     host_spread: float = HOST_SPREAD
     measured_us: float | None = None
+    timed_by: TimedBy | None = None
+
+    @property
+    def origin(self) -> Origin:
+        """What the traced machine took, whatever platform the step is moved to."""
+        return Origin(measured_step_us(self.run), self.own.name, self.timed_by)
+
+    @property
+    def method_spread(self) -> float:
+        """How far the step may be off beyond what its parts explain."""
+        if self.basis is Basis.MODELS:
+            return models_spread()
+        moved_to = not same_gpu(self.own.spec.gpu, self.platform.spec.gpu)
+        return max(METHOD_SPREAD, shipped_weights().moved_spread) if moved_to else METHOD_SPREAD
 
     @property
     def steps(self) -> int:
@@ -76,10 +91,16 @@ class TracedStep:
         return replace(self, job=job, platform=ready, measured_us=None)
 
 
+def models_spread() -> float:
+    """How far a step by the models alone may be off beyond what its parts explain."""
+    return max(METHOD_SPREAD, RULES.value("models_spread"))
+
+
 def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
     step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    machine: Platform | None = None,
 ) -> TracedStep:  # fmt: skip
     """Make ready a step of a trace for prediction; `predict_trace` explains the arguments."""
     run = paths if isinstance(paths, TraceRun) else load_trace(paths)
@@ -88,6 +109,7 @@ def traced_step(
     if models_only or (taken and taken != REPLAYABLE) or overheads or shared:
         basis = Basis.MODELS
     own, notes = own_platform(run)
+    own = machine or own
     chosen = _chosen(platform, overrides) if platform or overrides else None
     if chosen is not None and not platform:
         chosen = load_platform(own.name, [o.removeprefix(PREFIX) for o in overrides])
@@ -100,9 +122,11 @@ def traced_step(
     whose = overheads or (INDIVIDUAL if basis is Basis.MODELS and "host" not in taken else TRACED)
     # A replayed collective holds what it waited for absent peers already.
     job = trace_job(run, step, whose, shared, late_peers=basis is Basis.MODELS and "collectives" not in taken)
+    timed_by: TimedBy | None = None
     if basis is Basis.MODELS:
         target = chosen if chosen is not None else traced_platform(own, run)
         job = with_kept_delays(job)
+        timed_by = None if "kernels" in taken else TimedBy.of(job)
         if chosen is not None and elsewhere:
             job = by_models_elsewhere(job, own, chosen)
     else:
@@ -123,7 +147,7 @@ def traced_step(
     measured_us = measured_step_us(run)
     made = TracedStep(
         run, job, target, own, basis, taken, tuple(notes), _host_spread(run, whose),
-        None if elsewhere else measured_us,
+        None if elsewhere else measured_us, timed_by,
     )  # fmt: skip
     if chosen is None or not elsewhere:
         return made
@@ -135,9 +159,9 @@ def traced_step(
 
 def _host_spread(run: TraceRun, whose: str) -> float:
     """How far the host times may be off: of a run whose steps differ, as far as they differ."""
-    usual = HOST_SPREADS.get(whose, HOST_SPREAD)
     if whose != INDIVIDUAL:
-        return usual
+        return 0.0 if whose == TRACED else HOST_SPREAD
+    usual = RULES.value("individual_spread")
     periods = np.concatenate([r.periods_us for r in run.ranks])
     periods = periods[np.isfinite(periods)]
     return max(usual, float(np.std(np.log(periods)))) if len(periods) > 1 else usual
@@ -186,27 +210,30 @@ def predict_trace(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
     step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    machine: Platform | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict (or with ``replay``, rebuild) a step of a trace.
 
     ``platform`` defaults to the machine of the trace. By default the prediction is anchored on what the
     trace measured; ``models_only`` times every kernel and collective that has known sizes by the models.
     ``replay`` may name categories ("kernels", "collectives", "host") to take from the trace; True takes all.
+    ``machine`` is the trace's own, where it is known better than the trace tells.
     """
     made = traced_step(
         paths, platform, replay=replay, models_only=models_only, overrides=overrides, step=step,
-        overheads=overheads, shared=shared,
+        overheads=overheads, shared=shared, machine=machine,
     )  # fmt: skip
     return predict_step(made)
 
 
 def predict_step(made: TracedStep) -> Prediction:
     """Predict a traced step that is ready, as recorded or changed by a what-if."""
-    prediction = predict_job(
+    answer = predict_job(
         made.job, made.platform, workload=_name(made.run), replay=made.taken, steps=made.steps,
         measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread, basis=made.basis.value,
+        method_spread=made.method_spread,
     )  # fmt: skip
-    return replace(prediction, traced_us=measured_step_us(made.run), traced_on=made.own.name)
+    return replace(answer, origin=made.origin)
 
 
 def simulate_trace(

@@ -69,6 +69,10 @@ def _headline(p: Prediction) -> Text:
     if p.measured_us is not None:
         error = p.step_us / p.measured_us - 1
         text.append(f"\nmeasured   {time(p.measured_us)}   (prediction {100 * error:+.1f} %)")
+    elif p.origin is not None:
+        text.append(f"\ntraced     {time(p.origin.step_us)} on {p.origin.platform}, as recorded")
+    if p.origin is not None and p.origin.timed_by is not None:
+        text.append(f"\ntimed by   {p.origin.timed_by.words()}")
     text.append(f"\nassumed    {assumed(p)}")
     rates = rate_lines(p)
     if rates:

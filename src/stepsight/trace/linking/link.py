@@ -21,7 +21,7 @@ from stepsight.overheads.operators import op_class
 from stepsight.trace.linking.hidden_waits import hidden_waits
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.reading.events import Event
-from stepsight.trace.reading.kineto import KinetoTrace
+from stepsight.trace.reading.kineto import KinetoTrace, in_time_order
 from stepsight.trace.rules import RULES
 
 _SYNC = re.compile(
@@ -125,19 +125,21 @@ def _names_collective(kernel: str) -> bool:
 def link(trace: KinetoTrace) -> LinkedTrace:
     """Join the events of one rank."""
     nccl_ranges = [a for a in trace.annotations if a.name.startswith(("nccl:", "gloo:"))]
-    ops = sorted([*trace.host_ops, *nccl_ranges], key=lambda e: (e.ts, -e.dur))
+    ops = [*trace.host_ops, *nccl_ranges]
+    if nccl_ranges:
+        in_time_order(ops)
     parent, spans = _tree(ops)
     gpu_of: dict[int, list[Event]] = defaultdict(list)
     for event in trace.gpu:
         gpu_of[event.args.correlation].append(event)
     joined = LinkedTrace(trace, ops, parent, spans)
+    ordering: dict[str, list[Event] | None] = {}
     for call in trace.runtime:
-        if _SYNC.match(call.name):
-            joined.syncs.append(call)
-        elif _STREAM_WAIT.match(call.name):
-            joined.stream_waits.append(call)
-        elif _RECORD.match(call.name):
-            joined.records.append(call)
+        if call.name not in ordering:
+            ordering[call.name] = _ordering(joined, call.name)
+        kept = ordering[call.name]
+        if kept is not None:
+            kept.append(call)
         work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
         if work:
             joined.launches.append(Launch(call, work, joined.enclosing(call)))
@@ -149,6 +151,15 @@ def link(trace: KinetoTrace) -> LinkedTrace:
         if launch is not None:
             joined.hidden_waits[id(call)] = launch
     return joined
+
+
+def _ordering(joined: LinkedTrace, name: str) -> list[Event] | None:
+    """Where calls of a name are kept that order host, streams and events; None for other calls."""
+    if _SYNC.match(name):
+        return joined.syncs
+    if _STREAM_WAIT.match(name):
+        return joined.stream_waits
+    return joined.records if _RECORD.match(name) else None
 
 
 def _align_gpu_clock(joined: LinkedTrace) -> None:

@@ -6,13 +6,23 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
 from stepsight.errors import InputError
 from stepsight.limits import check
-from stepsight.trace.reading.events import ANNOTATION, GPU, GPU_ANNOTATION, HOST_OP, RUNTIME, SYNC, Event
+from stepsight.trace.reading.events import (
+    ANNOTATION,
+    CATEGORIES,
+    GPU,
+    GPU_ANNOTATION,
+    HOST_OP,
+    RUNTIME,
+    SYNC,
+    Event,
+)
 from stepsight.trace.reading.files import TraceFile
 from stepsight.trace.reading.repair import mended, salvaged
 
@@ -142,7 +152,9 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     }
     for event in document.traceEvents:
         if event.ph == "X":
-            kinds[event.kind].append(event)
+            kinds[CATEGORIES.get(event.cat, -1)].append(event)
+    document.traceEvents = []
+    del kinds[-1]
     if not kinds[HOST_OP] and not kinds[RUNTIME] and not kinds[GPU]:
         raise InputError(
             file.path,
@@ -150,7 +162,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
     for events in kinds.values():
-        events.sort(key=lambda e: (e.ts, -e.dur))
+        in_time_order(events)
     if not kinds[HOST_OP]:
         warnings = (*warnings, f"{file.name}: no host operators were recorded; kernels stand alone")
     names = tuple(str(d.get("name", "")) for d in document.deviceProperties)
@@ -159,6 +171,12 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
         kinds[GPU_ANNOTATION], document.distributedInfo, names, document.baseTimeNanoseconds / 1e3,
         _memory_gb(document), next(iter(document.deviceProperties), {}), warnings,
     )  # fmt: skip
+
+
+def in_time_order(events: list[Event]) -> None:
+    """Sort by start, what lasts longer first: two sorts by one number each are faster than one by pairs."""
+    events.sort(key=attrgetter("dur"), reverse=True)
+    events.sort(key=attrgetter("ts"))
 
 
 def _memory_gb(document: _Document) -> float | None:

@@ -30,7 +30,8 @@ class TracedCollective:
     """What a trace says of one collective call.
 
     ``bytes`` counts as `Collective.bytes` does; None where the trace holds no sizes.
-    ``splits`` are the elements this rank sends to each peer of an uneven all_to_all.
+    ``splits`` are the elements this rank sends to each peer of an uneven all_to_all; ``members`` the ranks of
+    its group, where the call lists them all.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class TracedCollective:
     group_size: int | None
     splits: tuple[int, ...] = ()
     element_bytes: int = 4
+    members: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,9 @@ def _stated(event: Event, kind: str, group_size: int | None, world: int) -> Trac
     group = args.group_name or WORLD
     if group_size == world:
         group = WORLD
-    return TracedCollective(kind, float(elements * width), dtype, group, group_size, splits, width)
+    listed = tuple(int(x) for x in re.findall(r"\d+", args.group_ranks))
+    members = listed if len(listed) == group_size else ()  # long lists are cut short
+    return TracedCollective(kind, float(elements * width), dtype, group, group_size, splits, width, members)
 
 
 def _inputs(chain: list[Event], kind: str) -> list[Tensor]:

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.calls import Call
@@ -22,8 +23,16 @@ _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
 _IMAGE = re.compile(r"dgrad|bwd_?data|BwdD|_bwd(?!_?w)", re.IGNORECASE)
 _HELPER = re.compile(r"offsets|precompute|nchwToNhwc|nhwcToNchw|transpose|generateWinograd|init_device", re.I)
 """Kernels that prepare for the ones behind them."""
+_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|transpose", re.IGNORECASE)
+_BACK = re.compile(r"nhwcToNchw", re.IGNORECASE)
+"""Kernels that change the order of a tensor's elements; those that bring a result back."""
+_TENSOR_CORES = frozenset({"tf32", "fp16", "bf16"})
+"""Convolutions on tensor cores work on channels-last data: tensors in another order are moved first, which
+their models leave out. In fp32 the tables time the call with all its kernels."""
 _CUDNN_DEPTHWISE = re.compile(r"c1_k1|grouped_direct", re.IGNORECASE)
 """cuDNN's kernels for one channel a group."""
+_PADDING_FIRST = re.compile(r"::(cudnn|miopen|mkldnn)_(depthwise_)?convolution$")
+"""Operators that take padding before stride (PyTorch's native_functions.yaml); others take stride first."""
 _LAYOUT_SLACK = 4
 """A layout kernel with no more threads than this many per weight moves the weights, not the image."""
 _FEW_CHANNELS = 4
@@ -55,14 +64,37 @@ def conv_kernel(call: Call, event: Event) -> Kernel | None:
         of_image, of_weights = _parted(call, inputs.image)
         weights = any(e is event for e in of_weights)
         family, together = ("conv_wgrad", of_weights) if weights else ("conv_dgrad", of_image)
-    longest = max(together, key=lambda e: e.dur)
+    working = tuple(e for e in together if not _LAYOUT.search(e.name)) or together
+    longest = max(working, key=lambda e: e.dur)
+    dtype = compute_dtype(inputs.image.dtype, longest.name)
+    if dtype in _TENSOR_CORES:
+        if not any(e is event for e in working):
+            return _layout(family, event, inputs, result, stride)
+        together = working
     made = Kernel.of(
-        family, compute_dtype(inputs.image.dtype, longest.name), name=_name(call.op, longest), batch=b,
+        family, dtype, name=_name(call.op, longest), batch=b,
         c_in=c_in, c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
         groups=max(c_in // max(per_group, 1), 1),
     )  # fmt: skip
     total = sum(e.dur for e in together)
     return replace(made, share=event.dur / total if total > 0 else 1.0 / len(together))
+
+
+def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, stride: int) -> Kernel:
+    """A kernel that brings a tensor into the order that tensor cores want, or the result back from it."""
+    image, weight = inputs.image, inputs.weight
+    b, _, h, w = image.shape
+    made = result.elements if result else b * weight.shape[0] * (h // stride or 1) * (w // stride or 1)
+    reads = {"conv": image.elements, "conv_dgrad": made, "conv_wgrad": (image.elements + made) / 2}
+    writes = {"conv": made, "conv_dgrad": image.elements, "conv_wgrad": weight.elements}
+    moved = (writes if _BACK.search(event.name) else reads)[family]
+    if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements < moved:
+        moved = weight.elements
+    # Blocks of cuDNN's and MIOpen's kernels turn whole tiles: they stream as copies do.
+    size = float(moved * dtype_bytes(image.dtype))
+    return Kernel.of(
+        "elementwise", image.dtype, name="layout", elements=float(moved), read_bytes=size, write_bytes=size
+    )
 
 
 def _name(op: Event, longest: Event) -> str:
@@ -126,7 +158,7 @@ def _first_of_weights(kernels: tuple[Event, ...]) -> int:
     if named:
         at = named[0]
         # What prepares it has no name of its own; the kernels of the image before it do.
-        while at > (max(others, default=-1) + 1) and _HELPER.search(kernels[at - 1].name):
+        while at > (max(others, default=-1) + 1) and _prepares(kernels[at - 1]):
             at -= 1
         return at
     if others:
@@ -135,6 +167,11 @@ def _first_of_weights(kernels: tuple[Event, ...]) -> int:
         return 0
     over = list(accumulate(e.dur for e in kernels))
     return 1 + min(range(len(kernels) - 1), key=lambda i: abs(over[i] - over[-1] / 2))
+
+
+def _prepares(event: Event) -> bool:
+    """Whether a kernel prepares for the ones behind it; one that brings a result back does not."""
+    return bool(_HELPER.search(event.name)) and not _BACK.search(event.name)
 
 
 def _output_mask(op: Event) -> tuple[bool, bool] | None:
@@ -154,7 +191,8 @@ def _stride_padding(op: Event, result: Tensor | None, h: int, kh: int) -> tuple[
         if isinstance(text, str) and re.fullmatch(r"\[\d+(, \d+)*\]", text)
     ]
     if "backward" not in op.name.lower() and len(lists) >= 2:
-        return max(lists[0][0], 1), lists[1][0]
+        first, second = lists[0][0], lists[1][0]
+        return (max(second, 1), first) if _PADDING_FIRST.search(op.name) else (max(first, 1), second)
     padding = (kh - 1) // 2
     if result is not None and 0 < result.shape[2] <= h:
         return max(1, round((h + 2 * padding - kh + 1) / result.shape[2])), padding

@@ -27,6 +27,11 @@ from stepsight.trace.sizing.tensors import tensors_of
 from stepsight.trace.sizing.vector_map import describes, vector_kernel
 
 Mapped = Kernel | None
+_OTHER_COMMUNICATION = re.compile(
+    r"multimem_|symm_mem::|nvshmem|cross_device_reduce|deep_ep|(one|two)_?shot_all_?reduce|custom_all_?reduce",
+    re.I,
+)
+"""Communication by other libraries than NCCL: kernels that wait for other GPUs, whatever their inputs are."""
 _SPLIT: Mapping[str, tuple[str, ...]] = {
     "elementwise": ("elements", "read_bytes", "write_bytes"),
     "transpose": ("elements",),
@@ -58,6 +63,8 @@ def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel
 def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
     """The kernel by the recorded inputs of its call, as far as they are its own."""
     op = call.op
+    if _OTHER_COMMUNICATION.search(event.name) or _OTHER_COMMUNICATION.search(op.name):
+        return None
     mapped = lookup_kernel(facts, launch, op, event)
     if mapped:
         return mapped

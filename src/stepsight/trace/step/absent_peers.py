@@ -19,7 +19,7 @@ from stepsight.trace.rules import RULES
 Calls = Mapping[tuple[str, int], Collective]
 """A rank's collectives in one step: (group, which of the rank's calls on it) → the call."""
 Lateness = Mapping[tuple[str, int], float]
-TYPICAL, LONGEST = RULES.value("typical_call"), RULES.value("longest_call")
+TYPICAL, LONGEST = "typical_call", "longest_call"
 
 
 def collective_calls(program: RankProgram) -> dict[tuple[str, int], Collective]:
@@ -47,9 +47,14 @@ def lateness_us(steps: Iterable[Calls]) -> dict[tuple[str, int], float]:
     for call, c in seen:
         if c.measured_us is not None:
             shortest = min(times[_kind(c)])
-            waited = c.measured_us > LONGEST * shortest
-            waits[call].append(c.measured_us - TYPICAL * shortest if waited else 0.0)
+            waits[call].append(waited_us(c.measured_us, shortest))
     return {call: float(np.median(us)) for call, us in waits.items()}
+
+
+def waited_us(time_us: float, shortest_us: float) -> float:
+    """What of a call's time is waiting, by the shortest call of its kind and size."""
+    waited = time_us > RULES.value(LONGEST) * shortest_us
+    return time_us - RULES.value(TYPICAL) * shortest_us if waited else 0.0
 
 
 def with_late_peers(job: Job, recorded: Mapping[int, Lateness]) -> Job:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepsight.program.job import Group, Job, Op, RankProgram
-from stepsight.trace.linking.link import is_collective_kernel
+from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.guessing.collective_sizes import with_sizes
 from stepsight.trace.step.matching import by_itself, unmatched
@@ -69,10 +69,11 @@ def job_of(run: TraceRun, programs: dict[int, StepProgram]) -> Job:
     ops = {r: [t.op for t in programs[r].ops] for r in order}
     groups = groups_of(run, programs)
     if len(order) > 1:
-        for name, ranks in unmatched(programs, groups).items():
+        apart = unmatched(programs, groups)
+        for name, ranks in apart.items():
             for r in ranks:
                 ops[r] = [by_itself(o) if o.collective and o.collective.group == name else o for o in ops[r]]
-        _without_waiting(run, programs, ops)
+        _without_waiting(run, programs, ops, _meetings(programs, groups, apart))
     distinct = {r: RankProgram(tuple(ops[r]), f"rank {r}") for r in order}
     stand_in = _stand_ins(run, order)
     index = {r: i for i, r in enumerate(order)}
@@ -98,26 +99,45 @@ def _collectives(program: StepProgram) -> list[tuple[int, TracedOp]]:
     return [(i, t) for i, t in enumerate(program.ops) if t.op.collective is not None]
 
 
-def _without_waiting(run: TraceRun, programs: dict[int, StepProgram], ops: dict[int, list[Op]]) -> None:
-    """A collective's own time: from the last rank's arrival to the common end."""
-    base = {r.rank: r.base_us for r in run.ranks}
-    calls: dict[tuple[str, int], list[tuple[int, int, float, float]]] = defaultdict(list)
+Meetings = dict[tuple[str, tuple[int, ...], int], dict[int, int]]
+"""(group, the ranks of one of its sets, which of their calls) → the op's index by rank."""
+
+
+def _meetings(
+    programs: dict[int, StepProgram], groups: dict[str, tuple[Group, ...]], apart: dict[str, tuple[int, ...]]
+) -> Meetings:
+    """Which ops of the ranks are one collective: the n-th of the same set of the same group.
+
+    ``apart`` are ranks, by group, whose calls do not match.
+    """
+    found: Meetings = defaultdict(dict)
+    members = {(name, r): g.ranks for name, sets in groups.items() for g in sets for r in g.ranks}
     for rank, program in programs.items():
         count: dict[str, int] = defaultdict(int)
         for i, traced in _collectives(program):
-            if ops[rank][i].collective is None:
-                continue
             group = traced.op.collective.group if traced.op.collective else ""
-            event = traced.launches[-1].gpu[0]
-            key = (group, count[group])
-            count[group] += 1
-            calls[key].append((rank, i, base[rank] + event.ts, base[rank] + event.end))
-    for members in calls.values():
+            if rank not in apart.get(group, ()):
+                found[group, members.get((group, rank), ()), count[group]][rank] = i
+                count[group] += 1
+    return found
+
+
+def _kernel(program: StepProgram, op: int) -> Event:
+    """The kernel of a collective."""
+    return program.ops[op].launches[-1].gpu[0]
+
+
+def _without_waiting(
+    run: TraceRun, programs: dict[int, StepProgram], ops: dict[int, list[Op]], meetings: Meetings
+) -> None:
+    """A collective's own time: from the last rank's arrival to the common end."""
+    base = {r.rank: r.base_us for r in run.ranks}
+    for members in meetings.values():
         if len(members) < 2:
             continue
-        last_arrival = max(start for _, _, start, _ in members)
-        for rank, i, _, end in members:
-            op = ops[rank][i]
+        last_arrival = max(base[rank] + _kernel(programs[rank], i).ts for rank, i in members.items())
+        for rank, i in members.items():
+            op, end = ops[rank][i], base[rank] + _kernel(programs[rank], i).end
             own = max(end - last_arrival, SHORTEST_COLLECTIVE_US)
             if op.collective is not None:
                 ops[rank][i] = replace(op, collective=replace(op.collective, measured_us=own))
@@ -129,8 +149,25 @@ def groups_of(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tupl
     everyone = tuple(range(run.world_size))
     result: dict[str, tuple[Group, ...]] = {"world": (Group("world", everyone),)}
     for name in sorted(names - {"world"}):
-        result[name] = run.groups.sets.get(name) or _covering(_sets_of(run, name), name, run.world_size)
+        known = _sets_of(run, name) or _stated_sets(programs, name, run.world_size)
+        result[name] = run.groups.sets.get(name) or _covering(known, name, run.world_size)
     return result
+
+
+def _stated_sets(programs: dict[int, StepProgram], name: str, world: int) -> list[Group]:
+    """The sets of a group that its calls list; of calls that only count them, neighbouring ranks."""
+    sets: dict[tuple[int, ...], Group] = {}
+    for rank, program in programs.items():
+        for _, traced in _collectives(program):
+            call = traced.collective
+            if call is None or call.group != name or not call.group_size:
+                continue
+            first = rank // call.group_size * call.group_size
+            counted = tuple(range(first, first + call.group_size)) if world % call.group_size == 0 else ()
+            members = call.members or counted
+            if members and max(members) < world:
+                sets.setdefault(members, Group(name, members))
+    return list(sets.values())
 
 
 def _covering(known: list[Group], name: str, world: int) -> tuple[Group, ...]:
@@ -155,12 +192,18 @@ def _sets_of(run: TraceRun, name: str) -> list[Group]:
 
 
 def collective_waiting(run: TraceRun, step: int) -> list[list[float]]:
-    """Per rank and collective of the step, the wait for the last rank to arrive, in µs."""
-    starts = []
-    for rank in run.ranks:
-        program = rank_program(run, rank, step)
-        kernels = [x.gpu[0] for t in program.ops for x in t.launches if is_collective_kernel(x.gpu[0])]
-        starts.append([rank.base_us + k.ts for k in kernels])
-    count = min(len(s) for s in starts)
-    table = np.array([s[:count] for s in starts]).reshape(len(starts), count)
-    return [list(map(float, row)) for row in (table.max(axis=0) - table)] if count else [[] for _ in starts]
+    """Per rank and collective of the step, the wait for the last rank of its group to arrive, in µs.
+
+    Collectives that do not match between the ranks of their group are left out.
+    """
+    programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
+    groups = groups_of(run, programs)
+    apart = unmatched(programs, groups) if len(programs) > 1 else {}
+    base = {r.rank: r.base_us for r in run.ranks}
+    waits: dict[int, list[tuple[int, float]]] = {rank: [] for rank in programs}
+    for members in _meetings(programs, groups, apart).values():
+        arrived = {rank: base[rank] + _kernel(programs[rank], i).ts for rank, i in members.items()}
+        last = max(arrived.values())
+        for rank, i in members.items():
+            waits[rank].append((i, last - arrived[rank]))
+    return [[waited for _, waited in sorted(waits[r.rank])] for r in run.ranks]

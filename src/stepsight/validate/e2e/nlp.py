@@ -1,7 +1,8 @@
-"""FP32 eager transformers on one GPU: forward, and forward with backward (``nlp_fp32.csv``)."""
+"""FP32 eager transformers: forward, and forward with backward, on one GPU and on four (``nlp_fp32.csv``)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,22 +32,43 @@ WITHOUT_HEAD = ("bert_large", "opt_13")
 """In inference these were measured without the language-model head: the roofline that stands
 beside each row fits our operator stream to 1–2 % without it and is 9 % and 5 % off with it;
 all training rows fit with it."""
+_SPLIT = re.compile(r"(dp|tp|pp)(\d+)(?:_(\d+))?")
 OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")
 
 
 def rows(data: Path) -> list[StepRow]:
-    """Every row that the tool has a model of: eager, one GPU, no mixture of experts."""
+    """Every row that the tool has a model of: eager, no mixture of experts, no fused kernels."""
     found = read_csv(data / FILE) + [{**row, "other": "yes"} for row in read_csv(data / MORE)]
-    return each((r for r in found if not r["option"] and r["model"] in MODELS), predicted)
+    return each((r for r in found if r["model"] in MODELS and _known(r["option"])), predicted)
+
+
+def _known(option: str) -> bool:
+    return not option or _SPLIT.fullmatch(option) is not None
+
+
+def _layout(option: str, batch: int) -> tuple[dict[str, int], int, int]:
+    """The axes, the sequences of a replica, and the GPUs: ``tp4``; ``dp4``, which shares the batch out;
+    ``pp4_1``, four stages that pass on one micro-batch."""
+    split = _SPLIT.fullmatch(option)
+    if split is None:
+        return {"data": 1}, batch, 1
+    gpus, micro_batches = int(split[2]), int(split[3] or 1)
+    if split[1] == "dp":
+        return {"data": gpus}, batch // gpus, gpus
+    if split[1] == "tp":
+        return {"tensor": gpus}, batch, gpus
+    return {"pipeline": gpus, "micro_batch": batch // micro_batches}, batch, gpus
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
     """Forward only, and forward with backward, with four other predictors beside."""
     used = "eager, one GPU; no Switch (mixture of experts), no fused rows; shares fitted on operators"
+    four = "eager, four GPUs split by data, tensor or pipeline; shares fitted on operators"
     by_set = {name: [r for r in found if r.set == name] for name in dict.fromkeys(r.set for r in found)}
     return [
         *score(TOPIC, "NLP fp32 forward+backward", by_set.get("nlp_train", []), used, 0.05),
         *score(TOPIC, "NLP fp32 forward", by_set.get("nlp_forward", []), used),
+        *score(TOPIC, "NLP fp32 forward+backward on 4 GPUs", by_set.get("nlp_split_train", []), four),
         *score(TOPIC, "NLP fp32 forward+backward, AMD and P4", by_set.get("nlp_other_train", []), used),
         *score(TOPIC, "NLP fp32 forward, AMD and P4", by_set.get("nlp_other_forward", []), used),
     ]
@@ -58,21 +80,23 @@ def predicted(row: dict[str, str]) -> StepRow | None:
         return None
     training = row["mode"] == "train"
     head = "none" if not training and row["model"] in WITHOUT_HEAD else "lm"
+    parallel, batch, gpus = _layout(row["option"], int(row["batch"]))
     document = {
         "kind": "transformer", **MODELS[row["model"]],
-        "sequence": int(row["seqlen"]), "batch_per_rank": int(row["batch"]), "head": head,
+        "sequence": int(row["seqlen"]), "batch_per_rank": batch, "head": head,
         "training": {"optimizer": "none", "loss": "none", "dropout": 0.1 if training else 0.0},
-        "parallel": {"data": 1},
+        "parallel": parallel,
     }  # fmt: skip
     workload = parse_workload(document, f"{FILE}: {row['model']}")
     job = workload.job() if training else forward_only(workload.job())
-    prediction = predict_job(job, load_platform(f"1x{row['device']}"), steps=1)
+    prediction = predict_job(job, load_platform(f"{gpus}x{row['device']}"), steps=1)
     others = tuple((name.removesuffix("_ms"), float(row[name])) for name in OTHERS if row.get(name))
-    name = f"{row['model']} {row['mode']} b{row['batch']} {row['device']}"
+    name = f"{row['model']} {row['mode']} b{row['batch']} {row['option']} {row['device']}".replace("  ", " ")
+    where = "split_" if gpus > 1 else "other_" if row.get("other") else ""
     return StepRow(
         name, float(row["e2e_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
         prediction.low_us / 1e3, prediction.high_us / 1e3, others,
-        f"nlp_{'other_' if row.get('other') else ''}{'train' if training else 'forward'}",
+        f"nlp_{where}{'train' if training else 'forward'}",
     )  # fmt: skip
 
 

@@ -41,4 +41,5 @@ def case(row: dict[str, str]) -> Case:
         name if nodes == 1 else f"{nodes}x{name}-200G",
         measured_ms=float(measured) if measured else None,
         group=f"h{row['hidden size']} l{row['# layers']}",
+        fit_group=f"gpt h{row['hidden size']} l{row['# layers']} on {ranks}",
     )

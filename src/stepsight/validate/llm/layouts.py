@@ -39,7 +39,7 @@ def case(row: dict[str, str]) -> Case:
         "data": gpus // (tensor * pipeline),
         "tensor": tensor,
         "pipeline": pipeline,
-        "zero": 1,
+        "zero": int(gpus > tensor * pipeline),
         "micro_batch": n("micro_batch"),
     }
     if row["sequence_parallel"] == "True" and tensor > 1:

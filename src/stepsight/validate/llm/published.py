@@ -57,6 +57,7 @@ def case(row: dict[str, str]) -> Case:
         overrides,
         float(row["iter_time_ms"]),
         group=row["file"],
+        fit_group=f"{row['file'].removesuffix('.csv')}: {row['model']} on {row['gpus']} {row['gpu']}",
     )
 
 
@@ -187,7 +188,7 @@ def _nemo(row: Row) -> Read:
         "micro_batch": micro,
     }
     if tensor > 1:
-        parallel["sequence_parallel"] = True
+        parallel |= {"sequence_parallel": True, "async_tensor": True}
     if virtual > 1 and pipeline > 1:
         parallel["virtual_stages"] = virtual
         if batch // data // micro % pipeline:
@@ -199,19 +200,43 @@ def _nemo(row: Row) -> Read:
     elif data * context > 1:
         parallel["zero"] = 1
     precision = "bf16" if row["precision"].upper() == "BF16" else "fp8"
+    training: dict[str, Any] = {
+        "framework": "megatron",
+        "precision": precision,
+        "attention": "cudnn",
+        "gradients": "half",
+        "adapters": row["task"] == "LoRA",
+    }
+    if expert > 1:
+        _with_experts(row, model, training, parallel)
     document = {
         "model": _NEMO[model],
         "sequence": _n(row, "seq"),
         "global_batch": batch,
-        "training": {
-            "framework": "megatron",
-            "precision": precision,
-            "attention": "cudnn",
-            "adapters": row["task"] == "LoRA",
-        },
+        "training": training,
         "parallel": parallel,
     }
     return document, _on(gpus, per_node, gpu, nic), ()
+
+
+_ALL_TO_ALL = {("gpt oss 120b", "H100"), ("gpt oss 120b", "B200"), ("qwen3_235b_a22b", "B200")}
+"""Models and GPUs whose recipe exchanges tokens by NCCL's all_to_all; the others use HybridEP or DeepEP
+(Megatron-Bridge, scripts/performance/configs, as all facts below)."""
+GRAPHS_SINCE = (26, 6)
+"""The release since which MXFP8 recipes for mixtures of experts capture whole iterations, fuse the experts'
+MLP and run exchanges beside products; rows with a footnote were measured without."""
+
+
+def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict[str, Any]) -> None:
+    """What the published recipes of a release set for mixtures of experts."""
+    gpu = row["gpu"].removeprefix("DGX-")
+    once = (model, gpu) not in _ALL_TO_ALL
+    parallel["expert_dispatch"] = "once" if once else "each"
+    found = re.search(r":: (\d+)\.(\d+)", row.get("url_or_path", ""))
+    release = (int(found[1]), int(found[2])) if found else (0, 0)
+    if release >= GRAPHS_SINCE and row["precision"] == "MXFP8" and "[^" not in row.get("notes", ""):
+        training |= {"cuda_graphs": True, "fused_experts": True}
+        parallel["expert_overlap"] = True
 
 
 def _torchtitan(row: Row) -> Read:
@@ -362,12 +387,20 @@ def _deep_learning_examples(row: Row) -> Read:
     if batch % (gpus * micro):
         return "the batch does not divide over the ranks"
     precision = "fp16" if amp else "tf32" if row["precision"] == "TF32" else "fp32"
+    parallel: dict[str, Any] = {"data": gpus, "micro_batch": micro}
+    if gpus > 1:
+        parallel["overlap_gradients"] = False
     document = {
         "model": "bert-large",
         "sequence": sequence,
         "global_batch": batch,
-        "training": {"framework": "eager", "precision": precision, "attention": "fused"},
-        "parallel": {"data": gpus, "micro_batch": micro, "overlap_gradients": False},
+        "training": {
+            "framework": "eager",
+            "precision": precision,
+            "attention": "fused",
+            "optimizer": "lamb",
+        },
+        "parallel": parallel,
     }
     return document, _on(gpus, per_node, gpu, "100G"), ()
 

@@ -10,8 +10,10 @@ from typing import Any
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import naive_us, quick
+from stepsight.prediction.llm.answer import answered, naive_us
+from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
 from stepsight.score import gmae, mape
+from stepsight.validate.llm.left_out import row_id, scoring_knobs
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -22,7 +24,8 @@ class Case:
     """A measured run: its description, its platform, and what was measured.
 
     ``document`` None: the tool cannot express it, for the reason in ``lacks``. ``measured_ms`` None: it did
-    not run; ``out_of_memory``: because it did not fit, as far as the file says.
+    not run; ``crashed``: because it did not fit, as far as the file says. ``group`` is the part of the file
+    that is scored by itself, ``fit_group`` (model and number of GPUs, say) what fits leave out together.
     """
 
     name: str
@@ -35,11 +38,22 @@ class Case:
     lacks: str = ""
     group: str = ""
     site: SiteBandwidth | None = None
+    file: str = ""
+    fit_group: str = ""
+
+    @property
+    def source(self) -> str:
+        """Who measured it: the file, or its part."""
+        return self.group if self.file == "other_training.csv" else self.file
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case with its prediction (ms, binary GB); ``fits`` None: memory was not asked for."""
+    """A case with its prediction (ms, binary GB); ``fits`` None: memory was not asked for.
+
+    ``predicted_ms`` is made with constants that no row of its group took part in; ``shipped_ms`` with the
+    shipped ones.
+    """
 
     case: Case
     predicted_ms: float = 0.0
@@ -49,6 +63,7 @@ class Outcome:
     fits: bool | None = None
     lacks: str = ""
     naive_ms: float = 0.0
+    shipped_ms: float = 0.0
 
     @property
     def timed(self) -> bool:
@@ -77,6 +92,8 @@ class FileScore:
     fits_right: float | None = None
     fits_rows: int = 0
     memory_mape: float | None = None
+    shipped_mape: float = 0.0
+    shipped_gmae: float = 0.0
     lacking: dict[str, int] = field(default_factory=dict)
     bar: float | None = None
     note: str = ""
@@ -106,20 +123,37 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
             return Outcome(case, memory_gb=peak / 2**30, fits=peak <= capacity)
         if not isinstance(workload, LanguageWorkload):
             return Outcome(case, lacks="not a language model")
-        found = quick(workload.config, platform.with_ranks(workload.ranks))
+        composer = Composer(workload.config, platform.with_ranks(workload.ranks))
     except StepsightError as error:
         if case.crashed:  # a layout that cannot be built does not run
             return Outcome(case, fits=False)
         return Outcome(case, lacks=_reason(case, error))
+    found = answered(composer)
+    row = row_id(case.file, case.name)
+    knobs = scoring_knobs(composer, case.file, row, case.fit_group)
+    moved = composer.step(knobs=knobs).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
     return Outcome(
         case,
-        found.step_us / 1e3,
-        found.low_us / 1e3,
-        found.high_us / 1e3,
+        moved * found.step_us / 1e3,
+        moved * found.low_us / 1e3,
+        moved * found.high_us / 1e3,
         peak / 2**30,
         peak <= capacity,
         naive_ms=naive_us(found.composed) / 1e3,
+        shipped_ms=found.step_us / 1e3,
     )
+
+
+def priced(case: Case) -> Composer | None:
+    """A case's step, ready to be composed; None where it cannot be expressed."""
+    try:
+        workload = parse_workload(case.document or {}, case.name)
+        if not isinstance(workload, LanguageWorkload):
+            return None
+        platform = platform_of(case.platform, case.overrides, case.site)
+        return Composer(workload.config, platform.with_ranks(workload.ranks))
+    except StepsightError:
+        return None
 
 
 def _reason(case: Case, error: StepsightError) -> str:
@@ -152,6 +186,8 @@ def scored(file: str, outcomes: Sequence[Outcome], bar: float | None = None, not
         mape([o.memory_gb for o in with_memory], [o.case.measured_gb or 0.0 for o in with_memory])
         if with_memory
         else None,
+        mape([o.shipped_ms for o in timed], measured) if timed else 0.0,
+        gmae([o.shipped_ms for o in timed], measured) if timed else 0.0,
         dict(sorted(lacking.items(), key=lambda item: -item[1])),
         bar,
         note,

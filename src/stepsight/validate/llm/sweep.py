@@ -35,7 +35,7 @@ def case(row: dict[str, str]) -> Case:
         "data": data,
         "tensor": tensor,
         "pipeline": pipeline,
-        "zero": n("zero"),
+        "zero": n("zero") if data > 1 else 0,
         "micro_batch": n("micro_batch"),
     }
     if tensor > 1:

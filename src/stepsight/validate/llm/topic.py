@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -12,6 +12,7 @@ import msgspec
 from stepsight.measured_data import data_folder
 from stepsight.score import Score
 from stepsight.validate.llm import gpt, layouts, published, sweep
+from stepsight.validate.llm.layers import layer_scores
 from stepsight.validate.llm.rows import Case, FileScore, Outcome, outcome, scored
 from stepsight.validate.steps import read_csv
 
@@ -20,18 +21,20 @@ TOPIC = "llm"
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A measured table: how its rows are read, and the bar for its mean error."""
+    """A measured table: how its rows are read, the bar for its mean error, and of how many rows with a
+    time a fit takes one."""
 
     name: str
     case: Callable[[dict[str, str]], Case]
     bar: float | None = None
     fits_bar: float | None = None
+    every: int = 1
 
 
 FILES = (
     _File(gpt.SINGLE, gpt.case, 0.07),
     _File(gpt.MULTI, gpt.case, 0.10),
-    _File(sweep.FILE, sweep.case, 0.12, 0.93),
+    _File(sweep.FILE, sweep.case, 0.12, 0.93, 3),
     _File(layouts.FILE, layouts.case, 0.10, 0.93),
     _File(published.FILE, published.case),
 )
@@ -46,7 +49,7 @@ GROUP_BARS = {
 
 
 def outcomes(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[_File, list[Outcome]]]:
-    """Every file that is there, with all its rows predicted; nothing is fitted on them."""
+    """Every file that is there, with all its rows predicted by constants that they took no part in."""
     folder = data / "e2e" if (data / "e2e").is_dir() else data
     for file in FILES:
         if wanted and not any(part in file.name for part in wanted):
@@ -54,7 +57,13 @@ def outcomes(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[_File, li
         if not (folder / file.name).is_file():
             click.echo(f"{file.name}: not in {folder}, skipped", err=True)
             continue
-        yield file, [outcome(file.case(row)) for row in read_csv(folder / file.name)]
+        yield file, [outcome(case) for case in cases(file, folder)]
+
+
+def cases(file: _File, folder: Path) -> list[Case]:
+    """All rows of a file."""
+    found = (file.case(row) for row in read_csv(folder / file.name))
+    return [replace(case, file=file.name, fit_group=case.fit_group or case.group) for case in found]
 
 
 def file_scores(data: Path, wanted: Sequence[str] = ()) -> list[FileScore]:
@@ -62,6 +71,7 @@ def file_scores(data: Path, wanted: Sequence[str] = ()) -> list[FileScore]:
     found = []
     for file, rows in outcomes(data, wanted):
         found.append(scored(file.name, rows, file.bar))
+        found += layer_scores(file.name, rows) if file.name == gpt.SINGLE else []
         if file.name == published.FILE:
             for group in dict.fromkeys(o.case.group for o in rows):
                 part = [o for o in rows if o.case.group == group]
@@ -75,6 +85,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     lines = []
     for s in file_scores(data):
         note = f"{s.inside:.0%} inside the interval; {s.expressed} of {s.rows} expressed"
+        note = s.note or note
         if s.fits_right is not None:
             note += f"; fits right in {s.fits_right:.1%} of {s.fits_rows}"
         if s.memory_mape is not None:
@@ -107,9 +118,14 @@ def command(data: Path | None, wanted: tuple[str, ...], each: bool, as_json: boo
 
 
 def _show(s: FileScore) -> None:
+    if s.note:
+        click.echo(f"{s.file}: MAPE {s.mape:.1%}, GMAE {s.gmae:.1%} of {s.rows}; {s.note}")
+        return
     click.echo(f"{s.file}: {s.expressed} of {s.rows} rows expressed, {s.timed} with a time")
     bar = f" (bar {s.bar:.0%}: {'met' if s.mape <= s.bar else 'missed'})" if s.bar is not None else ""
-    click.echo(f"  MAPE {s.mape:.1%}, GMAE {s.gmae:.1%}{bar}; {s.inside:.0%} inside the 90 % interval")
+    shipped = f"with the shipped constants {s.shipped_mape:.1%}, {s.shipped_gmae:.1%}"
+    click.echo(f"  MAPE {s.mape:.1%}, GMAE {s.gmae:.1%}{bar}; {shipped}")
+    click.echo(f"  {s.inside:.0%} inside the 90 % interval")
     if s.fits_right is not None:
         click.echo(f"  fits or not, right in {s.fits_right:.1%} of {s.fits_rows}")
     if s.memory_mape is not None:
@@ -137,6 +153,7 @@ def _plain(name: str, o: Outcome) -> dict[str, object]:
         "row": o.case.name,
         "measured_ms": o.case.measured_ms,
         "predicted_ms": o.predicted_ms if o.predicted_ms else None,
+        "shipped_ms": o.shipped_ms if o.shipped_ms else None,
         "low_ms": o.low_ms,
         "high_ms": o.high_ms,
         "measured_gb": o.case.measured_gb,

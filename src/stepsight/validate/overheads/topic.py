@@ -6,12 +6,12 @@ from collections import defaultdict
 from pathlib import Path
 
 from stepsight.fitting.overheads.published import Study
+from stepsight.fitting.traces.runs import ScoredRun, scored_runs
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.program.job import Job
 from stepsight.score import Score
 from stepsight.trace.step.job import rank_program, typical_step
 from stepsight.trace.step.recording import recording_gaps
-from stepsight.validate.traces.runs import ScoredRun, scored_runs
 from stepsight.validate.traces.shared_hosts import SharedHosts
 
 TOPIC = "overheads"

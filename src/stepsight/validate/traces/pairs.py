@@ -18,20 +18,27 @@ import numpy as np
 from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.traced.anchoring import same_gpu
-from stepsight.prediction.traced.predict import TracedStep, traced_step
+from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
 from stepsight.score import Score
 from stepsight.simulate.timeline import simulate
 from stepsight.trace.reading.files import SUFFIXES
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
 
 TARGET = 0.12
+OPERATORS = "operators of"
+"""How the names of pairs of operator lists begin."""
+WORST = 6
+_LEFT_OUT = "ordered pairs of GPUs, exponents fitted without the second GPU"
 _NUMBERS = re.compile(r"(_n\d+|_\d+)+$")
 """What tells folders of one workload apart: host and process numbers at their end."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """One ordered pair; times in ms. ``datasheet_ms`` scales the measured step by peaks and bandwidth."""
+    """One ordered pair; times in ms. ``datasheet_ms`` scales the measured step by peaks and bandwidth.
+
+    ``low_ms`` and ``high_ms`` are the anchored prediction's interval.
+    """
 
     name: str
     source: str
@@ -41,6 +48,14 @@ class PairRow:
     predicted_ms: float
     models_ms: float
     datasheet_ms: float
+    low_ms: float = 0.0
+    high_ms: float = float("inf")
+    training: bool = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured time lies in the predicted interval."""
+        return self.low_ms <= self.measured_ms <= self.high_ms
 
     def line(self) -> str:
         """The row in words."""
@@ -49,7 +64,7 @@ class PairRow:
         parts = zip(names, values, strict=True)
         errors = ", ".join(f"{name} {value / self.measured_ms - 1:+.1%}" for name, value in parts)
         moved = f"{self.source} {self.traced_ms:.2f} ms → {self.target} {self.measured_ms:.2f} ms"
-        return f"{self.name}: {moved}: {errors}"
+        return f"{self.name}: {moved}: {errors}" + ("" if self.inside else "; outside its interval")
 
 
 def pair_rows(folder: Path) -> list[PairRow]:
@@ -88,12 +103,13 @@ def _pair(name: str, a: TraceRun, b: TraceRun) -> PairRow | None:
     if same_gpu(here.own.spec.gpu, there.own.spec.gpu) or not _like(a, b):
         return None
     traced_us, measured_us = measured_step_us(a), measured_step_us(b)
-    moved = here.on(there.own)
+    moved = predict_step(here.on(there.own))
     models = traced_step(a, there.own, models_only=True)
     return PairRow(
         name, here.own.spec.gpu.name, there.own.spec.gpu.name, traced_us / 1e3, measured_us / 1e3,
-        _step_us(moved) / 1e3, _step_us(models) / 1e3,
-        traced_us / 1e3 * _by_datasheet(here.own.spec.gpu, there.own.spec.gpu),
+        moved.step_us / 1e3, _step_us(models) / 1e3,
+        traced_us / 1e3 * by_datasheet(here.own.spec.gpu, there.own.spec.gpu),
+        moved.low_us / 1e3, moved.high_us / 1e3, "tracelens" not in name,
     )  # fmt: skip
 
 
@@ -107,25 +123,37 @@ def _step_us(step: TracedStep) -> float:
     return simulate(step.job, step.platform, replay=step.taken, steps=step.steps).step_us
 
 
-def _by_datasheet(old: GpuSpec, new: GpuSpec) -> float:
-    """What people do without a tool: between the ratios of half-precision peak and of bandwidth."""
-    ratios = [old.memory_gbps / new.memory_gbps, old.peak_flops("fp16") / new.peak_flops("fp16")]
+def by_datasheet(old: GpuSpec, new: GpuSpec, dtype: str = "fp16") -> float:
+    """What people do without a tool: between the ratios of the precision's peak and of bandwidth."""
+    ratios = [old.memory_gbps / new.memory_gbps, old.peak_flops(dtype) / new.peak_flops(dtype)]
     return float(np.exp(np.mean(np.log(ratios))))
 
 
 def pair_scores(found: Sequence[PairRow]) -> list[Score]:
-    """The pairs as lines of the scoreboard."""
-    if not found:
-        return []
+    """The pairs as lines of the scoreboard: of traces, and of operator lists by training and inference."""
+    lists = [r for r in found if r.name.startswith(OPERATORS)]
+    traces = [r for r in found if r not in lists]
+    groups = (
+        ("traces", traces, "ordered pairs of traces of one workload"),
+        ("operators, training", [r for r in lists if r.training], _LEFT_OUT),
+        ("operators, inference", [r for r in lists if not r.training], _LEFT_OUT),
+    )
+    return [score for name, rows, used in groups if rows for score in _scores(name, rows, used)]
+
+
+def _scores(name: str, found: Sequence[PairRow], used: str) -> list[Score]:
     measured = [r.measured_ms for r in found]
-    said = "; ".join(r.line() for r in found)
-    used = "ordered pairs of traces of one workload"
+    inside = sum(r.inside for r in found) / len(found)
+    worst = sorted(found, key=lambda r: -abs(np.log(r.predicted_ms / r.measured_ms)))[:WORST]
+    said = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
     parts = (
-        ("another GPU, anchored", [r.predicted_ms for r in found], TARGET, said),
-        ("another GPU, models only", [r.models_ms for r in found], None, ""),
-        ("another GPU, data sheets", [r.datasheet_ms for r in found], None, ""),
+        ("anchored", [r.predicted_ms for r in found], TARGET, said),
+        ("models only", [r.models_ms for r in found], None, ""),
+        ("data sheets", [r.datasheet_ms for r in found], None, ""),
     )
     return [
-        Score.of("traces", name, values, measured, used, mape_target=target, note=note)
-        for name, values, target, note in parts
+        Score.of(
+            "traces", f"another GPU, {name}, {how}", values, measured, used, mape_target=target, note=note
+        )
+        for how, values, target, note in parts
     ]

@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from stepsight.errors import InputError
+from stepsight.fitting.traces.runs import CNN, DLRM, TRANSFORMER, ScoredRun, scored_runs
 from stepsight.measured_data import data_folder
 from stepsight.prediction.summary import naive_us
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
@@ -24,9 +25,9 @@ from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun
 from stepsight.trace.step.sleeps import sleeps
 from stepsight.validate.scoreboard import show
-from stepsight.validate.traces.pairs import pair_rows, pair_scores
+from stepsight.validate.traces.operator_pairs import operator_pair_rows
+from stepsight.validate.traces.pairs import PairRow, pair_rows, pair_scores
 from stepsight.validate.traces.rows import RunRow, rows
-from stepsight.validate.traces.runs import CNN, DLRM, TRANSFORMER, ScoredRun, scored_runs
 from stepsight.validate.traces.shared_hosts import SharedHosts
 from stepsight.validate.traces.tables import show_pairs, show_rules, show_runs
 
@@ -99,14 +100,20 @@ def command(
     if list_rules:
         show_rules(as_json=as_json)
         return
-    folder = traces_in(data_folder(data))
+    tables = data_folder(data)
+    folder = traces_in(tables)
     if only_pairs:
-        show_pairs(pair_rows(folder), as_json=as_json)
+        show_pairs(all_pairs(tables, folder), as_json=as_json)
     elif each_row:
         show_runs(rows(folder, without), as_json=as_json)
     else:
         found = list(rows(folder, without))
-        show([*board(found), *pair_scores(pair_rows(folder))], as_json=as_json)
+        show([*board(found), *pair_scores(all_pairs(tables, folder))], as_json=as_json)
+
+
+def all_pairs(data: Path, folder: Path) -> list[PairRow]:
+    """What-ifs against what is: pairs of traces, and of operator lists where the table is there."""
+    return [*pair_rows(folder), *operator_pair_rows(data)]
 
 
 def board(found: Sequence[RunRow]) -> list[Score]:
@@ -120,7 +127,7 @@ def board(found: Sequence[RunRow]) -> list[Score]:
             own = "host times from other steps or ranks"
             name = f"{kind}, models only, own source left out"
             lines.append(_runs(name, mine, "left_out", target, own, note=True))
-            lines.append(_runs(f"{kind}, models only, all rules", mine, "models", None, own))
+            lines.append(_runs(f"{kind}, models only, as shipped", mine, "models", None, own))
             lines.append(_runs(f"{kind}, models only, sizes guessed", mine, "guessed", None, own))
     far = [r for r in used if abs(r.error("left_out")) > FAR_OFF and not r.inside]
     shown = "; ".join(r.line() for r in far)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 from stepsight.program.job import COMPUTE, Collective, Kernel, Op, Wait
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
@@ -69,7 +70,8 @@ class Blocks:
         for message, count in work.messages.items():
             for kernel in message.beside:
                 alone[kernel] -= min(count, alone[kernel])
-        ops = [self.compute(alone, phase, label)]
+        first = self.compute(alone, phase, label)
+        ops = [replace(first, launches=self._launched(first.launches + work.more_launches))]
         for message, count in work.messages.items():
             ops.append(self._message(message, count, phase))
             if message.beside:
@@ -106,8 +108,12 @@ class Blocks:
             phase=phase,
             label=label,
             framework=self.c.framework.name,
-            launches=launches,
+            launches=self._launched(launches),
         )
+
+    def _launched(self, launches: int) -> int:
+        """A captured pass is launched at once."""
+        return min(launches, 1) if self.c.training.cuda_graphs else launches
 
     def join(self, stream: str, phase: str) -> Op:
         """Compute goes on when everything queued on a stream is done."""
@@ -144,19 +150,45 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
     """
     s = c.layout
     wide = (c.framework.gradients == "fp32" and s.zero < 3) or not c.training.half
-    total = run.parameters * (4.0 if wide else 2.0) * (ADAPTER_SHARE if c.training.adapters else 1.0)
-    count = max(1, run.layers) if s.zero == 3 else max(1, round(total / (s.bucket_mb * 1e6)))
-    if c.framework.flat_reduce and s.zero < 3:
-        count = 1
+    each = (4.0 if wide else 2.0) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    apart = run.experts if s.expert > 1 else 0.0
+    total = (run.parameters - apart) * each
     axis, kind = ("shard", "reduce_scatter") if s.zero else ("data", "all_reduce")
+    count = _pieces(c, run, total)
     found = [(axis, kind, total / count, count)]
     if s.zero and s.data * s.context > s.sharded_over:
         found.append(("copies", "all_reduce", total / s.sharded_over / count, count))
+    if apart and s.experts_shared_over > 1:
+        count = _pieces(c, run, apart * each)
+        found.append(("expert data", kind, apart * each / count, count))
     return found
 
 
-def parameter_message(c: LanguageConfig, held: float) -> tuple[str, str, float, int]:
+def _pieces(c: LanguageConfig, run: Run, bytes_: float) -> int:
+    """Into how many messages a run's gradients are cut."""
+    if c.layout.zero == 3:
+        return max(1, run.layers)
+    return 1 if c.framework.flat_reduce else max(1, round(bytes_ / (c.layout.bucket_mb * 1e6)))
+
+
+def parameter_messages(c: LanguageConfig, dense: float, experts: float) -> list[tuple[str, str, float, int]]:
     """ZeRO-1 and 2: updated parameters back to all ranks that hold them."""
-    bytes_ = held * (2 if c.training.half else 4) * (ADAPTER_SHARE if c.training.adapters else 1.0)
-    count = max(1, round(bytes_ / (c.layout.bucket_mb * 1e6)))
-    return "shard", "all_gather", bytes_ / count, count
+    apart = experts if c.layout.expert > 1 else 0.0
+    each = (2 if c.training.half else 4) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    found = []
+    for axis, held, over in (
+        ("shard", dense + experts - apart, c.layout.sharded_over),
+        ("expert data", apart, c.layout.experts_shared_over),
+    ):
+        if held and over > 1:
+            count = max(1, round(held * each / (c.layout.bucket_mb * 1e6)))
+            found.append((axis, "all_gather", held * each / count, count))
+    return found
+
+
+def owned(c: LanguageConfig, dense: float, experts: float) -> float:
+    """Parameters that a rank updates itself, of those it holds."""
+    apart = experts if c.layout.expert > 1 else 0.0
+    if not c.layout.zero:
+        return dense + experts
+    return (dense + experts - apart) / c.layout.sharded_over + apart / c.layout.experts_shared_over

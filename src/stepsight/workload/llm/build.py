@@ -173,5 +173,6 @@ def split_pass(work: Pass, *, weights: bool) -> Pass:
 
     kernels = {k: n for k, n in work.kernels.items() if belongs(k.name)}
     made = Pass(messages=type(work.messages)() if weights else work.messages, kept_bytes=work.kept_bytes)
+    made.more_launches = work.more_launches // 2
     made.kernels.update(kernels)
     return made

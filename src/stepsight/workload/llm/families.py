@@ -85,6 +85,7 @@ def _experts(fields: Fields) -> Experts | None:
         dense_layers=moe.integer("dense_layers", 0, least=0),
         every=moe.integer("every", 1),
         imbalance=moe.number("imbalance", 1.0, least=1.0),
+        bias=moe.flag("bias", False),
     )
     moe.finish()
     if found.active > found.count:

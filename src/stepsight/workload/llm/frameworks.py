@@ -22,6 +22,8 @@ class Framework:
     pass instead of gathered again.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
+    ``cuts_products``: asynchronous tensor parallelism cuts products so that transfers run beside them.
+    ``grouped_experts``: one kernel for the products of all of a rank's experts, instead of one each.
     """
 
     name: str
@@ -39,6 +41,8 @@ class Framework:
     keeps_gathered: bool = False
     gathers_logits: bool = False
     compiled: bool = False
+    cuts_products: bool = True
+    grouped_experts: bool = True
 
 
 FRAMEWORKS = {
@@ -47,7 +51,7 @@ FRAMEWORKS = {
         Framework(
             "eager", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
         ),
-        Framework("megatron", wgrad_accumulates=True, pads_vocab=True),
+        Framework("megatron", wgrad_accumulates=True, pads_vocab=True, grouped_experts=False),
         Framework(
             "megatron-deepspeed",
             gradients="half",
@@ -58,7 +62,14 @@ FRAMEWORKS = {
             pads_vocab=True,
             fused_loss=False,
         ),
-        Framework("nanotron", fused_mlp=False, fused_loss=False, host_waits=True, keeps_gathered=True),
+        Framework(
+            "nanotron",
+            fused_mlp=False,
+            fused_loss=False,
+            host_waits=True,
+            keeps_gathered=True,
+            cuts_products=False,
+        ),
         Framework(
             "torchtitan",
             fused_norm=False,

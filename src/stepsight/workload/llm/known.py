@@ -166,6 +166,7 @@ def _moe(config: Mapping[str, Any]) -> Table:
             or config.get("shared_expert_intermediate_size", 0),
             "dense_layers": config.get("first_k_dense_replace", 0),
             "every": config.get("decoder_sparse_step", 1),
+            **({"bias": True} if config.get("model_type") == "gpt_oss" else {}),
         }
     }
 

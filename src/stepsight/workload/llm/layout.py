@@ -9,6 +9,7 @@ AXES = ("tensor", "context", "data", "pipeline")
 and data."""
 SCHEDULES = ("1f1b", "afab", "interleaved", "zero_bubble")
 CONTEXT_KINDS = ("ring", "all_gather")
+DISPATCH = ("each", "once")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,10 @@ class Layout:
     ``data`` counts replicas of the batch; ``zero`` says what they share out: 1 optimizer state, 2 gradients
     too, 3 (``fsdp``) parameters too, over groups of ``shard_group`` ranks (zero: all of ``data``), repeated
     over the rest (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward pass.
-    ``expert`` ranks share out the experts. ``virtual_stages``: pieces of the model on each rank of an
-    interleaved pipeline. ``order`` lists the axes, innermost (neighbouring ranks) first.
+    ``expert`` ranks share out the experts; ``expert_dispatch``: a token travels to ``each`` of its experts,
+    or ``once`` to a rank that holds several; ``expert_overlap``: beside products. ``virtual_stages``: pieces
+    of the model on each rank of an interleaved pipeline. ``order`` lists the axes, innermost (neighbouring
+    ranks) first.
     """
 
     data: int = 1
@@ -32,6 +35,8 @@ class Layout:
     context: int = 1
     context_kind: str = "ring"
     expert: int = 1
+    expert_dispatch: str = "each"
+    expert_overlap: bool = False
     zero: int = 0
     shard_group: int = 0
     reshard: bool = True
@@ -49,6 +54,12 @@ class Layout:
     def sharded_over(self) -> int:
         """Ranks that share out what ZeRO shares out: data and context replicas of one stage."""
         return self.shard_group or self.data * self.context
+
+    @property
+    def experts_shared_over(self) -> int:
+        """The same for experts: the ranks that hold the same ones, where experts are spread out."""
+        copies = self.tensor * self.context * self.data // self.expert
+        return self.sharded_over if self.expert == 1 else min(copies, self.sharded_over)
 
     @property
     def chunks(self) -> int:

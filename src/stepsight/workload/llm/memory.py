@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stepsight.dtypes import dtype_bytes
+from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
 from stepsight.workload.memory import MemoryReport, RankMemory
-from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
 
 CONTEXT_BYTES = 0.25e9
 """Small tensors and workspaces inside the caching allocator; what lies outside it is in `USABLE_SHARE`."""
@@ -78,9 +79,12 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     gradients = stored * (4 if wide else 2) / (share if s.zero == 2 else 1)
     if wide and t.half and not c.framework.wgrad_accumulates:
         gradients += stored * 2 * HALF_GRADIENTS  # added to the fp32 ones as they come
-    optimizer = parameters / (share if s.zero else 1) * 4 * STATE_PER_PARAMETER[t.optimizer]
+    mine = owned(c, sum(w.parameters for _, w in works), sum(w.expert_parameters for _, w in works))
+    optimizer = mine * 4 * UPDATES[t.optimizer]
     if t.half and t.master_weights:
-        optimizer += parameters / (share if s.zero else 1) * 4
+        optimizer += mine * 4
+    if t.offload == "optimizer":
+        optimizer = 0.0
     if t.adapters:
         gradients, optimizer = gradients * ADAPTER_SHARE, optimizer * ADAPTER_SHARE
     full = max(run.parameters for _, w in works for run in w.forward) if s.zero == 3 else 0.0

@@ -11,7 +11,8 @@ class Experts:
 
     ``ffn`` is one expert's width, ``shared_ffn`` that of the experts every token passes through (zero:
     none). The first ``dense_layers`` layers have an ordinary MLP, and after them every ``every``-th layer
-    has experts. ``imbalance`` is the busiest rank's tokens over the mean.
+    has experts. ``imbalance`` is the busiest rank's tokens over the mean. ``bias``: experts have biases and a
+    clamped activation (GPT-OSS).
     """
 
     count: int
@@ -21,6 +22,7 @@ class Experts:
     dense_layers: int = 0
     every: int = 1
     imbalance: float = 1.0
+    bias: bool = False
 
 
 @dataclass(frozen=True, slots=True)

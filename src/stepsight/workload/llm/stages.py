@@ -86,12 +86,13 @@ class PieceWork:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some layers one behind the other."""
+    """Some layers one behind the other; ``experts``: of their parameters, those of experts."""
 
     label: str
     work: Pass
     parameters: float
     layers: int
+    experts: float = 0.0
 
 
 class Pieces:
@@ -159,4 +160,5 @@ def _run(label: str, works: list[LayerWork], direction: str) -> Run:
         counted[id(w)] = (w, counted.get(id(w), (w, 0))[1] + 1)
     for w, n in counted.values():
         total += (w.forward if direction == "forward" else w.backward).times(n)
-    return Run(label, total, sum(w.parameters + w.expert_parameters for w in works), len(works))
+    experts = sum(w.expert_parameters for w in works)
+    return Run(label, total, sum(w.parameters for w in works) + experts, len(works), experts)

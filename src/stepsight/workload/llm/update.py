@@ -7,19 +7,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stepsight.program.job import Kernel, Op
-from stepsight.workload.llm.blocks import Blocks, parameter_message
+from stepsight.workload.llm.blocks import Blocks, owned, parameter_messages
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.stages import PieceWork
-from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
 
 TENSORS_PER_LAYER = 9
 """Parameter tensors of a layer, for the multi-tensor launcher."""
+HOST_UPDATE_GBPS = 110.0
+"""What the two sockets of a node reach together in a vectorised Adam: ten billion parameters of 28 bytes in
+2.6 s (Ren et al. 2021, ZeRO-Offload, table 4)."""
 
 
 def update_ops(c: LanguageConfig, blocks: Blocks, works: Sequence[PieceWork], stage: int) -> list[Op]:
     """What one stage does behind its last backward pass."""
     s = c.layout
-    held = sum(w.parameters + w.expert_parameters for w in works)
+    dense, experts = sum(w.parameters for w in works), sum(w.expert_parameters for w in works)
     ops = _tied(c, blocks, stage)
     if c.training.optimizer == "none":
         return ops
@@ -30,17 +33,17 @@ def update_ops(c: LanguageConfig, blocks: Blocks, works: Sequence[PieceWork], st
             blocks.op("c10d::all_reduce", "optimizer", collective=norm, launches=1, label="gradient norm")
         )
         ops.append(blocks.join("world", "optimizer"))
-    op = blocks.compute(Counter(update_kernels(c, held, layers)), "optimizer", "update")
+    op = blocks.compute(Counter(update_kernels(c, dense, experts, layers)), "optimizer", "update")
     ops.append(
         blocks.op("optimizer", "optimizer", op.kernels, launches=update_launches(layers), label="update")
     )
     if s.zero in (1, 2) and s.sharded_over > 1:
-        axis, kind, bytes_, count = parameter_message(c, held)
-        back = blocks.collective(axis, kind, bytes_, count=count, name="parameters")
-        ops.append(
-            blocks.op(f"c10d::{kind}", "optimizer", collective=back, launches=count, label="parameters")
-        )
-        ops.append(blocks.join(axis, "optimizer"))
+        for axis, kind, bytes_, count in parameter_messages(c, dense, experts):
+            back = blocks.collective(axis, kind, bytes_, count=count, name="parameters")
+            ops.append(
+                blocks.op(f"c10d::{kind}", "optimizer", collective=back, launches=count, label="parameters")
+            )
+            ops.append(blocks.join(axis, "optimizer"))
     return ops
 
 
@@ -49,13 +52,13 @@ def update_launches(layers: int) -> int:
     return -(-layers * TENSORS_PER_LAYER // 36) * 4 + 4
 
 
-def update_kernels(c: LanguageConfig, held: float, layers: int) -> list[Kernel]:
+def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int) -> list[Kernel]:
     """Norm and scaling of the gradients, the fused update, copies to the parameters, zeroed gradients."""
-    held *= ADAPTER_SHARE if c.training.adapters else 1.0
-    mine = held / (c.layout.sharded_over if c.layout.zero else 1)
+    trained = ADAPTER_SHARE if c.training.adapters else 1.0
+    held, mine = trained * (dense + experts), trained * owned(c, dense, experts)
     tensors = max(1, layers * TENSORS_PER_LAYER)
     grad = 4 if c.framework.gradients == "fp32" or not c.training.half else 2
-    state = STATE_PER_PARAMETER[c.training.optimizer]
+    state = UPDATES[c.training.optimizer]
 
     def one(name: str, elements: float, read: float, write: float) -> Kernel:
         return Kernel.of(
@@ -69,13 +72,34 @@ def update_kernels(c: LanguageConfig, held: float, layers: int) -> list[Kernel]:
         )
 
     kernels = []
+    if c.training.loss_scaling:
+        kernels.append(one("unscale", mine, grad, 4))
     if c.training.clipping:
         kernels += [one("l2norm", mine, grad, 0), one("scale", mine, grad, grad)]
-    kernels.append(one("update", mine, grad + 4 * (1 + state), 4 * (1 + state)))
+    if c.training.offload == "optimizer":
+        return [
+            *kernels,
+            Kernel.of("copy_d2h", "fp32", name="gradients", bytes=grad * mine),
+            Kernel.of("copy_h2d", "fp32", name="parameters", bytes=(2 if c.training.half else 4) * mine),
+            Kernel.of("fill", "fp32", bytes=grad * held),
+        ]
+    if c.training.optimizer == "lamb":  # update, both norms, and the step by their ratio
+        kernels += [one("update", mine, grad + 12, 12), one("norms", mine, 8, 0), one("ratio", mine, 8, 4)]
+    else:
+        kernels.append(one("update", mine, grad + 4 * (1 + state), 4 * (1 + state)))
     if c.training.half and c.training.master_weights:
         kernels.append(one("copy", mine, 4, 2))
     kernels.append(Kernel.of("fill", "fp32", bytes=grad * held))
     return kernels
+
+
+def host_update_us(c: LanguageConfig, dense: float, experts: float, gpus_per_node: int) -> float:
+    """Offloaded: the host's update of what one rank holds, all ranks of a node at once."""
+    if c.training.offload != "optimizer":
+        return 0.0
+    mine = owned(c, dense, experts) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    bytes_ = mine * 4 * (4 + 2 * UPDATES[c.training.optimizer] - 1)
+    return min(c.ranks, gpus_per_node) * bytes_ / (HOST_UPDATE_GBPS * 1e3)
 
 
 def _tied(c: LanguageConfig, blocks: Blocks, stage: int) -> list[Op]:

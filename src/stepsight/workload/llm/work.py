@@ -30,19 +30,32 @@ class Message:
 
 @dataclass(slots=True)
 class Pass:
-    """Kernels and messages by count, the host's launches, and the bytes kept for the backward pass."""
+    """Kernels and messages by count, and the bytes kept for the backward pass.
+
+    ``more_launches``: what the host launches beyond one of each, where a kernel here stands for several.
+    """
 
     kernels: Counter[Kernel] = field(default_factory=Counter)
     messages: Counter[Message] = field(default_factory=Counter)
     kept_bytes: float = 0.0
+    more_launches: int = 0
 
     @classmethod
-    def of(cls, kernels: Iterable[Kernel], messages: Iterable[Message] = (), kept_bytes: float = 0.0) -> Pass:
-        return cls(Counter(kernels), Counter(messages), kept_bytes)
+    def of(
+        cls,
+        kernels: Iterable[Kernel],
+        messages: Iterable[Message] = (),
+        kept_bytes: float = 0.0,
+        more_launches: int = 0,
+    ) -> Pass:
+        return cls(Counter(kernels), Counter(messages), kept_bytes, more_launches)
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(
-            self.kernels + other.kernels, self.messages + other.messages, self.kept_bytes + other.kept_bytes
+            self.kernels + other.kernels,
+            self.messages + other.messages,
+            self.kept_bytes + other.kept_bytes,
+            self.more_launches + other.more_launches,
         )
 
     def times(self, n: int) -> Pass:
@@ -53,12 +66,13 @@ class Pass:
             Counter({k: c * n for k, c in self.kernels.items()}),
             Counter({m: c * n for m, c in self.messages.items()}),
             self.kept_bytes * n,
+            self.more_launches * n,
         )
 
     @property
     def launches(self) -> int:
         """Kernels and collectives that the host launches."""
-        return sum(self.kernels.values()) + sum(self.messages.values())
+        return sum(self.kernels.values()) + sum(self.messages.values()) + self.more_launches
 
 
 def condensed(kernels: Mapping[Kernel, int], name: str) -> tuple[Kernel, ...]:

@@ -33,7 +33,7 @@ def is_language_model(document: Mapping[str, Any]) -> bool:
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return False
-    if family in FAMILIES and family not in (*TAPED, "megatron"):
+    if family in FAMILIES and family not in TAPED:
         return True
     if (
         training.get("framework")
@@ -41,7 +41,7 @@ def is_language_model(document: Mapping[str, Any]) -> bool:
         or any(k in document for k in BEYOND_TAPES)
     ):
         return True
-    taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt", "megatron") else TAPED_PARALLEL
+    taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
     return family in FAMILIES and not set(parallel) <= taped
 
 

@@ -15,7 +15,7 @@ from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.parallel import pipeline
 from stepsight.workload.parallel.step import train_step
 from stepsight.workload.transformers.config import TransformerConfig
-from stepsight.workload.transformers.families import bert, gpt, gpt2, llama, megatron, xlnet
+from stepsight.workload.transformers.families import bert, gpt, gpt2, llama, xlnet
 
 
 def _unsplit(model: Callable[[Tape, TransformerConfig], Callable[[], Tensor]]) -> pipeline.Model:
@@ -30,7 +30,6 @@ MODELS: dict[str, pipeline.Model] = {
     "opt": gpt.model,
     "llama": _unsplit(llama.model),
     "xlnet": _unsplit(xlnet.model),
-    "megatron": megatron.model,
 }
 
 
@@ -78,9 +77,8 @@ class TransformerWorkload(Described[TransformerConfig]):
 
     @property
     def _staged(self) -> bool:
-        """Micro batches or stages; Megatron reduces gradients as a pipeline does in any case."""
-        c = self.config
-        return c.pipeline * c.micro_batches > 1 or c.family == "megatron"
+        """Micro batches or stages."""
+        return self.config.pipeline * self.config.micro_batches > 1
 
     def _tape(self, device: str) -> Tape:
         c = self.config

@@ -11,8 +11,8 @@ from stepsight.workload.fields import Fields
 from stepsight.workload.parallel.axes import data_ranks
 from stepsight.workload.training import Training
 
-FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama", "megatron")
-SPLITTABLE = ("gpt2", "gpt", "opt", "megatron")
+FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama")
+SPLITTABLE = ("gpt2", "gpt", "opt")
 """Families that can be spread by tensor and pipeline parallelism."""
 LOSSES = ("cross_entropy", "none")
 _DROPOUT = {"llama": 0.0}
@@ -148,6 +148,12 @@ def _check(config: TransformerConfig, fields: Fields, parallel: Fields, micro: i
     if config.layers % config.pipeline:
         raise parallel.fail(
             "pipeline", f"{config.pipeline} stages do not divide layers = {config.layers}", "use a divisor"
+        )
+    if parallel.has("bucket_mb") and config.data == 1:
+        raise parallel.fail(
+            "bucket_mb",
+            "has no effect: one replica reduces no gradients",
+            "leave it out, or set data above 1",
         )
     if config.training.loss != "none" and config.head == "none":
         raise fields.fail("head", "a model without head has no loss", 'set [training] loss = "none"')

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, Kernel, Op, Sizing
+from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE
 from stepsight.trace.step.program import StepProgram, TracedOp
 
@@ -50,7 +51,9 @@ def with_sizes(program: StepProgram) -> StepProgram:
             stream, read = _read_after(ops, i)
             # A copy stream's readers (input distribution) tell best; compute kernels on either side.
             size = read if read and stream not in (None, COMPUTE) else max(read, _written_before(ops, i))
-        sized = replace(traced.op.collective, bytes=max(size, _LEAST_BYTES), size_spread=COLLECTIVE)
+        sized = replace(
+            traced.op.collective, bytes=max(size, _LEAST_BYTES), size_spread=RULES.value(COLLECTIVE)
+        )
         ops[i] = replace(traced, op=replace(traced.op, collective=sized))
     return replace(program, ops=ops)
 

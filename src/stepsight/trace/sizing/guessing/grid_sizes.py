@@ -100,7 +100,9 @@ def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event)
         return Kernel.of("fill", dtype, name=name, sizing=Sizing.COUNTED, bytes=elements * width)
     inputs = 2 if _binary(event.name) else 1
     read_width, write_width = _widths(name, event.name, width)
-    sizing = Sizing.COUNTED if is_elementwise(event) or elements < _FEW_ELEMENTS else Sizing.UNKNOWN
+    # Few threads are launch latency, unless they ran longer: persistent kernels loop over their work.
+    latency = elements < _FEW_ELEMENTS and event.dur <= RULES.value("latency_bound")
+    sizing = Sizing.COUNTED if is_elementwise(event) or latency else Sizing.UNKNOWN
     return Kernel.of(
         "elementwise", dtype, name=name, sizing=sizing, elements=elements,
         read_bytes=inputs * elements * read_width, write_bytes=elements * write_width,

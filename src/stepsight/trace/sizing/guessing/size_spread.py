@@ -1,11 +1,10 @@
 """How far a kernel's time may be off because its sizes were guessed.
 
-Measured on 23 traces that record shapes (V100, A100, H100, B200, MI250, MI300; transformers, DLRMs
-and CNNs): every kernel of one step was sized twice, by its shapes and with all shapes taken out, and
-both sizes were timed by the same models. Errors within a trace mostly share a sign, so what counts is
-how far the sum over a kind of guess in a trace is off: 1.48 times the median, over traces, of
-|ln(sum by guessed sizes ÷ sum by recorded sizes)|, which is a standard deviation where errors are
-normal. They are not: one trace in four is off by more than twice as much. The figures stand in `trace.rules`.
+Measured on the traces that record shapes: every kernel of one step is sized twice, by its shapes and with all
+shapes taken out, and both sizes are timed by the same models. Errors within a trace mostly share a sign, so
+what counts is how far the sum over a kind of guess in a trace is off: 1.48 times the median, over sources, of
+|ln(sum by guessed sizes ÷ sum by recorded sizes)|, which is a standard deviation where errors are normal.
+They are not: one trace in four is off by more than twice as much. `stepsight fit traces` makes the figures.
 """
 
 from __future__ import annotations
@@ -15,25 +14,26 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.launch_grid import is_elementwise
 
-LEAST = RULES.value("spread_least")
-COUNTED = RULES.value("spread_counted")
-NEIGHBOURS = RULES.value("spread_neighbours")
-PRODUCT = RULES.value("spread_product")
-COMPILED = RULES.value("spread_compiled")
-LOOKUP = RULES.value("spread_lookup")
-COLLECTIVE = RULES.value("spread_collective")
-UNKNOWN = RULES.value("spread_unknown")
+LEAST, COUNTED, NEIGHBOURS, PRODUCT = "spread_least", "spread_counted", "spread_neighbours", "spread_product"
+COMPILED, LOOKUP, COLLECTIVE = "spread_compiled", "spread_lookup", "spread_collective"
+UNKNOWN = "spread_unknown"
+"""Kinds of guesses: rules by name, whose values are their spreads."""
 _ROWS = ("softmax", "softmax_backward", "layer_norm", "layer_norm_backward", "nll_loss", "nll_loss_backward")
 BY_FAMILY = {
-    **dict.fromkeys(("batch_norm", "batch_norm_backward"), RULES.value("spread_batch_norm")),
-    **dict.fromkeys(("attention", "attention_backward"), RULES.value("spread_attention")),
-    **dict.fromkeys(_ROWS, RULES.value("spread_rows")),
-    **{family: RULES.value(f"spread_{family}") for family in ("reduce", "dropout", "scatter")},
+    **dict.fromkeys(("batch_norm", "batch_norm_backward"), "spread_batch_norm"),
+    **dict.fromkeys(("attention", "attention_backward"), "spread_attention"),
+    **dict.fromkeys(_ROWS, "spread_rows"),
+    **{family: f"spread_{family}" for family in ("reduce", "dropout", "scatter")},
 }
 
 
 def size_spread(kernel: Kernel, event: Event) -> float:
     """Standard deviation of ln(time) from the guess of a kernel's sizes alone."""
+    return RULES.value(kind_of_guess(kernel, event))
+
+
+def kind_of_guess(kernel: Kernel, event: Event) -> str:
+    """How a kernel's sizes were guessed: the rule that says how far that may be off."""
     if kernel.family == "gemm":
         return NEIGHBOURS if kernel.sizing is Sizing.NEIGHBOURS else PRODUCT
     if kernel.family != "elementwise":

@@ -1,0 +1,1 @@
+"""How much of what a model misses on one GPU it misses on another."""

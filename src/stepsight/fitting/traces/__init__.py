@@ -1,0 +1,1 @@
+"""Constants that traces show, with what each run contributes."""

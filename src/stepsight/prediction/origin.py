@@ -1,0 +1,61 @@
+"""The traced step that a prediction began with: how long it took, where, and who times its GPU work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.program.job import Job, Sizing
+
+_GUESSED = (Sizing.COUNTED, Sizing.NEIGHBOURS, Sizing.GRID)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedBy:
+    """Shares of the traced GPU time by who answers for it when the models time the step.
+
+    ``known_sizes``: recorded or spelled out in the kernel's name. ``guessed_sizes``: read off launch grids
+    and kernels beside it. ``trace``: nothing tells its sizes, so the trace's own time stands (on another GPU,
+    scaled); delays on an idle GPU that no record explains count here.
+    """
+
+    known_sizes: float = 0.0
+    guessed_sizes: float = 0.0
+    trace: float = 0.0
+
+    @classmethod
+    def of(cls, job: Job) -> TimedBy:
+        """The shares of a traced job whose kernels still carry their measured times."""
+        known = guessed = kept = 0.0
+        for op in (op for program in job.programs for op in program.ops):
+            for kernel in op.kernels:
+                time_us = kernel.measured_us or 0.0
+                kept += kernel.late_us
+                if kernel.opaque:
+                    kept += time_us
+                elif kernel.sizing in _GUESSED or kernel.sizing is Sizing.UNKNOWN:
+                    guessed += time_us
+                else:
+                    known += time_us
+            if op.collective is not None and op.collective.measured_us:
+                if op.collective.size_spread > 0:
+                    guessed += op.collective.measured_us
+                else:
+                    known += op.collective.measured_us
+        total = known + guessed + kept
+        return cls(known / total, guessed / total, kept / total) if total > 0 else cls()
+
+    def words(self) -> str:
+        """The shares in a sentence."""
+        return (
+            f"{self.known_sizes:.0%} of the traced GPU time is timed by models with known sizes,"
+            f" {self.guessed_sizes:.0%} with guessed sizes, {self.trace:.0%} by the trace's own durations"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What the trace measured: the step's time and the machine it was measured on."""
+
+    step_us: float
+    platform: str
+    timed_by: TimedBy | None = None

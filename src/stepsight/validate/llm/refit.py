@@ -1,0 +1,169 @@
+"""Constants of whole steps, fitted on measured steps and again without each group of them.
+
+Three kinds of constants cannot be had from kernels or collectives alone: what a framework's host needs for a
+launch, the clock that a GPU keeps under hours of products, and what a site's network reaches. Every row is
+priced once and its step composed for a grid of them; a fit then only interpolates, so that it can be repeated
+without each group. A group's rows are scored with the fit without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.overheads.frameworks import profile_of
+from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, other_spread, spread_class
+from stepsight.prediction.llm.compose import Composer, Knobs
+from stepsight.simulate.sustained import sustained_key, sustained_share
+from stepsight.validate.llm.left_out import USUAL_HOST_US, Constants, row_id
+from stepsight.validate.llm.rows import Case, priced
+
+GRIDS = ((0.4, 0.63, 1.0, 1.6, 2.5), (0.8, 0.9, 1.0, 1.12, 1.25), (0.5, 1.0, 2.0, 4.0))
+"""Factors on the shipped constants (host, products, network) for which every row's step is composed."""
+CANDIDATES = 61
+"""Values that a fit tries for each constant, evenly in the logarithm over its grid."""
+TURNS = 4
+"""Times that every constant is fitted with the others held: then none moves by more than a candidate."""
+PULL = 0.02
+"""Mean |ln ratio| that a factor of e away from the usual constant must gain: it settles what rows do not."""
+_LOGS = tuple(np.log(grid) for grid in GRIDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """A measured row: which constants it feels, ln(predicted / measured) over their grids, and what its
+    interval's spread is without that of the method, whose class is ``kind``."""
+
+    row: int
+    group: str
+    source: str
+    keys: tuple[str, str, str]
+    log_ratio: FloatArray
+    kind: str
+    other_spread: float
+
+
+def surface(case: Case) -> Surface | None:
+    """A row over the grid; None where it cannot be expressed."""
+    composer = priced(case)
+    if composer is None or case.measured_ms is None:
+        return None
+    host, products, network = GRIDS
+    times = np.empty(tuple(len(grid) for grid in GRIDS))
+    for k, n in enumerate(network):
+        if k and case.site is None:
+            times[:, :, k] = times[:, :, 0]
+            continue
+        factor = n if case.site is not None else 1.0
+        for i, h in enumerate(host):
+            for j, p in enumerate(products):
+                times[i, j, k] = composer.step(knobs=Knobs(h, p, factor)).step_us
+    ratio = np.log(times / (1e3 * case.measured_ms))
+    found = answered(composer)
+    c, platform = composer.c, composer.pricer.platform
+    return Surface(
+        row_id(case.file, case.name), case.fit_group, case.source, _keys(case, composer), ratio,
+        spread_class(c, platform), other_spread(c, platform, found.spreads.values()),
+    )  # fmt: skip
+
+
+def _keys(case: Case, composer: Composer) -> tuple[str, str, str]:
+    c, gpu = composer.c, composer.pricer.platform.spec.gpu
+    site = case.file if case.site is not None else ""
+    return c.framework.name, sustained_key(gpu, c.training.product_dtype), site
+
+
+class Fit:
+    """The rows' surfaces as one array, and fits on some of them."""
+
+    def __init__(self, rows: Sequence[Surface]) -> None:
+        self.rows = rows
+        self.ratio = np.array([r.log_ratio for r in rows])
+        self.groups = np.array([r.group for r in rows])
+        self.sources = np.array([r.source for r in rows])
+        self.names = [sorted({r.keys[axis] for r in rows}) for axis in range(3)]
+        self.code = [np.array([self.names[a].index(r.keys[a]) for r in rows]) for a in range(3)]
+        _, inverse, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
+        self.weights = 1 / np.sqrt(sizes[inverse])
+        usual = [float(np.log(USUAL_HOST_US / profile_of(k).forward_us)) for k in self.names[0]]
+        self.usual = [np.array(usual), np.zeros(len(self.names[1])), np.zeros(len(self.names[2]))]
+
+    def at(self, used: FloatArray) -> list[FloatArray]:
+        """The constants, as logarithms of factors, with the least mean |ln ratio| over the rows used;
+        groups weigh as the root of their rows. What no row tells is NaN."""
+        found = [np.clip(u, logs[0], logs[-1]) for u, logs in zip(self.usual, _LOGS, strict=True)]
+        for _ in range(TURNS):
+            for axis in range(3):
+                tried = np.linspace(_LOGS[axis][0], _LOGS[axis][-1], CANDIDATES)
+                errors = np.abs(_along(self._but(axis, found), _LOGS[axis], tried[None, :]))
+                for key, name in enumerate(self.names[axis]):
+                    mine = used & (self.code[axis] == key)
+                    if not mine.any() or (axis == 2 and not name):
+                        continue
+                    loss = self.weights[mine] @ errors[mine] / self.weights[mine].sum()
+                    loss = loss + PULL * np.abs(tried - self.usual[axis][key])
+                    found[axis][key] = tried[int(loss.argmin())]
+        for axis in range(3):
+            seen = np.bincount(self.code[axis][used], minlength=len(self.names[axis])) > 0
+            found[axis] = np.where(seen, found[axis], np.nan)
+        return found
+
+    def _but(self, axis: int, found: Sequence[FloatArray]) -> FloatArray:
+        """Every row's ratio along one axis, the others at their present values."""
+        values = self.ratio
+        for other in (2, 1, 0):
+            if other != axis:
+                at = found[other][self.code[other]]
+                values = _along(np.moveaxis(values, other + 1, -1), _LOGS[other], at[:, None])
+                values = np.moveaxis(values, -1, other + 1)
+        return values.reshape(len(self.rows), -1)
+
+    def residuals(self, found: Sequence[FloatArray]) -> FloatArray:
+        """ln(predicted / measured) of every row; a constant that is NaN is as usual."""
+        known = [np.where(np.isnan(f), u, f) for f, u in zip(found, self.usual, strict=True)]
+        return _along(self._but(0, known), _LOGS[0], known[0][self.code[0]][:, None])[:, 0]
+
+    def constants(self, found: Sequence[FloatArray]) -> Constants:
+        """Factors as the constants they make."""
+        host, products, network = (
+            {name: float(v) for name, v in zip(self.names[axis], found[axis], strict=True) if np.isfinite(v)}
+            for axis in range(3)
+        )
+        return Constants(
+            {k: profile_of(k).forward_us * float(np.exp(v)) for k, v in host.items()},
+            {k: sustained_share(k) / float(np.exp(v)) for k, v in products.items()},
+            {k: float(np.exp(v)) for k, v in network.items() if k},
+        )
+
+    def without(self, labels: FloatArray, out: Iterable[str]) -> dict[str, list[FloatArray]]:
+        """The fit without each group or source."""
+        return {name: self.at(labels != name) for name in out}
+
+
+def _along(values: FloatArray, grid: FloatArray, at: FloatArray) -> FloatArray:
+    """Values over a grid on their last axis, linearly at other places: ``at`` is (rows or 1) × places."""
+    place = np.clip(np.searchsorted(grid, at) - 1, 0, len(grid) - 2)
+    share = (at - grid[place]) / (grid[place + 1] - grid[place])
+    lead = values.shape[1:-1]
+    full = (len(values), *lead, at.shape[1])
+    where = np.broadcast_to(place.reshape(len(place), *[1] * len(lead), -1), full)
+    part = share.reshape(len(share), *[1] * len(lead), -1)
+    below = np.take_along_axis(values, where, axis=-1)
+    above = np.take_along_axis(values, where + 1, axis=-1)
+    return np.asarray(below * (1 - part) + above * part)
+
+
+def method_spreads(rows: Sequence[Surface], residuals: FloatArray, share: float = 0.9) -> Mapping[str, float]:
+    """For every class the spread of the method with which so many left-out rows lie inside."""
+    found = {}
+    tried = np.linspace(0.01, 0.8, 159)
+    for kind in sorted({r.kind for r in rows}):
+        mine = [i for i, r in enumerate(rows) if r.kind == kind]
+        other = np.array([rows[i].other_spread for i in mine])
+        reach = INTERVAL_SIGMAS * np.hypot(tried[:, None], other[None, :])
+        inside = (np.abs(residuals[mine])[None, :] <= reach).mean(axis=1)
+        found[kind] = float(tried[min(int(np.searchsorted(inside, share)), len(tried) - 1)])
+    return found

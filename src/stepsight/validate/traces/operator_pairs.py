@@ -1,0 +1,55 @@
+"""One GPU's operators moved to another GPU that ran the same ones: nlp_ops_fp32.parquet as traces.
+
+The exponents of anchoring are fitted on these operators, so each pair is scored with exponents fitted without
+the GPU it is moved to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from stepsight.fitting.anchoring.operator_steps import OperatorStep, operator_steps, ordered_pairs
+from stepsight.fitting.anchoring.weights import fit_weights, model_us, pair_samples
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.answer import predict_job
+from stepsight.prediction.traced.anchoring import anchored, moved
+from stepsight.prediction.traced.weights import AnchorWeights
+from stepsight.validate.traces.pairs import OPERATORS, PairRow, by_datasheet
+
+DTYPE = "fp32"
+
+
+def operator_pair_rows(data: Path) -> Iterator[PairRow]:
+    """Every ordered pair of GPUs of every workload, training and inference."""
+    steps = operator_steps(data)
+    samples = list(pair_samples(steps))
+    weights = {
+        gpu: fit_weights([s for s in samples if gpu not in (s.source, s.target)])
+        for gpu in sorted({s.target for s in samples})
+    }
+    for a, b in ordered_pairs(steps):
+        if a.parts:
+            yield _row(a, b, weights[b.gpu])
+
+
+def _row(a: OperatorStep, b: OperatorStep, weights: AnchorWeights) -> PairRow:
+    here, there = _platform(a.gpu), _platform(b.gpu)
+    job = a.job(model_us(a, a.gpu))
+    job_there, ready = moved(anchored(job, here, weights), here, there)
+    answer = predict_job(job_there, ready, steps=1, method_spread=weights.moved_spread)
+    by_models = float(np.sum(model_us(a, b.gpu)))
+    return PairRow(
+        f"{OPERATORS} {a.name}", a.gpu, b.gpu, a.measured_us / 1e3, b.measured_us / 1e3,
+        answer.step_us / 1e3, by_models / 1e3,
+        a.measured_us / 1e3 * by_datasheet(here.spec.gpu, there.spec.gpu, DTYPE),
+        answer.low_us / 1e3, answer.high_us / 1e3, training="train" in a.name,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=32)
+def _platform(gpu: str) -> Platform:
+    return load_platform(f"1x{gpu}")

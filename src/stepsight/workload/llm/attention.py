@@ -1,0 +1,99 @@
+"""A layer's attention on one rank: projections, positions, attention proper, and the way out."""
+
+from __future__ import annotations
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.workload.llm import operators as ops
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_rows, shared_over
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.messages import context_messages, tensor_messages
+from stepsight.workload.llm.operators import Both
+
+
+def attention_block(c: LanguageConfig) -> Block:
+    m, t, f = c.model, c.layout.tensor, c.framework
+    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
+    n, rows = float(c.tokens), c.tokens / shared_over(c)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
+    both.kept_bytes += e * kept_rows(c) * m.hidden
+    again = list(both.forward) if keeps_products(c) else []
+    wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
+    if m.latent is None:
+        qkv = ops.linear(
+            product, dtype, n, wide, m.hidden, bias=m.bias, cast_input=False, cast_weight=casts_weights(c)
+        )
+    else:
+        qkv = _latent_projections(c, n)
+    both += qkv
+    both.kept_bytes += e * n * wide
+    turned = n * (m.heads + m.kv_heads) * m.head_dim / t
+    if m.positions == "rotary":
+        turn = ops.rotary(dtype, turned, m.head_dim, fused=f.fused_rotary or c.training.compiled)
+        both += turn
+        again += turn.forward if keeps_products(c) else []
+    if m.qk_norm:
+        both += ops.norm(m.norm, dtype, turned / m.head_dim, m.head_dim, fused=c.training.fused_norm)
+    inner = core(c)
+    both += inner
+    again += inner.forward if not keeps_products(c) else []
+    v_dim = m.latent.v_dim if m.latent else m.head_dim
+    both.kept_bytes += e * n * m.heads * v_dim / t
+    out = ops.linear(product, dtype, n, m.hidden, m.heads * v_dim / t, cast_weight=casts_weights(c))
+    both += out
+    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
+    forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
+    around = context_messages(c, inner)
+    if m.norms_per_layer == 4:
+        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+    return Block(both, [*forward, *around[0]], [*backward, *around[1]], again)
+
+
+def _latent_projections(c: LanguageConfig, n: float) -> Both:
+    """DeepSeek's low-rank projections; the ranks hold the down-projections whole."""
+    m, t, a = c.model, c.layout.tensor, c.model.latent
+    assert a is not None
+    dtype, product = c.training.dtype, c.training.product_dtype
+    q_dim = m.heads * (a.nope_dim + a.rope_dim) / t
+    both = Both()
+    if a.q_rank:
+        both += ops.linear(product, dtype, n, a.q_rank, m.hidden)
+        both += ops.norm("rms", dtype, n, a.q_rank, fused=c.training.fused_norm)
+        both += ops.linear(product, dtype, n, q_dim, a.q_rank)
+    else:
+        both += ops.linear(product, dtype, n, q_dim, m.hidden)
+    both += ops.linear(product, dtype, n, a.kv_rank + a.rope_dim, m.hidden)
+    both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.training.fused_norm)
+    both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank)
+    width = m.heads * (a.nope_dim + a.rope_dim) / t
+    both += Both(
+        [ops.stream("cat", dtype, 2 * n * width, 2, 2)], [ops.stream("cat", dtype, 2 * n * width, 2, 2)]
+    )
+    return both
+
+
+def core(c: LanguageConfig) -> Both:
+    """Attention proper, for this rank's heads and its part of the sequence."""
+    m, s, t = c.model, c.training, c.layout.tensor
+    heads, kv_heads = m.heads // t, max(1, m.kv_heads // t)
+    dim = m.head_dim
+    if m.latent:  # kernels for its two widths run as those for heads of 128, by arithmetic
+        dim = 128
+        heads = round(heads * (m.latent.nope_dim + m.latent.rope_dim + m.latent.v_dim) / 2 / dim)
+        kv_heads = heads
+    batch, length, parts = c.micro_batch, c.sequence, c.layout.context
+    if m.window and m.window < length:
+        full = 1 / m.window_every if m.window_every > 1 else 0.0
+        seen = int(m.window + full * (length / 2 - m.window))
+        return ops.flash(
+            s.dtype, s.attention, batch, heads, kv_heads, length // parts, seen, dim, causal=False
+        )
+    if s.attention in ("eager", "fused"):
+        return ops.plain_attention(
+            s.dtype, batch, heads, length // parts, length, dim, s.dropout, fused=s.attention == "fused"
+        )
+    own = length // parts
+    both = ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, own, dim, causal=m.causal)
+    for _ in range(parts - 1):  # Each step sees half of another rank's keys (all of them where not causal).
+        seen = own // 2 if m.causal else own
+        both += ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, seen, dim, causal=False)
+    return both

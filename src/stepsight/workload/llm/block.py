@@ -1,0 +1,49 @@
+"""What the blocks of a layer share: kernels with their messages, and how activations are split and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.program.job import Kernel
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.work import Message
+
+MOST_GATHERED = 4
+"""Tensor ranks up to which gathered inputs are kept in a pipeline, too (llm_h100_sweep.csv: at 16 and 32
+ranks they are not, at 8 in about half of the rows)."""
+
+
+@dataclass(slots=True)
+class Block:
+    """One residual block with the messages of each pass; ``again``: what selective recomputation repeats;
+    ``more_launches``: forward and backward, where each expert is launched by itself."""
+
+    both: Both
+    forward: list[Message]
+    backward: list[Message]
+    again: list[Kernel]
+    more_launches: tuple[int, int] = (0, 0)
+
+
+def shared_over(c: LanguageConfig) -> int:
+    """Ranks over which the regions between tensor-parallel blocks are split."""
+    return c.layout.tensor if c.layout.sequence_parallel else 1
+
+
+def keeps_products(c: LanguageConfig) -> bool:
+    """torch's selective checkpointing keeps the outputs of products and attention; Megatron's drops only
+    what lies inside attention."""
+    return not c.framework.name.startswith("megatron")
+
+
+def casts_weights(c: LanguageConfig) -> bool:
+    """Weights are cast to fp8 once a step and kept for all micro-batches."""
+    return c.layout.micro_batches == 1
+
+
+def kept_rows(c: LanguageConfig) -> float:
+    """Tokens whose norm output a block keeps: its own share, or all of the group's."""
+    s = c.layout
+    gathered = c.framework.keeps_gathered and (s.pipeline == 1 or s.tensor <= MOST_GATHERED)
+    return c.tokens if gathered else c.tokens / shared_over(c)

@@ -1,0 +1,143 @@
+"""What a language model's description must not say: what cannot be, and what would have no effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepsight.workload.fields import Fields
+from stepsight.workload.llm.optimizers import UPDATES
+
+if TYPE_CHECKING:
+    from stepsight.workload.llm.config import LanguageConfig
+
+
+def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields) -> None:
+    """What cannot be, and fields that would have no effect."""
+    s, m, t = c.layout, c.model, c.training
+
+    def refuse(where: Fields, key: str, wrong: bool, problem: str, fix: str) -> None:
+        if wrong:
+            raise where.fail(key, problem, fix)
+
+    widths = (m.heads, m.ffn)
+    refuse(
+        parallel,
+        "tensor",
+        any(w % s.tensor for w in widths),
+        f"{s.tensor} does not divide heads = {m.heads} and ffn = {m.ffn}",
+        "use a divisor",
+    )
+    refuse(parallel, "pipeline", s.chunks > m.layers, f"{s.chunks} pieces for {m.layers} layers", "use fewer")
+    refuse(
+        parallel,
+        "sequence_parallel",
+        s.sequence_parallel and s.tensor == 1,
+        "has no effect without tensor parallelism",
+        "set tensor above 1, or leave it out",
+    )
+    refuse(
+        parallel,
+        "async_tensor",
+        s.async_tensor and s.tensor == 1,
+        "has no effect without tensor parallelism",
+        "set tensor above 1, or leave it out",
+    )
+    for key, used in (
+        ("schedule", s.pipeline > 1),
+        ("virtual_stages", s.pipeline > 1 or s.virtual_stages == 1),
+        ("context_kind", s.context > 1),
+        ("expert_dispatch", s.expert > 1),
+        ("expert_overlap", s.expert > 1),
+        ("shard_group", s.zero > 0),
+        ("reshard", s.zero == 3),
+        ("prefetch", s.zero == 3),
+        ("bucket_mb", s.data * s.context > 1 and s.zero < 3),
+        ("overlap_gradients", s.data * s.context > 1 and s.zero < 3),
+    ):
+        refuse(parallel, key, parallel.has(key) and not used, "has no effect on this layout", "leave it out")
+    refuse(
+        parallel,
+        "zero",
+        s.zero > 0 and s.data * s.context == 1,
+        "has no effect: there is one replica, so nothing is shared out",
+        "leave it out, or set data above 1",
+    )
+    refuse(
+        parallel,
+        "schedule",
+        s.schedule == "interleaved" and s.virtual_stages == 1,
+        "an interleaved pipeline has several stages on a rank",
+        "set virtual_stages to 2 or more",
+    )
+    refuse(
+        parallel,
+        "virtual_stages",
+        s.virtual_stages > 1 and s.schedule != "interleaved",
+        f"has no effect on {s.schedule}",
+        'set schedule = "interleaved"',
+    )
+    refuse(parallel, "expert", s.expert > 1 and m.experts is None, "the model has no experts", "leave it out")
+    if m.experts is not None and m.experts.count % s.expert:
+        raise parallel.fail(
+            "expert", f"{s.expert} ranks do not divide {m.experts.count} experts", "use a divisor"
+        )
+    inside = s.tensor * s.context * s.data
+    refuse(
+        parallel,
+        "expert",
+        inside % s.expert != 0,
+        f"{s.expert} does not divide the {inside} ranks of a stage",
+        "use a divisor of tensor × context × data",
+    )
+    refuse(
+        parallel,
+        "shard_group",
+        bool(s.shard_group) and (s.data * s.context) % s.shard_group != 0,
+        f"{s.shard_group} does not divide data × context = {s.data * s.context}",
+        "use a divisor",
+    )
+    refuse(
+        parallel,
+        "context",
+        c.sequence % s.context != 0,
+        f"{s.context} does not divide sequence",
+        "use a divisor",
+    )
+    refuse(
+        training,
+        "master_weights",
+        training.has("master_weights") and not c.training.half,
+        "only half-precision training has fp32 copies",
+        'set precision = "bf16", or leave it out',
+    )
+    refuse(
+        training,
+        "fused_experts",
+        t.fused_experts and m.experts is None,
+        "has no effect: the model has no experts",
+        "leave it out",
+    )
+    refuse(
+        training,
+        "gradients",
+        training.has("gradients") and not t.half,
+        "has no effect: only half-precision training may sum in half precision",
+        "leave it out",
+    )
+    for key, value, wrong, problem in (
+        ("loss_scaling", t.loss_scaling, t.precision != "fp16", "only fp16 gradients are scaled"),
+        ("loss_scaling", t.loss_scaling, t.optimizer == "none", "nothing is updated"),
+        ("offload", t.offload != "none", t.optimizer == "none", "nothing is updated"),
+        ("offload", t.offload != "none", not UPDATES[t.optimizer], f"{t.optimizer} keeps no state"),
+    ):
+        given = training.has(key) and value
+        refuse(training, key, given and wrong, f"has no effect: {problem}", "leave it out")
+    refuse(
+        training,
+        "dropout",
+        c.training.dropout > 0
+        and training.has("dropout")
+        and c.family not in ("gpt", "gpt2", "opt", "megatron", "bert", "t5"),
+        f"{c.family} is trained without dropout",
+        "leave it out",
+    )

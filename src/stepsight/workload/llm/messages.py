@@ -1,0 +1,71 @@
+"""Messages inside a layer: tensor groups' sums, gathers and scatters, and attention over a split sequence."""
+
+from __future__ import annotations
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.program.job import Kernel
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.work import Message
+
+
+def tensor_messages(
+    c: LanguageConfig, elements: float, into: Both, out: Both
+) -> tuple[list[Message], list[Message]]:
+    """A block's sums over the tensor group: one each way, or gather and scatter with sequence parallelism.
+
+    ``into`` and ``out`` are its first and last products. Backward, the sum of the input's gradient runs
+    beside the weight gradient's product, and with sequence parallelism the input is gathered again beside
+    the input gradient's. ``async_tensor``: products are cut so that transfers run beside them forward and
+    backward (Megatron's userbuffers, PyTorch's AsyncTP); nanotron's does so backward only.
+    """
+    if c.layout.tensor == 1:
+        return [], []
+    dtype = c.training.dtype
+    bytes_ = dtype_bytes(dtype) * elements
+    beside_w, beside_d = products(into.backward, "wgrad"), products(into.backward, "dgrad")
+    if not c.layout.sequence_parallel:
+        return (
+            [Message("tensor", "all_reduce", bytes_, dtype)],
+            [Message("tensor", "all_reduce", bytes_, dtype, beside_w)],
+        )
+    cut = c.layout.async_tensor and c.framework.cuts_products
+    first, last, again = (
+        (
+            products(into.forward, "linear"),
+            products(out.forward, "linear"),
+            products(out.backward, "dgrad"),
+        )
+        if cut
+        else ((), (), ())
+    )
+    backward = [
+        Message("tensor", "all_gather", bytes_, dtype, again),
+        Message("tensor", "all_gather", bytes_, dtype, beside_d),
+        Message("tensor", "reduce_scatter", bytes_, dtype, beside_w),
+    ]
+    forward = [
+        Message("tensor", "all_gather", bytes_, dtype, first),
+        Message("tensor", "reduce_scatter", bytes_, dtype, last),
+    ]
+    return forward, backward
+
+
+def products(kernels: list[Kernel], name: str) -> tuple[Kernel, ...]:
+    return tuple(k for k in kernels if k.name == name)
+
+
+def context_messages(c: LanguageConfig, core: Both) -> tuple[list[Message], list[Message]]:
+    """Keys and values travel round the ring beside attention, or are gathered before it."""
+    m, parts = c.model, c.layout.context
+    if parts == 1:
+        return [], []
+    kv = max(1, m.kv_heads // c.layout.tensor) * m.head_dim
+    bytes_ = 2.0 * dtype_bytes(c.training.dtype) * c.tokens * kv
+    dtype = c.training.dtype
+    if c.layout.context_kind == "all_gather":
+        gather = Message("context", "all_gather", bytes_ * parts, dtype)
+        return [gather], [gather, Message("context", "reduce_scatter", bytes_ * parts, dtype)]
+    hop = Message("context", "send_recv", bytes_, dtype, tuple(core.forward[1:2]))
+    back = Message("context", "send_recv", 2 * bytes_, dtype, tuple(core.backward[:1]))
+    return [hop] * (parts - 1), [back] * (parts - 1)

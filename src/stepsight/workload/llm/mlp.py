@@ -1,0 +1,152 @@
+"""A layer's MLP on one rank: plain, or a mixture of experts."""
+
+from __future__ import annotations
+
+from stepsight.dtypes import dtype_bytes
+from stepsight.program.job import Kernel
+from stepsight.workload.llm import operators as ops
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_rows, shared_over
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.messages import products, tensor_messages
+from stepsight.workload.llm.model import Experts
+from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.work import Message
+
+LAUNCHES_FP8 = 4
+"""Launches of one expert's product in fp8: its input's cast, both operands' scales put into the order that
+the product wants, and the product (Transformer Engine's grouped linear, MXFP8)."""
+
+
+def mlp_block(c: LanguageConfig, ffn: int) -> Block:
+    m, t, f = c.model, c.layout.tensor, c.framework
+    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
+    n, rows = float(c.tokens), c.tokens / shared_over(c)
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
+    both.kept_bytes += e * kept_rows(c) * m.hidden
+    again = list(both.forward) if keeps_products(c) else []
+    into = ops.linear(
+        product,
+        dtype,
+        n,
+        (2 if m.gated else 1) * ffn / t,
+        m.hidden,
+        cast_input=False,
+        cast_weight=casts_weights(c),
+    )
+    both += into
+    act = ops.activation(
+        dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
+    )
+    both += act
+    again += act.forward if keeps_products(c) else []
+    out = ops.linear(product, dtype, n, m.hidden, ffn / t, cast_input=False, cast_weight=casts_weights(c))
+    both += out
+    again += [into.forward[-1]] if keeps_products(c) else []
+    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
+    forward, backward = tensor_messages(c, n * m.hidden, into, out)
+    if m.norms_per_layer == 4:
+        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+    return Block(both, forward, backward, again)
+
+
+def mixture_block(c: LanguageConfig, x: Experts) -> Block:
+    """Router, exchange of tokens, the rank's own experts, exchange back; shared experts beside them."""
+    m, s = c.model, c.layout
+    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
+    spread_out = s.expert > 1
+    rows = c.tokens / (s.tensor if spread_out and s.tensor > 1 else shared_over(c))
+    ffn = x.ffn if spread_out else x.ffn / s.tensor
+    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+    both.kept_bytes += e * kept_rows(c) * m.hidden
+    both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
+    both += Both(
+        [
+            Kernel.of("softmax", "fp32", rows=rows, cols=x.count),
+            Kernel.of("sort", "int64", elements=rows * x.active),
+        ],
+        [Kernel.of("softmax_backward", "fp32", rows=rows, cols=x.count)],
+    )
+    routed = rows * x.active
+    move = ops.stream("permute", dtype, routed * m.hidden, e, e)
+    both += Both([move], [move], e * routed * m.hidden)
+    local = max(1, x.count // s.expert)
+    each = routed * x.imbalance / local
+    fused, casts = c.training.fused_experts, casts_weights(c)
+    into = ops.linear(
+        product, dtype, each, (2 if m.gated else 1) * ffn, m.hidden, batch=local, cast_weight=casts
+    )  # fmt: skip
+    out = ops.linear(
+        product, dtype, each, m.hidden, ffn, batch=local, cast_input=False, cast_weight=casts
+    )  # fmt: skip
+    act = ops.activation(dtype, each * local, ffn, gated=m.gated, fused=True, bias=False)
+    if fused:  # the products' own kernels apply the activation and cast what they write
+        act = Both(kept_bytes=act.kept_bytes)
+        out.backward = [k for k in out.backward if k.name != "cast_fp8"]
+        into.backward = [k for k in into.backward if k.name != "cast_fp8"]
+    elif x.bias:
+        act = _clamped(dtype, each * local * ffn)
+    for part in (into, act, out):
+        both += part
+    both += _expert_bias(routed * m.hidden) if x.bias else Both()
+    both += Both(
+        [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
+        [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
+        e * routed * m.hidden,
+    )
+    forward: list[Message] = []
+    backward: list[Message] = []
+    if spread_out:
+        forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
+    else:
+        forward, backward = tensor_messages(c, c.tokens * m.hidden, Both(), Both())
+    if x.shared_ffn:
+        shared = mlp_block(c, x.shared_ffn)
+        shared.both.forward = [k for k in shared.both.forward if "norm" not in k.family]
+        shared.both.backward = [k for k in shared.both.backward if "norm" not in k.family]
+        both += shared.both
+        forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
+    else:
+        both += ops.residual(dtype, rows * m.hidden, 0.0, fused=True, bias=False)
+    more = (0, 0)
+    if not c.framework.grouped_experts and not fused:
+        each_one = (local - 1) * (LAUNCHES_FP8 if product == "fp8" else 1)
+        more = 2 * each_one, 4 * each_one
+    return Block(both, forward, backward, [], more)
+
+
+def _clamped(dtype: str, elements: float) -> Both:
+    """A clamped gated activation, operator by operator: two clamps, scale, sigmoid, two products, an offset,
+    the router's weight in fp32 and the cast back; half as many again backward."""
+    return Both(
+        [ops.stream("clamped glu", dtype, elements, 24, 18)],
+        [ops.stream("clamped glu backward", dtype, elements, 36, 24)],
+        6 * elements,
+    )
+
+
+def _expert_bias(elements: float) -> Both:
+    """The experts' output biases, weighted by the router in fp32: product, sum, concatenation, cast."""
+    return Both(
+        [ops.stream("expert bias", "fp32", elements, 14, 14)],
+        [ops.stream("expert bias backward", "fp32", elements, 20, 20)],
+    )
+
+
+def _exchanges(
+    c: LanguageConfig, x: Experts, bytes_: float, into: Both, out: Both
+) -> tuple[list[Message], list[Message]]:
+    """Tokens to the ranks of their experts and back.
+
+    ``expert_dispatch = "once"``: a token goes once to a rank that holds several of its experts.
+    ``expert_overlap``: beside the experts' products of another micro-batch.
+    """
+    s, dtype = c.layout, c.training.dtype
+    if s.expert_dispatch == "once":
+        bytes_ *= s.expert * (1 - (1 - 1 / s.expert) ** x.active) / x.active
+    beside: list[tuple[Kernel, ...]] = [()] * 4
+    if s.expert_overlap:
+        beside = [products(into.forward, "linear"), products(out.forward, "linear"),
+                  products(out.backward, "dgrad") + products(out.backward, "wgrad"),
+                  products(into.backward, "dgrad") + products(into.backward, "wgrad")]  # fmt: skip
+    first, back, first_grad, back_grad = (Message("expert", "all_to_all", bytes_, dtype, b) for b in beside)
+    return [first, back], [first_grad, back_grad]

@@ -1,0 +1,85 @@
+"""What must hold whatever the constants: more work never takes less time, more bandwidth never more."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.llm.answer import quick
+from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.families import FAMILIES
+
+TOLERANCE = 1.001
+"""Kernel models may read a larger product a trace faster; a whole step may not."""
+SIZES = {"layers": 8, "hidden": 2048, "heads": 16, "ffn": 8192, "vocab": 32000, "sequence": 1024}
+LAYOUTS: list[dict[str, Any]] = [
+    {"data": 8},
+    {"data": 16, "zero": "fsdp"},
+    {"data": 4, "tensor": 4, "sequence_parallel": True, "zero": 1},
+    {"data": 2, "tensor": 2, "pipeline": 4, "micro_batch": 1},
+]
+
+
+def step_us(platform: Platform, training: dict[str, Any] | None = None, **changed: Any) -> float:
+    parallel = changed.pop("parallel", {"data": 8})
+    family = changed.pop("family", "llama")
+    document = {
+        "kind": "transformer", "family": family, **SIZES, "global_batch": 64, **changed,
+        "training": {"framework": "megatron", **(training or {})}, "parallel": parallel,
+    }  # fmt: skip
+    if family == "vit":
+        document |= {"vocab": 1000, "patch_values": 588}
+    if family == "t5":
+        document["encoder_layers"] = document["layers"]
+    return quick(read_language(document, "test"), platform).step_us
+
+
+@pytest.fixture(scope="module")
+def platform() -> Platform:
+    return load_platform("2x8xH100-SXM-80G-400G")
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_half_precision_is_never_slower_than_autocast_or_full(platform: Platform, family: str) -> None:
+    half = step_us(platform, {"precision": "bf16"}, family=family)
+    autocast = step_us(platform, {"precision": "bf16", "master_weights": False}, family=family)
+    full = step_us(platform, {"precision": "fp32"}, family=family)
+    assert half <= TOLERANCE * autocast
+    assert autocast < full
+
+
+@pytest.mark.parametrize("parallel", LAYOUTS, ids=str)
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("layers", (4, 8, 12, 16)),
+        ("global_batch", (32, 64, 128, 256)),
+        ("sequence", (512, 1024, 2048, 4096)),
+        ("vocab", (16000, 32000, 64000, 128000)),
+    ],
+)
+def test_more_of_a_model_takes_longer(
+    platform: Platform, parallel: dict[str, Any], field: str, values: tuple[int, ...]
+) -> None:
+    times = [step_us(platform, parallel=parallel, **{field: value}) for value in values]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("parallel", LAYOUTS, ids=str)
+def test_a_wider_model_takes_longer(platform: Platform, parallel: dict[str, Any]) -> None:
+    wider = [(1024, 8), (2048, 16), (4096, 32), (8192, 64)]
+    times = [step_us(platform, parallel=parallel, hidden=h, heads=n, ffn=4 * h) for h, n in wider]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("gpu", ["A100-SXM4-80G", "H100-SXM-80G", "B200-SXM-180G", "L40S-48G"])
+@pytest.mark.parametrize("parallel", LAYOUTS, ids=str)
+def test_more_bandwidth_never_costs_time(gpu: str, parallel: dict[str, Any]) -> None:
+    for field, rates in (("nic.gbps", (6.25, 12.5, 25, 50, 100)), ("link.gbps", (25, 50, 150, 450, 900))):
+        times = [
+            step_us(load_platform(f"2x8x{gpu}", [f"{field}={rate}"]), parallel=parallel) for rate in rates
+        ]
+        assert all(b <= TOLERANCE * a for a, b in pairwise(times)), (field, times)
