@@ -22,6 +22,8 @@ class GpuSpec:
     ``power_share`` is the board's power limit over that of the board the figures are for.
     ``speed`` divides all kernel times: 0.9 is a board that runs its kernels at nine tenths of what
     the models expect (a power limit, heat, older libraries).
+    ``inline_ecc``: error correction is on and its check bits share the memory's bus with the data (boards of
+    data centres with GDDR memory); HBM has wires of its own for them.
     """
 
     name: str
@@ -43,6 +45,7 @@ class GpuSpec:
     source: str = ""
     aliases: tuple[str, ...] = ()
     power_share: float = 1.0
+    inline_ecc: bool = False
 
     def peak_flops(self, dtype: str) -> float:
         """Peak FLOP/s for a dtype; a dtype without its own unit runs on the fp32 one."""

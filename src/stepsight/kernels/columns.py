@@ -18,7 +18,10 @@ from stepsight.program.job import Kernel
 UNKNOWN_DTYPE_BYTES = 4
 """A dtype nobody has heard of is taken to be as wide as fp32."""
 
-_NEUTRAL = {"padding": 0.0, "causal": 0.0, "window": 0.0, "indexed": 0.0, "flops": 0.0}
+_NEUTRAL = {
+    "padding": 0.0, "causal": 0.0, "window": 0.0, "indexed": 0.0, "flops": 0.0, "reordered": 0.0,
+    "hottest": 0.0,
+}  # fmt: skip
 """What a size is when a kernel does not state it; 1 for all others."""
 
 _SAME_AS = {"kv_heads": "heads", "kv": "q", "kw": "kh", "w": "h", "write_bytes": "read_bytes"}

@@ -15,6 +15,12 @@ OUTSIDE_SPREAD = 0.1
 IN_CACHE = 0.6
 CACHE_SPEEDUP = 1.3
 L2_REACHED = 0.44
+CACHE_SPILL = 1.2
+SPILLED_HITS = 0.12
+FOUND_BACKWARD = 0.5
+ROWS_IN_CACHE = 0.75
+INLINE_ECC = 0.88
+TURING_MEMORY = 0.94
 SLOW_MEMORY = 4.0
 LARGE_L2_MB = 24.0
 AMD_LONG_SOFTMAX = 0.48
@@ -53,13 +59,45 @@ BASES = {
         "streaming kernels of 10 to 50 MB since A100", runs=2,
     ),
     "L2_REACHED": Basis(
-        "share of the L2 cache's bandwidth", "element-wise on one L4: 50 MB in 53 µs",
+        "share of the L2 cache's bandwidth",
+        "chosen: at least the speed-up of CACHE_SPEEDUP where memory is a third as fast as the cache (A100)",
+        "streaming kernels of 10 to 50 MB since A100", runs=1,
+    ),
+    "CACHE_SPILL": Basis(
+        "times the L2 cache",
+        "operands of this size hardly hit: on one L4 (48 MiB) 50.3 MB take 38 to 63 µs, 62.9 MB 250 µs (N)",
         "streaming kernels in cache on boards with slow memory", runs=1,
+    ),
+    "SPILLED_HITS": Basis(
+        "share of bytes",
+        "hits that are left at CACHE_SPILL, fewer above and none at twice the cache: on one L4 62.9 and 67.1"
+        " MB take 0.90 of their time at device memory's rate (N)",
+        "streaming kernels of one to two times the cache on boards with slow memory", runs=1,
+    ),
+    "FOUND_BACKWARD": Basis(
+        "share of bytes",
+        "chosen: one of two streams; on one L4 42 MB take 105 µs, a forward of as many 34 µs (N)",
+        "gradients' kernels in cache on boards with slow memory", runs=1,
+    ),
+    "ROWS_IN_CACHE": Basis(
+        "share of the speed-up by hits", "layer norms of 33 and 42 MB on one L4: 57 and 63 µs (N)",
+        "softmax and layer norm in cache on boards with slow memory", runs=1,
+    ),
+    "INLINE_ECC": Basis(
+        "share of what boards with HBM reach of their bandwidth",
+        "element-wise kernels above 100 MB: P4 0.75, T4 0.74, L4 0.78, against 0.87 (N)",
+        "streaming kernels on boards of data centres with GDDR memory", runs=3,
+    ),
+    "TURING_MEMORY": Basis(
+        "share of what boards with HBM reach of their bandwidth",
+        "dropout's gradient on TITAN RTX 0.84 and RTX 2080 Ti 0.88, against 0.91 on V100, A100 and RTX 3090"
+        " (transformer_ops.parquet)",
+        "streaming kernels on Turing's boards without ECC", runs=2,
     ),
     "SLOW_MEMORY": Basis(
         "L2 over memory bandwidth",
-        "Ada's boards lie above it: there even kernels that wait for latency gain",
-        "softmax and layer norm in cache", runs=1,
+        "Ada's boards lie above it: there hits in L2 shorten a kernel several times",
+        "streaming kernels in cache", runs=1,
     ),
     "LARGE_L2_MB": Basis(
         "MB", "between V100 (6 MB), which shows no speed-up by hits, and A100 (40 MB), which does (T)",
@@ -74,10 +112,10 @@ BASES = {
         "columns", "PyTorch's code: softmax up to here keeps a row in one warp's registers", "softmax"
     ),
     "GDDR_NORMS": Basis(
-        "times the share on HBM",
-        "layer norms, whose few bytes in flight cover GDDR's latency better: T4 and P4 0.68 to 0.71, V100,"
-        " P100 and A100 0.50 to 0.60 (N)",
-        "layer norms on boards with GDDR memory", runs=5,
+        "times the share of other kernels",
+        "layer norms, whose few bytes in flight cover GDDR's latency better: T4 0.79 and L4 0.83 of the"
+        " bandwidth where element-wise kernels reach 0.74 and 0.78 (N)",
+        "layer norms on boards with GDDR memory since Turing", runs=2,
     ),
     "INDEXED_RATE": Basis(
         "elements per multiprocessor and clock",

@@ -74,9 +74,13 @@ def _stated(d: Dims, e: FloatArray) -> FloatArray:
     return d["read_bytes"] + d["write_bytes"]
 
 
-_CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "groups")
+# ``reordered``: images lie by channel, so that kernels which read them by pixel need copies.
+_CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "groups", "reordered")
 _ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal", "window")
 _MATRIX = ("rows", "cols")
+
+FLAGS = frozenset({"reordered", "hottest"})
+"""Sizes that say how a kernel's operands are, not how large."""
 
 FAMILIES: dict[str, Family] = {
     f.name: f
@@ -119,7 +123,8 @@ FAMILIES: dict[str, Family] = {
         # `rows` indices pick rows of `cols` out of a table of `table_rows`.
         Family("gather", ("rows", "cols", "table_rows"), "vector", _zero,
                lambda d, e: d["rows"] * (2 * e * d["cols"] + 8)),
-        Family("scatter", ("rows", "cols", "table_rows"), "vector", _zero,
+        # ``hottest``: the share of them that falls on one row, 0 where nobody knows.
+        Family("scatter", ("rows", "cols", "table_rows", "hottest"), "vector", _zero,
                lambda d, e: d["rows"] * (2 * e * d["cols"] + 8) + e * d["table_rows"] * d["cols"]),
         Family("concat", ("read_bytes", "write_bytes", "inputs"), "vector", _zero, _stated),
         # A strided copy: the read and the write order differ.

@@ -22,7 +22,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.inputs import read_text
 from stepsight.kernels.columns import batches
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.families import FAMILIES, FLAGS
 from stepsight.program.job import Kernel
 
 FILE = "measured.json"
@@ -62,7 +62,8 @@ def features(kernels: Sequence[Kernel]) -> FloatArray:
         bytes_ = [k.dim("read_bytes", 4 * k.dim("elements")) + k.dim("write_bytes", 0.0) for k in kernels]
         columns = [bytes_]
     else:
-        columns = [[k.dim(name) for k in kernels] for name in FAMILIES[family].dims if name != "read_bytes"]
+        sizes = [name for name in FAMILIES[family].dims if name != "read_bytes" and name not in FLAGS]
+        columns = [[k.dim(name) for k in kernels] for name in sizes]
     logs = np.log(np.maximum(np.array(columns, dtype=np.float64).T, 1.0))
     if family != "gemm":
         return np.asarray(logs)

@@ -15,7 +15,11 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention.estimates import FAMILIES as ATTENTION_FAMILIES
 from stepsight.kernels.attention.estimates import attention_estimates, versions
 from stepsight.kernels.columns import Batch, batches
-from stepsight.kernels.grouped import grouped_estimates, is_grouped
+from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
+from stepsight.kernels.conv.grouped import grouped_estimates, is_grouped
+from stepsight.kernels.conv.layout import has_tensor_cores, with_copies
+from stepsight.kernels.conv.pointwise import CONVOLUTIONS, as_convolution, as_product, is_pointwise
+from stepsight.kernels.conv.tiled import tiled_estimates
 from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
@@ -25,7 +29,6 @@ from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, 
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
-from stepsight.kernels.pointwise import CONVOLUTIONS, as_convolution, as_product, is_pointwise
 from stepsight.kernels.roofline import roofline
 from stepsight.kernels.stream_costs import STREAMS, VARIANTS, plain_name
 from stepsight.kernels.streams import (
@@ -138,9 +141,9 @@ class KernelModels:
         if batch.family in ATTENTION_FAMILIES:
             return self._attention(batch, stacks)
         if batch.family in CONVOLUTIONS:
-            grouped, plain = is_grouped(batch), is_pointwise(batch)
-            if grouped.any() or plain.any():
-                return self._sorted_convolutions(batch, grouped, plain)
+            kinds = self._kinds(batch)
+            if any(which.any() for which in kinds):
+                return self._sorted_convolutions(batch, *kinds)
         parts = []
         for variant, rows in _variants(batch):
             if not len(rows):
@@ -168,6 +171,8 @@ class KernelModels:
             elif batch.family in STREAMS:
                 fitted, exact = self._stream()
                 answer = stream_estimates(part, self.spec, fitted, exact)
+            elif batch.family in CONVOLUTIONS and has_tensor_cores(batch.dtype, self.spec):
+                answer = tiled_estimates(part, self.spec)
             else:
                 answer = roofline(part, self.spec)
             parts.append((rows, answer))
@@ -207,17 +212,31 @@ class KernelModels:
             parts.append((np.arange(start, stop), answer))
         return _joined(parts, len(batch))
 
-    def _sorted_convolutions(self, batch: Batch, grouped: BoolArray, plain: BoolArray) -> Estimates:
-        """Convolutions of which some have groups or are plain products."""
+    def _kinds(self, batch: Batch) -> tuple[BoolArray, BoolArray, BoolArray]:
+        """Which convolutions have groups, are plain products, or (without tensor cores) are in no table."""
+        grouped, plain = is_grouped(batch), is_pointwise(batch)
+        known = has_tensor_cores(batch.dtype, self.spec) or batch.dtype == "fp64"
+        beyond = np.zeros(len(batch), dtype=bool) if known else beyond_tables(batch) & ~grouped & ~plain
+        return grouped, plain, beyond
+
+    def _sorted_convolutions(
+        self, batch: Batch, grouped: BoolArray, plain: BoolArray, beyond: BoolArray
+    ) -> Estimates:
+        """Convolutions of which some are not timed by tables or tiles."""
         parts: list[tuple[np.typing.NDArray[np.int64], Estimates]] = []
-        groups, products, others = (np.nonzero(which)[0] for which in (grouped, plain, ~(grouped | plain)))
+        others = ~(grouped | plain | beyond)
+        groups, products, outside, rest = (np.nonzero(w)[0] for w in (grouped, plain, beyond, others))
         if len(groups):
             parts.append((groups, grouped_estimates(batch.take(groups), self.spec)))
         if len(products):
-            product = as_product(batch.take(products))
-            parts.append((products, as_convolution(self.estimate_batch(product))))
-        if len(others):
-            parts.append((others, self.estimate_batch(batch.take(others))))
+            taken = batch.take(products)
+            product = as_convolution(self.estimate_batch(as_product(taken)))
+            parts.append((products, with_copies(product, taken, self.spec)))
+        if len(outside):
+            answer = fastest_estimates(batch.take(outside), self.spec, self.estimate_batch)
+            parts.append((outside, answer))
+        if len(rest):
+            parts.append((rest, self.estimate_batch(batch.take(rest))))
         return _joined(parts, len(batch))
 
     def _full_precision(self, batch: Batch) -> FloatArray:

@@ -22,6 +22,7 @@ class Stream:
     """What a family costs to start, its share of memory bandwidth when large, its rate of instructions.
 
     ``rate`` is elements per multiprocessor and clock; 0 where instructions never bound the kernel.
+    ``traffic`` is the part of the family's bytes that the kernel really moves.
     """
 
     start_us: float
@@ -29,6 +30,7 @@ class Stream:
     spread: float
     per_row_us: float = 0.0
     rate: float = 0.0
+    traffic: float = 1.0
 
 
 # Sources: T = medians over profiler traces (trace_kernels.parquet: V100, A100, H100, B200), start from
@@ -40,7 +42,7 @@ STREAMS: Mapping[str, Stream] = {
     "dropout": Stream(2.5, 0.76, 0.15, rate=1.9),  # N: 9 bytes an element take as long as 11.9
     "softmax": Stream(4.0, 0.82, 0.12, rate=1.7),  # N for fp32; M: half waits for instructions
     "softmax_backward": Stream(3.3, 0.42, 0.15),  # M, N: a product grad · out, then the kernel itself
-    "layer_norm": Stream(4.7, 0.60, 0.12),  # M, N
+    "layer_norm": Stream(4.7, 0.80, 0.12, rate=2.05),  # N: fp32 on A100-80G and H100; M: half by instructions
     "layer_norm_backward": Stream(4.0, 0.64, 0.15),  # the input's gradient; N with the next line
     "layer_norm_weights": Stream(6.0, 0.60, 0.15),  # the gradients of weight and bias; N with the line before
     "rms_norm": Stream(4.0, 0.65, 0.25),  # fused; first principles: a layer norm without the mean
@@ -75,12 +77,16 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
     ("scatter", "index_put"): Stream(6.0, 0.04, 0.4),
     ("gather", "index_select"): Stream(4.0, 0.60, 0.2, rate=0.60),  # T: A100 0.54, H100 0.59 to 0.76
     ("gather", "embedding"): Stream(4.0, 0.60, 0.2, rate=0.55),  # N: A100 0.45, H100 0.64, V100 0.4
+    # Copies of images between the orders of channels and of pixels: VGG-13 on H100, fp32 0.83 to 0.88 (T).
+    ("transpose", "layout"): Stream(2.5, 0.86, 0.2, rate=3.0),
     ("elementwise", "gelu"): Stream(1.4, 0.93, 0.06, rate=2.5),  # M
     ("elementwise", "gelu_backward"): Stream(2.6, 0.95, 0.06, rate=2.05),  # M
     ("elementwise", "cast"): Stream(2.4, 0.87, 0.15, rate=1.31),  # T: unrolled kernel, A100 and B200 1.31
     ("elementwise", "tril"): Stream(2.4, 0.87, 0.2, rate=0.66),  # T
-    ("softmax", "causal"): Stream(5.0, 0.81, 0.1, rate=4.3),  # M: Megatron's fused kernel
-    ("softmax_backward", "causal"): Stream(4.3, 0.80, 0.1, rate=1.78),  # M
+    # Megatron's fused kernel reads only what lies below the diagonal and writes everything: 3 of 4 bytes
+    # forward, 4 of 6 backward. Rates by M, shares by the GPUs of transformer_ops.parquet.
+    ("softmax", "causal"): Stream(5.0, 0.82, 0.1, rate=3.4, traffic=3 / 4),
+    ("softmax_backward", "causal"): Stream(4.3, 0.85, 0.1, rate=2.1, traffic=4 / 6),
     ("softmax_backward", "log_softmax"): Stream(3.3, 0.60, 0.2),  # without the product
     # Modules written out in eager PyTorch: several kernels and the gaps between them (M).
     ("rms_norm", "eager"): Stream(94.7, 0.25, 0.1, rate=0.58),
@@ -95,11 +101,11 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
 """Kernels of a family that behave unlike the rest of it, by the operator's plain name."""
 
 AMD_SHARES: Mapping[str, float] = {
-    "layer_norm": 0.9, "layer_norm_backward": 0.52, "layer_norm_weights": 0.52,
-    "batch_norm": 0.5, "batch_norm_backward": 0.14,
+    "layer_norm": 0.675, "layer_norm_backward": 0.52, "layer_norm_weights": 0.52,
+    "batch_norm": 0.5, "batch_norm_backward": 0.14, "transpose": 0.55,
 }  # fmt: skip
 """What AMD's GPUs reach of these shares: the kernels are written for NVIDIA's warps of 32 (N: MI100, MI210,
-MI250; batch norm in traces of MI300X)."""
+MI250; batch norm and copies around convolutions in traces of MI300X)."""
 
 
 _ALIASES = {

@@ -20,14 +20,9 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.constants import (
     AMD_LONG_SOFTMAX,
-    CACHE_SPEEDUP,
     GDDR_NORMS,
-    IN_CACHE,
     INDEXED_RATE,
-    L2_REACHED,
-    LARGE_L2_MB,
     OUTSIDE_SPREAD,
-    SLOW_MEMORY,
     UNMEASURED_SPREAD,
     USUAL_SHARE,
     WARP_COLUMNS,
@@ -35,7 +30,8 @@ from stepsight.kernels.constants import (
 from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
-from stepsight.kernels.roofline import bandwidth_gbps
+from stepsight.kernels.popular_rows import chain_us
+from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
 from stepsight.kernels.stream_costs import (
     AMD_SHARES,
@@ -45,15 +41,13 @@ from stepsight.kernels.stream_costs import (
     meet,
     plain_name,
 )
+from stepsight.kernels.stream_memory import board_share, cache_speed
 
 HALF = frozenset({"fp16", "bf16"})
 HALF_VARIANT = "half"
 """The variant under which a family's half-precision correction is filed."""
 
 OLD_GDDR = frozenset({"maxwell", "pascal"})
-
-LATENCY_BOUND = frozenset({"softmax", "layer_norm"})
-"""Row-wise kernels, which read a row before they write it: a hit in L2 shortens them little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +95,25 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     """Times and spread of kernels of one family and variant; ``fitted`` scales the share where measured."""
     name = plain_name(batch.names[0]) if batch.names else ""
     stream = VARIANTS.get((batch.family, name), STREAMS[batch.family])
-    traffic = batch.bytes
+    traffic = batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
-    if fitted is not None and batch.family not in ("copy_h2d", "copy_d2h"):
+    if batch.family in PCIE_FAMILIES:
+        pass
+    elif fitted is None:
+        share = share * board_share(spec)
+    else:
         plain = batch.family == "elementwise" and (batch.family, name) not in VARIANTS
         share = _shares(batch, fitted) if plain else share * (fitted.usual_share / USUAL_SHARE)
-    if batch.family == "layer_norm" and Machine.of(spec, "fp32").gddr:
-        share = np.full(len(batch), stream.share * GDDR_NORMS)
+    if batch.family == "layer_norm" and spec.architecture not in OLD_GDDR and Machine.of(spec, "fp32").gddr:
+        share = share * GDDR_NORMS
     if spec.vendor == "amd":
         share = share * _on_amd(batch)
-    speed = np.ones(len(batch))
-    ratio = spec.l2_gbps / spec.memory_gbps
-    if spec.l2_mb >= LARGE_L2_MB and (batch.family not in LATENCY_BOUND or ratio > SLOW_MEMORY):
-        fill = traffic / (IN_CACHE * spec.l2_mb * 1e6)
-        speed = 1 + (max(CACHE_SPEEDUP, L2_REACHED * ratio) - 1) * np.clip(2 - fill, 0, 1)
     rows = batch.dims.get("rows")
     extra = stream.per_row_us * rows if rows is not None else 0.0
-    memory = traffic / (bandwidth * share * speed)
-    time_us = stream.start_us + extra + meet(memory, _instructions_us(batch, spec, stream))
+    memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
+    busy = meet(memory, _instructions_us(batch, spec, stream))
+    time_us = stream.start_us + extra + chain_us(batch) + busy
     return time_us, stream.spread
 
 

@@ -5,22 +5,31 @@ The same rules read a whole trace (``stepsight.trace``); here they meet one row 
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from math import ceil, log2
 
 import msgspec
 
 from stepsight.estimate import IntArray
 from stepsight.kernels.columns import batches
 from stepsight.prediction.kernel_tables.rows import Rows, Table
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Args, Event
 from stepsight.trace.sizing.convolutions import convolution_of_row
+from stepsight.trace.sizing.kernel_map import SPLIT
+from stepsight.trace.sizing.launch_grid import elements_by_grid, is_elementwise
 from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_kernel
-from stepsight.trace.sizing.tensors import tensors_of
+from stepsight.trace.sizing.tensors import Tensor, tensors_of
 from stepsight.trace.sizing.vector_map import vector_kernel
 
 _SPACED = {"longint": "long int", "unsignedchar": "unsigned char", "signedchar": "signed char"}
 """Type names that lost their blank in flat files."""
+
+GRID_DTYPE = "bf16"
+"""What kernels known by their grid alone are taken to work in."""
+INDEXABLE_BYTES = 2.0**31
+"""What PyTorch's element-wise and reducing kernels can index with 32 bits."""
 
 
 def kernel_of_row(op: str, dims: str, types: str, kernel: str, grid: str = "[]", block: str = "[]") -> Kernel:
@@ -35,11 +44,36 @@ def kernel_of_row(op: str, dims: str, types: str, kernel: str, grid: str = "[]",
     call, event = Event(name=op, args=args), Event(name=kernel, args=launched)
     tensors = tensors_of(call)
     if not tensors:
-        return _unknown(op)
-    made = None
-    if GEMM_KERNEL.search(kernel) or op.split("::")[-1] in GEMM_OPS:
-        made = gemm_kernel(call, event) or convolution_of_row(call, event)
-    return made or vector_kernel(call, tensors, event) or _unknown(op)
+        return _by_grid(event) or _unknown(op)
+    made = convolution_of_row(call, event)
+    if made is None and (GEMM_KERNEL.search(kernel) or op.split("::")[-1] in GEMM_OPS):
+        made = gemm_kernel(call, event)
+    return made or _part(vector_kernel(call, tensors, event), tensors) or _unknown(op)
+
+
+def _by_grid(event: Event) -> Kernel | None:
+    """A pointwise kernel without recorded inputs: its grid counts elements; a Triton kernel's signature lists
+    its pointers and then the number of elements (``triton__0d1d2d3de``), others read one tensor."""
+    triton = event.name.startswith("triton_") and "_red_" not in event.name and "_per_" not in event.name
+    if not event.grid() or not (triton or is_elementwise(event)):
+        return None
+    n = elements_by_grid(event)
+    pointers = len(re.findall(r"\d+d?c?e?", event.name.rsplit("__", 1)[-1])) - 1 if triton else 2
+    pointers = max(pointers - 1 if pointers > 2 else pointers, 2)  # of three, one is a bias or a weight
+    return Kernel.of(
+        "elementwise", GRID_DTYPE, name="by_grid", sizing=Sizing.GRID, elements=n,
+        read_bytes=2.0 * (pointers - 1) * n, write_bytes=2.0 * n,
+    )  # fmt: skip
+
+
+def _part(made: Kernel | None, tensors: list[Tensor]) -> Kernel | None:
+    """PyTorch halves what cannot be indexed with 32 bits until every part can be: a row is one part."""
+    largest = max(tensor.bytes for tensor in tensors)
+    if made is None or largest < INDEXABLE_BYTES or made.family not in SPLIT:
+        return made
+    parts = 2.0 ** ceil(log2(largest / INDEXABLE_BYTES))
+    sizes = {key: value / parts if key in SPLIT[made.family] else value for key, value in made.dims}
+    return replace(made, dims=tuple(sizes.items()))
 
 
 def trace_layout(table: Table, at: IntArray, where: str) -> list[Rows]:

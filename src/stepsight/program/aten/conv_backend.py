@@ -32,6 +32,11 @@ class ConvBackend:
             return ""
         return "depthwise_cudnn" if self.cudnn else "depthwise"
 
+    @property
+    def reorders(self) -> bool:
+        """Whether kernels that read images by pixel find them by channel."""
+        return self.cudnn and not self.depthwise and not self.channels_last
+
     def converts(self, tensor: TensorFact) -> bool:
         """Whether a tensor is copied into the format first."""
         if not self.channels_last or len(tensor.shape) != 4:

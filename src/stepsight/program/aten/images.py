@@ -27,6 +27,8 @@ def conv_kernel(
     call: AtenCall,
     dtype: str,
     name: str = "",
+    *,
+    reordered: bool = False,
 ) -> Kernel:
     """A convolution's sizes in two dimensions; one dimension lies in a row, a third is folded in.
 
@@ -48,7 +50,7 @@ def conv_kernel(
     return Kernel.of(
         family, dtype, name=name, batch=image.shape[0] * depth, c_in=image.shape[1] * folded,
         c_out=result.shape[1], h=high, w=wide, kh=kernel_high, kw=kernel_wide, stride=stride,
-        padding=pads[0], groups=groups,
+        padding=pads[0], groups=groups, reordered=int(reordered),
     )  # fmt: skip
 
 
@@ -72,9 +74,11 @@ def convolution(call: AtenCall, precision: Precision) -> list[Kernel]:
     dtype = _dtype(backend, x.dtype, precision)
     kernels = _into_format(backend, x, weight)
     if call.get("transposed", False):
-        kernels.append(conv_kernel("conv_dgrad", out, weight, x, call, dtype))
+        kernels.append(conv_kernel("conv_dgrad", out, weight, x, call, dtype, reordered=backend.reorders))
     else:
-        kernels.append(conv_kernel("conv", x, weight, out, call, dtype, backend.name))
+        kernels.append(
+            conv_kernel("conv", x, weight, out, call, dtype, backend.name, reordered=backend.reorders)
+        )
     if isinstance(call.arguments.get("bias"), TensorFact) and backend.cudnn:  # torch's own kernels add it
         kernels.append(pointwise_kernel("add", (out, call.arguments["bias"]), out))
     return kernels
@@ -91,10 +95,14 @@ def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     if mask[0]:
         kernels += _into_format(backend, weight)
         family = "conv" if transposed else "conv_dgrad"
-        kernels.append(conv_kernel(family, image, weight, result, call, dtype, name))
+        kernels.append(
+            conv_kernel(family, image, weight, result, call, dtype, name, reordered=backend.reorders)
+        )
     if mask[1]:
         kernels += _into_format(backend, x)
-        kernels.append(conv_kernel("conv_wgrad", image, weight, result, call, dtype, name))
+        kernels.append(
+            conv_kernel("conv_wgrad", image, weight, result, call, dtype, name, reordered=backend.reorders)
+        )
     if mask[2]:
         channels = gradient.shape[1]
         kernels.append(Kernel.of("reduce", gradient.dtype, name="sum", rows=channels,

@@ -11,12 +11,13 @@ import re
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.calls import Call
+from stepsight.trace.sizing.conv_helpers import helper_kernel
+from stepsight.trace.sizing.conv_strides import stride_by_grid
 from stepsight.trace.sizing.launch_grid import elements_by_grid
-from stepsight.trace.sizing.matmul_map import compute_dtype
+from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, compute_dtype
 from stepsight.trace.sizing.tensors import Tensor, positional, tensors_of
 
 _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
@@ -52,15 +53,21 @@ def is_convolution(op: Event) -> bool:
 
 def conv_kernel(call: Call, event: Event) -> Kernel | None:
     """A convolution, its data gradient or its weight gradient; None where the inputs do not fit one."""
-    inputs = _inputs(call.op)
+    inputs = _inputs(call.op, event)
     if inputs is None:
         return None
     b, c_in, h, w = inputs.image.shape
     c_out, per_group, kh, kw = inputs.weight.shape
     result = inputs.gradient or _result(call, b, c_out)
     stride, padding = _stride_padding(call.op, result, h, kh)
+    if result is None and not call.op.concrete():
+        stride, padding = stride_by_grid(event, inputs.image.shape, inputs.weight.shape)
     family, together = "conv", call.kernels
-    if inputs.gradient is not None:
+    if inputs.gradient is not None and "backward_weight" in call.op.name:
+        family = "conv_wgrad"
+    elif inputs.gradient is not None and "backward_input" in call.op.name:
+        family = "conv_dgrad"
+    elif inputs.gradient is not None:
         of_image, of_weights = _parted(call, inputs.image)
         weights = any(e is event for e in of_weights)
         family, together = ("conv_wgrad", of_weights) if weights else ("conv_dgrad", of_image)
@@ -90,11 +97,7 @@ def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, s
     moved = (writes if _BACK.search(event.name) else reads)[family]
     if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements < moved:
         moved = weight.elements
-    # Blocks of cuDNN's and MIOpen's kernels turn whole tiles: they stream as copies do.
-    size = float(moved * dtype_bytes(image.dtype))
-    return Kernel.of(
-        "elementwise", image.dtype, name="layout", elements=float(moved), read_bytes=size, write_bytes=size
-    )
+    return Kernel.of("transpose", image.dtype, name="layout", elements=float(moved))
 
 
 def _name(op: Event, longest: Event) -> str:
@@ -103,17 +106,15 @@ def _name(op: Event, longest: Event) -> str:
 
 
 def convolution_of_row(op: Event, event: Event) -> Kernel | None:
-    """The same of one kernel without the others of its call: preparing kernels move image or weights."""
-    inputs = _inputs(op) if is_convolution(op) else None
+    """The same of one kernel without the others of its call; kernels around it move image or weights."""
+    inputs = _inputs(op, event) if is_convolution(op) else None
     if inputs is None:
         return None
-    if "init_device_workspace" in event.name:
-        return Kernel.of("fill", inputs.image.dtype, name="workspace", bytes=elements_by_grid(event))
-    if _HELPER.search(event.name) or "winograd_nonfused" in event.name or "reduce_1Block" in event.name:
-        few = elements_by_grid(event) <= _LAYOUT_SLACK * inputs.weight.elements
-        moved = inputs.weight if few else inputs.image
-        return Kernel.of("transpose", inputs.image.dtype, name="layout", elements=moved.elements)
-    return conv_kernel(Call(op, (event,)), event)
+    helper = helper_kernel(op, event, inputs.image, inputs.weight, inputs.gradient)
+    if helper is not None:
+        return helper
+    own = GEMM_KERNEL.search(event.name) or "scudnn" in event.name
+    return conv_kernel(Call(op, (event,)), event) if own else None
 
 
 def _result(call: Call, batch: int, channels: int) -> Tensor | None:
@@ -125,16 +126,32 @@ def _result(call: Call, batch: int, channels: int) -> Tensor | None:
     return None
 
 
-def _inputs(op: Event) -> _Inputs | None:
+def _inputs(op: Event, event: Event) -> _Inputs | None:
     found = [t for t in positional(op) if t is not None and len(t.shape) == 4]
     if "backward" not in op.name.lower():
         return _Inputs(found[0], found[1], None) if len(found) >= 2 else None
+    if len(found) == 2 and re.search(r"backward_(input|weight)", op.name):
+        return _separate(op, event, *found)
     if len(found) < 3:
         return None
     # convolution_backward(grad, input, weight); cudnn's own was (input, grad, weight).
     first, second, weight = found[:3]
     old = "cudnn" in op.name or "miopen" in op.name
     return _Inputs(first, weight, second) if old else _Inputs(second, weight, first)
+
+
+def _separate(op: Event, event: Event, gradient: Tensor, other: Tensor) -> _Inputs:
+    """Before torch 1.11 each gradient was an operator of its own and had the third tensor's sizes as numbers,
+    which traces do not hold: an image as large as its result; a window that channels and sizes suggest."""
+    batch, c_out, high, wide = gradient.shape
+    if "backward_input" in op.name:
+        # At stride one cuDNN has Winograd's algorithm for larger windows; its plain engine runs the others.
+        times = 2 if other.shape[2] > 1 and "dgrad_engine" in event.name else 1
+        image = Tensor((batch, other.shape[1], times * high, times * wide), gradient.dtype)
+        return _Inputs(image, other, gradient)
+    # A window of one tap changes the number of channels, a larger one usually keeps it.
+    side = 3 if other.shape[1] == c_out else 7 if other.shape[1] <= _FEW_CHANNELS else 1
+    return _Inputs(other, Tensor((c_out, other.shape[1], side, side), other.dtype), gradient)
 
 
 def _parted(call: Call, image: Tensor) -> tuple[tuple[Event, ...], tuple[Event, ...]]:

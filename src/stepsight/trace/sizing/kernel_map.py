@@ -32,7 +32,7 @@ _OTHER_COMMUNICATION = re.compile(
     re.I,
 )
 """Communication by other libraries than NCCL: kernels that wait for other GPUs, whatever their inputs are."""
-_SPLIT: Mapping[str, tuple[str, ...]] = {
+SPLIT: Mapping[str, tuple[str, ...]] = {
     "elementwise": ("elements", "read_bytes", "write_bytes"),
     "transpose": ("elements",),
     "fill": ("bytes",),
@@ -88,14 +88,14 @@ def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
 def _share_of(call: Call, event: Event, mapped: Mapped) -> Mapped:
     """One of the like kernels of a call does its share of the work: PyTorch splits what cannot be indexed
     with 32 bits and lists that do not fit into a kernel's arguments."""
-    if mapped is None or mapped.family not in _SPLIT:
+    if mapped is None or mapped.family not in SPLIT:
         return mapped
     alike = call.alike(event)
     if len(alike) == 1:
         return mapped
     whole = sum(prod(e.grid() or (1,)) for e in alike)
     part = prod(event.grid() or (1,)) / whole
-    sizes = {key: value * part if key in _SPLIT[mapped.family] else value for key, value in mapped.dims}
+    sizes = {key: value * part if key in SPLIT[mapped.family] else value for key, value in mapped.dims}
     return replace(mapped, dims=tuple(sizes.items()))
 
 

@@ -12,6 +12,13 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.launch_grid import elements_by_grid
 from stepsight.trace.sizing.tensors import Tensor, positional
 
+_UNARY = frozenset(
+    {"exp", "log", "tanh", "sqrt", "rsqrt", "neg", "abs", "sigmoid", "relu", "gelu", "silu", "cos", "sin",
+     "reciprocal", "sign", "floor", "ceil", "erf", "bitwise_not", "logical_not",
+     "clamp", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_"}
+)  # fmt: skip
+"""Functions of one tensor."""
+
 Rule = Callable[[Event, list[Tensor], Event], Kernel]
 
 
@@ -216,6 +223,8 @@ def streamed(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
 def _elementwise(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     """Inputs are read once, a result of the broadcast size is written."""
     inputs = [t for t in positional(op) if t is not None] or tensors
+    if len(inputs) == 2 and inputs[0] == inputs[1] and op.name.split("::")[-1] in _UNARY:
+        inputs = inputs[:1]  # the second is where the result goes
     result = max(inputs, key=lambda t: t.elements)
     elements = max(_broadcast(inputs), 1)
     if elements > 4 * result.elements and elements > 2 * elements_by_grid(event):

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.fitting.kernels.learn import NORMAL_90
 from stepsight.hardware.gpus import find_gpu
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
@@ -92,19 +93,30 @@ def _scores(table: Table) -> Iterator[Score]:
                 continue
             passes = zip(("forward", "backward"), rule(numbers["activations"][at] * MEGABYTE), strict=True)
             for direction, kernels in passes:
-                predicted = np.sum(
-                    [models.estimate_batch(Batch.of(f, "fp16", d, n)).time_us for f, n, d in kernels], axis=0
-                )
-                long = predicted > ABOVE_US
-                if long.sum() >= LEAST_ROWS:
-                    measured = numbers[f"{direction}_us"][at][long] - SYNC_US
-                    yield _score(f"layers fp16: {op} {direction} {name}", predicted[long], measured)
+                predicted, spread = timed(models, "fp16", kernels)
+                measured = numbers[f"{direction}_us"][at] - SYNC_US
+                line = layer_score(f"layers fp16: {op} {direction} {name}", predicted, measured, spread)
+                if line is not None:
+                    yield line
 
 
-def _score(name: str, predicted: FloatArray, measured: FloatArray) -> Score:
+def timed(models: KernelModels, dtype: str, kernels: Kernels) -> tuple[FloatArray, FloatArray]:
+    """The sum of an operator's kernels and its spread; their errors go together."""
+    answers = [models.estimate_batch(Batch.of(f, dtype, d, n)) for f, n, d in kernels]
+    total = np.sum([answer.time_us for answer in answers], axis=0)
+    return total, np.sum([answer.time_us * answer.spread for answer in answers], axis=0) / total
+
+
+def layer_score(name: str, predicted: FloatArray, measured: FloatArray, spread: FloatArray) -> Score | None:
+    """The line of operators above `ABOVE_US`, judged by the median; None for fewer than ten."""
+    long = predicted > ABOVE_US
+    if long.sum() < LEAST_ROWS:
+        return None
+    predicted, measured, spread = predicted[long], measured[long], spread[long]
     middle = float(np.median(measured / predicted))
+    inside = np.abs(np.log(np.maximum(measured, 1e-3) / predicted)) <= NORMAL_90 * spread
     line = Score.of(
         TOPIC, name, predicted, measured, f"predicted above {ABOVE_US:.0f} µs, a source no fit saw",
-        note=f"median of measured over predicted {middle:.2f}",
+        note=f"median of measured over predicted {middle:.2f}; {inside.mean():.0%} inside the 90 % interval",
     )  # fmt: skip
     return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)

@@ -50,6 +50,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     from stepsight.validate.kernels.eager import eager_scores
     from stepsight.validate.kernels.half import half_scores
     from stepsight.validate.kernels.layers import layer_scores
+    from stepsight.validate.kernels.resnet_layers import resnet_scores
     from stepsight.validate.kernels.traced import traced_scores
 
     measured = list(_event_rows(data))
@@ -64,6 +65,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
         found += refitted_scores(products)
     found += gpu_scores(products) + source_scores(data)
     found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
+    found += resnet_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
 
 

@@ -58,7 +58,7 @@ def traced_scores(data: Path) -> list[Score]:
         part = {key: np.asarray(column)[gpus == gpu] for key, column in table.items()}
         families = list(_families(gpu, part))
         found += [_family_score(f) for f in families if len(f.measured) >= LEAST_ROWS]
-    return [*found, _covered(table, gpus)]
+    return [*found, *_covered(table, gpus)]
 
 
 def _families(gpu: str, part: Table) -> Iterator[Family]:
@@ -97,8 +97,9 @@ def _family_score(f: Family) -> Score:
     return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)
 
 
-def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> Score:
-    """Device time of kernels (collectives apart) whose family has a model, over all of it."""
+def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> list[Score]:
+    """Device time of kernels (collectives apart) whose family has a model, over all of it: by source and GPU,
+    then of all."""
     times = np.asarray(table["dur_us_mean"], dtype=np.float64) * np.asarray(table["n"], dtype=np.float64)
     kernels = np.array([COLLECTIVE not in str(name).lower() for name in table["kernel"]])
     kernels &= np.array([find_gpu(gpu) is not None for gpu in gpus.tolist()])
@@ -111,9 +112,22 @@ def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> Score:
         for rows in rows_of(part, FILE):
             if rows.batch.family in FAMILIES:
                 modelled[at[rows.batch.positions]] = True
+    sources = np.array([str(source) for source in table["source"]]) if "source" in table else gpus
+    found = []
+    for source, gpu in dict.fromkeys(zip(sources.tolist(), gpus.tolist(), strict=True)):
+        mine = kernels & (sources == source) & (gpus == gpu)
+        if mine.any():
+            name = f"in traces: device time with a model, {source} {gpu}"
+            found.append(_share(name, times, mine, modelled, None))
+    return [*found, _share("in traces: device time with a model", times, kernels, modelled, UNMODELLED)]
+
+
+def _share(
+    name: str, times: FloatArray, kernels: npt.NDArray[np.bool_], modelled: npt.NDArray[np.bool_],
+    bar: float | None,
+) -> Score:  # fmt: skip
     total, known = times[kernels].sum(), times[kernels & modelled].sum()
     return Score.of(
-        TOPIC, "in traces: device time with a model", [known], [total],
-        "all kernels but collectives, GPUs that are named", mape_target=UNMODELLED,
-        note="an error of 5 % is 5 % of the time without a model",
+        TOPIC, name, [known], [total], "all kernels but collectives, GPUs that are named", mape_target=bar,
+        note=f"{1 - known / total:.1%} of the time without a model",
     )  # fmt: skip

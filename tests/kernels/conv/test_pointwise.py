@@ -5,8 +5,8 @@ import pytest
 
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.conv.pointwise import as_product, is_pointwise
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.pointwise import as_product, is_pointwise
 
 
 def convolutions(family: str = "conv", kh: tuple[float, ...] = (1.0, 3.0), dtype: str = "fp32") -> Batch:

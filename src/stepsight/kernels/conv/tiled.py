@@ -1,0 +1,125 @@
+"""Convolutions on tensor cores: an implicit product, cut into tiles that multiprocessors work off in turns.
+
+A thread block computes one tile of the result. It steps through the reduction, a slice of input channels
+under one tap at a time, so three channels cost as much as a whole slice. Long reductions, as the weights'
+gradients over all pixels, are cut into parts until the GPU is full. Each multiprocessor takes its share of
+tiles one after another; a tile costs its steps, and a start and an end that nothing hides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.conv.layout import copies_us
+from stepsight.kernels.families import conv_output
+from stepsight.kernels.roofline import KERNEL_FLOOR_US
+
+TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64), (64, 64))
+"""Rows and columns of a result's tile, as kernels of cuDNN, CUTLASS and MIOpen state them in their names."""
+STEP = 32
+"""Input channels in one step of the reduction."""
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Parts that a reduction may be cut into, each by a block of its own; their sums are added up behind."""
+FEWEST_STEPS = 8
+"""Steps that a part has at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What a library's kernels reach on one vendor's GPUs.
+
+    ``full`` and ``half``: share of the tensor cores' peak inside the loop, in tf32 and in half precision;
+    ``dgrad``, ``wgrad``, ``wgrad_full``: what the gradients reach of that (in half precision, in tf32);
+    ``step_us``: the shortest step (a round trip to the cache over the steps in flight);
+    ``start_us``: before a tile's first step; ``bandwidth``: share of the memory's;
+    ``joined``: a step may hold channels of several taps, so that few channels waste none of it;
+    ``cuts``: also reductions of a forward and of an image's gradient are cut into parts.
+    """
+
+    full: float
+    half: float
+    dgrad: float
+    wgrad: float
+    wgrad_full: float
+    step_us: float
+    start_us: float
+    bandwidth: float
+    joined: bool
+    cuts: bool
+
+
+REACH: Mapping[str, Reach] = {
+    # VGG-13 on H100 in tf32 (trace_kernels.parquet): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
+    # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times: tf32 operands cannot be read transposed.
+    # Steps: 16×16 patches in bf16 on H100, 256 steps in 98 µs. Half precision: cuBLAS on H100 sustains 0.75.
+    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 1.5, 0.85, joined=False, cuts=False),
+    # ResNet-18 on MI300X in bf16, batch 512 (trace_kernels.parquet): 0.36 to 0.39 of peak.
+    "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
+}
+SPREAD = 0.3
+NOTE = "implicit product in tiles on tensor cores"
+MEETING = 2.0
+"""Loading, computing and storing of one tile overlap only with those of others."""
+
+
+def tiled_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
+    """Times of convolutions in a dtype for which the GPU has tensor cores."""
+    time_us = KERNEL_FLOOR_US + tiled_us(batch, spec) + copies_us(batch, spec)
+    return Estimates.uniform(time_us, Source.ROOFLINE, SPREAD, NOTE)
+
+
+def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """The main kernel: the fastest tiles, or memory."""
+    reach = REACH.get(spec.vendor, REACH["nvidia"])
+    rows, cols, steps = _product(batch, joined=reach.joined)
+    per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * _share(batch, reach)
+    result_bytes = 4.0 if batch.family == "conv_wgrad" else batch.element_bytes
+    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it behind the next.
+    store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
+    best: FloatArray = np.full(len(batch), np.inf)
+    for high, wide in TILES:
+        tiles = np.ceil(rows / high) * np.ceil(cols / wide)
+        step = np.maximum(2.0 * high * wide * STEP / per_sm, reach.step_us)
+        for parts in PARTS if reach.cuts or batch.family == "conv_wgrad" else PARTS[:1]:
+            one = np.ceil(steps / parts) * step + reach.start_us + high * wide * store_us
+            added = 0.0 if parts == 1 else 8.0 * parts * rows * cols / (spec.memory_gbps * 1e3)
+            time = np.ceil(tiles * parts / spec.sms) * one + added
+            able = (parts == 1) | (steps >= FEWEST_STEPS * parts)
+            best = np.where(able, np.minimum(best, time), best)
+    memory = batch.bytes / (spec.memory_gbps * 1e3 * reach.bandwidth)
+    return np.asarray((best**MEETING + memory**MEETING) ** (1 / MEETING))
+
+
+def _share(batch: Batch, reach: Reach) -> float:
+    share = reach.full if batch.dtype == "tf32" else reach.half
+    if batch.family == "conv_dgrad":
+        return share * reach.dgrad
+    if batch.family == "conv_wgrad":
+        return share * (reach.wgrad_full if batch.dtype == "tf32" else reach.wgrad)
+    return share
+
+
+def _product(batch: Batch, *, joined: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Rows and columns of the result, and steps of its reduction."""
+    d = batch.dims
+    high, wide = conv_output(d)
+    taps, pixels = d["kh"] * d["kw"], d["batch"] * high * wide
+    groups = np.maximum(d["groups"], 1.0)
+    c_in, c_out = d["c_in"] / groups, d["c_out"] / groups
+    if batch.family == "conv_wgrad":
+        return c_out, c_in * taps, np.ceil(pixels / STEP)
+    if batch.family == "conv_dgrad":
+        # With a stride each pixel of the image lies under fewer taps.
+        under = taps / np.maximum(d["stride"], 1.0) ** 2
+        return d["batch"] * d["h"] * d["w"], c_in, _steps(c_out, under, joined=joined)
+    return pixels, c_out, _steps(c_in, taps, joined=joined)
+
+
+def _steps(channels: FloatArray, taps: FloatArray, *, joined: bool) -> FloatArray:
+    return np.ceil(channels * taps / STEP) if joined else np.ceil(np.ceil(channels / STEP) * taps)

@@ -1,0 +1,61 @@
+"""The memory that streaming kernels see on a board: its share of the bandwidth, and what L2 answers instead.
+
+Boards of data centres with GDDR memory correct errors over the same bus that carries the data. A cache much
+faster than the memory behind it (Ada's boards) answers everything as long as all operands fit, and next to
+nothing beyond: reads and writes of one kernel pass over them in the same order every time.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.constants import (
+    CACHE_SPEEDUP,
+    CACHE_SPILL,
+    FOUND_BACKWARD,
+    IN_CACHE,
+    INLINE_ECC,
+    L2_REACHED,
+    LARGE_L2_MB,
+    ROWS_IN_CACHE,
+    SLOW_MEMORY,
+    SPILLED_HITS,
+    TURING_MEMORY,
+)
+
+LATENCY_BOUND = frozenset({"softmax", "layer_norm"})
+"""Row-wise kernels, which read a row before they write it: a hit in L2 shortens them little."""
+
+
+def board_share(spec: GpuSpec) -> float:
+    """What a board's memory gives of its bandwidth, relative to boards with HBM."""
+    if spec.inline_ecc:
+        return INLINE_ECC
+    return TURING_MEMORY if spec.architecture == "turing" else 1.0
+
+
+def cache_speed(batch: Batch, spec: GpuSpec, traffic: FloatArray) -> FloatArray:
+    """How many times faster than device memory the traffic moves, by what stays in L2."""
+    ratio = spec.l2_gbps / spec.memory_gbps
+    if spec.l2_mb < LARGE_L2_MB:
+        return np.ones(len(batch))
+    if ratio > SLOW_MEMORY:
+        # The family's share of bandwidth is of the cache's then.
+        filled = traffic / (spec.l2_mb * 2**20)
+        hits = _found(batch) * np.interp(filled, (1.0, CACHE_SPILL, 2.0), (1.0, SPILLED_HITS, 0.0))
+        faster = ratio / board_share(spec) * (ROWS_IN_CACHE if batch.family in LATENCY_BOUND else 1.0)
+        return np.asarray(1 / (1 - hits + hits / faster))
+    if batch.family in LATENCY_BOUND:
+        return np.ones(len(batch))
+    filled = traffic / (IN_CACHE * spec.l2_mb * 1e6)
+    return np.asarray(1 + (max(CACHE_SPEEDUP, L2_REACHED * ratio) - 1) * np.clip(2 - filled, 0, 1))
+
+
+def _found(batch: Batch) -> float:
+    """What of a kernel's operands may be in the cache at all: a gradient's kernel finds the gradient that was
+    just made, not what the forward left long before it."""
+    named = bool(batch.names) and batch.names[0].endswith("_backward")
+    return FOUND_BACKWARD if named or batch.family.endswith("_backward") else 1.0
