@@ -18,7 +18,7 @@ def gbps(gpu: str, megabytes: float, name: str = "add") -> float:
 
 def test_operands_that_fit_a_fast_cache_move_several_times_faster() -> None:
     assert gbps("L4", 45) > 4 * gbps("L4", 70)
-    assert gbps("L4", 70) == pytest.approx(gbps("L4", 700), rel=0.05)
+    assert gbps("L4", 70) == pytest.approx(gbps("L4", 700), rel=0.12)
 
 
 def test_a_gradient_finds_less_in_the_cache_than_a_forward() -> None:
