@@ -80,12 +80,13 @@ class Gathered:
             groups[s.name, str(s.launches), s.before].append(s.times)
             groups[s.name, str(s.launches)].append(s.times)
         for key, times in groups.items():
-            table = np.array([(t.t1, t.t2, t.t3, t.t4, t.t5) for t in times])
+            rows = [(t.t1, t.t2, t.t3, t.t4, t.t5) for t in times]
             # In its place untrimmed: a workload's own long calls are part of its steps. Out of
             # place trimmed: the data loader's gap belongs to one place alone.
-            in_place = len(key) > 2
-            means = table.mean(axis=0) if in_place else trimmed_means(table)
-            self._means[key] = HostTimes(*map(float, means))
+            if len(key) > 2:
+                self._means[key] = HostTimes(*(sum(part) / len(rows) for part in zip(*rows, strict=True)))
+            else:
+                self._means[key] = HostTimes(*map(float, trimmed_means(np.array(rows))))
 
     def recording_cost(self) -> tuple[float, float]:
         """What recording an operator and a launch cost in this very session, however much it was.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from stepsight.errors import InputError
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
-from stepsight.program.job import Job, Kernel
+from stepsight.program.job import Collective, Job, Kernel
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import collective_calls, lateness_us, with_late_peers
 from stepsight.trace.step.host_times import (
@@ -73,15 +73,22 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
 
 def _with_late_peers(run: TraceRun, step: int, job: Job) -> Job:
     others = [
-        job_of(run, {r.rank: rank_program(run, r, s) for r in run.ranks})
+        job_of(run, {r.rank: host_program(run, r, s) for r in run.ranks})
         for s in clean_steps(run)
         if s != step
     ]
-    late = {
-        r.rank: lateness_us(collective_calls(o.programs[o.program_of_rank[r.rank]]) for o in others)
-        for r in run.ranks
-    }
+    late = {r.rank: lateness_us(_sized_calls(job, o, r.rank) for o in others) for r in run.ranks}
     return with_late_peers(job, late)
+
+
+def _sized_calls(job: Job, other: Job, rank: int) -> dict[tuple[str, int], Collective]:
+    """A rank's collectives of another step, as large as the same calls of the step predicted."""
+    sized = collective_calls(job.programs[job.program_of_rank[rank]])
+    calls = collective_calls(other.programs[other.program_of_rank[rank]])
+    return {
+        call: replace(c, bytes=sized[call].bytes) if call in sized and sized[call].kind == c.kind else c
+        for call, c in calls.items()
+    }
 
 
 def _with_other_workloads(

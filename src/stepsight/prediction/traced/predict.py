@@ -28,6 +28,7 @@ from stepsight.prediction.traced.weights import shipped_weights
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
+from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import without_late_peers
 from stepsight.trace.step.caveats import caveats
@@ -219,11 +220,12 @@ def predict_trace(
     ``replay`` may name categories ("kernels", "collectives", "host") to take from the trace; True takes all.
     ``machine`` is the trace's own, where it is known better than the trace tells.
     """
-    made = traced_step(
-        paths, platform, replay=replay, models_only=models_only, overrides=overrides, step=step,
-        overheads=overheads, shared=shared, machine=machine,
-    )  # fmt: skip
-    return predict_step(made)
+    with collector_off():
+        made = traced_step(
+            paths, platform, replay=replay, models_only=models_only, overrides=overrides, step=step,
+            overheads=overheads, shared=shared, machine=machine,
+        )  # fmt: skip
+        return predict_step(made)
 
 
 def predict_step(made: TracedStep) -> Prediction:

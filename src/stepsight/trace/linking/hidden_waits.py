@@ -6,7 +6,7 @@ the host that ends just after a long kernel did, too closely for chance.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from stepsight.trace.linking.launches import Launch
@@ -33,11 +33,12 @@ def hidden_waits(
     ends = [x.gpu[-1].end for x in by_end]
     timed = {e.ts for e in runtime if e.name.startswith(("cudaEventElapsedTime", "hipEventElapsedTime"))}
     found: list[tuple[Event, Launch | None]] = []
+    queues = _Queues(launches)
     everyone = sorted(span for spans in threads.values() for span in spans)
     for thread, spans in threads.items():
         for start, end in _gaps(spans, everyone):
             held = _held(by_end, ends, start, end)
-            if held is not None and not _drained(held, launches, start):
+            if held is not None and not queues.drained(held, start):
                 held = None
             # Reading an event's time needs the event to be done: whoever reads it has waited for it.
             if held is not None or end in timed:
@@ -60,12 +61,25 @@ def _gaps(spans: list[tuple[float, float]], everyone: list[tuple[float, float]])
     return gaps
 
 
-def _drained(held: Launch, launches: list[Launch], start: float) -> bool:
-    """Whether the stream had next to nothing left behind the awaited kernel: a host that waits
-    has not run far ahead."""
-    stream = held.gpu[-1].args.stream
-    queued = (x.gpu[-1].end for x in launches if x.call.ts < start and x.gpu[-1].args.stream == stream)
-    return max(queued, default=0.0) <= held.gpu[-1].end + _LEFT_QUEUED_US
+class _Queues:
+    """When each stream is done with all that was launched on it up to a moment."""
+
+    def __init__(self, launches: list[Launch]) -> None:
+        self._calls: dict[int | str, list[float]] = defaultdict(list)
+        self._done: dict[int | str, list[float]] = defaultdict(list)
+        for launch in sorted(launches, key=lambda x: x.call.ts):
+            last = launch.gpu[-1]
+            done = self._done[last.args.stream]
+            done.append(max(last.end, done[-1]) if done else last.end)
+            self._calls[last.args.stream].append(launch.call.ts)
+
+    def drained(self, held: Launch, start: float) -> bool:
+        """Whether the stream had next to nothing left behind the awaited kernel: a host that waits has not
+        run far ahead."""
+        stream = held.gpu[-1].args.stream
+        at = bisect_left(self._calls[stream], start)
+        queued = self._done[stream][at - 1] if at else 0.0
+        return queued <= held.gpu[-1].end + _LEFT_QUEUED_US
 
 
 def _held(by_end: list[Launch], ends: list[float], start: float, end: float) -> Launch | None:

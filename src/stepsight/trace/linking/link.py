@@ -29,6 +29,7 @@ _SYNC = re.compile(
 )
 _STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")
 _RECORD = re.compile(r"^(cuda|hip|cu)EventRecord")
+ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
 _NCCL = re.compile(r"^(nccl|rccl|.*ncclDevKernel|.*ncclKernel|.*rcclGenericKernel)", re.IGNORECASE)
 
 
@@ -59,6 +60,7 @@ class LinkedTrace:
     early_kernels: int = 0
     """Kernels that begin before their call even so: their call is another one."""
     _children: dict[int, list[int]] = field(default_factory=dict)
+    _allocations: tuple[FloatArray, FloatArray] | None = None
     _places: dict[int, tuple[list[Launch], int]] = field(default_factory=dict)
 
     @property
@@ -67,6 +69,15 @@ class LinkedTrace:
         kernels = sum(len(x.gpu) for x in self.launches)
         found = sum(len(x.gpu) for x in self.launches if x.op != NO_OP)
         return found / kernels if kernels else 1.0
+
+    @property
+    def allocations(self) -> tuple[FloatArray, FloatArray]:
+        """When calls began that allocate or free device memory, and the time spent in them up to each."""
+        if self._allocations is None:
+            calls = [c for c in self.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
+            spent = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
+            self._allocations = np.array([c.ts for c in calls]), spent
+        return self._allocations
 
     def children(self, op: int) -> list[int]:
         """The operators directly inside one, in time order; of `NO_OP`, the top-level ones."""

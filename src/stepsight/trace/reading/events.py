@@ -6,6 +6,7 @@ where those spellings end.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -108,8 +109,7 @@ class Event(msgspec.Struct, gc=False):
 
     def shapes(self) -> list[Any]:
         """Input sizes, one entry per input: [] for a scalar, nested for a tensor list."""
-        raw = self.args.dims if len(memoryview(self.args.dims)) else self.args.old_dims
-        return decoded(raw)
+        return _decoded(bytes(self.args.dims) or bytes(self.args.old_dims))
 
     def types(self) -> list[Any]:
         """Input dtypes as the profiler names them ("float", "c10::BFloat16", "" for none)."""
@@ -120,10 +120,10 @@ class Event(msgspec.Struct, gc=False):
         return decoded(self.args.concrete)
 
     def grid(self) -> tuple[int, ...]:
-        return launch_sizes(decoded(self.args.grid))
+        return _sides(bytes(self.args.grid))
 
     def block(self) -> tuple[int, ...]:
-        return launch_sizes(decoded(self.args.block))
+        return _sides(bytes(self.args.block))
 
     def copied_bytes(self) -> float:
         """Of a copy or a fill, which some profilers write as text; -1 where the trace does not say."""
@@ -135,15 +135,26 @@ class Event(msgspec.Struct, gc=False):
 
 
 def decoded(raw: msgspec.Raw) -> list[Any]:
-    """A list that was left undecoded; empty where the event has none."""
-    if not len(memoryview(raw)):
-        return []
-    value = msgspec.json.decode(raw)
+    """A list that was left undecoded, not to be changed; empty where the event has none."""
+    return _decoded(bytes(raw))
+
+
+@lru_cache(maxsize=16384)
+def _decoded(text: bytes) -> list[Any]:
+    """Layers and steps repeat the same few lists."""
+    value = msgspec.json.decode(text) if text else []
     return value if isinstance(value, list) else []
 
 
 MOST_BYTES = 2.0**53
 """No copy is larger; what is came from a damaged file."""
+
+
+@lru_cache(maxsize=16384)
+def _sides(text: bytes) -> tuple[int, ...]:
+    return launch_sizes(_decoded(text))
+
+
 MOST_BLOCKS = 2**31 - 1
 """The largest grid side that CUDA launches."""
 

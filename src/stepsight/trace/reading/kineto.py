@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
@@ -13,6 +10,7 @@ import msgspec
 
 from stepsight.errors import InputError
 from stepsight.limits import check
+from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.events import (
     ANNOTATION,
     CATEGORIES,
@@ -101,7 +99,7 @@ def looks_like_kineto(content: bytes) -> bool:
 
 def read_kineto(file: TraceFile) -> KinetoTrace:
     """Decode one profiler trace; broken files give what they hold, with a warning."""
-    with _collector_off():
+    with collector_off():
         document, warnings = _decode(file)
         check(len(document.traceEvents), "EVENTS", file.path, "its number of events")
         return _sorted_by_kind(file, document, (*file.warnings, *warnings))
@@ -182,15 +180,3 @@ def in_time_order(events: list[Event]) -> None:
 def _memory_gb(document: _Document) -> float | None:
     sizes = [d.get("totalGlobalMem") for d in document.deviceProperties]
     return sizes[0] / 1e9 if sizes and isinstance(sizes[0], int) else None
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Decoding makes a million long-lived objects; collecting in between only costs time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -9,6 +9,7 @@ of what it lists.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,8 +29,15 @@ class Call:
 
     op: Event
     kernels: tuple[Event, ...]
-    following: tuple[Event, ...] = ()
-    """The operators that begin next on its thread: they read what it made."""
+    ops: Sequence[Event] = ()
+    place: int = 0
+    """All operators of the trace, and where among them its own stands."""
+
+    @cached_property
+    def following(self) -> tuple[Event, ...]:
+        """The operators that begin next on its thread: they read what it made."""
+        later = self.ops[self.place + 1 : self.place + 1 + _FOLLOWING]
+        return tuple(e for e in later if e.tid == self.op.tid and e.ts >= self.op.end)
 
     @cached_property
     def tensors(self) -> list[Tensor]:
@@ -85,9 +93,7 @@ def calls_of(linked: LinkedTrace) -> Calls:
     for key, launches in members.items():
         events = tuple(e for x in launches for e in x.gpu if _computes(e))
         if events:
-            op = ops[key]
-            later = linked.ops[place[key] + 1 : place[key] + 1 + _FOLLOWING]
-            call = Call(op, events, tuple(e for e in later if e.tid == op.tid and e.ts >= op.end))
+            call = Call(ops[key], events, linked.ops, place[key])
             found.update(dict.fromkeys(map(id, launches), call))
     return Calls(found)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from stepsight.program.job import Kernel, Sizing
@@ -63,7 +64,7 @@ def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel
 def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
     """The kernel by the recorded inputs of its call, as far as they are its own."""
     op = call.op
-    if _OTHER_COMMUNICATION.search(event.name) or _OTHER_COMMUNICATION.search(op.name):
+    if _communicates(event.name) or _communicates(op.name):
         return None
     mapped = lookup_kernel(facts, launch, op, event)
     if mapped:
@@ -76,13 +77,23 @@ def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
     alone = len(call.kernels) == 1 or not RULES.on("main_kernel")
     if not alone and call.is_region and not describes(op, event):
         return None
-    if GEMM_KERNEL.search(event.name) or op.name.split("::")[-1] in GEMM_OPS:
+    if _is_product(event.name) or op.name.split("::")[-1] in GEMM_OPS:
         made = gemm_kernel(op, event)
         if made:
             return made
     if not alone and event.name != call.main and not describes(op, event):
         return None
     return _share_of(call, event, vector_kernel(op, tensors, event))
+
+
+@lru_cache(maxsize=8192)
+def _communicates(name: str) -> bool:
+    return bool(_OTHER_COMMUNICATION.search(name))
+
+
+@lru_cache(maxsize=8192)
+def _is_product(kernel: str) -> bool:
+    return bool(GEMM_KERNEL.search(kernel))
 
 
 def _share_of(call: Call, event: Event, mapped: Mapped) -> Mapped:
@@ -99,6 +110,7 @@ def _share_of(call: Call, event: Event, mapped: Mapped) -> Mapped:
     return replace(mapped, dims=tuple(sizes.items()))
 
 
+@lru_cache(maxsize=8192)
 def short_name(kernel: str) -> str:
     """A kernel's name without its template arguments and parameters."""
     name = re.sub(r"^void\s+", "", kernel).replace("(anonymous namespace)::", "")

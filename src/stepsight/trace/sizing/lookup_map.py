@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -58,8 +59,8 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
     time: the model times a backward as a whole.
     """
     linked = facts.linked
-    call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), op)
-    if _FORWARD.search(event.name):
+    call = next((e for e in linked.chain(launch.op) if _looks_up(e.name)), op)
+    if _is_forward(event.name):
         lookup = _from_forward(linked, call)
         return _kernel("embedding", call, lookup) if lookup else None
     backward = facts.lookup_backwards.get(id(call))
@@ -74,6 +75,16 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
     return _kernel("embedding_backward", call, part)
 
 
+@lru_cache(maxsize=8192)
+def _looks_up(op: str) -> bool:
+    return bool(_LOOKUP_OP.search(op))
+
+
+@lru_cache(maxsize=8192)
+def _is_forward(kernel: str) -> bool:
+    return bool(_FORWARD.search(kernel))
+
+
 def _kernel(family: str, call: Event, lookup: Lookup) -> Kernel:
     return Kernel(family, (), lookup.tables[0].dtype, name=call.name, lookup=lookup)
 
@@ -82,7 +93,7 @@ def lookup_backwards(linked: LinkedTrace) -> dict[int, LookupBackward]:
     """Every backward of the trace by ``id`` of its call."""
     found: dict[int, LookupBackward] = {}
     for launch in linked.launches:
-        call = next((e for e in linked.chain(launch.op) if _LOOKUP_OP.search(e.name)), None)
+        call = next((e for e in linked.chain(launch.op) if _looks_up(e.name)), None)
         if call is None or not _BACKWARD_OP.search(call.name) or _by_itself(linked, launch):
             continue
         if id(call) not in found:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
-
 from stepsight.overheads.gather import NOTHING
 from stepsight.program.job import HostTimes
 from stepsight.trace.reading.events import Event
@@ -22,8 +20,8 @@ def host_times(
     gaps = [max(0.0, b.ts - a.end) for a, b in itertools.pairwise(calls)]
     t2 = max(0.0, calls[0].ts - start)
     t3 = max(0.0, end - calls[-1].end)
-    t4 = float(np.mean([c.dur - stalls.held_us(c.ts, c.end) for c in calls]))
-    t5 = float(np.mean(gaps)) if gaps else 0.0
+    t4 = sum(c.dur - stalls.held_us(c.ts, c.end) for c in calls) / len(calls)
+    t5 = sum(gaps) / len(gaps) if gaps else 0.0
     return HostTimes(t1, share * t2, share * t3, share * max(0.0, t4), share * t5)
 
 
@@ -40,7 +38,7 @@ def allocating_times(
     if not calls:
         return HostTimes(gap, 0.0, 0.0, 0.0, before)
     *between, after = inside
-    return HostTimes(gap, before, after, 0.0, float(np.mean(between)) if between else 0.0)
+    return HostTimes(gap, before, after, 0.0, sum(between) / len(between) if between else 0.0)
 
 
 def spread(times: HostTimes, calls: int, kernels: int) -> HostTimes:

@@ -14,6 +14,7 @@ from stepsight.estimate import FloatArray
 from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.chakra import looks_like_chakra
+from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
 from stepsight.trace.reading.files import TraceFile, trace_files
 from stepsight.trace.reading.grouping import one_run
@@ -104,6 +105,11 @@ class TraceRun:
 
 def load_trace(paths: Path | str | Sequence[Path | str]) -> TraceRun:
     """Read the profiler traces of one run, one or more ranks; folders are searched recursively."""
+    with collector_off():
+        return _loaded(paths)
+
+
+def _loaded(paths: Path | str | Sequence[Path | str]) -> TraceRun:
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     traces: list[KinetoTrace] = []
     warnings: list[str] = []

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
+from itertools import accumulate
 
 import numpy as np
 
-from stepsight.estimate import FloatArray
-from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.linking.link import ALLOCATION_CALLS, LinkedTrace
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
-from stepsight.trace.step.steps import ALLOCATION_CALLS
 
 FULL_QUEUE = int(RULES.value("full_queue"))
 
@@ -46,7 +45,7 @@ class _Stretches:
         ordered = sorted(stretches)
         self.starts: list[float] = [s for s, _ in ordered]
         self.lengths: list[float] = [d for _, d in ordered]
-        self.total: FloatArray = np.concatenate([[0.0], np.cumsum(self.lengths)])
+        self.total: list[float] = [0.0, *accumulate(self.lengths)]
 
     def within(self, start: float, end: float) -> float:
         if not self.starts or end <= start:
@@ -57,7 +56,7 @@ class _Stretches:
         at = bisect_right(self.starts, moment) - 1
         if at < 0:
             return 0.0
-        return float(self.total[at]) + min(self.lengths[at], moment - self.starts[at])
+        return self.total[at] + min(self.lengths[at], moment - self.starts[at])
 
 
 def _held_calls(linked: LinkedTrace) -> list[tuple[float, float]]:

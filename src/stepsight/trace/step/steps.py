@@ -19,7 +19,6 @@ from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.rules import RULES
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
-ALLOCATION_CALLS = ("cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cudaHostAlloc", "cudaFreeHost")
 NO_MARKS = "no step marks"
 """How the step of a trace was found that shows none: it is all of it."""
 _FEWEST_REPEATS = int(RULES.value("fewest_repeats"))
@@ -70,9 +69,7 @@ def gpu_periods(linked: LinkedTrace, steps: int) -> FloatArray:
 
 def allocation_us(linked: LinkedTrace, start: FloatArray, end: FloatArray) -> FloatArray:
     """Time of the calls that allocate or free device memory between two moments."""
-    calls = [c for c in linked.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
-    begun = np.array([c.ts for c in calls])
-    total = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
+    begun, total = linked.allocations
     return np.asarray(total[np.searchsorted(begun, end)] - total[np.searchsorted(begun, start)])
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from stepsight.program.job import Kernel, Sizing
@@ -58,12 +59,19 @@ class GemmGrid:
 
 def grid_of(event: Event) -> GemmGrid | None:
     """The tiles of a GEMM kernel, if it is one whose name and grid show them."""
-    tile = TILE.search(event.name)
-    if not (tile and GEMM.search(event.name) and event.grid()):
+    tile = _tile(event.name)
+    if tile is None or not event.grid():
         return None
     x, y, z = grid_blocks(event)
-    tile_m, tile_n = int(tile[1]), int(tile[2])
+    tile_m, tile_n = tile
     return GemmGrid(Side(x * tile_m, tile_m), Side(y * tile_n, tile_n), z)
+
+
+@lru_cache(maxsize=8192)
+def _tile(kernel: str) -> tuple[int, int] | None:
+    """The tile that a GEMM's name spells out."""
+    tile = TILE.search(kernel)
+    return (int(tile[1]), int(tile[2])) if tile and GEMM.search(kernel) else None
 
 
 def gemm_by_grid(facts: Facts, launch: Launch, grid: GemmGrid, dtype: str) -> Kernel:
