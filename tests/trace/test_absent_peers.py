@@ -82,7 +82,7 @@ def alone(*, waits_us: tuple[float, ...], world_size: int = 2) -> Made:
 
 def test_a_rank_recorded_alone_waits_as_it_did_in_its_other_steps():
     run = made_run(alone(waits_us=(5000.0, 5000.0, 5000.0)))
-    assert late(trace_job(run, 1), 0) == [0.0, pytest.approx(5000.0, abs=10.0)]
+    assert late(trace_job(run, 1), 0) == [0.0, pytest.approx(5000.0, abs=20.0)]
     step = traced_step(run, models_only=True)
     assert any("5.0 ms late" in note for note in step.notes)
     on_time = changed(step, ["peers-on-time"])

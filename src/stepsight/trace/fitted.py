@@ -17,9 +17,9 @@ FILE = "fitted.json"
 SHIPPED = Path(__file__).parent / FILE
 FEWEST = 2
 """Sources below which nothing is pooled: the stated value holds."""
-SPREAD, ROOT_MEAN_SQUARE, MEAN_LOG, NINETY = "spread", "root_mean_square", "mean_log", "ninety"
-_NORMAL = 1.48
-"""Standard deviation over median absolute value, of a normal distribution."""
+SPREAD, ROOT_MEAN_SQUARE, MEDIAN, NINETY = "spread", "root_mean_square", "median", "ninety"
+_ONE_SIGMA, _NINE_IN_TEN = 0.6827, 0.9
+"""Shares of a normal distribution within one standard deviation, and of what an interval is to hold."""
 COLLECTIONS = ("liplus", "meta_dlrm", "nanogpt", "resnet50_V100", "tracelens")
 """Folders whose names begin alike are one source: the same people recorded them."""
 
@@ -39,9 +39,9 @@ class RunFigure(msgspec.Struct, frozen=True):
 class FittedConstant(msgspec.Struct, frozen=True):
     """One constant: how its runs' figures are pooled, and the figures.
 
-    ``spread``: 1.48 times the median of |figure|, the figures being errors as logarithms.
-    ``root_mean_square`` of the figures. ``mean_log``: their geometric mean.
-    ``ninety``: what nine figures in ten do not pass. Sources count alike, however many runs they have.
+    ``spread``: what 68 % of the figures, errors as logarithms, do not pass: a standard deviation where
+    errors are normal. ``root_mean_square`` of the figures. ``median`` of the sources' medians.
+    ``ninety``: what 90 % do not pass. Sources count alike, however many runs they have.
     """
 
     pool: str
@@ -55,25 +55,22 @@ class FittedConstant(msgspec.Struct, frozen=True):
                 by_source.setdefault(run.source, []).append(run.value)
         if len(by_source) < FEWEST:
             return None
-        if self.pool == SPREAD:
-            each = [float(np.median(np.abs(values))) for values in by_source.values()]
-            return _NORMAL * float(np.median(each))
-        if self.pool == NINETY:
-            return _ninetieth(by_source)
+        if self.pool in (SPREAD, NINETY):
+            return _quantile(by_source, _ONE_SIGMA if self.pool == SPREAD else _NINE_IN_TEN)
         if self.pool == ROOT_MEAN_SQUARE:
             return float(np.sqrt(np.mean([np.mean(np.square(values)) for values in by_source.values()])))
-        return float(np.exp(np.mean([np.mean(np.log(values)) for values in by_source.values()])))
+        return float(np.median([np.median(values) for values in by_source.values()]))
 
     @property
     def sources(self) -> list[str]:
         return sorted({run.source for run in self.runs})
 
 
-def _ninetieth(by_source: Mapping[str, list[float]]) -> float:
-    """The 90th percentile of figures, each source weighing one."""
-    weighed = sorted((value, 1 / len(values)) for values in by_source.values() for value in values)
+def _quantile(by_source: Mapping[str, list[float]], share: float) -> float:
+    """What a share of the figures, taken without their signs, does not pass; each source weighs one."""
+    weighed = sorted((abs(value), 1 / len(values)) for values in by_source.values() for value in values)
     total = np.cumsum([weight for _, weight in weighed])
-    return weighed[int(np.searchsorted(total, 0.9 * total[-1] - 1e-9))][0]
+    return weighed[int(np.searchsorted(total, share * total[-1] - 1e-9))][0]
 
 
 class Fitted(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from stepsight.fitting.traces.left_out import Refits
 from stepsight.fitting.traces.residuals import missing_spread
 from stepsight.fitting.traces.runs import ScoredRun, scored_runs
 from stepsight.trace.fitted import (
-    MEAN_LOG,
+    MEDIAN,
     NINETY,
     ROOT_MEAN_SQUARE,
     SPREAD,
@@ -22,8 +22,8 @@ from stepsight.trace.fitted import (
 )
 
 POOLS = {
-    "typical_call": MEAN_LOG,
-    "longest_call": MEAN_LOG,
+    "typical_call": MEDIAN,
+    "longest_call": MEDIAN,
     "individual_spread": ROOT_MEAN_SQUARE,
     "late_spread": ROOT_MEAN_SQUARE,
 }

@@ -2,9 +2,8 @@
 
 Measured on the traces that record shapes: every kernel of one step is sized twice, by its shapes and with all
 shapes taken out, and both sizes are timed by the same models. Errors within a trace mostly share a sign, so
-what counts is how far the sum over a kind of guess in a trace is off: 1.48 times the median, over sources, of
-|ln(sum by guessed sizes ÷ sum by recorded sizes)|, which is a standard deviation where errors are normal.
-They are not: one trace in four is off by more than twice as much. `stepsight fit traces` makes the figures.
+what counts is how far the sum over a kind of guess in a trace is off: what 68 % of the sources do not pass of
+|ln(sum by guessed sizes ÷ sum by recorded sizes)|. `stepsight fit traces` makes the figures.
 """
 
 from __future__ import annotations
