@@ -16,8 +16,9 @@ class InputError(StepsightError):
 
 
 class ScriptFailedError(StepsightError):
-    """A user's script failed by itself; its traceback has been shown. ``code`` is its exit code."""
+    """A user's script failed by itself; its traceback has been shown. ``code`` is its exit code, ``problem``
+    the last line it said."""
 
-    def __init__(self, code: int) -> None:
-        self.code = code
-        super().__init__(f"the script failed with exit code {code}")
+    def __init__(self, code: int, problem: str = "") -> None:
+        self.code, self.problem = code, problem
+        super().__init__(f"the script failed with exit code {code}" + (f": {problem}" if problem else ""))

@@ -23,6 +23,7 @@ from stepsight.capture.request import Answer, Request
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.families import Family, families, groups_of
 from stepsight.capture.step.file import decode_program
+from stepsight.capture.unsupported import RECORD
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end
 from stepsight.program.job import Group, Job, RankProgram
@@ -51,7 +52,7 @@ class Capturing:
         said = -1
         while True:
             self.progress(f"capturing rank {rank} of {self.request.world}")
-            answer = _captured_in_process(self.request, rank)
+            answer = self._answered(rank)
             if answer.stage != "needs" or answer.needs in waiting:
                 return answer
             other = self._with_needs(answer.needs, (*waiting, rank))
@@ -61,6 +62,17 @@ class Capturing:
             if now == said:
                 raise StepsightError(f"ranks {rank} and {answer.needs} wait for each other's values")
             said = now
+
+    def _answered(self, rank: int) -> Answer:
+        """Once more without the device guard where this machine does not let it be installed."""
+        try:
+            return _captured_in_process(self.request, rank)
+        except UnavailableError as error:
+            if not self.request.guard:
+                raise
+            self.progress(f"{error}; trying without a device guard")
+            self.request = msgspec.structs.replace(self.request, guard=False)
+            return _captured_in_process(self.request, rank)
 
     def step(self, name: str, ranks: Sequence[int] | None = None) -> CapturedStep:
         """The whole job. ``ranks`` names those to capture; None finds them."""
@@ -190,6 +202,10 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
         return _read(answer, code)
 
 
+class UnavailableError(StepsightError):
+    """The fake GPU could not be set up on this machine with this torch."""
+
+
 def _read(path: Path, code: int) -> Answer:
     """The process's answer, or the error that its end means."""
     try:
@@ -199,14 +215,16 @@ def _read(path: Path, code: int) -> Answer:
     if answer.stage in ("captured", "needs"):
         return answer
     if answer.stage == "failed":
-        raise ScriptFailedError(code)
-    if answer.stage in ("refused", "no step"):
+        raise ScriptFailedError(code, answer.problem)
+    if answer.stage == "refused":
+        raise UnavailableError(answer.problem)
+    if answer.stage in ("unsupported", "no step"):
         raise StepsightError(answer.problem)
     if code < 0:
         name = signal.Signals(-code).name
-        when = "while the fake GPU was set up" if answer.stage == "starting" else "while the script ran"
-        raise StepsightError(
-            f"the capturing process died of {name} {when}: this torch cannot be captured; "
-            "record a trace on a GPU instead and use stepsight predict --trace"
+        starting = answer.stage == "starting"
+        when = "while the fake GPU was set up" if starting else "while the script ran"
+        raise (UnavailableError if starting else StepsightError)(
+            f"the capturing process died of {name} {when}: this torch cannot be captured; {RECORD}"
         )
     raise ScriptFailedError(code)

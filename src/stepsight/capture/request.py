@@ -31,6 +31,8 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     assume: list[str] = []
     exchange: str = ""
     parent: int = 0
+    guard: bool = True
+    """Install a device guard; without it C++ is told another device (see gpu.meta_answer)."""
 
 
 class MessageGroup(msgspec.Struct, array_like=True):

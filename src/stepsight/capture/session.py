@@ -12,7 +12,7 @@ import torch
 
 from stepsight.capture import selftest
 from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.gpu import attention, device, files, guard, kernels, modules, tensors
+from stepsight.capture.gpu import attention, device, files, guard, kernels, meta_answer, modules, tensors
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
 from stepsight.capture.groups.install import World
@@ -33,6 +33,10 @@ COMPILED = (
     "step is an upper bound"
 )
 
+WITHOUT_GUARD = (
+    "captured without a device guard: DistributedDataParallel may copy gradients that a GPU would not"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -46,6 +50,7 @@ class Settings:
     steps: int = 1
     assumptions: Assumptions = field(default_factory=Assumptions)
     exchange: str = ""
+    guard: bool = True
 
 
 @dataclass(slots=True)
@@ -71,21 +76,28 @@ class Session:
         self.liveness = Liveness(self.allocator)
         self.values = Values(settings.assumptions)
         self.world = World(settings.rank, settings.world, settings.per_node)
-        guard.install()
+        (guard if settings.guard else meta_answer).install()
         device.install(gpu, _figures(self.allocator))
         tensors.install(self.values.read)
         modules.install()
         kernels.install()
         routing.install()
         attention.install(gpu.capability)
-        selftest.run(Recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0))))
-        self.recorder = Recorder(self.values, self.liveness, Workspaces(gpu.capability))
+        tried = self._recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0)))
+        selftest.run(tried, autocast=settings.guard)
+        self.recorder = self._recorder(self.values, self.liveness, Workspaces(gpu.capability))
         self.files = files.install(self.recorder)
         groups.install(self.recorder, self.world, settings.exchange)
         self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
         self._profile = HostProfile()
         self._recorded: Captured | None = None
         _watch_optimizers(self.boundaries)
+
+    def _recorder(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> Recorder:
+        recorder = Recorder(values, liveness, workspaces)
+        if not self.settings.guard:
+            recorder.told, recorder.meant = meta_answer.told, meta_answer.meant
+        return recorder
 
     def _begin(self) -> None:
         self.progress(f"recording after {self.boundaries.seen} steps")
@@ -117,7 +129,7 @@ class Session:
         ]
 
     def _notes(self) -> list[str]:
-        notes = []
+        notes = [] if self.settings.guard else [WITHOUT_GUARD]
         if self.settings.world > 1 and not self.world.initialised:
             notes.append(
                 f"init_process_group was never called: {self.settings.world} independent copies are predicted"

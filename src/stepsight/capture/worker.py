@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from stepsight.capture.request import Answer, MessageGroup, Request
+from stepsight.capture.unsupported import RECORD, UnsupportedError, explained
 from stepsight.errors import StepsightError
 from stepsight.processes import end_with_parent
-
-OLDEST_TORCH = (2, 9)
 
 
 class Worker:
@@ -29,6 +28,8 @@ class Worker:
         self.request = request
         self.started = time.process_time()
         self.needs = -1
+        self.problem = ""
+        self.refusal = ""
 
     def answer(self, answer: Answer) -> None:
         answer.rank = self.request.rank
@@ -55,8 +56,11 @@ class Worker:
         if self.needs >= 0:
             self.answer(Answer("needs", f"waits for rank {self.needs}", needs=self.needs))
             return 0
+        if self.refusal:
+            self.answer(Answer("unsupported", self.refusal))
+            return 2
         if ended:  # with an exception or an exit code of its own
-            self.answer(Answer("failed", f"the script ended with exit code {code}"))
+            self.answer(Answer("failed", self.problem))
             return code
         self.answer(Answer("no step", _why(session)))
         return 2
@@ -66,9 +70,14 @@ class Worker:
             import torch
         except ImportError:
             raise StepsightError("torch is not installed; pip install 'stepsight[torch]'") from None
-        version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-        if version < OLDEST_TORCH:
-            raise StepsightError(f"capture needs torch 2.9 or newer, this is {torch.__version__}")
+        from stepsight.capture.probes import TRIED, missing
+
+        lacking = missing()
+        if lacking:
+            raise StepsightError(
+                f"torch {torch.__version__} lacks {', '.join(lacking)}, which capture needs; "
+                f"install torch {TRIED} or newer, or {RECORD}"
+            )
         from stepsight.capture.assumptions import Assumptions
         from stepsight.capture.gpu.device import FakeGpu
         from stepsight.capture.gpu.guard import GuardUnavailableError
@@ -79,14 +88,21 @@ class Worker:
         count = min(r.per_node, r.world)
         gpu = FakeGpu(r.gpu_name, r.capability, r.memory_bytes, r.multiprocessors, r.l2_bytes, count)
         settings = Settings(
-            gpu, r.rank, r.world, r.per_node, r.warmup, r.steps, Assumptions.read(r.assume), r.exchange
+            gpu,
+            r.rank,
+            r.world,
+            r.per_node,
+            r.warmup,
+            r.steps,
+            Assumptions.read(r.assume),
+            r.exchange,
+            r.guard,
         )
         try:
             return Session(settings, self._progress)
         except (GuardUnavailableError, SelfTestError) as error:
             raise StepsightError(
-                f"torch {torch.__version__} cannot be run without a GPU here ({error}); "
-                "record a trace on a GPU instead and use stepsight predict --trace"
+                f"torch {torch.__version__} cannot be run without a GPU here ({error}); {RECORD}"
             ) from None
 
     def _progress(self, text: str) -> None:
@@ -114,12 +130,18 @@ class Worker:
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
             if stop.code is not None and not isinstance(stop.code, int):
+                self.problem = str(stop.code)
                 print(stop.code, file=sys.stderr)
             return code, code != 0
-        except BaseException:
+        except UnsupportedError as refused:
+            self.refusal = str(refused)
+            return 2, True
+        except BaseException as error:
             if session.captured is not None:
                 return 0, False
+            self.problem = f"{type(error).__name__}: {error}".partition("\n")[0]
             traceback.print_exc()
+            self.refusal = explained(error)
             return 1, True
         return 0, False
 

@@ -57,15 +57,12 @@ def command(
     numbers = _ranks(which, size)
 
     from stepsight.capture.ranks import Capturing
-    from stepsight.capture.request import Request
-    from stepsight.capture.target import capability, l2_bytes, memory_bytes
+    from stepsight.capture.target import request
 
-    gpu = chosen.spec.gpu
-    request = Request(
-        script, list(arguments), "", 0, size, chosen.spec.gpus_per_node, gpu.name,
-        capability(gpu), memory_bytes(gpu), gpu.sms, l2_bytes(gpu), module, warmup, steps, list(assume),
-    )  # fmt: skip
-    captured = Capturing(request, lambda text: click.echo(f"stepsight: {text}", err=True)).step(
+    asked = request(
+        chosen.spec, script, arguments, world=size, module=module, warmup=warmup, steps=steps, assume=assume
+    )
+    captured = Capturing(asked, lambda text: click.echo(f"stepsight: {text}", err=True)).step(
         Path(script).name, numbers
     )
     if save:

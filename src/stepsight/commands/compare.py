@@ -12,14 +12,15 @@ from stepsight.prediction.compare import Comparison, compare
 
 HELP = """Predict A and B and show where the difference went.
 
-A and B are workload files, the same file with different options, or a trace and a what-if:
+A and B are workload files, the same file with different options, or a trace or a captured step and a what-if:
 
 \b
   stepsight compare dlrm.toml -p 4xV100-SXM2 --platform-b 8xA100-SXM4-40G
   stepsight compare gpt2.toml -p 8xH100-SXM --set-b batch_per_rank=16
+  stepsight compare step.json -p 8xH100-SXM --what-if no-host
   stepsight compare --trace DIR --what-if no-host --what-if link=100
 
-What-if questions on a trace: link=GBPS, gpu=NAME, ranks=N, no-host, drop=PATTERN,
+What-if questions on a trace or a captured step: link=GBPS, gpu=NAME, ranks=N, no-host, drop=PATTERN,
 fuse=PATTERN, bucket=MB, batch=FACTOR.
 """
 
@@ -59,6 +60,10 @@ def command(
     check_outputs((timeline, html))
     if trace:
         comparison = _of_trace(trace, platform, both, questions, models_only=models_only)
+    elif questions:
+        if b or platform_b or only_b:
+            raise click.UsageError("--what-if makes B of A; leave out B, --platform-b and --set-b")
+        comparison = _of_captured(a or Path(), platform, both, questions)
     else:
         comparison = _of_files(a or Path(), b, platform, platform_b, both, only_b)
     if as_json:
@@ -96,6 +101,24 @@ def _of_files(
         raise click.UsageError("A and B are the same; give a second file, --platform-b or --set-b")
     before = predict_file(a, platform, both)
     return compare(before, predict_file(b or a, platform_b or platform, (*both, *only_b)))
+
+
+def _of_captured(
+    a: Path, platform: str | None, both: tuple[str, ...], questions: tuple[str, ...]
+) -> Comparison:
+    from stepsight.capture.step.file import is_step_file, load_step
+    from stepsight.commands.predict import PLATFORM_PREFIX
+    from stepsight.platform.load import load_platform
+    from stepsight.prediction.captured import CapturedOn
+    from stepsight.prediction.traced.questions import changed
+
+    if a.suffix != ".json" or not is_step_file(a):
+        raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
+    if not platform:
+        raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
+    overrides = [text.removeprefix(PLATFORM_PREFIX) for text in both]
+    step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
+    return compare(step.predicted(), changed(step, questions).predicted())
 
 
 def _of_trace(

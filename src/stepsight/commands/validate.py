@@ -36,6 +36,7 @@ TOPICS = {
     "tune": "Picks among configurations that were really run: regret and crashes.",
     "traces": "Traced runs: replayed, anchored, by the models alone, and on another GPU.",
     "sharding": "The choice of a sharding plan.",
+    "capture": "Captured scripts: models of libraries, traced runs, published runs (needs torch and models).",
     "live": "Random models, predicted and then really trained here.",
 }
 BY_DEFAULT = (

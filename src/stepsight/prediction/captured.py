@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.platform.load import Platform
@@ -10,9 +10,30 @@ from stepsight.prediction.answer import Prediction, predict_job
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.summary import RankSummary
 from stepsight.prediction.throughput import job_flops
+from stepsight.program.job import Job
 from stepsight.program.setup import Setup
 from stepsight.simulate.timeline import STEADY_STEPS
 from stepsight.workload.memory import CONTEXT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedOn:
+    """A captured step on a platform, as what-if questions change it."""
+
+    step: CapturedStep
+    job: Job
+    platform: Platform
+    measured_us: float | None = None
+
+    @classmethod
+    def of(cls, step: CapturedStep, platform: Platform) -> CapturedOn:
+        return cls(step, step.job, platform)
+
+    def on(self, platform: Platform) -> CapturedOn:
+        return replace(self, platform=platform)
+
+    def predicted(self) -> Prediction:
+        return predict_captured(replace(self.step, job=self.job), self.platform)
 
 
 def predict_captured(step: CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:

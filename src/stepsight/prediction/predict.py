@@ -98,5 +98,8 @@ def _memory(workload: Workload, platform: Platform) -> MemoryLine:
     """The fullest rank against what its device has."""
     ranks = workload.memory().ranks
     fullest = max(range(len(ranks)), key=lambda r: ranks[r].total)
-    parts = {f.name: float(getattr(ranks[fullest], f.name)) for f in fields(ranks[fullest])}
-    return MemoryLine(parts, platform.spec.gpu.memory_gb * 1e9, fullest)
+    held = ranks[fullest]
+    parts = {f.name: float(getattr(held, f.name)) for f in fields(held) if f.name != "followed"}
+    parts["cached_by_allocator"] = parts.pop("cached")
+    peaks = (held.peak_active, held.peak_reserved) if held.followed else (None, None)
+    return MemoryLine(parts, platform.spec.gpu.memory_gb * 1e9, fullest, *peaks)

@@ -20,7 +20,7 @@ EXPOSURES: Mapping[str, str] = {
 USUAL: Mapping[str, str] = {
     "quick": "blind", "kernels": "chosen", "collectives": "blind", "embedding": "chosen",
     "overheads": "blind", "sharding": "blind", "e2e": "chosen", "traces": "chosen", "llm": "chosen",
-    "tune": "chosen", "live": "blind",
+    "tune": "chosen", "live": "blind", "capture": "chosen",
 }  # fmt: skip
 """The exposure of a topic's lines that state none."""
 MOST_LINES = 40

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.operators import optimizers
+from stepsight.workload.operators.lifetimes import Lifetimes, peaks
 from stepsight.workload.operators.optimizers import STATE_PER_PARAMETER
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.training import Training
@@ -16,7 +18,9 @@ CONTEXT_BYTES = 0.5e9
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """Bytes on one rank. ``activations`` are what the forward pass keeps for the backward pass."""
+    """Bytes on one rank. ``activations`` are what the forward pass keeps for the backward pass; where the
+    step's storages were followed, all that is active at the peak besides the other parts, and ``cached`` what
+    the caching allocator has reserved beyond that."""
 
     parameters: float
     gradients: float
@@ -25,13 +29,24 @@ class RankMemory:
     activations: float
     buckets: float
     context: float = CONTEXT_BYTES
+    cached: float = 0.0
+    followed: bool = False
 
     @property
     def total(self) -> float:
+        return self.peak_active + self.cached + self.context
+
+    @property
+    def peak_active(self) -> float:
+        """What tensors hold at the peak, as torch's allocator counts it where ``followed``."""
         return (
             self.parameters + self.gradients + self.optimizer_state + self.tables + self.activations
-            + self.buckets + self.context
+            + self.buckets
         )  # fmt: skip
+
+    @property
+    def peak_reserved(self) -> float:
+        return self.peak_active + self.cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +66,38 @@ class MemoryReport:
 
 
 def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 0.0) -> RankMemory:
-    """The data-parallel part of a step as taped, plus the tables of a rank."""
+    """The data-parallel part of a step as taped, plus the tables of a rank.
+
+    Where the tape followed its storages, the peak is that of a step under torch's caching allocator.
+    """
     parameters = float(sum(p.bytes for p in tape.parameters))
     elements = sum(p.elements for p in tape.parameters)
     master = int(training.half and training.master_weights)
-    return RankMemory(
+    made = RankMemory(
         parameters=parameters,
         gradients=parameters,
         optimizer_state=4.0 * elements * (STATE_PER_PARAMETER[training.optimizer] + master),
         tables=tables,
         activations=float(sum(s.bytes for s in tape.saved.values())),
         buckets=parameters if replicas > 1 else 0.0,
+    )
+    return made if tape.lifetimes is None else _followed(made, tape, training)
+
+
+def _followed(added: RankMemory, tape: Tape, training: Training) -> RankMemory:
+    """The same parts; activations and what is cached by what the allocator reaches."""
+    sizes = [p.bytes for p in tape.parameters]
+    wide = [4 * p.elements for p in tape.parameters]
+    states = STATE_PER_PARAMETER[training.optimizer] + int(training.half and training.master_weights)
+    passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, training.half)
+    held = [*sizes, *(sizes if added.buckets else []), *(sizes if tape.grads_kept else [])]
+    reached = peaks(tape.lifetimes or Lifetimes(), held, wide * states, passing)
+    rest = added.parameters + added.gradients + added.optimizer_state + added.buckets
+    return replace(
+        added,
+        activations=max(reached.active_bytes - rest, 0.0),
+        cached=float(reached.reserved_bytes - max(reached.active_bytes, rest)),
+        followed=True,
     )
 
 

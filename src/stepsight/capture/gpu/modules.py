@@ -10,9 +10,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from stepsight.capture.gpu.tensors import several
+from stepsight.capture.unsupported import UnsupportedError
+
 
 def install() -> None:
     torch.nn.Module._apply = _apply
+    _refuse_data_parallel()
     import torch.optim.optimizer as optimizer
     import torch.utils._foreach_utils as foreach
 
@@ -22,6 +26,19 @@ def install() -> None:
     foreach._get_fused_kernels_supported_devices = lambda: ["cuda", "xpu", "cpu", "mps"]
     optimizer._get_foreach_kernels_supported_devices = foreach._get_foreach_kernels_supported_devices
     optimizer._get_fused_kernels_supported_devices = foreach._get_fused_kernels_supported_devices
+
+
+def _refuse_data_parallel() -> None:
+    """nn.DataParallel on one GPU is the module itself; on several it is not captured."""
+    made = torch.nn.DataParallel.__init__
+
+    def init(self: Any, module: torch.nn.Module, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        places = list(range(torch.cuda.device_count())) if device_ids is None else list(device_ids)
+        if len(places) > 1:
+            raise UnsupportedError("nn.DataParallel: " + several([f"cuda:{n}" for n in places]))
+        made(self, module, places, *args, **kwargs)
+
+    torch.nn.DataParallel.__init__ = init
 
 
 def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from stepsight.capture.gpu.device import CUDA
+from stepsight.capture.unsupported import RECORD, UnsupportedError
 
 
 def on_gpu(device: Any) -> bool:
@@ -24,7 +26,20 @@ def on_gpu(device: Any) -> bool:
 
 def only_gpu(device: Any) -> Any:
     """Every GPU of the node is cuda:0 here: a process has one. Other devices stay as they are."""
-    return CUDA if on_gpu(device) else device
+    if not on_gpu(device):
+        return device
+    number = device if isinstance(device, int) else torch.device(device).index
+    if number and number != int(os.environ.get("LOCAL_RANK", "0")):
+        raise UnsupportedError(several([f"cuda:{os.environ.get('LOCAL_RANK', '0')}", f"cuda:{number}"]))
+    return CUDA
+
+
+def several(places: Sequence[str]) -> str:
+    """Why a process with more than one GPU is refused."""
+    return (
+        f"one process uses several GPUs ({', '.join(places)}), which is not captured; "
+        f"start one process a GPU (DistributedDataParallel, FSDP), or {RECORD}"
+    )
 
 
 def install(read: Callable[[torch.Tensor], torch.Tensor]) -> None:

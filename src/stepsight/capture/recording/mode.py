@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepsight.capture.gpu import streams
 from stepsight.capture.gpu.device import CUDA
-from stepsight.capture.gpu.tensors import on_gpu
+from stepsight.capture.gpu.tensors import on_gpu, only_gpu
 from stepsight.capture.recording import conv_format, routing
 from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
 from stepsight.capture.recording.facts import Facts, mapped, tensors_in
@@ -48,6 +48,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.facts = Facts(liveness.number)
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
         """Told of functional collectives: (recorder, operator, arguments, keywords, result)."""
+        self.told: Callable[[Any], torch.device] = _device_of
+        """What C++ hears about a tensor's device."""
+        self.meant: Callable[[Any], Any] = lambda kwargs: kwargs or {}
+        """A call's keywords, the device being the one that is meant."""
         self.recording = False
         self.regions = CompiledRegions()
         self.gpu_calls = 0
@@ -86,13 +90,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
     # Dispatch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs = self.meant(kwargs)
         if os.getpid() != self._process:  # a data loader's worker: it has no GPU
             return func(*args, **kwargs)
         if any(t is not FakeTensor and _unwraps_itself(t) for t in types):
             return NotImplemented  # a DTensor and its like: what it holds comes here afterwards
         if func is _DEVICE:
-            return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
+            return self.told(args[0])
         name = func._schema.name.partition("::")[2]
         if name in _QUERIES:
             with self.fake:
@@ -101,7 +105,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             kwargs = {**kwargs, "pin_memory": False}
         asked = kwargs.get("device")
         if asked is not None and on_gpu(asked):
-            kwargs = {**kwargs, "device": CUDA}
+            kwargs = {**kwargs, "device": only_gpu(asked)}
         tensors = list(tensors_in(args, kwargs))
         fake = [t for t in tensors if isinstance(t, FakeTensor)]
         if not fake and not (asked is not None and on_gpu(asked)):
@@ -266,6 +270,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             out = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=CUDA)
         self.values.learn(out, value)
         return out
+
+
+def _device_of(t: Any) -> torch.device:
+    return t.fake_device if isinstance(t, FakeTensor) else t.device
 
 
 def _unwraps_itself(kind: Any) -> bool:

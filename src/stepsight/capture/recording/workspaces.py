@@ -26,13 +26,14 @@ class Workspaces:
 
     def __init__(self, capability: tuple[int, int]) -> None:
         self.capability = capability
-        self._handles: set[tuple[int, int]] = set()
+        self._handles: set[tuple[int, bool, int]] = set()
 
     def kept(self, name: str, stream: int) -> Iterator[int]:
         """Sizes taken once and kept."""
         if name not in _PRODUCTS:
             return
-        handle = (threading.get_ident(), stream)
+        backward = torch._C._current_autograd_node() is not None  # on a GPU it has a thread of its own
+        handle = (threading.get_ident(), backward, stream)
         if handle not in self._handles:
             self._handles.add(handle)
             yield cublas_workspace_bytes(self.capability)

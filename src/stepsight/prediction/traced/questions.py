@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from stepsight.errors import InputError
 from stepsight.inputs import finite, whole
 from stepsight.limits import limit
+from stepsight.prediction.captured import CapturedOn
 from stepsight.prediction.traced import whatif
 from stepsight.prediction.traced.predict import TracedStep
 from stepsight.records import nearest
 from stepsight.trace.step.absent_peers import without_late_peers
 
-Answer = Callable[[TracedStep, str], TracedStep]
+Answer = Callable[[Any, str], Any]
 
 
 def _number(text: str, question: str) -> float:
@@ -66,13 +68,18 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
 _WITHOUT_VALUE = ("no-host", "peers-on-time")
 
 
-def changed(step: TracedStep, questions: Iterable[str]) -> TracedStep:
-    """The traced step with every what-if applied, in the order given."""
+Asked = TypeVar("Asked", TracedStep, CapturedOn)
+
+
+def changed(step: Asked, questions: Iterable[str]) -> Asked:
+    """The step with every what-if applied, in the order given."""
     for text in questions:
         name, equals, value = text.partition("=")
         if name not in QUESTIONS:
             raise InputError(f"--what-if {text}", "no such question", nearest(name, QUESTIONS))
         if not equals and name not in _WITHOUT_VALUE:
             raise InputError(f"--what-if {text}", "needs a value", QUESTIONS[name][0])
+        if name == "peers-on-time" and isinstance(step, CapturedOn):
+            raise InputError(f"--what-if {text}", "has no effect on a captured step", "leave it out")
         step = replace(QUESTIONS[name][1](step, value), measured_us=None)
     return step

@@ -26,6 +26,7 @@ from stepsight.workload.dlrm.interactions import interact, interaction_width
 from stepsight.workload.dlrm.joint import joint_job
 from stepsight.workload.dlrm.node_sums import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.memory import MemoryReport, dlrm_memory
+from stepsight.workload.operators.lifetimes import followed
 from stepsight.workload.operators.matmuls import linear
 from stepsight.workload.operators.norms import pointwise_loss
 from stepsight.workload.operators.pointwise import relu, sigmoid
@@ -87,7 +88,9 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        return dlrm_memory(self.config, _record(self.config, "cuda", True))
+        with followed():
+            tape = _record(self.config, "cuda", True)
+        return dlrm_memory(self.config, tape)
 
 
 def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:

@@ -14,7 +14,7 @@ from stepsight.workload.operators.views import cast, given
 def emit(tape: Tape, name: str, inputs: Sequence[Tensor], out: Tensor, aten: str = "") -> Tensor:
     """An element-wise library call inside the open operator."""
     tape.call(f"aten::{aten or name}", inputs, pointwise_kernel(name, inputs, out))
-    return out
+    return tape.made(out)
 
 
 def like(inputs: Sequence[Tensor], dtype: str | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from math import prod
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.aten.rows import reduce_kernel
 from stepsight.program.job import Call, Collective, Kernel, Op, RankProgram, Wait
+from stepsight.workload.operators import lifetimes
 from stepsight.workload.operators.tensor import Shape, Storage, Tensor, same_layout
 
 EVALUATE = "autograd::engine::evaluate_function: "
@@ -38,6 +39,7 @@ class Node:
     rule: Rule
     outputs: tuple[Tensor, ...]
     leaf: Tensor | None = None
+    saved: tuple[Tensor, ...] = ()
 
 
 @dataclass(slots=True)
@@ -79,6 +81,8 @@ class Tape:
         self._sequence = count()
         self._open: _OpenOp | None = None
         self._casts: dict[int, Tensor] = {}
+        self._just_saved: list[Tensor] = []
+        self.lifetimes = lifetimes.begin()
 
     # Host operators
 
@@ -88,6 +92,8 @@ class Tape:
         if self._open is not None:
             yield
             return
+        if self.lifetimes is not None:
+            self.lifetimes.opened()
         self._open = _OpenOp(name, self.label, tuple(t.shape for t in inputs), waits=self._pending)
         self._pending = []
         try:
@@ -108,6 +114,14 @@ class Tape:
         op = self._current()
         op.calls.append(Call(name, tuple(t.shape for t in inputs)))
         op.kernels.extend(kernels)
+        if self.lifetimes is not None:
+            self.lifetimes.called(inputs)
+
+    def made(self, tensor: Tensor) -> Tensor:
+        """``tensor`` is what the last call made, though it was written down before it."""
+        if self.lifetimes is not None:
+            self.lifetimes.made(tensor)
+        return tensor
 
     def launch(self, *kernels: Kernel) -> None:
         """Kernels of the open operator that no library call stands for."""
@@ -187,15 +201,17 @@ class Tape:
         for tensor in tensors:
             if not tensor.storage.persistent and self.phase == "forward":
                 self.saved[id(tensor.storage)] = tensor.storage
+            self._just_saved.append(tensor)
 
     def record(
         self, name: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], rule: Rule
     ) -> None:
         """``outputs`` came from ``inputs`` by a function whose gradient is ``rule``."""
+        saved, self._just_saved = tuple(self._just_saved), []
         if not self.grad_enabled or not any(t is not None and t.requires_grad for t in inputs):
             return
         edges = tuple(None if t is None or t.node is None else (t.node, t.output) for t in inputs)
-        node = Node(name, next(self._sequence), edges, rule, tuple(outputs))
+        node = Node(name, next(self._sequence), edges, rule, tuple(outputs), saved=saved)
         for i, tensor in enumerate(outputs):
             tensor.node, tensor.output = node, i
 
@@ -229,6 +245,8 @@ class Tape:
                         self._accumulated(node.leaf, grads[0])
                     continue
                 results = self._gradients(node, grads)
+                if self.lifetimes is not None:
+                    self.lifetimes.used(node.saved)
                 for edge, result in zip(node.edges, results, strict=True):
                     if edge is None:
                         continue
@@ -283,6 +301,10 @@ class Tape:
         elif not same_layout(parameter, grad):
             kernel = Kernel.of("transpose", parameter.dtype, name="copy", elements=parameter.elements)
             self.call("aten::copy_", (parameter, grad), kernel)
+            if self.lifetimes is not None:
+                grad = parameter.empty_like()
+        if self.lifetimes is not None and not self.grads_kept:
+            self.lifetimes.keep(grad)
         if self.on_grad_ready is not None:
             self.on_grad_ready(parameter)
 

@@ -12,6 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from stepsight.dtypes import dtype_bytes
+from stepsight.workload.operators.lifetimes import born
 
 if TYPE_CHECKING:
     from stepsight.workload.operators.tape import Node
@@ -25,6 +26,9 @@ class Storage:
 
     bytes: int
     persistent: bool = False
+
+    def __post_init__(self) -> None:
+        born(self)
 
 
 @dataclass(slots=True, eq=False)

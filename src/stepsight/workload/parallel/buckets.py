@@ -69,7 +69,7 @@ class Reducer:
             size = sum(p.bytes for p in self.buckets[self._next])
             self._next += 1
             with self.tape.suspended_op(), self.tape.op("c10d::allreduce_"):
-                flat = Tensor.new((size // 4,))
+                flat = Tensor.new((size // 4,), persistent=True)
                 self.tape.call("c10d::allreduce_", (flat,))
                 collective = Collective("all_reduce", size, self.group, name="bucket")
                 self._started.append(self.tape.communicate(collective, Wait(COMM, COMPUTE)))

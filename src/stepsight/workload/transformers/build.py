@@ -10,6 +10,7 @@ from stepsight.program.job import Call, Job, Kernel, Op
 from stepsight.program.setup import Setup
 from stepsight.workload.described import Described
 from stepsight.workload.memory import MemoryReport, dense_memory
+from stepsight.workload.operators.lifetimes import followed
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.parallel import pipeline
@@ -73,7 +74,9 @@ class TransformerWorkload(Described[TransformerConfig]):
         c = self.config
         if self._staged:
             return pipeline.memory(c, MODELS[c.family])
-        return MemoryReport((dense_memory(self._tape("cuda"), c.training, c.data),) * self.ranks)
+        with followed():
+            tape = self._tape("cuda")
+        return MemoryReport((dense_memory(tape, c.training, c.data),) * self.ranks)
 
     @property
     def _staged(self) -> bool:

@@ -1,0 +1,1 @@
+"""Captured scripts against measured steps: models of libraries, traced runs, published training runs."""
