@@ -88,8 +88,9 @@ def _followed(added: RankMemory, tape: Tape, training: Training) -> RankMemory:
     """The same parts; activations and what is cached by what the allocator reaches."""
     sizes = [p.bytes for p in tape.parameters]
     wide = [4 * p.elements for p in tape.parameters]
-    states = STATE_PER_PARAMETER[training.optimizer] + int(training.half and training.master_weights)
-    passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, training.half)
+    narrow = training.half and training.master_weights
+    states = STATE_PER_PARAMETER[training.optimizer] + int(narrow)
+    passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, narrow)
     held = [*sizes, *(sizes if added.buckets else []), *(sizes if tape.grads_kept else [])]
     reached = peaks(tape.lifetimes or Lifetimes(), held, wide * states, passing)
     rest = added.parameters + added.gradients + added.optimizer_state + added.buckets

@@ -43,12 +43,12 @@ _FUSED = {"sgd": _Step("sgd_", 2, 2), "adagrad": _Step("adagrad_", 3, 3, 2),
           "adam": _Step("adam_", 4, 4, 3), "adamw": _Step("adamw_", 4, 4, 3)}  # fmt: skip
 
 
-def temporaries(optimizer: str, fused: bool, half: bool) -> int:
+def temporaries(optimizer: str, fused: bool, narrow: bool) -> int:
     """Lists of fp32 tensors, as large as the parameters, that an update takes and drops again: the square
     roots of Adam and Adagrad where no kernel holds them, the widened gradients of half parameters."""
     if optimizer == "none":
         return 0
-    if half:
+    if narrow:
         return 1
     return int(not fused and any(one.name == "sqrt" for one in _FOREACH[optimizer]))
 
