@@ -1,6 +1,14 @@
 import pytest
 
-from stepsight.fitting.dlrm_study import MODELS, ActiveRow, active_ms, board_speeds, shipped_speeds
+from stepsight.fitting.dlrm_study import (
+    MODELS,
+    ActiveRow,
+    active_ms,
+    batch_speeds,
+    board_speeds,
+    shipped_speeds,
+    speeds_without,
+)
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.validate.e2e.dlrm import machine
@@ -26,9 +34,19 @@ def test_a_model_never_votes_on_its_own_board_speed():
 
 
 def test_shipped_speeds_are_those_of_real_boards():
-    for by_model in shipped_speeds().values():
+    shipped = shipped_speeds()
+    for gpu, by_model in shipped.without_model.items():
         assert set(by_model) == set(MODELS)
         assert all(0.7 < speed < 1.2 for speed in by_model.values())
+        assert all(0.7 < shipped.of(gpu, MODELS[0], 512, what) < 1.2 for what in ("model", "GPU", "batch"))
+
+
+def test_a_board_and_a_batch_size_have_no_vote_on_themselves():
+    rows = [ActiveRow("V100", "a", 10.0, 9.0, 1024), ActiveRow("V100", "a", 10.0, 8.0, 4096),
+            ActiveRow("Xp", "a", 10.0, 7.0, 1024)]  # fmt: skip
+    assert speeds_without(rows, lambda row: row.gpu)["V100"] == pytest.approx(0.7)
+    assert batch_speeds(rows)["V100"] == pytest.approx({"1024": 0.8, "4096": 0.9})
+    assert batch_speeds(rows)["Xp"] == {}
 
 
 def test_each_model_has_a_host_without_its_own_times():

@@ -104,7 +104,7 @@ def test_a_workload_without_tables_is_refused():
 
 def test_what_is_reported_is_what_predict_prints(choice):
     platform = load_platform("4xV100-SXM2")
-    for c in choice.candidates[:2]:
+    for c in choice.candidates:
         predicted = predict(task_workload(TASK).with_plan(c.plan), platform)
         assert c.step_us == pytest.approx(predicted.step_us, rel=1e-3)
 
@@ -139,3 +139,13 @@ def test_torchrecs_stack_is_searched_too():
     choice = choose(torchrec, load_platform("4xV100-SXM2"), plans=50)
     predicted = predict(torchrec.with_plan(choice.winner.plan), load_platform("4xV100-SXM2"))
     assert choice.winner.step_us == pytest.approx(predicted.step_us, rel=1e-3)
+
+
+def test_of_alike_plans_one_that_follows_a_rule_wins_over_chance():
+    """Alike tables, one a rank: every sharder's plan is as fast, as even and as full as the others."""
+    alike = [Table(f"t{i}", 1_000_000, 128, 20.0) for i in range(4)]
+    workload = with_tables(task_workload(TASK), alike)
+    by_chance = Plan.table_wise(alike, [2, 0, 3, 1], 4, "random")
+    for margin in (0.0, 0.08):
+        choice = choose(workload, load_platform("4xV100-SXM2"), also=[by_chance], plans=50, margin=margin)
+        assert choice.winner.name == "size_lookup_greedy"

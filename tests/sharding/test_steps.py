@@ -5,7 +5,7 @@ from stepsight.platform.load import load_platform
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.with_tables import task_workload
-from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, Plan, Shard
+from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE, Plan, Shard
 from stepsight.tables.sharders import SHARDERS, random
 from stepsight.tables.table import Table
 from stepsight.tables.tasks import Scale, Task, random_task
@@ -94,3 +94,29 @@ def test_one_rank_exchanges_nothing():
     plan = SHARDERS["chunks"](task.tables, 1)
     assert pricer.exchange_us(pricer.costs.loads([plan])).max() == 0
     assert pricer.step_us([plan])[0, 0] == pytest.approx(pricer.simulated_us(plan), rel=0.005)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_quick_price_is_near_for_any_plan(seed):
+    """Over random tasks and random plans with columns and rows cut: what a search is led by."""
+    rng = np.random.default_rng(seed)
+    task = random_task(4, seed, Scale(most_rows=200_000, tables_per_rank=(2, 4), batches=(1024, 8192)))
+    pricer = PlanPricer(task_workload(task), load_platform("4xA100-SXM4-40G" if seed % 2 else "4xV100-SXM2"))
+    shards = []
+    for table in task.tables:
+        way, rank = rng.integers(3), int(rng.integers(4))
+        if way == 1:
+            half = table.dim // 2
+            shards += [
+                Shard(table.name, rank, (0, half), (0, table.rows), COLUMN_WISE),
+                Shard(table.name, (rank + 1) % 4, (half, table.dim), (0, table.rows), COLUMN_WISE),
+            ]
+        elif way == 2:
+            edges = np.linspace(0, table.rows, 5).astype(int).tolist()
+            shards += [
+                Shard(table.name, r, (0, table.dim), (edges[r], edges[r + 1]), ROW_WISE) for r in range(4)
+            ]
+        else:
+            shards.append(Shard(table.name, rank, (0, table.dim), (0, table.rows), TABLE_WISE))
+    plan = Plan(4, tuple(shards))
+    assert pricer.step_us([plan])[0, 0] == pytest.approx(pricer.simulated_us(plan), rel=0.05)

@@ -23,8 +23,9 @@ def journal(tmp_path, paces):
 
 
 def test_a_slow_minute_is_told_from_a_wrong_prediction(tmp_path):
-    rows = rows_of(journal(tmp_path, (1.0, 1.25)), calibrated_pace_us=50.0)
-    assert [r.pace for r in rows] == pytest.approx([1.0, 1.25])
+    """Twelve workloads in two groups, the second in a slow minute."""
+    rows = rows_of(journal(tmp_path, (1.0, 1.25) * 6), calibrated_pace_us=50.0)
+    assert [r.pace for r in rows] == pytest.approx([1.0, 1.25] * 6)
     assert rows[1].error == pytest.approx(-0.2)
     assert rows[1].paced_error == pytest.approx(0.0, abs=1e-9)
     raw, paced = scores(rows)
@@ -33,8 +34,14 @@ def test_a_slow_minute_is_told_from_a_wrong_prediction(tmp_path):
 
 
 def test_without_a_calibrated_pace_the_middle_of_the_run_serves(tmp_path):
-    rows = rows_of(journal(tmp_path, (0.9, 1.0, 1.1)))
-    assert [r.pace for r in rows] == pytest.approx([0.9, 1.0, 1.1])
+    rows = rows_of(journal(tmp_path, (0.9, 1.0, 1.1) * 6))
+    assert [r.pace for r in rows] == pytest.approx([0.9, 1.0, 1.1] * 6)
+
+
+def test_interleaved_workloads_share_one_pace(tmp_path):
+    """A probe that was disturbed says nothing about the minute of the others, nor of its own workload."""
+    rows = rows_of(journal(tmp_path, (1.0, 1.0, 1.0, 1.0, 2.0, 1.0)), calibrated_pace_us=50.0)
+    assert [r.pace for r in rows] == pytest.approx([1.0] * 6)
 
 
 def test_steps_that_ignore_the_probe_are_not_corrected(tmp_path):

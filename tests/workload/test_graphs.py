@@ -65,3 +65,35 @@ def test_what_makes_the_host_wait_cannot_be_captured():
 def test_a_cpu_has_no_graphs():
     with pytest.raises(InputError, match="no GPU"):
         parse_workload(small(cuda_graph=True), "x").job("cpu")
+
+
+def language(graph: bool, **more: object) -> dict[str, object]:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 512, "heads": 8, "ffn": 1376,
+        "vocab": 32000, "sequence": 256, "batch_per_rank": 1,
+        "training": {"framework": "megatron", "cuda_graph": graph}, "parallel": {"data": 2},
+    }  # fmt: skip
+    return {**document, **more}
+
+
+def test_language_models_capture_each_pass():
+    """A small model is bound by its host; captured, it is bound by its kernels."""
+    eager, graphed = (
+        predict(parse_workload(language(on), "x"), load_platform("2xH100-SXM")).step_us
+        for on in (False, True)
+    )
+    assert graphed < 0.9 * eager
+
+
+@pytest.mark.parametrize(
+    ("training", "parallel", "reason"),
+    [
+        ({"stack": "torchrec", "loss": "bce_logits"}, {"ranks": 2}, "sizes of the indices"),
+        ({"stack": "torchrec", "loss": "bce_logits"}, {"ranks": 1}, "come from the host"),
+        ({}, {"ranks": 2, "input_dist": True}, "sizes of the indices"),
+        ({"stack": "2020"}, {"ranks": 1}, "no graphs"),
+    ],
+)
+def test_dlrms_that_cannot_be_captured_say_why(training, parallel, reason):
+    with pytest.raises(InputError, match=reason):
+        parse_workload({**small(cuda_graph=True, **training), "parallel": parallel}, "x")

@@ -20,6 +20,7 @@ NEWTON_STEP = 0.05
 STEP_QUANTILE = 0.25
 PROFILED = (2, 3)
 ALONE_ROUNDS = 20
+FIRST_LOOKED_UP = 1000
 TOGETHER = 6
 
 BASES = {
@@ -48,6 +49,9 @@ BASES = {
     ),
     "PROFILED": Basis("DLRMs, transformers", "chosen", "host overheads"),
     "ALONE_ROUNDS": Basis("rounds", "chosen", "slowdown of lookups beside each other"),
+    "FIRST_LOOKED_UP": Basis(
+        "seed of a drawn model", "chosen: beyond those that are rehearsed", "none: which lookups are timed"
+    ),
     "TOGETHER": Basis(
         "workloads interleaved", "chosen: a slow minute falls on all alike", "how rehearsals repeat"
     ),

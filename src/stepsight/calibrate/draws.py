@@ -59,6 +59,27 @@ def random_dlrm(ranks: int, seed: int, role: int = CALIBRATION) -> Document:
     }
 
 
+def random_torchrec(ranks: int, seed: int, role: int = CALIBRATION) -> Document:
+    """The same models as TorchRec trains them: one dim, row-wise adagrad on tables, adagrad on the rest."""
+    document = random_dlrm(ranks, seed, role)
+    dim = document["dense"]["bottom"][-1]
+    dense = {**document["dense"], "interaction": "dot" if seed % 4 else "dcnv2"}
+    if dense["interaction"] == "dcnv2":
+        dense |= {"cross_layers": 2, "cross_rank": 64}
+    return {
+        **document,
+        "name": document["name"].replace("dlrm", "torchrec"),
+        "dense": dense,
+        "tables": [{**table, "dim": dim, "rows": min(table["rows"], MOST_TABLE_BYTES // (4 * dim))}
+                   for table in document["tables"]],
+        "training": {
+            "optimizer": "adagrad", "sparse_optimizer": "rowwise_adagrad", "loss": "bce_logits",
+            "stack": "torchrec",
+        },
+        "parallel": {"ranks": ranks, "cpu_lookup": "fbgemm"},
+    }  # fmt: skip
+
+
 def _table(rng: np.random.Generator, heavy: bool, dim: int) -> Document:
     rows = int(min(np.exp(rng.uniform(np.log(2e3), np.log(1e6))), MOST_TABLE_BYTES / (4 * dim)))
     low, high = (HEAVY_POOLING, 3 * HEAVY_POOLING) if heavy else (1.0, HEAVY_POOLING)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.bench import fused_bench
 from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
 from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
@@ -105,6 +106,9 @@ def fit_kernels(
 
 
 def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: MeasuredProcessor) -> MeasuredLookups | None:
+    fused = fused_bench.fit(rows)
+    if fused is not None:
+        return fused
     forward = [r for r in rows if r["phase"] == "forward"]
     backward = [r for r in rows if r["phase"] == "backward"]
     if len(forward) < FEWEST:

@@ -11,6 +11,8 @@ from stepsight.records import seconds
 KERNELS, LOOKUPS, HOST, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
     "kernels", "lookups", "host", "collectives", "contention", "rehearsal", "noise",
 )  # fmt: skip
+SHARED = (KERNELS, COLLECTIVES, CONTENTION)
+"""Stages that say the same whatever stack trains."""
 SHARES = {KERNELS: 0.24, LOOKUPS: 0.18, HOST: 0.03, COLLECTIVES: 0.08, CONTENTION: 0.04, REHEARSAL: 0.43}
 """Of the budget. Rehearsal steps tell what no microbenchmark does, so they get nearly half of it."""
 COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")

@@ -15,7 +15,8 @@ from stepsight.calibrate.bench.kernel_bench import rounds_of
 from stepsight.calibrate.bench.lookup_bench import PHASES
 from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
-from stepsight.calibrate.constants import ALONE_ROUNDS, PROFILED, TOGETHER
+from stepsight.calibrate.constants import ALONE_ROUNDS, FIRST_LOOKED_UP, PROFILED, TOGETHER
+from stepsight.calibrate.draws import random_torchrec
 from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.plan import (
     COLLECTIVE_BYTES,
@@ -34,6 +35,7 @@ from stepsight.errors import StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.run.measure import measure_all, pace_us
 from stepsight.run.ranks import Ranks
+from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
 
 Progress = Callable[[str, int, int], None]
@@ -49,6 +51,7 @@ class Calibration:
     budget_s: float
     progress: Progress
     seed: int = 0
+    stack: str = NOW
     _started: float = field(default_factory=time.monotonic)
 
     @property
@@ -76,8 +79,7 @@ class Calibration:
     def _kernels(self, deadline: float) -> None:
         amounts = self.amounts
         workloads = [
-            parse_workload(d, d["name"])
-            for d in rehearsal_documents(self.ranks.ranks, 2 * amounts.dlrms, 2 * amounts.transformers)
+            parse_workload(d, d["name"]) for d in self._documents(2 * amounts.dlrms, 2 * amounts.transformers)
         ]
         kernels = chosen_kernels(workloads, self.ranks.device, amounts.kernels, self.seed)
         rounds = list(rounds_of([*kernels, *traced_kernels(self.seed)], self.seed))
@@ -93,8 +95,14 @@ class Calibration:
             ]
             self.journal.add(KERNELS, new)
 
+    def _documents(self, dlrms: int, transformers: int) -> list[dict[str, Any]]:
+        return rehearsal_documents(self.ranks.ranks, dlrms, transformers, self.stack)
+
     def _lookups(self, deadline: float) -> None:
         amounts = self.amounts
+        if self.stack == TORCHREC_STACK:
+            self._fused_lookups(deadline)
+            return
         tables = lookup_bench.random_tables(amounts.tables, self.seed)
         size = lookup_bench.ROUND_TABLES
         rounds = [
@@ -106,6 +114,22 @@ class Calibration:
             if all(self.journal.known(LOOKUPS, {**r, "phase": "forward"}) for r in members):
                 continue
             self._lookup_round(members, i, alone=i < ALONE_ROUNDS and self.ranks.ranks > 1)
+
+    def _fused_lookups(self, deadline: float) -> None:
+        """Tables of models that are not rehearsed, a rank's in one call."""
+        from stepsight.calibrate.bench import fused_bench
+
+        amounts = self.amounts
+        documents = [
+            random_torchrec(self.ranks.ranks, FIRST_LOOKED_UP + i) for i in range(amounts.tables // 6)
+        ]
+        rounds = [documents[i : i + 4] for i in range(0, len(documents), 4)]
+        self.ranks.restart()
+        for i, members in enumerate(self._until(deadline, LOOKUPS, rounds)):
+            asked = {"document": members[0], "phase": f"{fused_bench.FUSED}forward"}
+            if not self.journal.known(LOOKUPS, asked):
+                answers = self.ranks.call(fused_bench.measure, members, amounts.table_repeats, i)
+                self.journal.add(LOOKUPS, fused_bench.records(members, answers))
 
     def _lookup_round(self, tables: Sequence[dict[str, Any]], number: int, *, alone: bool) -> None:
         lookups = [lookup_bench.table_lookup(record) for record in tables]
@@ -125,7 +149,7 @@ class Calibration:
 
         if self.journal.of(HOST):
             return
-        documents = rehearsal_documents(self.ranks.ranks, *PROFILED)
+        documents = self._documents(*PROFILED)
         samples: list[HostSample] = []
         for document in self._until(deadline, HOST, documents):
             workload = parse_workload(document, document["name"])
@@ -171,7 +195,7 @@ class Calibration:
     def _rehearsal(self, deadline: float) -> None:
         """Every workload in several passes: a slow minute of the machine then spoils none of them."""
         a = self.amounts
-        documents = rehearsal_documents(self.ranks.ranks, a.dlrms, a.transformers)
+        documents = self._documents(a.dlrms, a.transformers)
         count = -(-len(documents) // TOGETHER)
         # Kinds in turn, so that a budget that ends early has seen all of them.
         turns = [(number, documents[i::count]) for number in range(a.passes) for i in range(count)]

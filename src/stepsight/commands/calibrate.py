@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    pass
+from stepsight.errors import InputError
 
 PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
 
@@ -30,6 +29,13 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
     type=click.Path(path_type=Path),
     help="Take kernels, lookups and host overheads from this folder.",
 )
+@click.option(
+    "--stack",
+    type=click.Choice(["now", "torchrec"]),
+    default="now",
+    show_default=True,
+    help="Whose DLRMs to measure: eager PyTorch's, or TorchRec's (CPU; needs torchrec and fbgemm-gpu-cpu).",
+)
 @click.option("--name", default="", help="The platform's name; the folder's if left out.")
 @click.option("--seed", default=0, help="Another seed measures other shapes.")
 @click.option(
@@ -43,14 +49,15 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def command(
-    device: str, ranks: int, folder: Path, budget: str, resume: bool, kernels_from: Path | None, name: str,
-    seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
+    device: str, ranks: int, folder: Path, budget: str, resume: bool, kernels_from: Path | None, stack: str,
+    name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure this machine and write a platform folder that predict, shard and validate take by path.
 
     The folder also keeps every sample, so that an interrupted calibration can --resume, and
     calibration.json, which says how quiet the machine was. --kernels-from serves a machine whose
-    network alone has changed: only what the network touches is measured again.
+    network alone has changed: only what the network touches is measured again. With --stack torchrec it
+    takes what is the same for both stacks: kernels, collectives and contention.
     """
     from stepsight.calibrate.plan import budget_seconds
     from stepsight.locks import only_writer
@@ -58,27 +65,29 @@ def command(
 
     seconds = budget_seconds(budget)
     check_device(device, ranks)
+    if stack == "torchrec" and (device != "cpu" or ranks < 2):
+        raise InputError("--stack torchrec", "is measured on two CPU ranks or more", "use --device cpu")
     with only_writer(writable_folder(folder)):
         _calibrate(
-            device, ranks, folder, seconds, resume, kernels_from, name, seed, port, address, interface,
-            prefix, as_json,
+            device, ranks, folder, seconds, resume, kernels_from, stack, name, seed, port, address,
+            interface, prefix, as_json,
         )  # fmt: skip
 
 
 def _calibrate(
-    device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None, name: str,
-    seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
+    device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
+    stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     from stepsight.calibrate.build import build
     from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS
+    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, SHARED
     from stepsight.calibrate.session import Calibration
     from stepsight.run.ranks import Ranks
     from stepsight.terminal import terminal
 
     journal = Journal(folder, resume=resume)
     if kernels_from:
-        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST))
+        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "now" else SHARED)
     console = terminal(stderr=True)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)
@@ -89,6 +98,7 @@ def _calibrate(
             seconds,
             lambda stage, done, of: status.update(f"measuring {stage}: {done} of {of}"),
             seed,
+            stack,
         ).run()
     with console.status("fitting"):
         found = build(journal, folder, name or folder.resolve().name, device, ranks)

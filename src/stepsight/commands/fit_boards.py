@@ -13,7 +13,9 @@ from stepsight.fitting.dlrm_study import (
     GPUS,
     ActiveRow,
     active_ms,
+    batch_speeds,
     board_speeds,
+    speeds_without,
     workload_document,
 )
 from stepsight.measured_data import data_folder
@@ -36,12 +38,15 @@ def command(data: Path | None, out: Path | None) -> None:
             if measured is not None:
                 workload = parse_workload(workload_document(row["model"], int(row["batch"])), row["model"])
                 prediction = predict(workload, load_platform(f"1x{GPUS[row['gpu']]}"))
-                rows.append(ActiveRow(row["gpu"], row["model"], measured, prediction.gpu_active_us / 1e3))
+                active = prediction.gpu_active_us / 1e3
+                rows.append(ActiveRow(row["gpu"], row["model"], measured, active, int(row["batch"])))
     document = {
         "provenance": "measured active times of a published study (2022) against the shipped kernel models; "
-        f"{len(rows)} rows; a model's own rows are left out of the speed that serves it",
+        f"{len(rows)} rows; the rows that a speed serves are left out of it",
         "unit": "share of the speed that the kernel models expect",
         "speeds": board_speeds(rows),
+        "without_board": speeds_without(rows, lambda row: row.gpu),
+        "without_batch": batch_speeds(rows),
     }
     path = (out or Path(fitting_package.__file__).parent) / FILE
     write_whole(path, to_json(document) + "\n")

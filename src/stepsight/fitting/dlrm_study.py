@@ -2,12 +2,13 @@
 
 The study's plot gives step times, and the errors of its own predictor for active and total time, from
 which the measured active time follows. A board's speed is that of the models' kernels against it. A model
-is predicted with the speed that the other models show on that board.
+is predicted with the speed that the other models show on that board; to see what that rests on, also with
+the speed of the other boards, and with that of the other batch sizes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -66,6 +67,7 @@ class ActiveRow:
     model: str
     measured_ms: float
     predicted_ms: float
+    batch: int = 0
 
 
 def board_speeds(rows: Sequence[ActiveRow]) -> dict[str, dict[str, float]]:
@@ -81,13 +83,47 @@ def board_speeds(rows: Sequence[ActiveRow]) -> dict[str, dict[str, float]]:
     return found
 
 
+def speeds_without(rows: Sequence[ActiveRow], left_out: Callable[[ActiveRow], str]) -> dict[str, float]:
+    """For each value of ``left_out`` the speed that rows with other values show."""
+    return {
+        value: _speed(row for row in rows if left_out(row) != value)
+        for value in dict.fromkeys(map(left_out, rows))
+        if any(left_out(row) != value for row in rows)
+    }
+
+
+def batch_speeds(rows: Sequence[ActiveRow]) -> dict[str, dict[str, float]]:
+    """By board, the speed that serves each batch size: that of its rows of other sizes."""
+    return {
+        gpu: speeds_without([row for row in rows if row.gpu == gpu], lambda row: str(row.batch))
+        for gpu in dict.fromkeys(row.gpu for row in rows)
+    }
+
+
 def _speed(rows: Iterable[ActiveRow]) -> float:
     ratios = [np.log(row.predicted_ms / row.measured_ms) for row in rows]
     return round(float(np.exp(np.mean(ratios))), 3)
 
 
-def shipped_speeds() -> dict[str, dict[str, float]]:
-    """Those that come with stepsight (`stepsight fit boards`)."""
+@dataclass(frozen=True, slots=True)
+class BoardSpeeds:
+    """Speeds of the study's boards (`stepsight fit boards`), each without the rows that it serves."""
+
+    without_model: Mapping[str, Mapping[str, float]]
+    without_board: Mapping[str, float]
+    without_batch: Mapping[str, Mapping[str, float]]
+
+    def of(self, gpu: str, model: str, batch: int, left_out: str) -> float:
+        """The speed for a row when ``left_out`` (model, GPU or batch) has no vote; 1 without others."""
+        if left_out == "GPU":
+            return self.without_board.get(gpu, 1.0)
+        by_value = (self.without_batch if left_out == "batch" else self.without_model).get(gpu, {})
+        known = by_value.get(str(batch) if left_out == "batch" else model)
+        return known or (float(np.mean(list(by_value.values()))) if by_value else 1.0)
+
+
+def shipped_speeds() -> BoardSpeeds:
+    """Those that come with stepsight."""
     content = (resources.files("stepsight.fitting") / FILE).read_bytes()
-    speeds: dict[str, dict[str, float]] = msgspec.json.decode(content)["speeds"]
-    return speeds
+    found = msgspec.json.decode(content)
+    return BoardSpeeds(found["speeds"], found["without_board"], found["without_batch"])

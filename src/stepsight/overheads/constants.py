@@ -19,6 +19,9 @@ FEWEST_SHARED = 10
 LEAST_US = 0.1
 REFERENCE_US = 13.3
 UNKNOWN_VARIATION = 0.5
+HOST_GBPS = 8.0
+DIVIDE_NS = 4.0
+OLD_DIVIDE_NS = 8.0
 
 BASES = {
     "PROFILER_CPU_EVENT_US": Basis(
@@ -59,6 +62,20 @@ BASES = {
     "REFERENCE_US": Basis(
         "µs, T1 to T4 of one add", "the H100-era host times for which the frameworks' profiles are stated",
         "host times of language models on other hosts", runs=1,
+    ),
+    "HOST_GBPS": Basis(
+        "GB/s, read and written by one thread",
+        "one core of a Sapphire Rapids: joining arrays 16 to 20, copying into new memory 5 to 13 GB/s",
+        "steps that wait for their loader",
+    ),
+    "DIVIDE_NS": Basis(
+        "ns", "numpy's int32 % int64 on one core of a Sapphire Rapids: 4.3 to 6.3 with its traffic; "
+        "64-bit IDIV takes 14 to 18 cycles from Ice Lake and Zen 2 on", "steps that wait for their loader",
+    ),
+    "OLD_DIVIDE_NS": Basis(
+        "ns", "64-bit IDIV up to Cascade Lake: 24 to 90 cycles each (Agner Fog, Instruction tables), few for "
+        "small quotients; at 3 GHz. Chosen in sight of TorchRec's published steps",
+        "steps that wait for their loader", runs=1,
     ),
     "UNKNOWN_VARIATION": Basis(
         "standard deviation over mean", "chosen: of an operator that no table holds", "intervals",

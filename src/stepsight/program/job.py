@@ -181,7 +181,9 @@ class Op:
     pageable memory). ``shapes`` are the tensor inputs' sizes, where known. ``overhead_us`` is
     the op's own host time where a trace showed it; the platform's overheads serve otherwise.
     ``calls`` are the library calls inside it, where a builder knows them. ``framework`` names the host
-    profile by which ``launches`` real launches, for which this op stands, cost the host.
+    profile by which ``launches`` real launches, for which this op stands, cost the host. ``host_bytes`` are
+    read and written by the host's own thread inside it, ``host_divisions`` are 64-bit divisions there: a
+    loader's work on a batch.
     """
 
     name: str
@@ -196,6 +198,8 @@ class Op:
     calls: tuple[Call, ...] = ()
     framework: str = ""
     launches: int = 0
+    host_bytes: float = 0.0
+    host_divisions: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from stepsight.errors import InputError
+from stepsight.tables.bags import draw_lengths
 from stepsight.tables.indices.sampling import draw_indices
 from stepsight.tables.lookup import Lookup
 
@@ -31,11 +32,10 @@ class TableBatch:
 
     @classmethod
     def sample(cls, lookup: Lookup, table: int, generator: np.random.Generator, device: str) -> TableBatch:
-        """Bags of ``pooling`` lookups, a fraction mixed from its neighbours to the exact total."""
+        """Bags of ``pooling`` lookups on average, to the exact total."""
         part = lookup.tables[table]
-        total = round(part.lookups)
-        lengths = np.full(part.batch, total // part.batch, dtype=np.int64)
-        lengths[generator.permutation(part.batch)[: total - int(lengths.sum())]] += 1
+        lengths = draw_lengths(part.pooling, part.bag_spread, part.batch, generator)
+        total = int(lengths.sum())
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         bags = np.repeat(np.arange(part.batch, dtype=np.int64), lengths)
         indices = draw_indices(part.indices, part.rows, total, generator)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,12 +19,15 @@ from stepsight.run.models.llama import Llama
 from stepsight.run.models.xlnet import Xlnet
 from stepsight.tables.lookup import EMBEDDING_BAG
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.training import Training
 from stepsight.workload.transformers.config import TransformerConfig
+
+if TYPE_CHECKING:
+    from stepsight.run.models.torchrec import TorchrecSteps
 
 TRANSFORMERS = {"bert": Bert, "gpt2": Gpt2, "gpt": Gpt, "opt": Gpt, "llama": Llama, "xlnet": Xlnet}
 _OPTIMIZERS = {
@@ -46,6 +49,12 @@ class Trainer:
         self.workload, self.device = workload, device
         torch.manual_seed(seed)
         generator = np.random.default_rng(seed + 1000 * rank)
+        self._torchrec: TorchrecSteps | None = None
+        if isinstance(workload, DlrmWorkload) and workload.config.stack == TORCHREC_STACK and device == "cpu":
+            from stepsight.run.models.torchrec import TorchrecSteps
+
+            self._torchrec = TorchrecSteps(workload.config, batches, generator)
+            return
         if isinstance(workload, DlrmWorkload):
             module, self.batches = _dlrm(workload.config, rank, device, batches, generator)
             bucket_mb = workload.config.bucket_mb
@@ -68,6 +77,9 @@ class Trainer:
 
     def step(self) -> None:
         """zero_grad, forward, loss, backward, update."""
+        if self._torchrec is not None:
+            self._torchrec.step()
+            return
         batch = self.batches[self.steps % len(self.batches)]
         self.steps += 1
         if self.optimizer is not None:

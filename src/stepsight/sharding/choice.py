@@ -12,11 +12,12 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform
-from stepsight.sharding.constants import LEVEL, SIMULATED, TIE
+from stepsight.sharding.constants import LEVEL
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
+from stepsight.sharding.search.ties import level_with, preferred
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import TABLE_WISE, Plan
@@ -181,11 +182,12 @@ def _ranked(
     ``careful``: the first plan was chosen with a margin and stays the winner.
     """
     loads = pricer.costs.loads(plans)
-    day_us = _simulated(plans, pricer, pricer.times(loads), objective)
+    day_us = _simulated(plans, pricer, pricer.times(loads))
     step_us = OBJECTIVES[objective](day_us)
     fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
     order = sorted(range(len(plans)), key=lambda i: (not fits[i], step_us[i], i))
-    best = 0 if careful else _most_even(order, step_us, loads, fits)
+    fitting = [i for i in order if fits[i] == fits[order[0]]]
+    best = 0 if careful else preferred(level_with(order[0], step_us, fitting), plans, loads)
     order.remove(best)
     exchange = pricer.exchange_us(loads)
     candidates = []
@@ -202,34 +204,14 @@ def _ranked(
     return candidates
 
 
-def _simulated(plans: Sequence[Plan], pricer: PlanPricer, quick_us: FloatArray, objective: str) -> FloatArray:
-    """Step times as ``predict`` prints them, of the plans that could win; (plans, days).
+def _simulated(plans: Sequence[Plan], pricer: PlanPricer, quick_us: FloatArray) -> FloatArray:
+    """Step times as ``predict`` prints them; (plans, days).
 
-    Tables that were measured here are known to the quick price alone, which then stays. The quick price
-    of a stack with a program of its own is that of today's program: all its plans are simulated.
+    Tables that were measured here are known to the quick price alone, which then stays.
     """
     if pricer.costs.measured is not None:
         return quick_us
-    times = np.array(quick_us)
-    quick = OBJECTIVES[objective](quick_us)
-    own = pricer.workload.config.stack == OWN_PROGRAM
-    for i in np.flatnonzero(own | (quick <= quick.min() * (1 + SIMULATED))).tolist():
-        times[i] = pricer.simulated_days_us(plans[i])
-    return times
-
-
-def _most_even(order: Sequence[int], step_us: FloatArray, loads: Loads, fits: Sequence[bool]) -> int:
-    """Of the plans that fit and are as fast as the fastest: even lookups first, then the least full rank."""
-    first = order[0]
-    level = [i for i in order if fits[i] == fits[first] and step_us[i] <= step_us[first] * (1 + TIE)]
-    lookup = (loads.forward_us + loads.backward_us).mean(axis=1)
-
-    def unevenness(i: int) -> tuple[float, float]:
-        mean = float(lookup[i].mean())
-        over = float(lookup[i].max()) / mean - 1 if mean > 0 else 0.0
-        return round(over, 3), float(loads.memory_bytes[i].max())
-
-    return min(level, key=lambda i: (*unevenness(i), i))
+    return np.array([pricer.simulated_days_us(plan) for plan in plans])
 
 
 def _why(

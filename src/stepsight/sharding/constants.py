@@ -29,8 +29,8 @@ LEAST_WIDTH = 32
 REPLICATED_BYTES = 64 * 2**20
 ROWS_PER_RANK = 16
 LEVEL = 0.005
-TIE = 1e-3
-SIMULATED = 0.02
+TIE = 0.005
+SAME_LOAD = 0.01
 CUT_WIDTH = 8
 MOST_CUT = 8
 
@@ -99,13 +99,13 @@ BASES = {
     "LEVEL": Basis("share of the step", "chosen", "what the report calls level"),
     "TIE": Basis(
         "share of the step",
-        "chosen: below what the quick price and the simulation differ by",
+        "chosen as LEVEL: far below what predictions of two plans are off against each other",
         "which of equally fast plans wins",
     ),
-    "SIMULATED": Basis(
-        "share of the fastest step",
-        "72 plans of nine tasks: the quick price differs by 0.2 % at most, once by 1.6 %",
-        "which plans are simulated in full",
+    "SAME_LOAD": Basis(
+        "share of a rank's lookups or memory",
+        "chosen: rows do not divide evenly, so ranks differ by less",
+        "which of equally fast plans wins",
     ),
     "CUT_WIDTH": Basis(
         "columns", "twice this is the narrowest table that is cut", "what joining cut tables is seen on"

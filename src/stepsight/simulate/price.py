@@ -16,6 +16,7 @@ import numpy as np
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times
+from stepsight.overheads.host_work import host_work_us
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
 from stepsight.simulate.condensed import with_condensed
@@ -260,7 +261,8 @@ class _Book:
             first, last = tape.op_start_mark[i], tape.op_end_mark[i]
             spent[first] = times.t1
             if launches == 0:
-                spent[last] = times.t5
+                own = host_work_us(self.platform.overheads.host, op.host_bytes, op.host_divisions)
+                spent[last] = times.t5 + own / self.platform.spec.host.speed
                 continue
             spent[first + 1] = times.t2 + times.t4
             spent[first + 2 : last] = times.t5 + times.t4

@@ -22,7 +22,8 @@ FBGEMM_OPTIMIZERS = {
 class TableLookup:
     """One table (or one column slice of one) in one lookup.
 
-    ``batch`` bags of ``pooling`` lookups on average; ``indices`` says which rows they hit.
+    ``batch`` bags of ``pooling`` lookups on average, of different length by ``bag_spread`` (standard
+    deviation of ln(lookups)); ``indices`` says which rows they hit.
     """
 
     rows: int
@@ -32,10 +33,16 @@ class TableLookup:
     indices: IndexDistribution
     dtype: str = "fp32"
     weighted: bool = False
+    bag_spread: float = 0.0
 
     @property
     def lookups(self) -> float:
         return self.batch * self.pooling
+
+    @property
+    def index_words(self) -> float:
+        """8-byte words that name the rows: an index a lookup, and half a word for its weight."""
+        return self.lookups * (1.5 if self.weighted else 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ PLACEMENTS = (DEVICE, UVM, UVM_CACHING)
 CACHE_SHARE = 0.2
 """FBGEMM's default cache_load_factor (fbgemm_gpu 1.x)."""
 
+MOST_BAG_SPREAD = 3.0
+"""Beyond it the longest bag of a batch would hold most of its lookups."""
+
 OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
     "none": (0.0, 0.0),
     "sgd": (0.0, 0.0),
@@ -30,7 +33,8 @@ OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
 class Table:
     """One embedding table with pooled lookups.
 
-    ``pooling`` is the mean number of lookups per sample and feature; ``features`` is how many
+    ``pooling`` is the mean number of lookups per sample and feature, ``bag_spread`` how far bags differ
+    from it (standard deviation of ln(lookups); 0: all alike); ``features`` is how many
     sparse features share the table, each with its own pooled output. ``indices`` says which
     rows the lookups hit. ``weighted``: every lookup has a weight of its own. ``placement``: rows on the
     device; in host memory, read and written across the bus (uvm); or there with a cache on the device that
@@ -47,6 +51,7 @@ class Table:
     weighted: bool = False
     placement: str = DEVICE
     cache_share: float = CACHE_SHARE
+    bag_spread: float = 0.0
 
     def __post_init__(self) -> None:
         where = f"table {self.name!r}"
@@ -57,6 +62,10 @@ class Table:
         if not 0 <= self.pooling < float("inf"):
             raise InputError(
                 where, f"pooling is {self.pooling}", "give the mean lookups per sample, 0 or more"
+            )
+        if not 0 <= self.bag_spread <= MOST_BAG_SPREAD:
+            raise InputError(
+                where, f"the spread of its bags is {self.bag_spread}", f"between 0 and {MOST_BAG_SPREAD:g}"
             )
         if self.features < 1:
             raise InputError(where, f"features is {self.features}", "at least one feature uses a table")
@@ -79,6 +88,11 @@ class Table:
     def lookups(self) -> float:
         """Rows read per sample."""
         return self.pooling * self.features
+
+    @property
+    def index_words(self) -> float:
+        """8-byte words per sample that name the rows: an index a lookup, and half a word for its weight."""
+        return self.lookups * (1.5 if self.weighted else 1.0)
 
     @property
     def output_columns(self) -> int:

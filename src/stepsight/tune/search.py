@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepsight.errors import InputError
+from stepsight.tables.sharders import BLIND
 from stepsight.tune.bound import bound_us
 from stepsight.tune.evaluate import platform_of
 from stepsight.tune.journal import Journal
@@ -67,9 +68,12 @@ def within_noise(row: Row, best: Row, objective: str) -> bool:
 
 
 def _plainness(row: Row) -> tuple[float, ...]:
-    """How much a configuration relies on: its tensor-parallel ranks, then its micro-batch."""
+    """How much a configuration relies on: its tensor-parallel ranks, then its micro-batch; and for tables
+    luck, where a sharder does not look at them."""
     parts = (row.settings.get(f"parallel.{name}", 1) for name in ("tensor", "micro_batch"))
-    return tuple(float(part) if isinstance(part, (int, float)) else 1.0 for part in parts)
+    sharder = str(row.settings.get("parallel.sharding", ""))
+    sizes = (float(part) if isinstance(part, (int, float)) else 1.0 for part in parts)
+    return (*sizes, float(sharder in BLIND))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from stepsight.errors import InputError
 from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.dlrm.config import read_dlrm
+from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.known import is_config, named, read_config, shipped_sizes
 from stepsight.workload.llm.workload import LanguageWorkload, is_language_model
@@ -99,17 +99,18 @@ def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _OF_REPLICAS = ("zero", "shard_group", "reshard", "prefetch", "bucket_mb", "overlap_gradients")
-"""Fields of ``parallel`` that one replica has no use for."""
+"""Fields of ``parallel`` that one replica of a transformer has no use for."""
 
 
 def _without_replicas(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A transformer's document without what only several replicas have, until the platform says how many."""
+    """The document without what only several replicas have, until the platform says how many there are."""
     parallel = document.get("parallel", {})
-    if document.get("kind", "transformer") != "transformer":
+    dropped = EXCHANGE_FIELDS if document.get("kind") == "dlrm" else _OF_REPLICAS
+    if document.get("kind", "transformer") not in KINDS:
         return document
     if parallel.get("data", 1) != 1 or parallel.get("context", 1) != 1:
         return document
-    return {**document, "parallel": {k: v for k, v in parallel.items() if k not in _OF_REPLICAS}}
+    return {**document, "parallel": {k: v for k, v in parallel.items() if k not in dropped}}
 
 
 def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stepsight.calibrate.draws import FAMILIES, Document, random_dlrm, random_transformer
+from stepsight.calibrate.draws import FAMILIES, Document, random_dlrm, random_torchrec, random_transformer
 from stepsight.kernels.measured import variant
 from stepsight.kernels.models import EMBEDDING_FAMILIES
 from stepsight.program.job import Kernel
+from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
 from stepsight.workload.files import Workload
 from stepsight.workload.transformers.build import MODELS
 
@@ -31,8 +32,11 @@ _FREE_SIZES = {
 """Sizes that may be changed on their own without contradicting another one."""
 
 
-def rehearsal_documents(ranks: int, dlrms: int, transformers: int) -> list[Document]:
-    """Random workloads of both kinds; transformer families without a builder are left out."""
+def rehearsal_documents(ranks: int, dlrms: int, transformers: int, stack: str = NOW) -> list[Document]:
+    """Random workloads of both kinds; transformer families without a builder are left out. Of TorchRec's
+    stack, which trains DLRMs alone, as many of those."""
+    if stack == TORCHREC_STACK:
+        return [random_torchrec(ranks, i) for i in range(dlrms + transformers)]
     known = [family for family in FAMILIES if family in MODELS]
     documents = [random_dlrm(ranks, i) for i in range(dlrms)]
     return documents + [

@@ -14,6 +14,7 @@ import numpy as np
 from stepsight.dtypes import dtype_bytes
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
+from stepsight.tables.bags import longest_over_mean
 from stepsight.tables.indices.stats import IndexStats
 from stepsight.tables.lookup import TableLookup
 
@@ -96,6 +97,7 @@ def forward_columns(
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed
         out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, stats, row)) + streamed
         _count(out[i], table)
+        _hold(out[i], table)
     return out
 
 
@@ -165,6 +167,14 @@ def _count(out: FloatArray, table: TableLookup) -> None:
     out[WARP_BAGS] = table.batch * warps
     out[WARP_LOOKUPS] = table.lookups * warps
     out[CHAIN] = table.pooling**CHAIN_POWER
+
+
+def _hold(out: FloatArray, table: TableLookup) -> None:
+    """Bags of different length: a block's places stay taken until its longest bag is done, and the last
+    block ends with the batch's longest."""
+    in_block = int(BLOCK_THREADS / _lanes(table))
+    out[WARP_LOOKUPS] *= longest_over_mean(table.bag_spread, min(in_block, table.batch))
+    out[CHAIN] *= longest_over_mean(table.bag_spread, table.batch) ** CHAIN_POWER
 
 
 def _lanes(table: TableLookup) -> float:

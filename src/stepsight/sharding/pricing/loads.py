@@ -216,6 +216,8 @@ class PartCosts:
             pooling=table.pooling * part.height / table.rows,
             indices=table.indices if part.height == table.rows else RowPart.of(table.indices, table.rows),
             dtype=table.dtype,
+            weighted=table.weighted,
+            bag_spread=table.bag_spread,
         )
 
     def _extra(self, table: Table, part: TablePart, lookup: TableLookup) -> tuple[float, ...]:
@@ -228,4 +230,4 @@ class PartCosts:
         memory = part_bytes(table, part.width, part.height, self.optimizer, replicated=part.replicated)
         # Parts that are summed inside their node arrive whole.
         cut = 0.0 if part.in_node else float(part.width < table.dim or part.height < table.rows)
-        return columns, node_columns, lookup.lookups, float(lookup.batch), gradient, memory, cut
+        return columns, node_columns, lookup.index_words, float(lookup.batch), gradient, memory, cut

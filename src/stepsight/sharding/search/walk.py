@@ -36,6 +36,7 @@ from stepsight.sharding.search.neighbours import changes, shaken, spreads
 from stepsight.sharding.search.packing import packed
 from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import starts, table_weights
+from stepsight.sharding.search.ties import level_with, preferred
 from stepsight.tables.plan import TABLE_WISE, Plan
 
 OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
@@ -122,7 +123,10 @@ def search_careful(
         loads = pricer.costs.loads(also)
         fits = (loads.memory_bytes <= rules.memory_bytes).all(axis=(1, 2))
         step_us = np.where(fits, OBJECTIVES[objective](pricer.times(loads)), np.inf)
-        usual = int(np.argmin(step_us))
+        fastest = int(np.argmin(step_us))
+        usual = preferred(
+            level_with(fastest, step_us, np.flatnonzero(fits).tolist() or [fastest]), also, loads
+        )
         usual_us = float(step_us[usual])
         if usual_us <= limit_us:
             return replace(found, plan=also[usual], step_us=usual_us, fits=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from stepsight.fitting.dlrm_study import GPUS, active_ms, shipped_speeds, workload_document
 from stepsight.fitting.overheads.recommendation import MODELS, NAME
 from stepsight.platform.load import Platform, load_platform
@@ -25,12 +23,15 @@ PUBLISHED = (
 
 
 def rows(data: Path) -> list[StepRow]:
-    """Every measured row."""
+    """Every measured row, with the board's speed from other models; beside it from other boards and sizes."""
     return each(read_csv(data / FILE), predicted)
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
-    """Our step times and the published predictor's, from its own errors; the active time beside."""
+    """Our step times and the published predictor's, from its own errors; the active time beside.
+
+    Our own predictions by other speeds of the board stand among ``others`` and are scored like them.
+    """
     used = "all rows; read off a plot; host times and board speed from the study's other models alone"
     lines = score(TOPIC, "DLRM, one GPU", found, used, 0.075)
     known = [r for r in found if r.measured_active_ms and r.active_ms]
@@ -47,11 +48,19 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     model, gpu = row["model"], row["gpu"]
     if model not in MODELS or gpu not in GPUS:
         return None
-    workload = parse_workload(workload_document(model, int(row["batch"])), f"{FILE}: {model}")
-    prediction = predict(workload, machine(model, gpu))
+    batch = int(row["batch"])
+    workload = parse_workload(workload_document(model, batch), f"{FILE}: {model}")
+    prediction = predict(workload, machine(model, gpu, batch))
     measured = float(row["iter_ms_digitised"])
     published = tuple(
         (label, measured * (1 + float(row[column]) / 100)) for label, column in PUBLISHED if row[column]
+    )
+    published += tuple(
+        (
+            f"board speed without this {what}",
+            predict(workload, machine(model, gpu, batch, what)).step_us / 1e3,
+        )
+        for what in ("GPU", "batch")
     )
     return StepRow(
         f"{model} b{row['batch']} {gpu}", measured, prediction.step_us / 1e3, prediction.naive_us / 1e3,
@@ -60,9 +69,9 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     )  # fmt: skip
 
 
-def machine(model: str, gpu: str) -> Platform:
-    """A board and the host of the study, by what its other models say of them."""
+def machine(model: str, gpu: str, batch: int = 0, left_out: str = "model") -> Platform:
+    """A board and the host of the study: the host by its other models, the board's speed by the rows that
+    do not share the model, the GPU or the batch size."""
     host = f"{NAME}-without-{model}"
-    speeds = shipped_speeds().get(gpu, {})
-    speed = speeds.get(model) or (float(np.mean(list(speeds.values()))) if speeds else 1.0)
+    speed = shipped_speeds().of(gpu, model, batch, left_out)
     return load_platform(f"1x{GPUS[gpu]}", [f"host.name={host}", f"gpu.speed={speed}"])

@@ -38,7 +38,8 @@ PRECISIONS = {"AMP": "fp16", "TF32": "tf32", "FP32": "fp32"}
 TORCHREC_HOST = "host.name=v100"
 """AWS p4d hosts have Cascade Lake CPUs of 2019, a generation with the hosts of V100s."""
 MULTI_HOT = "104.54 GiB"
-"""The model whose tables are those of MLPerf's multi-hot set; TorchRec's earlier figures are one-hot."""
+"""The model whose tables are those of MLPerf's multi-hot set, whose commands all pass --mmap_mode; TorchRec's
+earlier figures are one-hot."""
 GRAPHED = "@HEAD"
 """The revision whose published commands pass --cuda_graphs. Earlier ones cast by apex O2 (half-precision
 parameters with fp32 copies), this one by torch's autocast with a gradient scaler."""
@@ -114,6 +115,7 @@ def torchrec_document(row: dict[str, str]) -> dict[str, Any]:
         "training": {
             "optimizer": "adagrad" if adagrad else "sgd", "loss": "bce_logits", "stack": "torchrec",
             "sparse_optimizer": "rowwise_adagrad" if adagrad else "sgd",
+            "loader": "mapped" if multi else "memory",
         },
         "parallel": {"ranks": int(row["gpus"])},
     }  # fmt: skip

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from stepsight.calibrate.draws import (
     VALIDATION,
     Document,
     random_dlrm,
+    random_torchrec,
     random_transformer,
     skewed_dlrms,
 )  # fmt: skip
@@ -21,9 +22,11 @@ from stepsight.calibrate.statistics import pace_and_step, step_us
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
 from stepsight.run.pace import followed
+from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
 from stepsight.workload.transformers.build import MODELS
 
+Item = TypeVar("Item")
 PREDICTED, MEASURED = "predicted", "measured"
 TOGETHER = 6
 """Workloads whose blocks of steps are interleaved."""
@@ -37,7 +40,8 @@ class LiveRow:
 
     ``pace`` is how much longer steps take at the pace beside them than at that of the platform's calibration
     (or, where that has none, of the middle of this run), by a fixed probe and by how far steps were seen to
-    follow it: 1.1 is a machine 10 % slower than then.
+    follow it: 1.1 is a machine 10 % slower than then. Workloads whose blocks are interleaved share the probe:
+    one is as noisy as one step, all of a group's together are not.
     """
 
     name: str
@@ -64,10 +68,14 @@ class LiveRow:
         return abs(self.passes_us[0] / self.passes_us[-1] - 1)
 
 
-def live_documents(ranks: int, dlrms: int, transformers: int, skew_sets: int, seed: int) -> list[Document]:
+def live_documents(
+    ranks: int, dlrms: int, transformers: int, skew_sets: int, seed: int, stack: str = NOW
+) -> list[Document]:
     """The workloads to score on; none took part in any calibration."""
     known = [family for family in FAMILIES if family in MODELS]
     first = 1000 * seed
+    if stack == TORCHREC_STACK:
+        return [random_torchrec(ranks, first + i, VALIDATION) for i in range(dlrms)]
     documents = [random_dlrm(ranks, first + i, VALIDATION) for i in range(dlrms)]
     documents += [
         random_transformer(ranks, first + i, VALIDATION, known[i % len(known)]) for i in range(transformers)
@@ -80,6 +88,8 @@ def live_documents(ranks: int, dlrms: int, transformers: int, skew_sets: int, se
 def kind_of(document: Document) -> str:
     if document["name"].startswith("skew-"):
         return "skew"
+    if document["name"].startswith("torchrec-"):
+        return "TorchRec"
     return "DLRM" if document["kind"] == "dlrm" else "NLP"
 
 
@@ -97,14 +107,19 @@ def predict_all(documents: Sequence[Document], platform: Platform, journal: Jour
 
 def pending(journal: Journal, documents: Sequence[Document]) -> Iterator[tuple[int, list[Document]]]:
     """What is still to be measured: groups of different kinds of workloads, pass after pass."""
-    count = -(-len(documents) // TOGETHER)
-    groups = [list(documents[i::count]) for i in range(count)]
+    groups = grouped(documents)
     done = {(s["name"], s["pass"]) for s in journal.of(MEASURED)}
     for number in range(PASSES):
         for group in groups:
             missing = [d for d in group if (d["name"], number) not in done]
             if missing:
                 yield number, missing
+
+
+def grouped(items: Sequence[Item]) -> list[list[Item]]:
+    """Items in the groups that are measured together, different kinds in each."""
+    count = -(-len(items) // TOGETHER)
+    return [list(items[i::count]) for i in range(count)]
 
 
 def measure_group(
@@ -134,7 +149,8 @@ def measure_group(
 def rows_of(journal: Journal, calibrated_pace_us: float | None = None) -> list[LiveRow]:
     """Every workload that was predicted and then measured in all passes."""
     measured: dict[str, list[Any]] = {}
-    for sample in sorted(journal.of(MEASURED), key=lambda s: s["pass"]):
+    names = [p["name"] for p in journal.of(PREDICTED)]
+    for sample in sorted(_at_group_pace(names, journal.of(MEASURED)), key=lambda s: s["pass"]):
         measured.setdefault(sample["name"], []).append(sample)
     whole = {name: passes for name, passes in measured.items() if len(passes) == PASSES}
     paced = [p for p in whole.values() if all(s.get("pace_us") for s in p)]
@@ -156,6 +172,21 @@ def rows_of(journal: Journal, calibrated_pace_us: float | None = None) -> list[L
             )
         )  # fmt: skip
     return rows
+
+
+def _at_group_pace(names: Sequence[str], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The samples, each with the median probe of all that were interleaved with it in its pass."""
+    group_of = {name: number for number, group in enumerate(grouped(names)) for name in group}
+    probes: dict[tuple[int | None, int], list[float]] = {}
+    for s in samples:
+        if s.get("pace_us"):
+            probes.setdefault((group_of.get(s["name"]), s["pass"]), []).append(s["pace_us"])
+    return [
+        {**s, "pace_us": float(np.median(probes[group_of.get(s["name"]), s["pass"]]))}
+        if s.get("pace_us")
+        else dict(s)
+        for s in samples
+    ]
 
 
 def skew_correlations(rows: Sequence[LiveRow]) -> dict[str, float]:

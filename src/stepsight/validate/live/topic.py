@@ -35,6 +35,8 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--configs", default=40, show_default=True, help="Random DLRMs.")
 @click.option("--nlp", default=12, show_default=True, help="Random BERT, GPT-2 and XLNet models.")
 @click.option("--skew-sets", default=3, show_default=True, help="Sets of tables, each with five index skews.")
+@click.option("--stack", type=click.Choice(["now", "torchrec"]), default="now", show_default=True,
+              help="torchrec: only --configs DLRMs, as TorchRec trains them.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Other workloads.")
 @click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")
 @click.option("--blocks", default=3, show_default=True, help="Interleaved blocks of each pass.")
@@ -51,9 +53,9 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    platform_path: str, configs: int, nlp: int, skew_sets: int, seed: int, steps: int, blocks: int,
-    out: Path | None, budget: str, beside: Path | None, plot: Path | None, address: str, interface: str,
-    prefix: str, as_json: bool,
+    platform_path: str, configs: int, nlp: int, skew_sets: int, stack: str, seed: int, steps: int,
+    blocks: int, out: Path | None, budget: str, beside: Path | None, plot: Path | None, address: str,
+    interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
     from stepsight.calibrate.journal import Journal
@@ -71,7 +73,7 @@ def command(
 
     with tempfile.TemporaryDirectory() as scratch:
         journal = Journal(writable_folder(out or Path(scratch)), resume=True)
-        documents = live_documents(ranks, configs, nlp, skew_sets, seed)
+        documents = live_documents(ranks, configs, nlp, skew_sets, seed, stack)
         predict_all(documents, platform, journal)
         left = list(pending(journal, documents))
         for i, (number, group) in enumerate(left):
@@ -92,7 +94,7 @@ def command(
 def scores(rows: Sequence[LiveRow]) -> list[Score]:
     """One line per kind; the bar is the published figure or the repeat noise, whichever is larger."""
     lines = []
-    for kind, bar in (("DLRM", DLRM_BAR), ("NLP", NLP_BAR)):
+    for kind, bar in (("DLRM", DLRM_BAR), ("NLP", NLP_BAR), ("TorchRec", DLRM_BAR)):
         of_kind = [r for r in rows if r.kind == kind]
         if not of_kind:
             continue

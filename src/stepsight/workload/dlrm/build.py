@@ -18,7 +18,7 @@ from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
 from stepsight.workload.described import Described
-from stepsight.workload.dlrm import embeddings, exchange, torchrec
+from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
 from stepsight.workload.dlrm.config import JOINT_STACK, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.eager_2020 import as_in_2020
 from stepsight.workload.dlrm.embeddings import PlanOps
@@ -65,12 +65,12 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
-        if self.config.stack in (JOINT_STACK, TORCHREC_STACK) and device != "cuda":
+        if self.config.stack == JOINT_STACK and device != "cuda":
             problem = f"{self.config.stack} is known on GPUs alone"
             raise InputError(f"{self.name}: stack", problem, 'set stack = "now" for a CPU')
         if self.config.stack == JOINT_STACK:
             return joint_job(self.config)
-        job = build(self.config, device, fused)[0]
+        job = build(self._on(device), device, fused)[0]
         if self.config.stack != "2020" or device != "cuda":
             return job
         parameters = _record(self.config, device, True).parameters
@@ -84,7 +84,13 @@ class DlrmWorkload(Described[DlrmConfig]):
                 self.config.source or self.name, f"stack {self.config.stack} places its tables itself",
                 'set stack = "now"',
             )  # fmt: skip
-        return build(self.config, device, fused)[1]
+        return build(self._on(device), device, fused)[1]
+
+    def _on(self, device: str) -> DlrmConfig:
+        """TorchRec looks up with FBGEMM on a CPU, too."""
+        if self.config.stack == TORCHREC_STACK and device != "cuda":
+            return replace(self.config, cpu_lookup=FBGEMM)
+        return self.config
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
@@ -152,7 +158,35 @@ def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
     tape = train_step(config.training, device, config.ranks, config.bucket_mb, model)
     if config.stack == TORCHREC_STACK and device == "cuda":
         tape.ops[:] = torchrec.one_by_one(tape.ops, config.training.optimizer, tape.parameters)
+    elif config.stack == TORCHREC_STACK:
+        tape.ops[:] = torchrec_cpu.as_run(tape, config)
     return tape
+
+
+def _forward_torchrec_cpu(
+    tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]
+) -> Tensor:
+    """TorchRec's order on CPU ranks: what the pipeline does for the next batches stands between."""
+    dense, target = _inputs(tape, config, own)
+    many = config.ranks > 1
+    if many:
+        torchrec_cpu.start_next(tape, config)
+    torchrec_cpu.load(tape, config)
+    x = mlp(tape, "bottom", dense, parameters.bottom, last_relu=True)
+    if many:
+        torchrec_cpu.receive(tape, config)
+    widths = embeddings.sent_widths(config.plan, config.tables)[0], 0
+    pooled, partial, own_part = embeddings.lookup(tape, config, (own[2], own[3]), widths)
+    torchrec.run_on_host(tape, "aten::empty", "aten::zeros_like")
+    under_way = exchange.start_exchanges(tape, config, None, pooled, partial) if many else []
+    logits = _joined(tape, config, parameters, x, (pooled, own_part), under_way)
+    flat = torchrec_cpu.passed(tape, logits, "aten::squeeze", "SqueezeBackward1")
+    torchrec.run_on_host(tape, "aten::to")
+    loss = _loss(tape, config, flat, target)
+    torchrec.run_on_host(tape, *["aten::detach"] * 3)
+    if many:
+        torchrec_cpu.send_next(tape, config)
+    return torchrec_cpu.passed(tape, loss, "aten::sum", "SumBackward1")
 
 
 def _forward_torchrec(
@@ -180,6 +214,8 @@ def _forward_torchrec(
 def _forward(tape: Tape, config: DlrmConfig, parameters: DenseParameters, own: tuple[Op, ...]) -> Tensor:
     if config.stack == TORCHREC_STACK and tape.device == "cuda":
         return _forward_torchrec(tape, config, parameters, own)
+    if config.stack == TORCHREC_STACK:
+        return _forward_torchrec_cpu(tape, config, parameters, own)
     dense, target = _inputs(tape, config, own)
     nodes = NodeTables.of(config, tape.device)
     plan = without_node_tables(config.plan) if nodes else config.plan

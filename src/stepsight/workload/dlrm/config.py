@@ -11,11 +11,13 @@ from typing import Any
 from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.records import nearest
+from stepsight.tables.bags import spread_of
 from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.index_files import open_index_file
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import PLACEMENTS
-from stepsight.tables.table import CACHE_SHARE, DEVICE, UVM_CACHING, Table
+from stepsight.tables.table import CACHE_SHARE, DEVICE, MOST_BAG_SPREAD, UVM_CACHING, Table
 from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
@@ -24,9 +26,11 @@ INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = ("sorted", "scattered")
 CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
+NOW = "now"
 JOINT_STACK = "nvidia"
 TORCHREC_STACK = "torchrec"
-STACKS = ("now", "2020", JOINT_STACK, TORCHREC_STACK)
+STACKS = (NOW, "2020", JOINT_STACK, TORCHREC_STACK)
+LOADERS = ("memory", "mapped")
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -36,6 +40,16 @@ _WITHOUT_EFFECT = {
     "attention": "a DLRM has no attention",
     "dropout": "a DLRM has no dropout",
 }
+
+
+_BETWEEN_RANKS = (
+    ("bucket_mb", 25, "gradients are not exchanged"),
+    ("exchange_dtype", "fp32", "pooled rows are not exchanged"),
+    ("input_dist", False, "indices are not exchanged"),
+)
+"""Fields of ``[parallel]`` about exchanges: their default, and why they do nothing on one rank."""
+
+EXCHANGE_FIELDS = tuple(key for key, _, _ in _BETWEEN_RANKS)
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,9 @@ class DlrmConfig:
     kernels of 2020). ``stack``: what eager PyTorch and DLRM's script launch and wait for, now or
     in 2020 (one rank, sgd); or NVIDIA's example with its fused kernels (`stepsight.workload.dlrm.joint`),
     or TorchRec's with its input pipeline (`stepsight.workload.dlrm.torchrec`). ``exchange_dtype``: pooled
-    rows and their gradients travel in that type (TorchRec's quantised communication).
+    rows and their gradients travel in that type (TorchRec's quantised communication). ``loader``: what
+    TorchRec's loader does with a batch in the training process: joins and pins arrays that lie in memory,
+    or of a mapped file, whose indices it first reduces modulo the tables' rows (``--mmap_mode``).
     """
 
     name: str
@@ -74,6 +90,7 @@ class DlrmConfig:
     cpu_lookup: str = EMBEDDING_BAG
     stack: str = "now"
     exchange_dtype: str = "fp32"
+    loader: str = "memory"
     source: str = field(default="", compare=False)
 
     @cached_property
@@ -100,6 +117,9 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     sparse = str(training_fields.anything("sparse_optimizer", ""))
     sparse_update = training_fields.choice("sparse_update", SPARSE_UPDATES, "sorted")
     stack = training_fields.choice("stack", STACKS, "now")
+    if training_fields.has("loader") and stack != TORCHREC_STACK:
+        raise training_fields.fail("loader", f"has no effect on stack = {stack!r}", "leave it out")
+    loader = training_fields.choice("loader", LOADERS, "memory")
     training = Training.read(training_fields, LOSSES, "sgd", 0.0, _WITHOUT_EFFECT)
     tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
     _name_apart(tables, source)
@@ -113,6 +133,8 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     for key in ("cross_layers", "cross_rank"):
         if dense.has(key) and interaction != "dcnv2":
             raise dense.fail(key, f"has no effect on interaction = {interaction!r}", "leave it out")
+    if ranks == 1:
+        _refuse_alone(parallel)
     config = DlrmConfig(
         name=fields.text("name", Path(source).stem),
         batch=batch,
@@ -134,6 +156,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         cpu_lookup=parallel.choice("cpu_lookup", CPU_LOOKUPS, EMBEDDING_BAG),
         stack=stack,
         exchange_dtype=parallel.choice("exchange_dtype", _TABLE_DTYPES, "fp32"),
+        loader=loader,
         source=source,
     )
     for section in (dense, parallel, fields):
@@ -145,9 +168,33 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
             f"{source}: [training]: stack", "2020 is known for one rank, sgd and the dot interaction alone",
             'leave it out, or set stack = "now"',
         )  # fmt: skip
+    if training.cuda_graph:
+        _check_graph(config, source)
     if stack == JOINT_STACK:
         _check_joint(config, source)
     return config
+
+
+def _refuse_alone(parallel: Fields) -> None:
+    """Fields that only several ranks have a use for; one that repeats its default may stay."""
+    for key, default, why in _BETWEEN_RANKS:
+        if parallel.has(key) and parallel.values[key] != default:
+            raise parallel.fail(key, f"has no effect on one rank: {why}", "leave it out, or use more ranks")
+
+
+def _check_graph(config: DlrmConfig, source: str) -> None:
+    """A graph holds nothing that the host waits for."""
+    reasons = {
+        "PyTorch of 2020 has no graphs": config.stack == "2020",
+        "the host waits for the sizes of the indices that it exchanges": config.input_dist
+        or (config.stack == TORCHREC_STACK and config.ranks > 1),
+        "the interaction's indices come from the host": config.stack == TORCHREC_STACK
+        and config.interaction == "dot",
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise InputError(f"{source}: [training]: cuda_graph", f"such a step cannot be captured: {reason}",
+                             "leave it out")  # fmt: skip
 
 
 def _check_joint(config: DlrmConfig, source: str) -> None:
@@ -180,8 +227,8 @@ def _sparse_optimizer(given: str, training: Training, source: str) -> str:
 def _tables(entry: Fields) -> list[Table]:
     count = entry.integer("count", 1)
     rows, dim = entry.integer("rows"), entry.integer("dim")
-    pooling = entry.number("pooling", 1.0)
     indices = IndexDistribution.parse(entry.anything("indices", "uniform"), entry.at("indices"))
+    pooling, bag_spread = _bags(entry, indices)
     dtype = entry.choice("dtype", _TABLE_DTYPES, "fp32")
     name = entry.text("name", "")
     weighted = entry.flag("weighted", False)
@@ -202,9 +249,28 @@ def _tables(entry: Fields) -> list[Table]:
             weighted=weighted,
             placement=placement,
             cache_share=cached,
+            bag_spread=bag_spread,
         )
         for i in range(count)
     ]
+
+
+def _bags(entry: Fields, indices: IndexDistribution) -> tuple[float, float]:
+    """Mean lookups of a bag and their spread: a number, ``{ mean, spread }``, or those of the index file."""
+    value = entry.anything("pooling", 1.0)
+    if value == "file":
+        if indices.kind != "file":
+            raise entry.fail(
+                "pooling", "there is no index file to take it from", 'set indices = { file = "…" }'
+            )
+        stream = open_index_file(indices.path).table(indices.table)
+        return stream.pooling, spread_of(stream.lengths) if len(stream.lengths) else 0.0
+    if isinstance(value, Mapping):
+        bags = Fields(value, entry.at("pooling"))
+        mean, spread = bags.number("mean"), bags.number("spread", 0.0, most=MOST_BAG_SPREAD)
+        bags.finish()
+        return mean, spread
+    return entry.number("pooling", 1.0), 0.0
 
 
 def _name_apart(tables: tuple[Table, ...], source: str) -> None:

@@ -72,15 +72,16 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
         indices=table.indices if shard.height == table.rows else RowPart.of(table.indices, table.rows),
         dtype=table.dtype,
         weighted=table.weighted,
+        bag_spread=table.bag_spread,
     )
 
 
 def index_copies(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
     """Indices and offsets to the device: of the rank's tables, or (``input_dist``) of its samples."""
-    indices = sum(part.lookups for part in lookup.tables)
+    indices = sum(part.index_words for part in lookup.tables)
     offsets = sum(part.batch for part in lookup.tables) + 1
     if config.input_dist:
-        indices = config.batch_per_rank * sum(table.lookups for table in config.tables)
+        indices = config.batch_per_rank * sum(table.index_words for table in config.tables)
         offsets = config.batch_per_rank * sum(table.features for table in config.tables) + 1
     stream = copy_stream(config)
     return (

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.program.aten.movement import copy_kernel, pointwise_kernel
 from stepsight.program.job import COMM, COMPUTE, Call, Collective, Kernel, Wait
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE, Plan, Shard
-from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import INDEX_BYTES, replicated, sent_widths
 from stepsight.workload.dlrm.node_sums import PEERS, NodeTables, sum_inside, without_node_tables
 from stepsight.workload.operators.pointwise import add
@@ -75,14 +77,19 @@ class PooledExchange:
 
     def start(self, tape: Tape, pooled: Tensor) -> UnderWay:
         """Starts the all_to_all; its gradient waits for the exchange of gradients."""
+        copied = self.config.stack == TORCHREC_STACK and tape.device != "cuda"
         with tape.op("All2All_Pooled_Req", (pooled,)):
             self.narrowed(tape, pooled.elements)
+            if copied:  # into a buffer that its communication library has registered
+                tape.call("aten::copy_", (pooled,), copy_kernel(pooled, pooled))
             received = Tensor.new((self.config.batch_per_rank * sum(self.widths),))
             started = tape.communicate(self.collective(backward=False), Wait(COMM, COMPUTE))
 
             def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
                 tape.wait(Wait(COMPUTE, tape.marks[self.backward_mark]))
                 self.narrowed(tape, pooled.elements)
+                if copied:  # the mean over ranks, as a data-parallel gradient
+                    tape.call("aten::div_", (pooled,), pointwise_kernel("div_", (pooled,), pooled))
                 return (Tensor.new(pooled.shape),)
 
             tape.record("All2All_Pooled_ReqBackward", (pooled,), (received,), rule)
@@ -216,12 +223,28 @@ def index_exchanges(config: DlrmConfig) -> tuple[Collective, Collective]:
     tables = config.table_of_name
     held = [[s for s in config.plan.on_rank(r) if s.kind != DATA_PARALLEL] for r in range(config.ranks)]
     bags = np.array([sum(tables[s.table].features for s in own) for own in held], dtype=np.float64)
-    lookups = np.array(
-        [sum(tables[s.table].lookups * s.height / tables[s.table].rows for s in own) for own in held]
+    words = np.array(
+        [sum(tables[s.table].index_words * s.height / tables[s.table].rows for s in own) for own in held]
     )
     local = config.batch_per_rank * INDEX_BYTES
+    alike = np.ones(config.ranks)
 
-    def exchanged(name: str, per_sample: FloatArray) -> Collective:
-        return _exchange(np.repeat(per_sample[None, :] * local, config.ranks, axis=0), name, "int64")
+    def exchanged(name: str, per_sample: FloatArray, senders: FloatArray) -> Collective:
+        return _exchange(senders[:, None] * per_sample[None, :] * local, name, "int64")
 
-    return exchanged("lengths", bags), exchanged("indices", lookups)
+    return exchanged("lengths", bags, alike), exchanged("indices", words, _senders(config))
+
+
+def _senders(config: DlrmConfig) -> FloatArray:
+    """How much more or less than the mean each rank's samples ask for, where bags differ in length.
+
+    The sum over a rank's samples is near to normal; ranks stand at evenly spaced quantiles of it.
+    """
+    asked = np.array([table.lookups for table in config.tables])
+    variation = np.array([np.expm1(table.bag_spread**2) ** 0.5 for table in config.tables])
+    if not asked.sum() or not variation.any():
+        return np.ones(config.ranks)
+    relative = float(np.sqrt(((asked * variation) ** 2).sum()) / asked.sum() / config.batch_per_rank**0.5)
+    normal = NormalDist()
+    at = [normal.inv_cdf((rank + 0.5) / config.ranks) for rank in range(config.ranks)]
+    return np.maximum(1 + relative * np.array(at), 0.0)

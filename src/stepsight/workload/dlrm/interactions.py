@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import Kernel
 from stepsight.tables.plan import table_kinds
+from stepsight.workload.dlrm import torchrec_cpu
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.exchange import whole_tables
 from stepsight.workload.dlrm.torchrec import index_from_host
@@ -55,10 +56,18 @@ def _dot(
             linear(tape, part, weights[f"projection.{name}"]) if f"projection.{name}" in weights else part
             for name, part in whole_tables(tape, config, pooled).items()
         ]
+    if config.stack == TORCHREC_STACK and tape.device != "cuda":
+        products = torchrec_cpu.products(tape, torchrec_cpu.vectors(tape, config, x, cat_all(tape, parts)))
+        return cat(tape, (x, lower_triangle(tape, products)), 1)
     vectors = view(tape, cat(tape, (x, *parts), 1), batch, -1, dim)
     products = bmm(tape, vectors, transpose(tape, vectors, 1, 2))
     from_host = config.stack == TORCHREC_STACK and tape.device == "cuda"
     return cat(tape, (x, lower_triangle(tape, products, from_host=from_host)), 1)
+
+
+def cat_all(tape: Tape, parts: Sequence[Tensor]) -> Tensor:
+    """Several tensors side by side; one as it is."""
+    return cat(tape, parts, 1) if len(parts) > 1 else parts[0]
 
 
 def lower_triangle(tape: Tape, products: Tensor, *, from_host: bool = False) -> Tensor:

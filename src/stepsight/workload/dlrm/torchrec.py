@@ -41,14 +41,20 @@ UPDATES = {
 def load_next(tape: Tape, config: DlrmConfig) -> None:
     """The loader makes a batch in the training process: a KeyedJaggedTensor out of arrays."""
     features = sum(table.features for table in config.tables)
-    _host(tape, *FEATURE_OPS * features)
-    _host(tape, *TENSOR_OPS * 3, "aten::concat", "aten::cumsum", "aten::concat", "aten::cumsum")
-    _host(tape, *FLATTEN_OPS * features, "aten::concat")
-    _host(tape, *["aten::pin_memory"] * BATCH_TENSORS)
+    run_on_host(tape, *FEATURE_OPS * features)
+    run_on_host(tape, *TENSOR_OPS * 3, "aten::concat", "aten::cumsum", "aten::concat", "aten::cumsum")
+    run_on_host(tape, *FLATTEN_OPS * features)
+    samples = config.batch_per_rank
+    words = samples * sum(table.index_words for table in config.tables)
+    mapped = config.loader == "mapped"
+    _host_work(tape, "aten::concat", (28.0 if mapped else 16.0) * words, words if mapped else 0.0)
+    run_on_host(tape, *["aten::pin_memory"] * (BATCH_TENSORS - 1))
+    pinned = 8.0 * words + samples * (4.0 * (config.features + 1) + 8.0 * features)
+    _host_work(tape, "aten::pin_memory", 2 * pinned)
 
 
 def keep_for_stream(tape: Tape) -> None:
-    _host(tape, *["aten::record_stream"] * BATCH_TENSORS)
+    run_on_host(tape, *["aten::record_stream"] * BATCH_TENSORS)
 
 
 def before_lookup(tape: Tape, config: DlrmConfig) -> None:
@@ -57,12 +63,12 @@ def before_lookup(tape: Tape, config: DlrmConfig) -> None:
     with tape.op("fbgemm::permute_2D_sparse_data"):
         tape.launch(*_permute(moved, "compute"))
     _read(tape, "compute", float(8 * config.ranks))
-    _host(tape, "aten::view", "aten::view", *["aten::record_stream"] * 4)
+    run_on_host(tape, "aten::view", "aten::view", *["aten::record_stream"] * 4)
     with tape.op("fbgemm::asynchronous_complete_cumsum"):
         tape.launch(*[_small("cumsum", "compute")] * 3)
     with tape.op("fbgemm::bounds_check_indices"):
         tape.launch(*[_small("bounds_check", "compute")] * 2)
-    _host(tape, "aten::to", "aten::to", "aten::view", "aten::empty", "aten::view", "aten::empty")
+    run_on_host(tape, "aten::to", "aten::to", "aten::view", "aten::empty", "aten::view", "aten::empty")
 
 
 def distribute_next(tape: Tape, config: DlrmConfig) -> None:
@@ -71,20 +77,20 @@ def distribute_next(tape: Tape, config: DlrmConfig) -> None:
     keep_for_stream(tape)
     with tape.op("fbgemm::permute_2D_sparse_data"):
         tape.launch(*_permute(local, DATA_DIST))
-    _host(tape, "aten::view", *["aten::slice"] * 4)
+    run_on_host(tape, "aten::view", *["aten::slice"] * 4)
     for _ in range(3):
-        _host(tape, *TENSOR_OPS)
+        run_on_host(tape, *TENSOR_OPS)
         _read(tape, DATA_DIST, 8.0 * len(config.tables))
-    _host(tape, "aten::stack", "aten::flatten", "aten::empty")
+    run_on_host(tape, "aten::stack", "aten::flatten", "aten::empty")
     lengths, values = index_exchanges(config)
     splits = Collective(
         "all_to_all", 8.0 * 2 * config.ranks, dtype="int64", name="splits", after=(DATA_DIST,)
     )
     _exchange(tape, splits)
     _read(tape, DATA_DIST, 8.0 * config.ranks, after=len(tape.ops) - 1)
-    _host(tape, *TENSOR_OPS)
+    run_on_host(tape, *TENSOR_OPS)
     for collective in (lengths, values):
-        _host(tape, "aten::empty")
+        run_on_host(tape, "aten::empty")
         _exchange(tape, replace(collective, after=(DATA_DIST,)))
 
 
@@ -116,11 +122,17 @@ def _update(p: Tensor, name: str) -> Kernel:
                      read_bytes=reads * p.bytes, write_bytes=p.bytes)  # fmt: skip
 
 
-def _host(tape: Tape, *names: str) -> None:
+def run_on_host(tape: Tape, *names: str) -> None:
     """Operators that launch nothing."""
     for name in names:
         with tape.op(name):
             pass
+
+
+def _host_work(tape: Tape, name: str, size: float, divisions: float = 0.0) -> None:
+    """An operator that launches nothing and works on so many bytes with the host's own thread."""
+    run_on_host(tape, name)
+    tape.ops[-1] = replace(tape.ops[-1], host_bytes=size, host_divisions=divisions)
 
 
 def _small(name: str, stream: str) -> Kernel:
@@ -146,6 +158,6 @@ def _read(tape: Tape, stream: str, size: float, after: int | None = None) -> Non
 
 
 def _exchange(tape: Tape, collective: Collective) -> None:
-    _host(tape, "record_param_comms")
+    run_on_host(tape, "record_param_comms")
     with tape.op("nccl:all_to_all"):
         tape.communicate(collective, Wait(COMM, DATA_DIST))

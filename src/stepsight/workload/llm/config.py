@@ -173,7 +173,7 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         adapters=fields.flag("adapters", False),
         loss_scaling=fields.flag("loss_scaling", precision == "fp16"),
         offload=fields.choice("offload", OFFLOAD, "none"),
-        cuda_graphs=fields.flag("cuda_graphs", False),
+        cuda_graphs=fields.flag("cuda_graph", fields.flag("cuda_graphs", False)),
         fused_experts=fields.flag("fused_experts", False),
     )
 
