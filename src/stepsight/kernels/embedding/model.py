@@ -49,7 +49,14 @@ class EmbeddingModel:
         times = np.array([self.launches_us(k, self.launches(k)) for k in kernels], dtype=np.float64)
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
-        return Estimates.uniform(times, Source.TRANSFERRED, self.coefficients.spread)
+        source = np.full(len(kernels), int(Source.TRANSFERRED))
+        return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]))
+
+    def _spread(self, kernel: Kernel) -> float:
+        c = self.coefficients
+        if kernel.lookup is not None and not kernel.lookup.sorted_update:
+            return c.legacy_spread
+        return c.spread if kernel.family == "embedding" else c.backward_spread
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
