@@ -21,7 +21,6 @@ SMALL = ["batch=8", "tables.rows=100", "parallel.ranks=1", "training.optimizer=s
     [
         ('training.stack="2020"', r"\[training\]: stack: 2020 can be predicted, not run.*stack = \"now\""),
         ("parallel.cpu_lookup=fbgemm", "lookups with fbgemm can be predicted, not run.*cpu_lookup"),
-        ("parallel.input_dist=true", "input_dist: has no effect on one rank"),
     ],
 )
 def test_what_can_only_be_predicted_is_refused_with_the_fix(change: str, said: str) -> None:

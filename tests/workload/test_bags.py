@@ -86,3 +86,16 @@ def test_lengths_come_from_the_index_file(tmp_path):
 def test_mistakes_are_named(table, message):
     with pytest.raises(InputError, match=message):
         dlrm(1, **table)
+
+
+@pytest.mark.parametrize("field", [{"bucket_mb": 50}, {"exchange_dtype": "fp16"}, {"input_dist": True}])
+def test_fields_about_exchanges_are_refused_on_one_rank(field):
+    document = {
+        "kind": "dlrm", "batch": 64, "dense": {"features": 8, "bottom": [8], "top": [1]},
+        "tables": [{"rows": 100, "dim": 8}], "parallel": {"ranks": 1, **field},
+    }  # fmt: skip
+    with pytest.raises(InputError, match="no effect on one rank"):
+        parse_workload(document, "x")
+    usual = {**document, "parallel": {"ranks": 1, "bucket_mb": 25, "exchange_dtype": "fp32"}}
+    assert parse_workload(usual, "x").ranks == 1
+    assert parse_workload({**document, "parallel": {"ranks": 2, **field}}, "x").ranks == 2
