@@ -85,14 +85,16 @@ def test_the_table_shows_the_best_and_the_flags(model):
 def test_json_holds_what_scripts_want(model):
     found = json.loads(run(tune, model, "-p", "8xH100-SXM", "--over", "tp,zero", "--json", "--top", "2"))
     assert len(found["top"]) == 2
-    assert {"step_us", "low_us", "high_us", "memory_gb", "fit", "shares", "why"} <= set(found["top"][0])
+    assert {"step_time_us", "low_us", "high_us", "memory_gb", "fit", "shares", "why"} <= set(found["top"][0])
     assert found["counts"]["priced"] >= 2 and set(found["flags"]) >= {"Megatron-LM", "DeepSpeed"}
 
 
 def test_pages_are_written_whole(model, tmp_path):
     page = tmp_path / "tune.html"
     run(tune, model, "-p", "8xH100-SXM", "--over", "tp,zero", "--html", str(page))
-    assert "</html>" in page.read_text() and "Time and memory" in page.read_text()
+    written = page.read_text()
+    assert "</html>" in written and "Time and memory" in written
+    assert 'id="pick-one"' in written and 'id="picks-data"' in written
 
 
 def test_a_sweep_writes_a_table_and_a_page(dlrm, tmp_path):
@@ -110,7 +112,7 @@ def test_the_price_may_stand_in_the_platform(dlrm, tmp_path):
     platform = tmp_path / "p.toml"
     platform.write_text('gpu = "V100-SXM2"\ngpus_per_node = 4\nprice_per_gpu_hour = 1.5\n')
     rows = json.loads(run(sweep, dlrm, "-p", str(platform), "--over", "batch=1024", "--json"))
-    assert rows[0]["cost_per_step"] == pytest.approx(1.5 * 4 * rows[0]["step_us"] / 3.6e9)
+    assert rows[0]["cost_per_step"] == pytest.approx(1.5 * 4 * rows[0]["step_time_us"] / 3.6e9)
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,10 @@ def test_a_trial_is_known_by_what_matters():
     assert one.key(DLRM) == Trial({"batch": 1024}, PLATFORM).key(DLRM)
     assert one.key(DLRM) != Trial({"batch": 2048}, PLATFORM).key(DLRM)
     assert one.key(DLRM) != one.key({**DLRM, "batch": 1})
+
+
+def test_neighbours_go_to_one_worker_and_the_last_tasks_are_short():
+    found = workers.chunks(200, 2)
+    assert [i for chunk in found for i in chunk] == list(range(200))
+    assert max(map(len, found)) <= workers.MOST_TOGETHER and len(found[-1]) == 1
+    assert workers.chunks(0, 2) == [] and workers.chunks(3, 8) == [range(0, 1), range(1, 2), range(2, 3)]

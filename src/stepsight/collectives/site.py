@@ -16,6 +16,7 @@ import numpy.typing as npt
 from stepsight.collectives.constants import SITE_SPREAD
 from stepsight.collectives.models import CollectiveModels
 from stepsight.collectives.roofline import bus_factor
+from stepsight.collectives.stalls import Stalls
 from stepsight.collectives.topology import group_shape
 from stepsight.estimate import Estimates
 
@@ -24,16 +25,37 @@ from stepsight.estimate import Estimates
 class SiteBandwidth:
     """Bus bandwidth in GB/s of one large message, by kind and number of nodes.
 
-    ``hop_us``: what every further node adds to a collective that compute waits for, however small.
-    ``axes``: the axes of parallelism that the figures were taken for. ``stage_stall_us``: what a pipeline
-    over at least so many nodes loses on every micro-batch.
+    ``hop_us``: what every doubling of the nodes adds to a collective inside a layer, however small.
+    ``axes``: the axes of parallelism that the figures were taken for. ``stalls``: the slow state of some of
+    its runs. ``also``: figures for other axes.
+    ``node_share``: the figures are a node's, and groups with one GPU on a node reach (1/GPUs of a node) to
+    this power of them, as the groups of its other GPUs use the same network at the same time; without it the
+    figures scale the carried curve.
     """
 
     bytes: float
     gbps: Mapping[str, Mapping[int, float]]
     hop_us: float = 0.0
     axes: tuple[str, ...] = ("tensor",)
-    stage_stall_us: Mapping[int, float] = field(default_factory=dict)
+    stalls: Stalls | None = None
+    also: SiteBandwidth | None = None
+    node_share: float | None = None
+
+    def of(self, axis: str) -> SiteBandwidth | None:
+        """The figures for an axis, where there are some."""
+        if axis in self.axes:
+            return self
+        return self.also.of(axis) if self.also is not None else None
+
+
+SMALL_BYTES = 8.0
+"""A message that takes as long as one of any smaller size: the latency."""
+
+
+def _between(measured: Mapping[int, float], nodes: int) -> float:
+    """Bandwidth at a number of nodes, between and beyond measured ones."""
+    counts = sorted(measured)
+    return float(np.exp(np.interp(np.log2(nodes), np.log2(counts), np.log([measured[n] for n in counts]))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +73,22 @@ class SiteCollectives:
         measured = self.site.gbps.get(kind) or self.site.gbps.get("all_gather")
         if nodes == 1 or not measured:
             return found
+        if self.site.node_share is not None:
+            rate = _between(measured, nodes) * self._share(len(ranks) / nodes)
+            moved_us = bus_factor(kind, len(ranks)) * np.asarray(bytes, dtype=float) / rate / 1e3
+            first_us = self.models.estimate(kind, [SMALL_BYTES], ranks).time_us[0]
+            return Estimates(
+                first_us + moved_us, found.source, np.hypot(found.spread, SITE_SPREAD), found.notes
+            )
         key = (kind, nodes)
         if key not in self._factors:
             self._factors[key] = self._factor(kind, nodes, measured)
         spread = np.hypot(found.spread, SITE_SPREAD)
         return Estimates(found.time_us * self._factors[key], found.source, spread, found.notes)
+
+    def _share(self, per_node: float) -> float:
+        """What a group reaches of its nodes' bandwidth, by its GPUs on each."""
+        return float((per_node / self.models.platform.gpus_per_node) ** (self.site.node_share or 0.0))
 
     def _factor(self, kind: str, nodes: int, measured: Mapping[int, float]) -> float:
         """The carried curve's bandwidth over the measured one, for all GPUs of so many nodes."""

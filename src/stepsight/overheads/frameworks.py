@@ -19,7 +19,8 @@ class HostProfile:
 
     ``staged_collective_us``: with a pipeline over nodes, what each collective of a tensor group takes the
     host for every rank of the group. ``skew_us``: what a collective that compute waits for loses to every
-    further rank of its group, because hosts are never in step.
+    further rank of its group, because hosts are never in step. ``step_us``: work once a step that no launch
+    covers (loops over parameters around clipping and the update).
     """
 
     forward_us: float
@@ -27,6 +28,7 @@ class HostProfile:
     optimizer_us: float = 6.0
     staged_collective_us: float = 0.0
     skew_us: float = 0.0
+    step_us: float = 0.0
 
 
 REFERENCE = "aten::add"
@@ -36,7 +38,7 @@ PROFILES = {
     "eager": HostProfile(14.0, 8.0),
     "megatron": HostProfile(14.0, 8.0),
     "megatron-deepspeed": HostProfile(45.0, 45.0, 100.0, skew_us=25.0),
-    "nanotron": HostProfile(110.0, 110.0, staged_collective_us=260.0),
+    "nanotron": HostProfile(110.0, 110.0, staged_collective_us=215.0, step_us=20e3),
     "torchtitan": HostProfile(10.0, 7.0),
     "deepspeed": HostProfile(16.0, 9.0),
     "llm-foundry": HostProfile(14.0, 8.0),

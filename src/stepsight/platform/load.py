@@ -73,10 +73,16 @@ class Platform:
             return CollectiveModels.load(self.folder, self.spec)
         return CollectiveModels.for_platform(self.spec)
 
+    def collectives_of(self, axis: str) -> CollectiveModels | SiteCollectives:
+        """The collectives of an axis as this cluster reaches them, where its bandwidth was measured."""
+        table = self.site.of(axis) if self.site else None
+        if table is None:
+            return self.collectives
+        return self._of_site.setdefault(id(table), SiteCollectives(self.collectives, table))
+
     @cached_property
-    def site_collectives(self) -> CollectiveModels | SiteCollectives:
-        """The collectives as this cluster reaches them, where its bandwidth over nodes was measured."""
-        return SiteCollectives(self.collectives, self.site) if self.site else self.collectives
+    def _of_site(self) -> dict[int, SiteCollectives]:
+        return {}
 
     @cached_property
     def overheads(self) -> Overheads:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+
+MEMORY_SPREAD = 0.08
+"""Spread of memory by our count around what 640 runs of ten groups reported (llm_h100_sweep.csv)."""
+
+
+def fit_probability(needed_bytes: float, usable_bytes: float) -> float:
+    """How likely so many bytes, by our count, fit into what is usable."""
+    if needed_bytes <= 0:
+        return 1.0
+    return 0.5 * (1 + math.erf(math.log(usable_bytes / needed_bytes) / MEMORY_SPREAD / math.sqrt(2)))
 
 
 @dataclass(frozen=True, slots=True)

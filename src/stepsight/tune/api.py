@@ -18,6 +18,7 @@ from stepsight.tune.dimensions import field_path
 from stepsight.tune.evaluate import CAPTURED, platform_of
 from stepsight.tune.journal import Journal
 from stepsight.tune.search import (
+    OBJECTIVES,
     Progress,
     Search,
     nothing_fits,
@@ -88,9 +89,13 @@ def tune(
     begin = time.perf_counter()
     document, where = described(model, assignments)
     if document.get("kind") == CAPTURED:
-        raise InputError(
-            where, "a captured step has nothing to tune", "compare platforms with stepsight sweep"
-        )
+        if gpus or global_batch:
+            raise InputError(
+                "--gpus" if gpus else "--global-batch", "a captured step has its own", "leave it out"
+            )
+        asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
+        answer = _captured(document, asked, over, top, workers, ray, resume, progress)
+        return replace(answer, seconds=time.perf_counter() - begin, epoch_samples=epoch_samples)
     loaded = platform_of(str(platform), tuple(overrides))
     counts = list(gpus) or [loaded.spec.ranks]
     for count in counts:
@@ -120,6 +125,44 @@ def tune(
         pool.close()
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
     return replace(answer, epoch_samples=epoch_samples)
+
+
+def _captured(
+    document: dict[str, Any],
+    asked: Search,
+    over: Sequence[str],
+    top: int,
+    workers: int,
+    ray: str | None,
+    resume: str | Path | None,
+    progress: Progress | None,
+) -> Answer:
+    """A captured step is what it is; only where it runs can be chosen."""
+    if not over:
+        raise InputError(
+            asked.where, "a captured step can only be tuned over where it runs",
+            "name platforms, --over platform=A,B, or fields of one, --over platform.link.gbps=100,200",
+        )  # fmt: skip
+    if asked.objective not in OBJECTIVES:
+        raise InputError("--objective", f"unknown {asked.objective!r}", f"one of {', '.join(OBJECTIVES)}")
+    rows = [
+        replace(row, settings=_where(row, over))
+        for row in sweep(
+            document, asked.platform, over=over, price_per_gpu_hour=asked.price_per_gpu_hour,
+            overrides=asked.overrides, workers=workers, ray=ray, resume=resume, progress=progress,
+        )
+    ]  # fmt: skip
+    best = best_rows(rows, asked.objective, top)
+    if not best:
+        _refuse(rows)
+    dimensions = {path: tuple(values or ()) for path, values in parsed_over(over).items()}
+    return _answer(Space(document, (), {}, dimensions), asked, rows, best, 0.0)
+
+
+def _where(row: Row, over: Sequence[str]) -> dict[str, Setting]:
+    """The settings of a captured step's row: its platform, and the fields of it that were varied."""
+    named = {"platform": row.platform} if "platform" in parsed_over(over) else {}
+    return {**named, **row.settings}
 
 
 def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], seconds: float) -> Answer:
@@ -194,10 +237,14 @@ def sweep(
         total *= len(listed or ())
     if total > MOST_ROWS:
         raise InputError("--over", f"spans {total:,} rows", f"give fewer values (at most {MOST_ROWS:,})")
-    trials = [
-        _swept(dict(zip(values, combination, strict=True)), name, overrides, price_per_gpu_hour)
-        for name in platforms
+    settings = [
+        dict(zip(values, combination, strict=True))
+        for _ in platforms
         for combination in product(*(listed or () for listed in values.values()))
+    ]
+    names = [name for name in platforms for _ in range(len(settings) // len(platforms))]
+    trials = [
+        _swept(one, name, overrides, price_per_gpu_hour) for one, name in zip(settings, names, strict=True)
     ]
     if "parallel.ranks" in values and "parallel.data" not in values:
         document.get("parallel", {}).pop("data", None)
@@ -214,7 +261,7 @@ def sweep(
                 progress(len(rows), len(trials), row)
     finally:
         pool.close()
-    return [rows[i] for i in range(len(trials))]
+    return [replace(rows[i], settings=one) for i, one in enumerate(settings)]
 
 
 def _swept(

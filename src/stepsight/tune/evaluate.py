@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,22 +12,22 @@ from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.llm.slow_runs import mixture
+from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.files import Workload, parse_workload
 from stepsight.workload.files import settled as on_all_gpus
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 CAPTURED = "captured"
 """The kind of a document that only names the file of a captured step."""
-MEMORY_SPREAD = 0.10
-"""Of ln(memory needed / predicted). Chosen with `SURE` among seven memory cut-offs in sight of the groups of
-llm_h100_sweep.csv and llm_a100_layouts.csv that `validate tune` scores."""
 
 
 def settled(document: Mapping[str, Any], settings: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -57,14 +56,6 @@ def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
     return load_platform(name, overrides)
 
 
-def fit_probability(memory_bytes: float, capacity_bytes: float) -> float:
-    """How likely memory predicted at so much fits."""
-    if memory_bytes <= 0:
-        return 1.0
-    z = math.log(capacity_bytes / memory_bytes) / MEMORY_SPREAD
-    return 0.5 * (1 + math.erf(z / math.sqrt(2)))
-
-
 def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Platform | None = None) -> Row:
     """The answer; whatever the workload or the platform refuses is a row with its reason.
 
@@ -81,7 +72,9 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
     capacity = platform.spec.gpu.memory_gb * 1e9
-    fit = 1.0 if platform.spec.host.synchronous else fit_probability(peak, capacity)
+    language = isinstance(workload, LanguageWorkload)
+    usable = usable_bytes(platform.spec.gpu.memory_gb) if language else capacity
+    fit = 1.0 if platform.spec.host.synchronous else fit_probability(peak, usable)
     known = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
         capacity_gb=capacity / 1e9, fit=fit,
@@ -101,8 +94,9 @@ def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     answer = predict(captured_step(path), platform)
     held = answer.memory
     row = Row(
-        trial.settings, trial.platform, ranks=len(answer.ranks), step_us=answer.step_us, low_us=answer.low_us,
-        high_us=answer.high_us, mfu=answer.throughput.mfu or 0.0, shares=_predicted_shares(answer), fit=1.0,
+        trial.settings, trial.platform, ranks=len(answer.ranks), step_time_us=answer.step_us,
+        low_us=answer.low_us, high_us=answer.high_us, mfu=answer.throughput.mfu or 0.0,
+        shares=_predicted_shares(answer), fit=1.0,
     )  # fmt: skip
     if held is not None:
         row = replace(
@@ -115,7 +109,7 @@ def _captured(path: str, trial: Trial, platform: Platform) -> Row:
 def _costed(row: Row, trial: Trial, platform: Platform) -> Row:
     """With the cost of a step, where a price is known: the caller's, else the platform's."""
     price = trial.price_per_gpu_hour or platform.spec.price_per_gpu_hour
-    return row if price is None else replace(row, cost_per_step=price * row.ranks * row.step_us / 3.6e9)
+    return row if price is None else replace(row, cost_per_step=price * row.ranks * row.step_time_us / 3.6e9)
 
 
 @lru_cache(maxsize=4)
@@ -130,7 +124,7 @@ def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str,
     answer = predict(workload, platform)
     rates = answer.throughput
     return {
-        "step_us": answer.step_us, "low_us": answer.low_us, "high_us": answer.high_us,
+        "step_time_us": answer.step_us, "low_us": answer.low_us, "high_us": answer.high_us,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
         "mfu": rates.mfu or 0.0, "shares": _predicted_shares(answer),
     }  # fmt: skip
@@ -141,16 +135,18 @@ def _predicted_shares(answer: Prediction) -> dict[str, float]:
 
 
 def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[str, Any]:
+    composer = Composer(c, platform)
     if intervals:
-        found = quick(c, platform)
-        composed, low, high = found.composed, found.low_us, found.high_us
+        found = answered(composer)
+        runs, low, high = found.runs, found.low_us, found.high_us
     else:
-        composed = Composer(c, platform).step()
-        low = high = composed.step_us
+        runs = mixture(composer)
+        low = high = runs.stated.step_us
+    composed = runs.stated
     per_step = figures(c, composed, platform.spec.gpu)
     seconds = composed.step_us / 1e6
     return {
-        "step_us": composed.step_us, "low_us": low, "high_us": high,
+        "step_time_us": composed.step_us, "expected_us": runs.expected_us, "low_us": low, "high_us": high,
         "samples_per_s": c.batch_per_rank * c.layout.data / seconds, "tokens_per_s": per_step.tokens_per_s,
         "mfu": per_step.mfu, "shares": _composed_shares(composed),
     }  # fmt: skip

@@ -33,18 +33,17 @@ KEPT = 16
 
 
 def score(row: Row, objective: str) -> float:
-    """What is minimised: time or cost of a sample, or memory."""
+    """What is minimised: time or cost of a sample, in the mean over runs, or memory."""
     if objective == "memory":
         return row.memory_gb
-    if row.samples_per_s <= 0:
+    if row.step_time_us <= 0:
         return float("inf")
+    mean_us = row.expected_us or row.step_time_us
+    samples = row.samples_per_s * row.step_time_us / 1e6 or 1.0  # a captured step does not state them
     if objective == "cost":
-        return (
-            row.ranks / row.samples_per_s
-            if row.cost_per_step is None
-            else row.cost_per_step / (row.samples_per_s * row.step_us / 1e6)
-        )
-    return 1e6 / row.samples_per_s
+        each = row.ranks if row.cost_per_step is None else 1e6 * row.cost_per_step / row.step_time_us
+        return each * mean_us / samples
+    return mean_us / samples
 
 
 def ranked(rows: Sequence[Row], objective: str = "time", sure: float = SURE) -> list[Row]:
@@ -108,13 +107,14 @@ def search(
     batch = 4 * KEPT if bounded else max(len(order), 1)
     while at < len(order):
         chosen, at = order[at : at + batch], at + batch
+        batch *= 2  # workers stand still between two batches
         chosen = _worth(chosen, limits, best, rows, asked, found)
         for index, row in _answered(
             document, [(i, asked.trial(found.candidates[i])) for i in chosen], asked, workers, journal
         ):
             rows[index] = row
             if row.priced and row.fit >= SURE:
-                heapq.heappush(best, -row.step_us)
+                heapq.heappush(best, -row.step_time_us)
                 if len(best) > KEPT:
                     heapq.heappop(best)
             if progress:

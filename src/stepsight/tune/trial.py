@@ -42,14 +42,15 @@ class Row:
 
     ``fit`` is the probability that the fullest rank's memory fits. ``shares`` say where the step goes, as
     shares of it: compute by category, ``exposed AXIS`` communication, ``bubble``, ``host``.
-    ``reason`` says why a trial has no time.
+    ``reason`` says why a trial has no time. ``expected_us`` is the mean over runs where some runs of the site
+    are slow, zero where none are.
     """
 
     settings: Mapping[str, Setting]
     platform: str
     status: str = PRICED
     ranks: int = 0
-    step_us: float = 0.0
+    step_time_us: float = 0.0
     low_us: float = 0.0
     high_us: float = 0.0
     memory_gb: float = 0.0
@@ -61,6 +62,7 @@ class Row:
     cost_per_step: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    expected_us: float = 0.0
 
     @property
     def priced(self) -> bool:
@@ -76,13 +78,13 @@ class Row:
         """In the currency of the price."""
         if self.cost_per_step is None or self.tokens_per_s <= 0:
             return None
-        return self.cost_per_step / (self.tokens_per_s * self.step_us / 1e6) * 1e6
+        return self.cost_per_step / (self.tokens_per_s * self.step_time_us / 1e6) * 1e6
 
     def cost_of(self, samples: float) -> float | None:
         """What so many samples cost, an epoch for one."""
         if self.cost_per_step is None or self.samples_per_s <= 0:
             return None
-        return self.cost_per_step / (self.samples_per_s * self.step_us / 1e6) * samples
+        return self.cost_per_step / (self.samples_per_s * self.step_time_us / 1e6) * samples
 
     def record(self) -> dict[str, Any]:
         """One flat row, as a table or a DataFrame takes it."""

@@ -24,8 +24,24 @@ from stepsight.tune.trial import FAILED, Row, Trial
 Answers = Iterator[tuple[int, Row]]
 CONNECT_S = 5.0
 """How long a Ray address may take to answer."""
-RAY_CHUNK = 8
-"""Trials in one Ray task: a task costs about a millisecond, a trial ten and more."""
+ROUNDS = 6
+"""Tasks a worker gets of a run: few, so that handing out costs little, but enough to even them out."""
+MOST_TOGETHER = 32
+"""Trials in one task at most: what is lost when its worker dies."""
+
+
+def chunks(count: int, workers: int) -> list[range]:
+    """Neighbouring trials together: they are alike, so that a worker prices their kernels once.
+
+    The last tasks are short, so that all workers end at about the same time.
+    """
+    size = max(1, min(MOST_TOGETHER, -(-count // (ROUNDS * workers))))
+    found, at = [], 0
+    while at < count:
+        take = max(1, min(size, (count - at) // (2 * workers) or 1))
+        found.append(range(at, at + take))
+        at += take
+    return found
 
 
 class Here:
@@ -47,21 +63,22 @@ class Processes:
         self._pool: ProcessPoolExecutor | None = None
 
     def run(self, document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> Answers:
-        waiting, flying = list(enumerate(trials))[::-1], dict[Future[Row], int]()
+        waiting, flying = chunks(len(trials), self.workers)[::-1], dict[Future[list[Row]], range]()
         while waiting or flying:
             while waiting and len(flying) < 2 * self.workers:
-                index, trial = waiting.pop()
-                flying[self._open().submit(evaluate, document, trial, where)] = index
+                chunk = waiting.pop()
+                some = [trials[i] for i in chunk]
+                flying[self._open().submit(_evaluate_some, document, some, where)] = chunk
             done, _ = wait(flying, return_when=FIRST_COMPLETED)
-            broken = []
+            broken: list[range] = []
             for future in done:
-                index = flying.pop(future)
+                chunk = flying.pop(future)
                 try:
-                    yield index, future.result()
+                    yield from zip(chunk, future.result(), strict=True)
                 except BrokenProcessPool:
-                    broken.append(index)
+                    broken.append(chunk)
             if broken:
-                suspects = sorted([*broken, *flying.values()])
+                suspects = sorted(i for chunk in (*broken, *flying.values()) for i in chunk)
                 flying.clear()
                 self._shut()
                 yield from ((i, self._alone(document, trials[i], where)) for i in suspects)
@@ -132,8 +149,11 @@ class RayCluster:
 
     def run(self, document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> Answers:
         held = self._ray.put(dict(document))
-        chunks = [range(at, min(at + RAY_CHUNK, len(trials))) for at in range(0, len(trials), RAY_CHUNK)]
-        tasks = {self._task.remote(held, [trials[i] for i in chunk], where): chunk for chunk in chunks}
+        workers = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+        tasks = {
+            self._task.remote(held, [trials[i] for i in chunk], where): chunk
+            for chunk in chunks(len(trials), workers)
+        }
         while tasks:
             done, _ = self._ray.wait(list(tasks), num_returns=1)
             for task in done:

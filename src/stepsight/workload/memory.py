@@ -20,7 +20,8 @@ CONTEXT_BYTES = 0.5e9
 class RankMemory:
     """Bytes on one rank. ``activations`` are what the forward pass keeps for the backward pass; where the
     step's storages were followed, all that is active at the peak besides the other parts, and ``cached`` what
-    the caching allocator has reserved beyond that."""
+    the caching allocator has reserved beyond that. ``reclaimable`` bytes are free and lie in the allocator,
+    too, but it gives them back where memory is short, so they do not count for what fits."""
 
     parameters: float
     gradients: float
@@ -31,6 +32,12 @@ class RankMemory:
     context: float = CONTEXT_BYTES
     cached: float = 0.0
     followed: bool = False
+    reclaimable: float = 0.0
+
+    @property
+    def reserved(self) -> float:
+        """What the allocator holds."""
+        return self.total + self.reclaimable
 
     @property
     def total(self) -> float:
@@ -59,6 +66,11 @@ class MemoryReport:
     def peak_bytes(self) -> float:
         """The fullest rank."""
         return max(rank.total for rank in self.ranks)
+
+    @property
+    def reserved_bytes(self) -> float:
+        """What the allocator of the fullest rank holds, free blocks included."""
+        return max(rank.reserved for rank in self.ranks)
 
     def excess_bytes(self, gpu_memory_gb: float) -> float:
         """By how much the fullest rank does not fit (negative: what stays free)."""

@@ -10,7 +10,7 @@ from stepsight.validate.tune.regret import Candidate, file_regret, group_regret
 def member(name, predicted_ms, measured_ms, fit=1.0):
     case = Case(name, {}, "8xH100-SXM", measured_ms=measured_ms, crashed=measured_ms is None, group="g")
     row = Row(
-        {}, "8xH100-SXM", step_us=1e3 * predicted_ms, samples_per_s=1e3 / (predicted_ms or 1.0), fit=fit
+        {}, "8xH100-SXM", step_time_us=1e3 * predicted_ms, samples_per_s=1e3 / (predicted_ms or 1.0), fit=fit
     )
     return Candidate(case, row if predicted_ms else None)
 

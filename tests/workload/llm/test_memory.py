@@ -49,3 +49,21 @@ def test_adapters_need_hardly_any_optimizer_state() -> None:
     whole, adapters = (stage_memory(config({"adapters": value}))[0] for value in (False, True))
     assert adapters.optimizer_state < 0.01 * whole.optimizer_state
     assert adapters.parameters == whole.parameters
+
+
+def test_gathered_inputs_pile_up_where_the_host_runs_ahead() -> None:
+    """Without a pipeline, and on the first stage of one with more than two micro-batches on their way."""
+
+    def piled_up(**parallel: Any) -> list[float]:
+        sequence = {"sequence_parallel": True, "micro_batch": 1, **parallel}
+        return [m.reclaimable for m in stage_memory(config({"framework": "nanotron"}, **sequence))]
+
+    assert piled_up(tensor=4)[0] > 0
+    first, *others = piled_up(tensor=4, pipeline=4)
+    assert first > 0 and not any(others)
+    assert piled_up(tensor=4, pipeline=2) == [0.0, 0.0]
+
+
+def test_free_blocks_do_not_count_for_what_fits() -> None:
+    (held,) = stage_memory(config({"framework": "nanotron"}, tensor=4, sequence_parallel=True, micro_batch=1))
+    assert held.reserved == held.total + held.reclaimable > held.total

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
+from stepsight.prediction.llm.slow_runs import Mixture, mixture
 from stepsight.workload.llm.config import LanguageConfig
 
 METHOD_SPREAD: Mapping[str, float] = {}
@@ -27,13 +28,14 @@ HOST_SPREAD = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Quick:
-    """Step time and 90 % interval in µs, with the composed parts."""
+    """Step time and 90 % interval in µs, with the composed parts of the state that is stated."""
 
     step_us: float
     low_us: float
     high_us: float
     composed: Composed
     spreads: dict[str, float]
+    runs: Mixture
 
 
 def quick(c: LanguageConfig, platform: Platform) -> Quick:
@@ -49,8 +51,9 @@ def answered(composer: Composer) -> Quick:
     for name in composer.names():
         slow = composer.step(name, "slow", HOST_SPREAD)
         spreads[name] = abs(slow.step_us / base.step_us - 1) if base.step_us > 0 else 0.0
-    factor = interval_factor(c, platform, spreads.values())
-    return Quick(base.step_us, base.step_us / factor, base.step_us * factor, base, spreads)
+    runs = mixture(composer, base)
+    low, high = runs.interval(interval_factor(c, platform, spreads.values()))
+    return Quick(runs.stated.step_us, low, high, runs.stated, spreads, runs)
 
 
 def interval_factor(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:

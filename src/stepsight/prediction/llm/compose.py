@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stepsight.dtypes import dtype_bytes
+from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.passes import HOST, Overlap, Part, PassTime, Pricer, Scale, added, overlapped
 from stepsight.prediction.llm.pipeline import walk
@@ -98,19 +99,26 @@ class Composer:
         return [*names, HOST]
 
     def step(
-        self, asked: str = "", how: str = "", host_spread: float = 0.2, knobs: Knobs = AS_SHIPPED
+        self,
+        asked: str = "",
+        how: str = "",
+        host_spread: float = 0.2,
+        knobs: Knobs = AS_SHIPPED,
+        *,
+        lost_us: float = 0.0,
     ) -> Composed:
-        """The step, with one part free or slower by its spread; ``knobs``: with other constants."""
+        """The step, with one part free or slower by its spread; ``knobs``: with other constants.
+
+        ``lost_us`` is what a slow run loses on each micro-batch (`stepsight.collectives.stalls`).
+        """
         scale = replace(self.scale.asking(asked, how), factors=self._factors(knobs))
         host = {"free": 0.0, "slow": 1.0 + host_spread}.get(how, 1.0) if asked == HOST else 1.0
         host *= knobs.host
         durations = {key: times.durations(scale, host, self.s) for key, times in self._times.items()}
         s = self.s
 
-        stall_us = self._stall_us()
-
         def duration(item: Item) -> float:
-            late = stall_us if item.kind == "F" and item.piece == 0 else 0.0
+            late = lost_us if item.kind == "F" and item.piece == 0 else 0.0
             return durations[id(self.works[item.piece])].of(item.kind) + late
 
         transfer = [scale.of(PIPELINE, part) for part in self._transfer]
@@ -146,13 +154,15 @@ class Composer:
             factors |= dict.fromkeys(across, knobs.network)
         return factors
 
-    def _stall_us(self) -> float:
-        """What the site's pipelines lose on a micro-batch, laid on the first stage."""
-        site, spec = self.pricer.platform.site, self.pricer.platform.spec
-        if site is None or self.s.pipeline == 1:
-            return 0.0
-        nodes = -(-self.c.ranks // spec.gpus_per_node)
-        return max((us for n, us in site.stage_stall_us.items() if nodes >= n), default=0.0)
+    @property
+    def tensor_collectives(self) -> int:
+        """Collectives of a tensor group in both passes of a micro-batch, on the fullest piece."""
+
+        def count(work: PieceWork) -> int:
+            runs = (run for runs in (work.forward, work.backward) for run in runs)
+            return sum(n for run in runs for m, n in run.work.messages.items() if m.axis == "tensor")
+
+        return max(count(work) for work in self.works)
 
     def _behind(self, stage: int, scale: Scale, parts: StageParts) -> float:
         """Gradient reduction that the last backward pass does not cover, and tied embeddings."""
@@ -188,6 +198,7 @@ class Composer:
         if gather:
             parts.exposed[SHARD] = parts.exposed.get(SHARD, 0.0) + gather
         late = max(0.0, end.host_us * host - device) + end.host_update_us
+        late += profile_of(self.c.framework.name).step_us * host
         parts.host_bound_us += late
         return device + late + gather
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -10,12 +9,10 @@ import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.llm.compose import Composed
+from stepsight.prediction.memory import fit_probability
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.memory import RankMemory
-
-MEMORY_SPREAD = 0.12
-"""Spread of memory by our count around what 854 runs reported (llm_h100_sweep.csv)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +69,3 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
 
 def _parts(one: RankMemory) -> dict[str, float]:
     return {f.name: float(getattr(one, f.name)) for f in fields(one) if f.name != "tables"}
-
-
-def fit_probability(memory_bytes: float, usable: float) -> float:
-    """How likely so many bytes, by our count, fit into what is usable."""
-    if memory_bytes <= 0:
-        return 1.0
-    return 0.5 * (1 + math.erf(math.log(usable / memory_bytes) / MEMORY_SPREAD / math.sqrt(2)))

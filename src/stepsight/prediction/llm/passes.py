@@ -5,6 +5,7 @@ Kernels, collectives and host gaps come from the same models that price any job.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +25,10 @@ COMMUNICATION_AXES = (
     "tensor", "context", "expert", "data", "shard", "copies", "expert data", "pipeline", "world",
 )  # fmt: skip
 """Axes whose messages together are the category communication."""
+
+
+OVER_NODES = 1.2
+"""What a tensor group over nodes needs of `HostProfile.staged_collective_us`, against one inside a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +139,7 @@ class Pricer:
         key = (axis, kind, bytes_)
         if key not in self._messages:
             ranks = spans or self.blocks.spans[axis]
-            inside = axis in self.platform.site.axes if self.platform.site else False
-            models = self.platform.site_collectives if inside else self.platform.collectives
-            self._messages[key] = models.estimate(kind, [bytes_], ranks)[0]
+            self._messages[key] = self.platform.collectives_of(axis).estimate(kind, [bytes_], ranks)[0]
         return self._messages[key]
 
     def collective(
@@ -184,7 +187,7 @@ class Pricer:
             return part
         ranks = self.blocks.spans[message.axis]
         nodes = len({rank // self.platform.spec.gpus_per_node for rank in ranks})
-        return part.plus(count * site.hop_us * (nodes - 1), 0.3)
+        return part.plus(count * site.hop_us * math.log2(nodes), 0.3)
 
     def _staged_us(self, work: Pass) -> float:
         """The host's time for tensor collectives in a pipeline over nodes (`HostProfile`)."""
@@ -192,7 +195,8 @@ class Pricer:
         if s.pipeline == 1 or s.tensor == 1 or self.c.ranks <= self.platform.spec.gpus_per_node:
             return 0.0
         count = sum(n for message, n in work.messages.items() if message.axis == "tensor")
-        return count * s.tensor * profile_of(self.c.framework.name).staged_collective_us
+        wide = OVER_NODES if s.tensor > self.platform.spec.gpus_per_node else 1.0
+        return count * s.tensor * wide * profile_of(self.c.framework.name).staged_collective_us
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
         """Takes the kernels that run beside a message out of those that run alone."""

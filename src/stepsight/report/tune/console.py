@@ -31,7 +31,7 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     for place, row in enumerate(answer.top, 1):
         mark = "≈" if place > 1 and within_noise(row, answer.best, answer.objective) else ""
         table.add_row(
-            f"{place}{mark}", settings_text(row.settings), milliseconds(row.step_us),
+            f"{place}{mark}", settings_text(row.settings), milliseconds(row.step_time_us),
             f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
             f"{row.memory_gb:.0f} of {row.capacity_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
             why(row, answer.best),
@@ -60,7 +60,7 @@ def remarks(answer: Answer) -> list[str]:
         word = "configuration" if answer.ties == 1 else "configurations"
         lines.append(f"≈ within the noise of the first: {answer.ties} {word}; measure those too.")
     if answer.maybe is not None:
-        faster = 1 - answer.maybe.step_us / best.step_us
+        faster = 1 - answer.maybe.step_time_us / best.step_time_us
         lines.append(
             f"{100 * faster:.1f} % faster, but it fits with a probability of only {answer.maybe.fit:.0%} "
             f"({answer.maybe.memory_gb:.0f} of {answer.maybe.capacity_gb:.0f} GB): "
@@ -97,7 +97,7 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
             continue
         rate = row.tokens_per_s if has_tokens else row.samples_per_s
         cells = [
-            milliseconds(row.step_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
+            milliseconds(row.step_time_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
             *([f"{rate:,.0f}"] if has_rate else []), f"{100 * row.mfu:.1f} %" if row.mfu else "",
             f"{row.memory_gb:.1f}" + ("" if row.fits else f" of {row.capacity_gb:.0f}: too much"),
         ]  # fmt: skip

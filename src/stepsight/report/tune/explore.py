@@ -39,10 +39,10 @@ def _cell(row: Row) -> Cell:
         "memory_gb": row.memory_gb or None,
         "cost_per_step": row.cost_per_step,
     }
-    parts = {_part(name): share * row.step_us for name, share in row.shares.items() if share > 0}
+    parts = {_part(name): share * row.step_time_us for name, share in row.shares.items() if share > 0}
     fits = row.fit >= SURE_TO_FIT
     note = "" if fits else f"It needs {row.memory_gb:.0f} GB of {row.capacity_gb:.0f} GB."
-    return Cell(row.step_us, row.low_us, row.high_us, parts, figures, fits=fits, note=note)
+    return Cell(row.step_time_us, row.low_us, row.high_us, parts, figures, fits=fits, note=note)
 
 
 def _part(name: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import Column, Fragment, Html, bar, frame, notes, section, table, tag
 from stepsight.report.tune.console import milliseconds, remarks
+from stepsight.report.tune.picks import picks_script, two_picks
 from stepsight.tune.answer import Answer, settings_text, why
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.flags import Flags
@@ -22,7 +23,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "
     """A search: the best, why, the front of time and memory, and the flags."""
     best = answer.best
     among = f"the best of {len(answer.rows):,} legal configurations of {answer.workload} on {answer.platform}"
-    title = f"{milliseconds(best.step_us)} ms a step: {settings_text(best.settings)}"
+    title = f"{milliseconds(best.step_time_us)} ms a step: {settings_text(best.settings)}"
     top = tag("div", tag("h1", title), tag("p", among))
     return frame(
         f"stepsight tune: {answer.workload}",
@@ -31,11 +32,16 @@ def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "
             section("The best", _best(answer), notes(remarks(answer))),
             section("Side by side", _side_by_side(answer), lead="Where each step goes, to one scale."),
             section(
+                "Two picks", two_picks(answer),
+                lead="Choose any two of the best and of the front; the largest difference comes first.",
+            ),
+            section(
                 "Time and memory", _front(answer),
                 lead="Every configuration that was priced; those on the front are beaten by none in both.",
             ),
             section("Flags", *(_flags(one) for one in written)) if written else Html(""),
         ],
+        scripts=picks_script(answer),
         command=command,
     )  # fmt: skip
 
@@ -48,7 +54,7 @@ def _best(answer: Answer) -> Html:
     ]  # fmt: skip
     rows = [
         (
-            place, settings_text(r.settings), milliseconds(r.step_us),
+            place, settings_text(r.settings), milliseconds(r.step_time_us),
             f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}", f"{r.memory_gb:.0f}",
             f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best),
         )
@@ -58,16 +64,18 @@ def _best(answer: Answer) -> Html:
 
 
 def _side_by_side(answer: Answer) -> Html:
-    longest = max(r.step_us for r in answer.top)
+    longest = max(r.step_time_us for r in answer.top)
     return tag("div", *(_bar(r, longest) for r in answer.top))
 
 
 def _bar(row: Row, longest: float) -> Html:
     parts = [
-        Fragment(name, share * row.step_us, f"{milliseconds(share * row.step_us)} ms", _colour(name))
+        Fragment(
+            name, share * row.step_time_us, f"{milliseconds(share * row.step_time_us)} ms", _colour(name)
+        )
         for name, share in row.shares.items()
     ]
-    title = f"{settings_text(row.settings)}: {milliseconds(row.step_us)} ms"
+    title = f"{settings_text(row.settings)}: {milliseconds(row.step_time_us)} ms"
     return tag("div", tag("p", title), bar(parts, total=longest, name=title))
 
 
@@ -93,13 +101,13 @@ def _front(answer: Answer) -> Html:
         Column("memory GB", number=True),
     ]
     listed = [
-        (settings_text(r.settings), milliseconds(r.step_us), f"{r.memory_gb:.1f}") for r in answer.front
+        (settings_text(r.settings), milliseconds(r.step_time_us), f"{r.memory_gb:.1f}") for r in answer.front
     ]
     return tag("div", drawn, table(columns, listed))
 
 
 def _point(row: Row) -> Point:
-    step_ms = row.step_us / 1e3
+    step_ms = row.step_time_us / 1e3
     return Point(
         step_ms,
         row.memory_gb,
@@ -132,7 +140,7 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
 
 
 def _figures(rows: Sequence[Row]) -> list[tuple[str, str, Figure]]:
-    found: list[tuple[str, str, Figure]] = [("Step time", "ms", lambda r: r.step_us / 1e3)]
+    found: list[tuple[str, str, Figure]] = [("Step time", "ms", lambda r: r.step_time_us / 1e3)]
     if any(r.tokens_per_s for r in rows):
         found.append(("Tokens per second", "tokens/s", lambda r: r.tokens_per_s))
     elif any(r.samples_per_s for r in rows):
@@ -176,7 +184,7 @@ def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
         head = [*([r.platform] if platforms else []), *(r.settings.get(p, "") for p in varied)]
         if r.priced:
             cells = [
-                milliseconds(r.step_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
+                milliseconds(r.step_time_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
                 f"{r.tokens_per_s or r.samples_per_s:,.0f}" if r.tokens_per_s or r.samples_per_s else "",
                 f"{r.memory_gb:.1f}", "" if r.fits else f"does not fit: the GPU has {r.capacity_gb:.0f} GB",
             ]  # fmt: skip

@@ -92,7 +92,7 @@ def group_regret(name: str, members: Sequence[Candidate]) -> GroupRegret | None:
         best_ms=_ms(best),
         pick=pick.case.name,
         pick_ms=_ms(pick),
-        predicted_ms=pick.row.step_us / 1e3 if pick.row else 0.0,
+        predicted_ms=pick.row.step_time_us / 1e3 if pick.row else 0.0,
         regret=_ms(pick) / _ms(best) - 1,
         top_regret=min(map(_ms, of_top)) / _ms(best) - 1,
         crashed=order[0].case.measured_ms is None,

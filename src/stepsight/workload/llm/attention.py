@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_rows, shared_over
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import context_messages, tensor_messages
 from stepsight.workload.llm.operators import Both
@@ -15,7 +15,7 @@ def attention_block(c: LanguageConfig) -> Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * kept_rows(c) * m.hidden
+    both.kept_bytes += e * rows * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
@@ -25,7 +25,7 @@ def attention_block(c: LanguageConfig) -> Block:
     else:
         qkv = _latent_projections(c, n)
     both += qkv
-    both.kept_bytes += e * n * wide
+    both.kept_bytes += e * n * (wide + f.attention_copies * m.heads * m.head_dim / t)
     turned = n * (m.heads + m.kv_heads) * m.head_dim / t
     if m.positions == "rotary":
         turn = ops.rotary(dtype, turned, m.head_dim, fused=f.fused_rotary or c.training.compiled)

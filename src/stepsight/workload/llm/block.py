@@ -9,10 +9,6 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.operators import Both
 from stepsight.workload.llm.work import Message
 
-MOST_GATHERED = 4
-"""Tensor ranks up to which gathered inputs are kept in a pipeline, too (llm_h100_sweep.csv: at 16 and 32
-ranks they are not, at 8 in about half of the rows)."""
-
 
 @dataclass(slots=True)
 class Block:
@@ -40,10 +36,3 @@ def keeps_products(c: LanguageConfig) -> bool:
 def casts_weights(c: LanguageConfig) -> bool:
     """Weights are cast to fp8 once a step and kept for all micro-batches."""
     return c.layout.micro_batches == 1
-
-
-def kept_rows(c: LanguageConfig) -> float:
-    """Tokens whose norm output a block keeps: its own share, or all of the group's."""
-    s = c.layout
-    gathered = c.framework.keeps_gathered and (s.pipeline == 1 or s.tensor <= MOST_GATHERED)
-    return c.tokens if gathered else c.tokens / shared_over(c)

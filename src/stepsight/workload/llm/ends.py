@@ -64,7 +64,11 @@ def head_work(c: LanguageConfig) -> LayerWork:
         whole = f.gathers_logits and t > 1
         seen_vocab = c.padded_vocab if whole else share
         both += ops.loss(
-            dtype, seen, seen_vocab, fused=f.fused_loss or c.training.compiled, split=t > 1 and not whole
+            dtype,
+            seen,
+            seen_vocab,
+            fused=f.fused_loss or c.training.compiled,
+            split=(t > 1 or f.sharded_loss) and not whole,
         )
         if whole:
             messages = [Message("tensor", "all_gather", e * seen * seen_vocab, dtype)]

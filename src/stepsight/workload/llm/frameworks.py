@@ -18,8 +18,10 @@ class Framework:
     the weight-gradient product adds to the sum itself. ``overlap``: gradients are reduced while the
     backward pass of the last micro-batch runs. ``host_waits``: the host waits for the device at every
     message between stages. ``flat_reduce``: one buffer for all gradients instead of buckets.
-    ``keeps_gathered``: with sequence parallelism the gathered inputs of products are kept for the backward
-    pass instead of gathered again.
+    ``gathers_pile_up``: with sequence parallelism the gathered input of a product is dropped behind it, but
+    lies in the allocator until the communication stream has come by; a host that runs ahead piles them up.
+    ``attention_copies``: copies of the size of the queries that a layer keeps beside q, k and v.
+    ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
     ``cuts_products``: asynchronous tensor parallelism cuts products so that transfers run beside them.
@@ -38,7 +40,9 @@ class Framework:
     flat_reduce: bool = False
     pads_vocab: bool = False
     message_launches: int = 2
-    keeps_gathered: bool = False
+    gathers_pile_up: bool = False
+    attention_copies: int = 0
+    sharded_loss: bool = False
     gathers_logits: bool = False
     compiled: bool = False
     cuts_products: bool = True
@@ -67,8 +71,10 @@ FRAMEWORKS = {
             fused_mlp=False,
             fused_loss=False,
             host_waits=True,
-            keeps_gathered=True,
             cuts_products=False,
+            gathers_pile_up=True,
+            attention_copies=3,
+            sharded_loss=True,
         ),
         Framework(
             "torchtitan",

@@ -21,8 +21,10 @@ ALLOCATOR_OVERHEAD = 0.10
 """Blocks that the caching allocator holds without use, and gradients of activations, as a share of
 activations: 854 rows of llm_h100_sweep.csv (regressed on 1B and 8B, then adjusted
 with all four models in sight)."""
-HALF_GRADIENTS = 0.75
-"""Share of a half-precision gradient that lives beside its fp32 sum at the peak (the same rows)."""
+QUEUED_LAYERS = 28
+"""Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
+wait, and a layer's forward pass is about 37 real launches. Read off ten groups of llm_h100_sweep.csv: 1B, 3B,
+8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
 
 
 def usable_bytes(memory_gb: float) -> float:
@@ -39,6 +41,7 @@ class Held:
     optimizer_state: float
     activations: float
     temporary: float
+    reclaimable: float
 
 
 def language_memory(c: LanguageConfig) -> MemoryReport:
@@ -66,6 +69,7 @@ def _rank(held: Held) -> RankMemory:
         activations=held.activations,
         buckets=held.temporary,
         context=CONTEXT_BYTES + ALLOCATOR_OVERHEAD * loose,
+        reclaimable=held.reclaimable,
     )
 
 
@@ -78,7 +82,7 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     stored = parameters / (share if s.zero == 3 else 1)
     gradients = stored * (4 if wide else 2) / (share if s.zero == 2 else 1)
     if wide and t.half and not c.framework.wgrad_accumulates:
-        gradients += stored * 2 * HALF_GRADIENTS  # added to the fp32 ones as they come
+        gradients += stored * 2  # added to the fp32 ones
     mine = owned(c, sum(w.parameters for _, w in works), sum(w.expert_parameters for _, w in works))
     optimizer = mine * 4 * UPDATES[t.optimizer]
     if t.half and t.master_weights:
@@ -89,7 +93,23 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
         gradients, optimizer = gradients * ADAPTER_SHARE, optimizer * ADAPTER_SHARE
     full = max(run.parameters for _, w in works for run in w.forward) if s.zero == 3 else 0.0
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
-    return Held(stored * e, gradients, optimizer, activations, _temporary(c, works) + 2 * 2 * full / _runs(c))
+    temporary = _temporary(c, works) + 2 * 2 * full / _runs(c)
+    return Held(stored * e, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+
+
+def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> float:
+    """Gathered inputs that wait for the communication stream, where the host runs ahead of the device.
+
+    It runs ahead as far as its launch queue reaches: without a pipeline always, in a pipeline where nothing
+    is received, which is the first stage's way through its first micro-batches.
+    """
+    s, m = c.layout, c.model
+    if not c.framework.gathers_pile_up or s.tensor == 1 or not s.sequence_parallel or stage:
+        return 0.0
+    piece, ahead = works[0][0], float(QUEUED_LAYERS)
+    if s.pipeline > 1:
+        ahead = min(ahead, piece.layers * max(0.0, in_flight(c, stage, piece) - 2))
+    return ahead * 2 * dtype_bytes(c.training.dtype) * c.tokens * m.hidden * (1 - 1 / s.tensor)
 
 
 def _runs(c: LanguageConfig) -> int:
@@ -117,5 +137,8 @@ def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float
         layer += whole
     head = 0.0
     if any(piece.last for piece, _ in works) and c.training.loss != "none":
-        head = c.tokens * c.padded_vocab / (1 if c.framework.gathers_logits else t) * (4 + e)
+        wide = 0 if c.framework.sharded_loss else 4  # its gradient takes the place of the probabilities
+        whole = c.framework.gathers_logits and t > 1
+        pieces = 3 * e if whole else 0  # what the others sent, and both gradients of putting it together
+        head = c.tokens * c.padded_vocab / (1 if c.framework.gathers_logits else t) * (wide + e + pieces)
     return max(layer, head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_rows, shared_over
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
@@ -22,7 +22,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * kept_rows(c) * m.hidden
+    both.kept_bytes += e * rows * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
         product,
@@ -57,7 +57,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     rows = c.tokens / (s.tensor if spread_out and s.tensor > 1 else shared_over(c))
     ffn = x.ffn if spread_out else x.ffn / s.tensor
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
-    both.kept_bytes += e * kept_rows(c) * m.hidden
+    both.kept_bytes += e * c.tokens / shared_over(c) * m.hidden
     both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
     both += Both(
         [

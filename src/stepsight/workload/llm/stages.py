@@ -60,7 +60,7 @@ def _by_cost(c: LanguageConfig) -> list[int]:
         running += cost
         if 1 <= i <= m.layers:
             counts[stage] += 1
-        if stage < n - 1 and running > total * (stage + 1) / n:
+        if stage < n - 1 and running >= total * (stage + 1) / n:
             stage += 1
     return counts
 

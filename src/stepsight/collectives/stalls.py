@@ -1,0 +1,73 @@
+"""Runs in a slow state: a site's runs that lose a fixed time at every message, while others of the same
+configuration do not.
+
+Nothing in a configuration tells the state of one run, but the share of slow runs depends on how a job is
+spread. So a prediction on such a site is a mixture: how likely a run is slow, and what it then loses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+BLOCKING_MESSAGES = 4
+"""Messages of a stage between two others for a micro-batch: an input and a gradient received, both sent."""
+
+
+FEW_NODES = 16
+"""Nodes from which on the share of slow runs grows faster."""
+WIDE_NODES = 4
+"""Nodes of a tensor group that is counted as wide."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLayout:
+    """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, and
+    which share of the usable memory the allocator would hold."""
+
+    nodes: int
+    tensor_nodes: int
+    pipeline: int
+    filled: float
+
+    def columns(self) -> dict[str, float]:
+        """The columns of the logistic model."""
+        piped = float(self.pipeline > 1)
+        many = max(0.0, math.log2(self.nodes / FEW_NODES)) ** 2
+        return {
+            "one": 1.0,
+            "doublings": math.log2(min(self.nodes, FEW_NODES)),
+            "pipeline": piped,
+            "many_nodes": many * piped,
+            "many_nodes_alone": many * (1 - piped),
+            "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
+            "full": float(self.filled > 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """A site's slow state.
+
+    ``message_us``: lost at every message between stages. ``collective_us``: without a pipeline, lost at every
+    tensor collective for each of its ranks. ``weights``: the logistic model of the share of slow runs, by
+    column of `JobLayout`.
+    """
+
+    message_us: float
+    collective_us: float
+    weights: Mapping[str, float]
+
+    def probability(self, layout: JobLayout) -> float:
+        """How likely a run is slow; on one node none is."""
+        if layout.nodes == 1:
+            return 0.0
+        odds = sum(self.weights.get(name, 0.0) * x for name, x in layout.columns().items())
+        return 1 / (1 + math.exp(-odds))
+
+    def lost_us(self, pipeline: int, tensor: int, tensor_collectives: float) -> float:
+        """What a slow run loses on each micro-batch, on its busiest stage."""
+        if pipeline > 1:
+            return self.message_us * min(BLOCKING_MESSAGES, 2 * (pipeline - 1))
+        return self.collective_us * tensor * tensor_collectives if tensor > 1 else 0.0

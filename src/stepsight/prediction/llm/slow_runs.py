@@ -1,0 +1,75 @@
+"""A step on a site where some runs are slow: how likely, how long, and the one figure to state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.collectives.stalls import JobLayout
+from stepsight.platform.load import Platform
+from stepsight.prediction.llm.compose import Composed, Composer
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.memory import stage_memory, usable_bytes
+
+RARE = 0.05
+"""A state less likely than this lies outside a 90 % interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A run that is not slow, one that is, and how likely the second is."""
+
+    usual: Composed
+    slow: Composed | None = None
+    probability: float = 0.0
+
+    @property
+    def stated(self) -> Composed:
+        """The state that has the least expected relative error if it is stated for both."""
+        if self.slow is None:
+            return self.usual
+        ratio = self.slow.step_us / self.usual.step_us
+        missed, invented = self.probability * (1 - 1 / ratio), (1 - self.probability) * (ratio - 1)
+        return self.slow if invented < missed else self.usual
+
+    @property
+    def is_slow(self) -> bool:
+        return self.slow is not None and self.stated is self.slow
+
+    @property
+    def expected_us(self) -> float:
+        """The mean over runs: what a choice between configurations goes by."""
+        slow = self.slow.step_us if self.slow is not None else self.usual.step_us
+        return (1 - self.probability) * self.usual.step_us + self.probability * slow
+
+    def interval(self, factor: float) -> tuple[float, float]:
+        """90 % of runs: from the usual to the slow state, unless one of them is rare."""
+        usual, slow = self.usual.step_us, (self.slow or self.usual).step_us
+        low = slow if self.probability > 1 - RARE else usual
+        high = slow if self.probability > RARE else usual
+        return low / factor, high * factor
+
+
+def mixture(composer: Composer, usual: Composed | None = None) -> Mixture:
+    """The states of a run on the composer's platform; one where its site has no slow ones."""
+    usual = usual or composer.step()
+    platform = composer.pricer.platform
+    stalls = platform.site.stalls if platform.site else None
+    if stalls is None:
+        return Mixture(usual)
+    c, s = composer.c, composer.s
+    probability = slow_probability(c, platform)
+    lost_us = stalls.lost_us(s.pipeline, s.tensor, composer.tensor_collectives)
+    if probability <= 0.0 or lost_us <= 0.0:
+        return Mixture(usual)
+    return Mixture(usual, composer.step(lost_us=lost_us), probability)
+
+
+def slow_probability(c: LanguageConfig, platform: Platform) -> float:
+    """How likely a run of a configuration is slow on the platform's site."""
+    stalls = platform.site.stalls if platform.site else None
+    if stalls is None:
+        return 0.0
+    gpu, per_node = platform.spec.gpu, platform.spec.gpus_per_node
+    filled = max(m.reserved for m in stage_memory(c)) / usable_bytes(gpu.memory_gb)
+    nodes, wide = -(-c.ranks // per_node), -(-c.layout.tensor // per_node)
+    return stalls.probability(JobLayout(nodes, wide, c.layout.pipeline, filled))

@@ -1,0 +1,43 @@
+"""A site's slow state: how likely, and what it costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from stepsight.collectives.stalls import JobLayout, Stalls
+
+STALLS = Stalls(message_us=100.0, collective_us=2.0, weights={"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
+LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, filled=0.5)
+
+
+def test_one_node_has_no_slow_runs() -> None:
+    assert STALLS.probability(replace(LAYOUT, nodes=1)) == 0.0
+
+
+def test_odds_are_logistic_in_the_columns() -> None:
+    one, other = (STALLS.probability(replace(LAYOUT, nodes=n)) for n in (4, 8))
+    assert math.log(other / (1 - other)) - math.log(one / (1 - one)) == pytest.approx(1.0)
+    assert STALLS.probability(replace(LAYOUT, pipeline=1)) < other
+
+
+def test_a_full_allocator_and_many_nodes_count_where_they_have_a_weight() -> None:
+    stalls = Stalls(1.0, 1.0, {"many_nodes": 1.0, "full": 2.0})
+    assert stalls.probability(replace(LAYOUT, nodes=16)) == 0.5
+    assert stalls.probability(replace(LAYOUT, nodes=64)) == pytest.approx(1 / (1 + math.exp(-4)))
+    assert stalls.probability(replace(LAYOUT, filled=1.1)) == pytest.approx(1 / (1 + math.exp(-2)))
+
+
+def test_a_column_that_no_weight_names_counts_nothing() -> None:
+    assert STALLS.probability(replace(LAYOUT, tensor_nodes=4)) == STALLS.probability(LAYOUT)
+
+
+def test_a_stage_between_two_others_waits_at_four_messages() -> None:
+    assert [STALLS.lost_us(p, 8, 10) for p in (2, 3, 16)] == [200.0, 400.0, 400.0]
+
+
+def test_without_a_pipeline_tensor_collectives_wait_for_each_rank() -> None:
+    assert STALLS.lost_us(1, 8, 10) == 2.0 * 8 * 10
+    assert STALLS.lost_us(1, 1, 0) == 0.0

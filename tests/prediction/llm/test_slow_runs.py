@@ -1,0 +1,70 @@
+"""The mixture of usual and slow runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepsight.collectives.site import SiteBandwidth
+from stepsight.collectives.stalls import Stalls
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.llm.compose import Composed
+from stepsight.prediction.llm.slow_runs import Mixture
+from stepsight.workload.llm.config import LanguageConfig, read_language
+
+
+def runs(slow_us: float, probability: float) -> Mixture:
+    return Mixture(Composed(100.0, ()), Composed(slow_us, ()), probability)
+
+
+def test_a_rare_state_is_not_stated() -> None:
+    assert not runs(1000.0, 0.2).is_slow and runs(1000.0, 0.2).stated.step_us == 100.0
+
+
+def test_a_state_far_slower_must_be_likelier_to_be_stated() -> None:
+    """Stated wrongly, ten times too long is an error of 900 %, ten times too short one of 90 %."""
+    assert runs(130.0, 0.6).is_slow and not runs(1000.0, 0.6).is_slow and runs(1000.0, 0.95).is_slow
+
+
+def test_a_choice_goes_by_the_mean_over_runs() -> None:
+    assert runs(1000.0, 0.2).expected_us == pytest.approx(0.8 * 100 + 0.2 * 1000)
+
+
+def test_the_interval_holds_both_states_unless_one_is_rare() -> None:
+    assert runs(1000.0, 0.2).interval(2.0) == (50.0, 2000.0)
+    assert runs(1000.0, 0.01).interval(2.0) == (50.0, 200.0)
+    assert runs(1000.0, 0.99).interval(2.0) == (500.0, 2000.0)
+
+
+def config(pipeline: int) -> LanguageConfig:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 2816,
+        "vocab": 8192, "sequence": 1024, "global_batch": 32, "training": {"framework": "nanotron"},
+        "parallel": {"data": 16 // pipeline, "pipeline": pipeline, "micro_batch": 1},
+    }  # fmt: skip
+    return read_language(document, "test")
+
+
+@pytest.fixture(scope="module")
+def platform() -> Platform:
+    return load_platform("2x8xH100-SXM-80G-400G")
+
+
+def with_stalls(platform: Platform, odds: float) -> Platform:
+    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(1e5, 0.0, {"one": odds}))
+    return replace(platform, site=site)
+
+
+def test_a_slow_run_loses_at_every_message_of_every_micro_batch(platform: Platform) -> None:
+    usual = quick(config(2), platform)
+    slow = quick(config(2), with_stalls(platform, 9.0))
+    assert slow.runs.is_slow
+    lost = config(2).layout.micro_batches * 2 * 1e5
+    assert slow.step_us == pytest.approx(usual.step_us + lost, rel=0.05)
+
+
+def test_a_site_without_slow_runs_states_the_usual_one(platform: Platform) -> None:
+    assert quick(config(2), platform).runs.slow is None
+    assert quick(config(2), with_stalls(platform, -9.0)).step_us == quick(config(2), platform).step_us
