@@ -86,3 +86,22 @@ def test_gradients_that_were_operators_of_their_own() -> None:
 def test_what_cannot_be_indexed_with_32_bits_comes_in_parts() -> None:
     made = row("aten::relu", [[512, 64, 224, 224]], "void at::native::vectorized_elementwise_kernel<4>")
     assert made.dim("elements") == 512 * 64 * 224 * 224 / 4
+
+
+def test_a_maximums_index_counts_as_traffic_of_pooling() -> None:
+    made = row(
+        "aten::max_pool2d_with_indices", [[32, 64, 112, 112]], "void at::native::max_pool_forward_nchw"
+    )
+    assert (made.family, made.dim("elements")) == ("pool", 32 * 64 * 56 * 56)
+    assert made.dim("write_bytes") == 12 * made.dim("elements")
+
+
+def test_fused_kernels_read_slices_no_larger_than_what_they_write() -> None:
+    dims = [[32768, 2304], [32768, 768], [1, 32768, 6, 128]]
+    made = row("triton_poi_fused_add_slice_split_view_4", dims, "triton_poi_fused_add_slice_split_view_4")
+    assert made.dim("read_bytes") + made.dim("write_bytes") == 3 * 4 * 32768 * 768
+
+
+def test_a_pointwise_kernel_without_inputs_is_as_large_as_its_grid() -> None:
+    made = row("triton_poi_fused_add_0", [], "triton__0d1d2d3de", (16384, 1, 1), threads=128)
+    assert (made.family, made.dim("elements")) == ("elementwise", 16384 * 1024)

@@ -53,9 +53,9 @@ STREAMS: Mapping[str, Stream] = {
     "masked_fill_backward": Stream(2.0, 0.75, 0.25, rate=1.49),
     "cross_entropy": Stream(5.0, 0.60, 0.25),  # fused; first principles: two passes over the logits
     "cross_entropy_backward": Stream(5.0, 0.75, 0.25),
-    "batch_norm": Stream(5.0, 0.80, 0.15),  # T
-    "batch_norm_backward": Stream(6.0, 0.75, 0.15),  # T
-    "reduce": Stream(4.5, 0.60, 0.25),  # T: 0.41 (V100) to 0.78 (H100)
+    "batch_norm": Stream(5.0, 0.80, 0.2),  # T
+    "batch_norm_backward": Stream(6.0, 0.75, 0.2),  # T
+    "reduce": Stream(4.5, 0.60, 0.35),  # T: 0.41 (V100) to 0.78 (H100)
     "pool": Stream(2.5, 0.80, 0.2),
     "gather": Stream(4.0, 0.60, 0.2, rate=0.85),  # T: aten::index, A100 0.80 to 0.98
     "scatter": Stream(6.0, 0.60, 0.3, rate=0.70),  # T: index_put, B200 0.70 to 0.73
@@ -77,8 +77,18 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
     ("scatter", "index_put"): Stream(6.0, 0.04, 0.4),
     ("gather", "index_select"): Stream(4.0, 0.60, 0.2, rate=0.60),  # T: A100 0.54, H100 0.59 to 0.76
     ("gather", "embedding"): Stream(4.0, 0.60, 0.2, rate=0.55),  # N: A100 0.45, H100 0.64, V100 0.4
+    # Each pixel asks every window it lies in for its index: T, V100 0.33, H100 0.39 elements a clock.
+    ("pool", "max_pool2d_with_indices_backward"): Stream(2.5, 0.80, 0.2, rate=0.35),
+    # One block a plane, one trace (T): H100 12.8 M elements in 697 and 716 µs.
+    ("pool", "adaptive_avg_pool2d"): Stream(2.5, 0.80, 0.4, rate=0.076),
+    ("pool", "adaptive_avg_pool2d_backward"): Stream(2.5, 0.80, 0.4, rate=0.074),
     # Copies of images between the orders of channels and of pixels: VGG-13 on H100, fp32 0.83 to 0.88 (T).
     ("transpose", "layout"): Stream(2.5, 0.86, 0.2, rate=3.0),
+    # Inductor's fused kernels: a trace also lists tensors that are read in part (T, 232 on H100). Those that
+    # reduce rows wait for a row before they write it, as norms do.
+    ("elementwise", "triton_pointwise"): Stream(2.4, 0.87, 0.25),
+    ("elementwise", "triton_reduction"): Stream(3.0, 0.77, 0.25),
+    ("elementwise", "by_grid"): Stream(2.4, 0.87, 0.3),
     ("elementwise", "gelu"): Stream(1.4, 0.93, 0.06, rate=2.5),  # M
     ("elementwise", "gelu_backward"): Stream(2.6, 0.95, 0.06, rate=2.05),  # M
     ("elementwise", "cast"): Stream(2.4, 0.87, 0.15, rate=1.31),  # T: unrolled kernel, A100 and B200 1.31
@@ -103,9 +113,12 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
 AMD_SHARES: Mapping[str, float] = {
     "layer_norm": 0.675, "layer_norm_backward": 0.52, "layer_norm_weights": 0.52,
     "batch_norm": 0.5, "batch_norm_backward": 0.14, "transpose": 0.55,
+    "pool": 0.4,
 }  # fmt: skip
 """What AMD's GPUs reach of these shares: the kernels are written for NVIDIA's warps of 32 (N: MI100, MI210,
-MI250; batch norm and copies around convolutions in traces of MI300X)."""
+MI250; batch norm, pooling and copies around convolutions in traces of MI300X)."""
+AMD_START_US = 2.5
+"""Added to a kernel's start: none in traces of MI300X and MI250 takes less than 4 µs (T)."""
 
 
 _ALIASES = {
@@ -116,6 +129,8 @@ _ALIASES = {
 
 def plain_name(name: str) -> str:
     """An operator without library, underscores and overload: ``aten::add_.Tensor`` → add."""
+    if name.startswith("triton_"):
+        return "triton_reduction" if name.startswith(("triton_red", "triton_per")) else "triton_pointwise"
     plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
     plain = _ALIASES.get(plain, plain).strip("_")
     return _ALIASES.get(plain, plain)

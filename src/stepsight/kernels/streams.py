@@ -35,6 +35,7 @@ from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
 from stepsight.kernels.stream_costs import (
     AMD_SHARES,
+    AMD_START_US,
     STREAMS,
     VARIANTS,
     Stream,
@@ -112,8 +113,9 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     rows = batch.dims.get("rows")
     extra = stream.per_row_us * rows if rows is not None else 0.0
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
+    start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
     busy = meet(memory, _instructions_us(batch, spec, stream))
-    time_us = stream.start_us + extra + chain_us(batch) + busy
+    time_us = start_us + extra + chain_us(batch) + busy
     return time_us, stream.spread
 
 

@@ -44,7 +44,11 @@ def helper_kernel(
             width = max(image.bytes // max(image.elements, 1), 1)
             return Kernel.of("fill", image.dtype, name="clear", bytes=width * elements_by_grid(event))
         cleared = image if result is not None else _forward_result(image, weight)
-        return Kernel.of("fill", image.dtype, name="clear", bytes=max(cleared.bytes, 1))
+        # Layers that add channels to an image mostly halve its height and width.
+        halved = result is None and weight.shape[0] > image.shape[1]
+        return Kernel.of(
+            "fill", image.dtype, name="clear", bytes=max(cleared.bytes / (4 if halved else 1), 1)
+        )
     if _CONVERT.search(event.name):
         # Sums in fp32 become the weights' gradient.
         n = max(weight.elements, 1)

@@ -18,6 +18,11 @@ _UNARY = frozenset(
      "clamp", "clamp_min", "clamp_max", "clamp_min_", "clamp_max_"}
 )  # fmt: skip
 """Functions of one tensor."""
+_INDEX_BYTES = 8
+"""Where a maximum was found is kept as a 64-bit number."""
+
+_IN_PART = re.compile(r"slice|split|select|embedding|index")
+"""What Inductor names fused kernels by when they read or write a part of a tensor."""
 
 Rule = Callable[[Event, list[Tensor], Event], Kernel]
 
@@ -186,6 +191,21 @@ def _window(op: Event) -> int | None:
     return None
 
 
+def _pool(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
+    """A pooled image. A forward's result is not recorded: windows are taken to halve height and width."""
+    image = max(tensors, key=lambda t: t.elements)
+    whole = image.elements == min(t.elements for t in tensors) and "adaptive" in op.name
+    pooled = min(t.elements for t in tensors) if len(tensors) > 1 else image.elements // (1 if whole else 4)
+    width = max(image.bytes // max(image.elements, 1), 1)
+    result = float(pooled * (width + (_INDEX_BYTES if "with_indices" in op.name else 0)))
+    backward = "backward" in op.name
+    reads, writes = (result, float(image.bytes)) if backward else (float(image.bytes), result)
+    return Kernel.of(
+        "pool", image.dtype, name=op.name, elements=max(image.elements if backward else pooled, 1),
+        read_bytes=reads, write_bytes=max(writes, 1.0),
+    )  # fmt: skip
+
+
 def _nll(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     rows, cols = _rows_cols(max(tensors, key=lambda t: t.elements))
     family = "nll_loss_backward" if "backward" in op.name else "nll_loss"
@@ -211,6 +231,8 @@ def _copy_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
 
 def streamed(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     """Everything listed is touched once: inputs and outputs alike (Triton lists both)."""
+    if _IN_PART.search(op.name):
+        tensors = _cut(tensors)
     total = float(sum(t.bytes for t in tensors))
     largest = max(tensors, key=lambda t: t.bytes)
     written = float(largest.bytes) if len(tensors) > 1 else 0.0
@@ -218,6 +240,15 @@ def streamed(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
         "elementwise", largest.dtype, name=op.name, elements=max(largest.elements, 1),
         read_bytes=total - written, write_bytes=max(written, 1.0),
     )  # fmt: skip
+
+
+def _cut(tensors: list[Tensor]) -> list[Tensor]:
+    """Tensors of which a kernel picks or slices a part, no larger than those it passes over whole: the
+    largest size that two of them share, else that of the last, which it writes."""
+    sizes = [t.elements for t in tensors]
+    shared = [n for n in sizes if sizes.count(n) > 1]
+    most = max(shared, default=sizes[-1]) or 1
+    return [t if t.elements <= most else Tensor((most,), t.dtype) for t in tensors]
 
 
 def _elementwise(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
@@ -240,7 +271,7 @@ def _elementwise(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
 
 def _computes_indices(event: Event) -> bool:
     """PyTorch's kernel for broadcast or strided operands: ``elementwise_kernel`` with no word before it."""
-    return re.search(r"(?<![a-z]_)elementwise_kernel<", event.name) is not None
+    return re.search(r"(?<![a-z]_)elementwise_kernel(_manual_unroll)?<", event.name) is not None
 
 
 def _outputs(op: Event) -> int:
@@ -261,6 +292,7 @@ _RULES: tuple[tuple[re.Pattern[str], Rule], ...] = (
                 r"|flash_bwd|fmha_cutlassB|FlashAttnBwd"), _attention("attention_backward")),
     (re.compile(r"flash_attn|scaled_dot_product|efficient_attention|fmha|flash_attention|flash_fwd"),
      _attention("attention")),
+    (re.compile(r"^_?(adaptive_)?(max|avg)_pool\dd"), _pool),
     (re.compile(r"CatArray|^_?cat$|^stack$"), _concat),
     (re.compile(r"permute_pooled_embs|recat_embedding"), _moved),
     (re.compile(r"RadixSort|^sort$|DeviceMergeSort|^unique"), _sort),
