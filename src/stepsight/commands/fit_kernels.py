@@ -15,7 +15,9 @@ from stepsight.measured_data import data_folder
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice(["fp32", "gemm_bf16", "gemm_fp8", "attention_bf16", "half"]),
+    type=click.Choice(
+        ["fp32", "gemm_fp32", "conv_fp32", "rows_fp32", "gemm_bf16", "gemm_fp8", "attention_bf16", "half"]
+    ),
     help="Fit only these.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

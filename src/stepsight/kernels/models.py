@@ -23,7 +23,7 @@ from stepsight.kernels.conv.tiled import tiled_estimates
 from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
-from stepsight.kernels.learned.model import EventPath, LearnedModel
+from stepsight.kernels.learned.model import LearnedModel
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals, nearest
 from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, choose
 from stepsight.kernels.machine import Machine
@@ -41,7 +41,8 @@ from stepsight.kernels.streams import (
     stream_estimates,
 )
 from stepsight.kernels.tensor_cores import is_tensor_core, never_longer_than, with_narrow_loads
-from stepsight.kernels.training_gemms import as_in_training, without_quantising
+from stepsight.kernels.tiles import tiled_us
+from stepsight.kernels.training_gemms import as_in_training, batched_estimates, without_quantising
 from stepsight.program.job import Kernel
 
 if TYPE_CHECKING:
@@ -158,6 +159,9 @@ class KernelModels:
             if corrected is None and batch.family in ROW_FAMILIES:
                 parts += [(rows[at], answer) for at, answer in self._rows(part)]
                 continue
+            if corrected is None and variant == "bmm" and batch.dtype in HALF and stacks is None:
+                parts += [(rows[at], answer) for at, answer in self._batched(part)]
+                continue
             chosen = None if corrected is not None else self._choice(batch.family, batch.dtype, variant)
             if corrected is not None:
                 answer = corrected
@@ -182,6 +186,20 @@ class KernelModels:
                 answer = roofline(part, self.spec)
             parts.append((rows, answer))
         return _joined(parts, len(batch))
+
+    def _batched(self, batch: Batch) -> Iterator[tuple[np.typing.NDArray[np.int64], Estimates]]:
+        """Half-precision products called batched; those of a batch of one are single ones."""
+        many = batch.dims["batch"] > 1
+        single, several = np.nonzero(~many)[0], np.nonzero(many)[0]
+        if len(single):
+            names = ["" if name == "bmm" else name for name in batch.take(single).names]
+            yield single, self.estimate_batch(replace(batch.take(single), names=names))
+        if len(several):
+            part = batch.take(several)
+            share = self.boards.share(Machine.of(self.spec, batch.dtype), batch.dtype, "bmm")
+            answer = batched_estimates(part, self.spec, share, self.residuals)
+            answer = with_narrow_loads(part, self.spec, answer, own_dtype=True)
+            yield several, never_longer_than(part, self.spec, answer, self._full_precision)
 
     def _fp8(self, batch: Batch, answer: Estimates) -> Estimates:
         if "fp8" not in self.spec.peak_tflops:
@@ -276,19 +294,25 @@ class KernelModels:
             )
         return _joined(parts, len(batch))
 
-    def event_path(self, batch: Batch) -> list[EventPath]:
-        """What CUDA events around each operator would add to its kernel (see `EventPath`)."""
-        paths = [EventPath()] * len(batch)
+    def reading_us(self, batch: Batch, kernel_us: FloatArray, *, as_tabled: bool = True) -> FloatArray:
+        """What CUDA events around each operator would read (see `EventPath`).
+
+        ``as_tabled``: on the board of the table; else on one at its usual clocks.
+        """
+        reading = kernel_us.copy()
         mine = Machine.of(self.spec, "fp32")
         stream = min(self.streams, key=lambda s: s.machine.distance(mine), default=None)
         for variant, rows in _variants(batch):
             chosen = self._choice(batch.family, batch.dtype, variant)
-            for i in rows.tolist():
-                if chosen is not None:
-                    paths[i] = chosen.models[0].path
-                elif stream is not None:
-                    paths[i] = stream.path_of(batch.names[i])
-        return paths
+            if len(rows) and chosen is not None:
+                path = chosen.models[0].path if as_tabled else chosen.models[0].path.unthrottled()
+                second = path.second_launch(batch.take(rows).dims, chosen.models[0].machine.sms)
+                reading[rows] = path.reading_us(kernel_us[rows], second)
+            elif stream is not None:
+                for name in {batch.names[i] for i in rows.tolist()}:
+                    at = rows[[batch.names[i] == name for i in rows.tolist()]]
+                    reading[at] = stream.path_of(name).reading_us(kernel_us[at])
+        return reading
 
     def _distinct(self, batch: Batch, chosen: Choice) -> Estimates:
         """Alike kernels are timed once: the layers of a model repeat their shapes."""
@@ -304,13 +328,16 @@ class KernelModels:
         return Estimates(once.time_us[same], once.source[same], once.spread[same], notes)
 
     def _learned(self, batch: Batch, chosen: Choice, stack: Sequence[str] | None) -> Estimates:
+        if chosen.tiled:
+            time_us = chosen.start_us + tiled_us(batch, chosen.machines[0])
+            return Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
         logs, far = [], np.zeros(len(batch))
         for model, machine in zip(chosen.models, chosen.machines, strict=True):
             time_us, outside = model.time_us(batch, machine, stack)
             logs.append(np.log(time_us))
             far = np.maximum(far, outside)
         # Relatives err towards their own library's weak spots, of which about half carry over.
-        time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2)
+        time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
         outside_too = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))

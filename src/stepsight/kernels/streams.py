@@ -27,7 +27,7 @@ from stepsight.kernels.constants import (
     USUAL_SHARE,
     WARP_COLUMNS,
 )
-from stepsight.kernels.learned.model import EventPath
+from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.popular_rows import chain_us
@@ -149,7 +149,10 @@ def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact
 
 
 def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimates:
-    """Half-precision kernels: the costs by first principles, corrected by what was measured of the family."""
+    """Half-precision kernels: the costs by first principles, corrected by what was measured of the family.
+
+    From another chip only how the correction varies with the shape is taken over: the level is its own.
+    """
     base, _ = stream_us(batch, spec, None)
     named = columns(batch, spec)
     outside = residual.outside(named)
@@ -164,7 +167,8 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimat
         far = "outside the fitted range of shapes" if outside[i] > FAR else ""
         notes[i] = "; ".join(filter(None, (said, far)))
     source = np.full(len(batch), int(Source.LEARNED if own else Source.TRANSFERRED))
-    return Estimates(base * residual.factor(named), source, spread, notes)
+    factor = residual.factor(named) if own else residual.factor(named) * np.exp(-residual.trees.bias)
+    return Estimates(base * factor, source, spread, notes)
 
 
 def _shares(batch: Batch, fitted: Streamed) -> FloatArray:

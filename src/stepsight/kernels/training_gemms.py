@@ -3,7 +3,8 @@
 The tables hold forward products in one memory layout. Training adds products with other layouts (the
 gradients of inputs and of weights) and batched ones; `megatron_ops_fp16.parquet` has them on A100 and
 GH200. The correction is learned over the forward product's sizes, so the two gradients of one layer,
-which were measured together, share one factor.
+which were measured together, share one factor. Batched products are corrected against first principles
+(`batched`), single ones against the tables.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from stepsight.estimate import Estimates, FloatArray, IntArray
+from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.batched import SPREAD, batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import Residual, nearest
 
 FORWARD, BACKWARD, BATCHED, BATCHED_BACKWARD = "forward", "backward", "batched", "batched_backward"
-GRADIENTS: Mapping[str, str] = {
-    "dgrad": BACKWARD, "wgrad": BACKWARD, "bmm_dgrad": BATCHED_BACKWARD, "bmm_wgrad": BATCHED_BACKWARD,
-}  # fmt: skip
+GRADIENTS = frozenset({"dgrad", "wgrad", "bmm_dgrad", "bmm_wgrad"})
+"""Names of the products that a backward pass runs."""
 TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
 """Thread-block tiles of cuBLAS' half-precision kernels."""
 RANGED = ("m", "n", "k", "batch")
@@ -86,7 +88,9 @@ def columns(sizes: Mapping[str, FloatArray], added: FloatArray, spec: GpuSpec) -
 
 def variant_of(name: str, batched: bool) -> str:
     """Which correction a GEMM takes."""
-    return GRADIENTS.get(name, BATCHED if batched else FORWARD)
+    if name in GRADIENTS:
+        return BATCHED_BACKWARD if batched else BACKWARD
+    return BATCHED if batched else FORWARD
 
 
 def as_in_training(
@@ -98,32 +102,59 @@ def as_in_training(
     forward products applies to it.
     """
     factor, spread = np.ones(len(batch)), answer.spread.copy()
-    batched = batch.dims["batch"] > 1
-    distinct = sorted(set(batch.names))
-    code = _codes(batch.names, distinct)
-    variants = np.array([[variant_of(name, many) for many in (False, True)] for name in distinct])
-    each = variants[code, batched.astype(np.int64)]
+    each, _ = _by_variant(batch)
     for variant in np.unique(each).tolist():
         residual = nearest(residuals, "gemm", variant, spec)
         if residual is None:
             continue
         measured = residual.gpu == spec.name or (residual.same_chip(spec) and not own_table)
-        gradient = variant in (BACKWARD, BATCHED_BACKWARD)
-        if not measured and not gradient:
+        if not measured and variant != BACKWARD:
             continue
         mine = each == variant
         part = batch if mine.all() else batch.take(np.nonzero(mine)[0])
-        adds = np.array([float(name == "baddbmm") for name in distinct])
-        named = columns(forward_sizes(part), adds[code[mine]], spec)
+        named = columns(forward_sizes(part), np.zeros(len(part)), spec)
         logs = np.log(residual.factor(named))
         if not measured:
-            forward = nearest(residuals, "gemm", BATCHED if variant == BATCHED_BACKWARD else FORWARD, spec)
+            forward = nearest(residuals, "gemm", FORWARD, spec)
             logs -= forward.trees.bias if forward else 0.0
         trust = np.exp(-_outside(residual, named) / REACH)
         factor[mine] = np.exp(logs * trust)
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
         spread[mine] = np.hypot(apart * trust, answer.spread[mine] * (1 - trust * measured))
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequence[Residual]) -> Estimates:
+    """Batched products: first principles, corrected where they were measured on this chip.
+
+    ``share``: what the board keeps up of its tensor cores' peak.
+    """
+    time_us = batched_us(batch, spec, share)
+    source = np.full(len(batch), int(Source.TRANSFERRED))
+    spread, notes = np.full(len(batch), SPREAD), {}
+    each, added = _by_variant(batch)
+    for variant in np.unique(each).tolist():
+        residual = nearest(residuals, "gemm", variant, spec)
+        mine = np.nonzero(each == variant)[0]
+        if residual is None or not residual.same_chip(spec):
+            notes |= dict.fromkeys(mine.tolist(), "batched products of A100, scaled to this GPU")
+            continue
+        part = batch if len(mine) == len(batch) else batch.take(mine)
+        named = columns(forward_sizes(part), added[mine], spec)
+        trust = np.exp(-_outside(residual, named) / REACH)
+        time_us[mine] *= np.exp(np.log(residual.factor(named)) * trust)
+        spread[mine] = np.hypot(residual.spread * trust, SPREAD * (1 - trust))
+        source[mine] = int(Source.LEARNED)
+    return Estimates(time_us, source, spread, notes)
+
+
+def _by_variant(batch: Batch) -> tuple[npt.NDArray[np.str_], FloatArray]:
+    """Which correction each product takes, and 1 for those added to a third matrix."""
+    distinct = sorted(set(batch.names))
+    code = _codes(batch.names, distinct)
+    variants = np.array([[variant_of(name, many) for many in (False, True)] for name in distinct])
+    added = np.array([float(name == "baddbmm") for name in distinct])
+    return variants[code, (batch.dims["batch"] > 1).astype(np.int64)], added[code]
 
 
 def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: Estimates) -> Estimates:

@@ -9,7 +9,8 @@ from stepsight.fitting.kernels.sources import Measured
 from stepsight.fitting.kernels.split import held_out
 from stepsight.fitting.kernels.streams import fit_streams
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.model import BASE_US, EventPath, light_us
+from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.learned.model import BASE_US, light_us
 from stepsight.kernels.machine import Machine
 
 MACHINE = Machine("test", "ampere", 20.0, 1500.0, 108, 40.0)

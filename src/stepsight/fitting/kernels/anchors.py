@@ -7,11 +7,11 @@ efficiency of the smallest visible kernel downwards; these shapes tie them to ph
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from stepsight.estimate import FloatArray
-from stepsight.fitting.kernels.learn import Anchors
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import light_us
 from stepsight.kernels.machine import Machine
@@ -25,6 +25,14 @@ SPLIT_K = 1200.0
 ARITHMETIC = 0.5
 """Share of peak that small tiles reach: 0.50–0.56 for 27–68 µs GEMMs of the V100 DLRM lists."""
 COUNT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Shapes below the reach of the measurement, with times from first principles."""
+
+    batch: Batch
+    time_us: FloatArray
 
 
 def small_gemm_us(batch: Batch, machine: Machine) -> FloatArray:

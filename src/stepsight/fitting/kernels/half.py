@@ -22,6 +22,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels import stream_columns, training_gemms
 from stepsight.kernels.attention import flash2
 from stepsight.kernels.attention.versions import FLASH2
+from stepsight.kernels.batched import batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
 from stepsight.kernels.models import KernelModels
@@ -31,8 +32,7 @@ from stepsight.prediction.kernel_tables.megatron import FILE, Operator, edition,
 from stepsight.prediction.kernel_tables.rows import Table
 
 LEFT_OUT_PERCENT = 20
-ATTENTION_SETTINGS, ATTENTION_ROUNDS = Settings(trees=60, depth=3, rate=0.15), 7
-"""Repeated shapes differ by up to 1.24 on A100, so few trees and many rounds towards the median."""
+ATTENTION_SETTINGS = Settings(trees=150, depth=4, rate=0.15)
 GEMM_SETTINGS = Settings(trees=100, depth=5, rate=0.2)
 BATCHED_SETTINGS = Settings(trees=150, depth=6, rate=0.2)
 
@@ -103,7 +103,7 @@ def _attention(spec: GpuSpec, source: str, timed: Timed) -> Residual:
     return fit_residual(
         batch.family, FLASH2, spec, flash2.columns(batch, spec, backward=backward),
         flash2.base_us(batch, spec, backward=backward), timed.time_us, timed.left_out, source,
-        ATTENTION_SETTINGS, ATTENTION_ROUNDS,
+        ATTENTION_SETTINGS, two_rates=True,
     )  # fmt: skip
 
 
@@ -137,7 +137,13 @@ def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Resid
         base = []
         for timed in members:
             kernels = timed.operator.kernels
-            base.append(np.sum([tables.estimate_batch(kernel).time_us for kernel in kernels], axis=0))
+            times = [
+                batched_us(kernel, spec)
+                if variant.startswith(training_gemms.BATCHED)
+                else tables.estimate_batch(kernel).time_us
+                for kernel in kernels
+            ]
+            base.append(np.sum(times, axis=0))
             added = np.full(len(kernels[0]), float(kernels[0].names[0] == "baddbmm"))
             named.append(training_gemms.columns(training_gemms.forward_sizes(kernels[0]), added, spec))
         joined = {key: np.concatenate([part[key] for part in named]) for key in named[0]}

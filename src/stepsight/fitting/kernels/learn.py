@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.fitting.kernels.anchors import Anchors
 from stepsight.fitting.kernels.boost import Settings, boost
+from stepsight.fitting.kernels.floors import CLEAR_OF_FLOOR
 from stepsight.fitting.kernels.sources import Measured
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.features import FEATURES
-from stepsight.kernels.learned.model import BASE_US, RANGE_KEYS, EventPath, LearnedModel, Provenance, light_us
+from stepsight.kernels.learned.model import LIGHT, RANGE_KEYS, LearnedModel, Provenance, base_us
 from stepsight.kernels.machine import Machine
 from stepsight.score import gmae, mape
 
@@ -24,8 +27,6 @@ FEATURE_SET = {
 }  # fmt: skip
 
 FIT_DATE = "2026-11"
-CLEAR_OF_FLOOR = 1.15
-"""Rows whose reading is less than this times the launch floor show the host, not the kernel."""
 FIRST_PRINCIPLES_WEIGHT = 0.2
 """What a time from first principles counts against a measured one."""
 NORMAL_90 = 1.645
@@ -34,18 +35,10 @@ SCORED_ABOVE_US = 60.0
 """Event-timed rows are scored above this (the tables' own note on their floor)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Anchors:
-    """Shapes below the reach of the measurement, with times from first principles."""
-
-    batch: Batch
-    time_us: FloatArray
-
-
 def learn(
     measured: Sequence[Measured], machine: Machine, settings: Settings, *,
     path: EventPath | None = None, stacks: tuple[str, ...] = (), anchors: Anchors | None = None,
-    hidden: Callable[[Batch, Machine], FloatArray] | None = None, note: str = "",
+    hidden: Callable[[Batch, Machine], FloatArray] | None = None, note: str = "", base: str = LIGHT,
 ) -> LearnedModel:  # fmt: skip
     """Fit one model on the rows that are not held out, and score it on those that are.
 
@@ -58,10 +51,13 @@ def learn(
     tables, targets, weights, lows, highs = [], [], [], [], []
     names: tuple[str, ...] = ()
     for part in measured:
-        clear = part.time_us > CLEAR_OF_FLOOR * path.floor_us
+        floor_us = path.reading_us(
+            np.zeros(len(part.time_us)), path.second_launch(part.batch.dims, machine.sms)
+        )
+        clear = part.time_us > CLEAR_OF_FLOOR * floor_us
         kernel_us = part.time_us - path.added_us
         if hidden is not None:  # dropping these rows would leave only the slow ones of their size
-            most = np.minimum(kernel_us, path.floor_us - path.added_us)
+            most = np.minimum(kernel_us, floor_us - path.added_us)
             kernel_us = np.where(clear, kernel_us, np.minimum(hidden(part.batch, machine), most))
         weight = np.where(clear, 1.0, FIRST_PRINCIPLES_WEIGHT)
         kept = ~part.held_out & (clear if hidden is None else np.ones_like(clear))
@@ -74,11 +70,11 @@ def learn(
             named["stack"] = np.array([float(stacks.index(s)) for s in part.stacks or ()])
         names = tuple(named)
         tables.append(np.stack(list(named.values()))[:, kept])
-        targets.append(np.log(kernel_us / (BASE_US + light_us(part.batch, machine)))[kept])
+        targets.append(np.log(kernel_us / base_us(base, part.batch, machine))[kept])
     if anchors is not None:
         named = FEATURES[features](anchors.batch.dims, anchors.batch.element_bytes, machine)
-        tables.append(np.stack(list(named.values())))
-        targets.append(np.log(anchors.time_us / (BASE_US + light_us(anchors.batch, machine))))
+        tables.append(np.stack([named[key] for key in names]))
+        targets.append(np.log(anchors.time_us / base_us(base, anchors.batch, machine)))
         weights.append(np.full(len(anchors.time_us), FIRST_PRINCIPLES_WEIGHT))
         ranged = np.stack([named[key] for key in RANGE_KEYS[features]])
         lows.append(ranged.min(axis=1))
@@ -98,6 +94,7 @@ def learn(
         provenance=Provenance("", 0, FIT_DATE, 0, 0.0, 0.0),
         path=path,
         stacks=stacks,
+        base=base,
     )
     rows = sum(table.shape[1] for table in tables) - (0 if anchors is None else len(anchors.time_us))
     return _scored(model, measured, rows, note)
@@ -114,7 +111,7 @@ def _scored(model: LearnedModel, measured: Sequence[Measured], rows: int, note: 
         batch = Batch(part.batch.family, part.batch.dtype, dims, [], np.arange(int(shown.sum())))
         stack = None if part.stacks is None else np.array(part.stacks)[shown].tolist()
         kernel_us, _ = model.time_us(batch, model.machine, stack)
-        predicted.append(model.path.reading_us(kernel_us) if part.timed_by_events else kernel_us)
+        predicted.append(model.reading_us(batch, kernel_us) if part.timed_by_events else kernel_us)
         truth.append(part.time_us[shown])
     p, t = np.concatenate(predicted), np.concatenate(truth)
     sources = ", ".join(dict.fromkeys(part.source for part in measured))

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from stepsight.estimate import FloatArray
 from stepsight.fitting.kernels.anchors import gemm_anchors, small_gemm_us
 from stepsight.fitting.kernels.boards import fit_boards, unthrottled
 from stepsight.fitting.kernels.boost import Settings
-from stepsight.fitting.kernels.learn import CLEAR_OF_FLOOR, learn
+from stepsight.fitting.kernels.floors import launch_path
+from stepsight.fitting.kernels.learn import learn
 from stepsight.fitting.kernels.model_products import model_products
 from stepsight.fitting.kernels.sources import (
     SERVING_SYSTEMS,
@@ -27,7 +27,8 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.learned.artefacts import save_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Board, save_boards
-from stepsight.kernels.learned.model import EventPath, LearnedModel
+from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.learned.model import LIGHT, TILED, LearnedModel
 from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.streams import Streamed, save_streams
@@ -37,8 +38,7 @@ MOST_ROWS = 110_000
 
 SETTINGS = {
     "gemm": Settings(trees=650),
-    # Fewer rows than bmm. Finer thresholds fit the table better and real models' layers worse.
-    "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, repeats=2),
+    "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, bins=128, repeats=2),  # fewer rows than bmm
     "bmm": Settings(trees=600, rate=0.3, clip=0.05, features=0.7, bins=160),
     "conv": Settings(trees=500, rate=0.25, clip=0.1),
     "attention": Settings(trees=500),
@@ -51,12 +51,11 @@ FP32_ARTEFACTS = {
 }  # fmt: skip
 """Artefacts of the event-timed tables, and the families in each."""
 
-LAUNCHED_AT = 0.5
-"""Where in a GEMM operator's host time its kernel is launched: readings of the V100 linear table
-exceed the kernels of like shape in the V100 kernel lists by 20–50 µs, its floor is 65 µs."""
-
 FP8_GPUS = ("H100-SXM-80G", "H200-SXM-141G", "L40S", "B200-SXM-180G")
 """GPUs of the serving tables with fp8 units."""
+
+BASES = {"bmm": TILED}
+"""Products whose trees correct the time of whole tiles instead of the speed of light."""
 
 Progress = Callable[[str], None]
 
@@ -85,8 +84,9 @@ class Fitted:
 
 def fit_kernels(data: Path, out: Path, only: Sequence[str] = ()) -> Iterator[Fitted]:
     """Fit every artefact (or those named in ``only``), write it into ``out``, and report each model."""
-    if _wanted("fp32", only):
-        yield from _event_timed(data, out)
+    artefacts = [name for name in FP32_ARTEFACTS if _wanted("fp32", only) or name in only]
+    if artefacts:
+        yield from _event_timed(data, out, artefacts)
     for gpu in SERVING_SYSTEMS:
         if _wanted("gemm_bf16", only):
             yield from _serving(out / f"gemm_bf16_{gpu}.npz", serving_gemm(gpu, "bf16"), gpu, "bf16")
@@ -100,12 +100,12 @@ def _wanted(name: str, only: Sequence[str]) -> bool:
     return not only or name in only
 
 
-def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
+def _event_timed(data: Path, out: Path, artefacts: Sequence[str]) -> Iterator[Fitted]:
     tables: dict[str, dict[str, list[Measured]]] = {}
     for part in event_tables(data):
         tables.setdefault(part.gpu, {}).setdefault(part.batch.family, []).append(part)
     streams: list[Streamed] = []
-    learned: dict[str, list[LearnedModel]] = {artefact: [] for artefact in FP32_ARTEFACTS}
+    learned: dict[str, list[LearnedModel]] = {artefact: [] for artefact in artefacts}
     added: dict[str, float] = {}
     for gpu, families in tables.items():
         machine = Machine.of(load_gpu(gpu), "fp32")
@@ -116,18 +116,19 @@ def _event_timed(data: Path, out: Path) -> Iterator[Fitted]:
             yield Fitted.of("streams", stream)
     for gpu, families in tables.items():
         machine = Machine.of(load_gpu(gpu), "fp32")
-        for artefact, members in FP32_ARTEFACTS.items():
-            for part in (part for family in members for part in families.get(family, ())):
+        for artefact in artefacts:
+            for part in (part for family in FP32_ARTEFACTS[artefact] for part in families.get(family, ())):
                 model = event_model(part, machine, added.get(gpu, float(np.mean(list(added.values())))))
                 learned[artefact].append(model)
                 yield Fitted.of(artefact, model)
-    products = list(model_products(data))
-    learned["gemm_fp32"] = [
-        unthrottled(m, products) if m.machine.name in THROTTLED else m for m in learned["gemm_fp32"]
-    ]
-    boards = fit_boards(products, learned["gemm_fp32"])
-    save_boards(out / BOARDS_FILE, boards)
-    yield from (Fitted.of("boards", board) for board in boards)
+    if "gemm_fp32" in learned:
+        products = list(model_products(data))
+        learned["gemm_fp32"] = [
+            unthrottled(m, products) if m.machine.name in THROTTLED else m for m in learned["gemm_fp32"]
+        ]
+        boards = fit_boards(products, learned["gemm_fp32"])
+        save_boards(out / BOARDS_FILE, boards)
+        yield from (Fitted.of("boards", board) for board in boards)
     save_streams(out / "streams.json", streams)
     for artefact, models in learned.items():
         save_models(out / f"{artefact}.npz", models)
@@ -137,21 +138,19 @@ def event_model(part: Measured, machine: Machine, added_us: float) -> LearnedMod
     """One op of the event-timed tables. Its floor is the usual reading of its shortest products."""
     family = part.batch.family
     below = family == "gemm"
-    floor = _launch_floor(part.time_us) if below else 0.0
     settings = SETTINGS.get(part.variant, SETTINGS[family])
     anchors = None
+    path = EventPath(added_us=added_us)
     if below:
+        known = np.nonzero(~part.held_out)[0]
+        path = launch_path(
+            part.batch.take(known), part.time_us[known], machine, splits=part.variant == "linear"
+        )
         most = {key: float(sizes[~part.held_out].max()) for key, sizes in part.batch.dims.items()}
-        anchors = gemm_anchors(machine, floor, part.variant == "bmm", settings.seed, most)
-    path = EventPath(added_us=LAUNCHED_AT * floor if below else added_us, floor_us=floor)
+        anchors = gemm_anchors(machine, path.floor_us, part.variant == "bmm", settings.seed, most)
     hidden = small_gemm_us if below else None
-    return learn([part], machine, settings, path=path, anchors=anchors, hidden=hidden)
-
-
-def _launch_floor(time_us: FloatArray) -> float:
-    """What readings no kernel shows in crowd around: those near the fastest per cent."""
-    least = float(np.quantile(time_us, 0.01))
-    return float(np.median(time_us[time_us < CLEAR_OF_FLOOR * least]))
+    base = BASES.get(part.variant, LIGHT)
+    return learn([part], machine, settings, path=path, anchors=anchors, hidden=hidden, base=base)
 
 
 def _serving(path: Path, parts: Iterator[Measured], gpu: str, dtype: str) -> Iterator[Fitted]:

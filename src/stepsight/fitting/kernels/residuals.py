@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.fitting.kernels.boost import Settings, boost
+from stepsight.fitting.kernels.rates import at_one_rate
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.learned.residual import Residual
 from stepsight.kernels.learned.trees import ObliviousTrees
@@ -26,13 +27,19 @@ LEAST_ERROR = 0.02
 def fit_residual(
     family: str, variant: str, spec: GpuSpec, named: Mapping[str, FloatArray], base_us: FloatArray,
     time_us: FloatArray, left_out: npt.NDArray[np.bool_], source: str, settings: Settings = SETTINGS,
-    rounds: int = ROUNDS,
+    rounds: int = ROUNDS, two_rates: bool = False,
 ) -> Residual:  # fmt: skip
-    """Trees on the rows that are not left out; spread and error on those that are."""
+    """Trees on the rows that are not left out; spread and error on those that are.
+
+    ``two_rates``: the rows, in the order they were measured in, may have run at two clock rates.
+    """
     table = np.stack(list(named.values()))
     target = np.log(time_us / base_us)
     kept = ~left_out
-    trees = _towards_median(table[:, kept], target[kept], settings, rounds)
+    if two_rates:
+        trees = at_one_rate(table[:, kept], target[kept], settings)
+    else:
+        trees = _towards_median(table[:, kept], target[kept], settings, rounds)
     predicted = base_us * np.exp(trees.predict(table.astype(np.float32)))
     judged = left_out if left_out.any() else kept
     errors = np.log(predicted[judged] / time_us[judged])

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.kernels.learned.model import EventPath, LearnedModel, Provenance
+from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.learned.model import LIGHT, LearnedModel, Provenance
 from stepsight.kernels.learned.trees import ObliviousTrees
 from stepsight.kernels.machine import Machine
 
@@ -85,6 +86,7 @@ def _header(model: LearnedModel) -> dict[str, Any]:
         "provenance": asdict(model.provenance),
         "path": asdict(model.path),
         "stacks": model.stacks,
+        "base": model.base,
     }
 
 
@@ -109,4 +111,5 @@ def _model(record: dict[str, Any], arrays: Any, i: int) -> LearnedModel:
         provenance=Provenance(**record["provenance"]),
         path=EventPath(**record["path"]),
         stacks=tuple(record["stacks"]),
+        base=record.get("base", LIGHT),
     )

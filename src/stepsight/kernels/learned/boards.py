@@ -25,11 +25,17 @@ DUAL_ISSUE_BOARD = "H100-SXM-80G"
 UNLIMITED = {"A100-SXM4-40G": "A100-PCIE-80G", "A100-SXM4-80G": "A100-PCIE-80G"}
 """Boards with a higher power limit (400 W) than the measured one (300 W), which keeps up 0.9 of its peak."""
 
+POWER_LIMITED = 0.7
+"""Boards that keep up less than this of their fp32 peak are limited by power (L4, P4)."""
+
 TENSOR_SHARES = {
     "L4": 0.80,  # 72 W; tensor cores draw less for their work than fp32 lanes (no measurement)
     "volta": 0.88,  # transformer_ops.parquet, fp16 GEMMs of GPT layers on two V100s
     "turing": 0.83,  # the same on a Titan RTX
     "RTX-2080Ti": 0.79,  # the same: GeForce accumulates in fp32 at half rate
+    # bf16 GEMMs reach 620 of 1,307 TFLOP/s where H100's reach 720 of 989 (SemiAnalysis, "MI300X vs H100 vs
+    # H200", December 2024): the clock falls under matrix load.
+    "cdna3": 0.65,
 }
 """The same for tensor cores, by board or generation."""
 
@@ -55,10 +61,13 @@ class Boards:
     known: tuple[Board, ...]
 
     def of(self, gpu: str, variant: str) -> Board | None:
-        """What was measured of a board; of single products where batched ones were not."""
+        """What was measured of a board. A power limit binds batched products as it binds single ones."""
         name = UNLIMITED.get(gpu, gpu)
         mine = {board.variant: board for board in self.known if board.gpu == name}
-        return mine.get(variant) or mine.get("linear")
+        single = mine.get("linear")
+        if variant == "linear" or (single is not None and single.share < POWER_LIMITED):
+            return mine.get(variant) or single
+        return mine.get(variant)
 
     def share(self, machine: Machine, dtype: str, variant: str) -> float:
         """What multiplies the data-sheet arithmetic of ``machine`` when relatives' models are asked."""

@@ -9,13 +9,18 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.features import FEATURES
-from stepsight.kernels.learned.trees import ObliviousTrees
+from stepsight.kernels.learned.trees import ObliviousTrees, as_table
 from stepsight.kernels.machine import Machine
+from stepsight.kernels.tiles import tiled_us
 
 BASE_US = 2.5
 """Added to the speed of light before the efficiency is learned, so that it stays finite for the
 smallest kernels: the shortest GEMMs of the bf16 tables (A100, H100) take 2.45 µs."""
+
+LIGHT, TILED = "light", "tiles"
+"""What trees correct: the speed of light, or whole tiles of batched fp32 products (`tiles`)."""
 
 RANGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "gemm": ("batch", "m", "n", "k", "light"),
@@ -42,24 +47,6 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class EventPath:
-    """What a pair of CUDA events around one operator adds to its kernel.
-
-    ``added_us`` passes between the first event and the kernel's start; no reading falls below
-    ``floor_us``, the host's own time for the operator. ``stretch``: how much longer kernels took on the
-    measured board than its clocks allow, where its table ran throttled.
-    """
-
-    added_us: float = 0.0
-    floor_us: float = 0.0
-    stretch: float = 1.0
-
-    def reading_us(self, kernel_us: FloatArray) -> FloatArray:
-        """What the events would read around kernels that take ``kernel_us``."""
-        return np.maximum(self.stretch * kernel_us + self.added_us, self.floor_us)
-
-
-@dataclass(frozen=True, slots=True)
 class LearnedModel:
     """Trees for one family and dtype, fitted on one GPU.
 
@@ -67,7 +54,8 @@ class LearnedModel:
     ``stacks`` lists the software stacks that were measured beside each other; their position
     is a column of the trees. ``spread`` is the standard deviation of ln(time) whose 90 % interval holds
     90 % of unseen shapes.
-    ``low`` and ``high`` bound the fitted range of the columns named in `RANGE_KEYS`.
+    ``low`` and ``high`` bound the fitted range of the columns named in `RANGE_KEYS`. ``base`` is what the
+    trees correct.
     """
 
     family: str
@@ -83,6 +71,7 @@ class LearnedModel:
     provenance: Provenance
     path: EventPath = field(default_factory=EventPath)
     stacks: tuple[str, ...] = ()
+    base: str = LIGHT
 
     def time_us(
         self, batch: Batch, machine: Machine, stack: Sequence[str] | None = None
@@ -95,10 +84,12 @@ class LearnedModel:
         outside = self._outside(named)
         if self.stacks:
             named["stack"] = self._stack_column(len(batch), stack)
-        table = np.stack([named[key] for key in self.columns]).astype(np.float32)
-        learned = self.trees.predict(table)
-        light = light_us(batch.as_family(self.family), machine)
-        return (BASE_US + light) * np.exp(learned), outside
+        learned = self.trees.predict(as_table(named, self.columns))
+        return base_us(self.base, batch.as_family(self.family), machine) * np.exp(learned), outside
+
+    def reading_us(self, batch: Batch, kernel_us: FloatArray) -> FloatArray:
+        """What events around these kernels would read, as in the table that was fitted."""
+        return self.path.reading_us(kernel_us, self.path.second_launch(batch.dims, self.machine.sms))
 
     def _outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
         total = np.zeros(len(next(iter(named.values()))))
@@ -113,6 +104,11 @@ class LearnedModel:
             return np.zeros(n)
         position = {name: float(i) for i, name in enumerate(self.stacks)}
         return np.array([position.get(name.lower(), 0.0) for name in stack])
+
+
+def base_us(base: str, batch: Batch, machine: Machine) -> FloatArray:
+    """What the trees correct: the speed of light, or whole tiles."""
+    return tiled_us(batch, machine) if base == TILED else BASE_US + light_us(batch, machine)
 
 
 def light_us(batch: Batch, machine: Machine) -> FloatArray:

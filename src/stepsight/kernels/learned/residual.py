@@ -17,7 +17,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.learned.trees import ObliviousTrees
+from stepsight.kernels.learned.trees import ObliviousTrees, as_table
 from stepsight.kernels.machine import generation
 
 RESIDUALS_FILE = "half/residuals.npz"
@@ -50,8 +50,7 @@ class Residual:
 
     def factor(self, named: Mapping[str, FloatArray]) -> FloatArray:
         """What to multiply the base by."""
-        table = np.stack([named[key] for key in self.columns]).astype(np.float32)
-        return np.asarray(np.exp(self.trees.predict(table)))
+        return np.asarray(np.exp(self.trees.predict(as_table(named, self.columns))))
 
     def outside(self, named: Mapping[str, FloatArray]) -> FloatArray:
         """How far (in e-folds, over all columns) each kernel lies outside the fitted range."""

@@ -32,6 +32,13 @@ FP32_LANES = frozenset({"gemm", "conv"})
 """Families bound by arithmetic, whose boards' shares count."""
 NO_BOARDS = Boards(())
 
+FIRST_PRINCIPLES = frozenset({("fp32", "bmm")})
+"""Products whose tile is known better than what carries over from another GPU's library."""
+
+AMD_START_US = 3.5
+"""Longer start of products on AMD's GPUs: 21 of under 12 µs on MI300X take 6 to 8 µs where a relative's model
+says 3 to 4 (trace_kernels.parquet)."""
+
 STAND_INS = {
     "fp16": ("fp16", "bf16"),
     "bf16": ("bf16", "fp16"),
@@ -59,7 +66,11 @@ THROTTLED_SIBLINGS = frozenset({"volta", "turing"})
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The models that answer, the machine figures to ask each with, and what to say about it."""
+    """The models that answer, the machine figures to ask each with, and what to say about it.
+
+    ``tiled``: first principles answer (`tiles`); the models' event path is that of the nearest GPU.
+    ``start_us`` is added to what the models say.
+    """
 
     models: tuple[LearnedModel, ...]
     machines: tuple[Machine, ...]
@@ -67,6 +78,8 @@ class Choice:
     spread: float
     note: str = ""
     factor: float = 1.0
+    tiled: bool = False
+    start_us: float = 0.0
 
     def times(self, factor: float, note: str) -> Choice:
         """The same models for a family that takes ``factor`` times as long."""
@@ -125,13 +138,17 @@ def _choice(
     spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
     if measured is not None:
         spread = float(np.hypot(measured, UNSEEN_SHAPES.get(variant, base)))
+    tiled = (nearest[0].dtype, variant) in FIRST_PRINCIPLES
     names = " and ".join(dict.fromkeys(m.machine.name for m in nearest))
+    said = f"model of {names} ({nearest[0].dtype}), scaled to this GPU"
     return Choice(
         nearest,
         (mine,) * len(nearest),
         Source.TRANSFERRED,
         spread,
-        f"model of {names} ({nearest[0].dtype}), scaled to this GPU",
+        "whole tiles at the GPU's own peak" if tiled else said,
+        tiled=tiled,
+        start_us=AMD_START_US if spec.vendor == "amd" and nearest[0].family == "gemm" else 0.0,
     )
 
 

@@ -8,8 +8,9 @@ million kernels be timed in seconds.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,14 @@ CHUNK_ROWS = 32_768
 """Rows evaluated at a time: the columns of one chunk stay in the processor's cache."""
 FEW_ROWS = 256
 """Up to here all trees are asked at once: the calls, not the rows, would set the time."""
+
+
+def as_table(named: Mapping[str, FloatArray], order: Sequence[str]) -> Columns32:
+    """Named columns as features × rows, in the order that trees were fitted with."""
+    table = np.empty((len(order), len(named[order[0]])), dtype=np.float32)
+    for i, key in enumerate(order):
+        table[i] = named[key]
+    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +55,7 @@ class ObliviousTrees:
     threshold: npt.NDArray[np.float32]
     leaf: npt.NDArray[np.float32]
     bias: float
+    _paired: list[Pair] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def depth(self) -> int:
@@ -79,19 +89,25 @@ class ObliviousTrees:
         return np.asarray(self.bias + picked.sum(axis=0, dtype=np.float64))
 
     def _pairs(self) -> list[Pair]:
-        """Trees two at a time, with one table of their sums: the look-up costs more than the questions."""
+        """Trees two at a time, with one table of their sums: a look-up costs as much as four questions."""
+        if self._paired:
+            return self._paired
         trees = [(f.tolist(), t) for f, t in zip(self.feature, self.threshold, strict=True)]
         found = [
             Pair(trees[t], trees[t + 1], (self.leaf[t][:, None] + self.leaf[t + 1][None, :]).ravel())
             for t in range(0, len(trees) - 1, 2)
         ]
-        return [*found, Pair(trees[-1], None, self.leaf[-1])] if len(trees) % 2 else found
+        if len(trees) % 2:
+            found.append(Pair(trees[-1], None, self.leaf[-1]))
+        self._paired.extend(found)
+        return found
 
     def _chunk(self, columns: Columns32, pairs: list[Pair]) -> npt.NDArray[np.float32]:
         n = columns.shape[1]
         above = np.empty(n, dtype=bool)
         first, second = np.empty(n, dtype=np.uint8), np.empty(n, dtype=np.uint8)
-        wide, index = np.empty(n, dtype=np.uint16), np.empty(n, dtype=np.intp)
+        wide, narrow = np.empty(n, dtype=np.uint16), np.empty(n, dtype=np.uint16)
+        index = np.empty(n, dtype=np.intp)
         picked = np.empty(n, dtype=np.float32)
         total = np.full(n, self.bias, dtype=np.float32)
         leaves = 1 << self.depth
@@ -102,10 +118,10 @@ class ObliviousTrees:
             else:
                 _ask(pair.second, columns, second, above)
                 np.copyto(wide, first)
+                np.copyto(narrow, second)
                 np.multiply(wide, leaves, out=wide)
+                np.add(wide, narrow, out=wide)
                 np.copyto(index, wide)
-                np.copyto(wide, second)
-                np.add(index, wide, out=index, casting="unsafe")
             pair.leaf.take(index, out=picked, mode="clip")
             total += picked
         return total

@@ -59,10 +59,7 @@ class TableTimes:
         self.kernel_us[at] = answer.time_us
         self.time_us[at] = answer.time_us
         if rows.timed_by_events:
-            paths = models.event_path(rows.batch)
-            for path in set(paths):
-                mine = np.array([p == path for p in paths])
-                self.time_us[at[mine]] = path.reading_us(answer.time_us[mine])
+            self.time_us[at] = models.reading_us(rows.batch, answer.time_us)
         self.spread[at] = answer.spread
         for i, position in enumerate(at.tolist()):
             self.source[position] = Source(int(answer.source[i])).label

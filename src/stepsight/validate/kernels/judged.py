@@ -67,5 +67,5 @@ def judge(
         return None
     batch = replace(part.batch.take(at), positions=np.arange(len(at)))
     answer = models.estimate_batch(batch)
-    reading = models.event_path(batch.take(np.arange(1)))[0].reading_us(answer.time_us)
+    reading = models.reading_us(batch, answer.time_us)
     return Judged.of(name, reading, part.time_us[at], answer.spread, f"{used}, above {ABOVE_US:.0f} µs")

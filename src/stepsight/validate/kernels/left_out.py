@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.fitting.kernels.boards import FEWEST, fit_board
+from stepsight.fitting.kernels.boards import fit_board
 from stepsight.fitting.kernels.learn import fingerprint
 from stepsight.fitting.kernels.model_products import Products, model_products
 from stepsight.fitting.kernels.recipes import event_model
@@ -34,6 +34,8 @@ SMALL_BATCHED = 512
 """Batched products are fitted on sizes up to here and asked about larger ones."""
 SMALL_ROWS = 2048
 """Linear layers likewise, by their rows."""
+LEAST_OTHERS = 4
+"""Products of other models below which no share is fitted to score a model with."""
 
 
 def refitted_scores(measured: Sequence[Measured]) -> Iterator[Score]:
@@ -133,14 +135,13 @@ def _of_models(products: Products) -> Judged | None:
         models = shipped
         if not tabled:
             others = products.take(np.nonzero(~mine)[0])
-            if len(others.time_us) < FEWEST:
+            if len(others.time_us) < LEAST_OTHERS:
                 continue
             share = fit_board(others, shipped.shipped)
             models = KernelModels(spec, shipped.shipped, shipped.streams, boards=Boards((share,)))
         batch = products.take(np.nonzero(mine)[0]).batch
         answer = models.estimate_batch(batch)
-        path = models.event_path(batch)[0]
-        predicted[mine] = np.maximum(answer.time_us + path.added_us, path.floor_us)
+        predicted[mine] = models.reading_us(batch, answer.time_us, as_tabled=False)
         spread[mine] = answer.spread
     at = np.nonzero(predicted)[0]
     if not len(at):
