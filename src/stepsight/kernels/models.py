@@ -299,7 +299,7 @@ class KernelModels:
 
         ``as_tabled``: on the board of the table; else on one at its usual clocks.
         """
-        reading = kernel_us.copy()
+        reading: FloatArray = kernel_us.copy()
         mine = Machine.of(self.spec, "fp32")
         stream = min(self.streams, key=lambda s: s.machine.distance(mine), default=None)
         for variant, rows in _variants(batch):

@@ -131,7 +131,8 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
     """
     time_us = batched_us(batch, spec, share)
     source = np.full(len(batch), int(Source.TRANSFERRED))
-    spread, notes = np.full(len(batch), SPREAD), {}
+    spread = np.full(len(batch), SPREAD)
+    notes: dict[int, str] = {}
     each, added = _by_variant(batch)
     for variant in np.unique(each).tolist():
         residual = nearest(residuals, "gemm", variant, spec)

@@ -6,7 +6,7 @@ import pytest
 from stepsight.fitting.kernels.boost import Settings
 from stepsight.fitting.kernels.rates import at_one_rate
 
-SETTINGS = Settings(trees=60, depth=3)
+SETTINGS = Settings(trees=60, depth=3, features=1.0)
 
 
 def rows(n: int = 800) -> tuple[np.ndarray, np.ndarray]:
