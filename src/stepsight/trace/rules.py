@@ -272,7 +272,7 @@ RULES = Rules((
          rests_on="22 traces", runs=22),
     Rule("spread_neighbours", 0.19, LN, "products sized by the kernels beside them", GUESSED,
          rests_on="4 traces", runs=4),
-    Rule("spread_product", 0.5, LN, "products sized by their grid, the reduced size mostly unknown", GUESSED,
+    Rule("spread_product", 0.5, LN, "products sized by their grid and those of their gradients", GUESSED,
          rests_on="16 traces; single ones are off by e² and more both ways", runs=16),
     Rule("spread_compiled", 0.93, LN, "compiled kernels: their inputs and loops do not show", GUESSED,
          rests_on="5 traces", runs=5),

@@ -10,7 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import StepsightError
-from stepsight.trace.reading.files import trace_files
+from stepsight.trace.linking.et_shapes import belongs, has_shapes
+from stepsight.trace.reading.chakra import looks_like_chakra
+from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
+from stepsight.trace.reading.files import SUFFIXES, TraceFile, trace_files
 from stepsight.trace.reading.grouping import Header, runs_of
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.step.job import rank_program, typical_step
@@ -21,7 +24,7 @@ _SLEEP_SHARE = 0.5
 _MARKED = ("ProfilerStep", "iteration marker")
 """Repetitions of kernels may be layers."""
 _RUN_NUMBER = re.compile(r"run_\d+")
-DLRM, TRANSFORMER, CNN, OTHER = "dlrm", "transformer", "cnn", "other"
+DLRM, TRANSFORMER, CNN, OTHER, SINGLE = "dlrm", "transformer", "cnn", "other", "single step"
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,45 @@ class ScoredRun:
         return measured_step_us(self.run)
 
 
-def scored_runs(folder: Path) -> Iterator[ScoredRun]:
-    """Every training run under a folder, one at a time; copies of a run come once."""
+def scored_runs(folder: Path, *, single: bool = False) -> Iterator[ScoredRun]:
+    """Every training run under a folder, one at a time; copies of a run come once.
+
+    ``single``: also traces without marked steps that recur (one step, inference), as of kind `SINGLE`.
+    """
     for headers in _without_copies(runs_of(Header.of(trace) for trace in _traces([folder]))):
         wanted = {h.path for h in headers}
         files = sorted({Path(h.path.split("::")[0]) for h in headers})
         traces = [t for t in _traces(files) if t.path in wanted]
-        run = run_of(sorted(traces, key=lambda t: t.rank or 0))
-        if _not_scored(run) is None:
-            host, workload = _collection(folder, headers[0].path)
-            yield ScoredRun(_name(folder, headers[0].path), run, kind_of(run), _left_out(run), host, workload)
+        run = _with_shapes(sorted(traces, key=lambda t: t.rank or 0), files)
+        why = _not_scored(run)
+        if why is not None and not (single and _has_work(run)):
+            continue
+        host, workload = _collection(folder, headers[0].path)
+        name, kind = _name(folder, headers[0].path), kind_of(run) if why is None else SINGLE
+        yield ScoredRun(name, run, kind, _left_out(run), host, workload)
+
+
+def _with_shapes(traces: list[KinetoTrace], files: list[Path]) -> TraceRun:
+    """The run, with the shapes of execution traces beside it where its own traces hold none."""
+    run = run_of(traces)
+    if has_shapes(run.ranks[0].linked):
+        return run
+    beside = sorted({f for file in files for f in file.parent.iterdir() if f.name.endswith(SUFFIXES)})
+    found = [
+        et
+        for file in trace_files(beside)
+        if (et := _execution_trace(file)) and belongs(run.ranks[0].linked, et)
+    ]
+    return run_of(traces, (), found) if found else run
+
+
+def _execution_trace(file: TraceFile) -> ExecutionTrace | None:
+    if looks_like_chakra(file) or looks_like_kineto(file.content) or not looks_like_et(file.content):
+        return None
+    try:
+        return read_execution_trace(file)
+    except StepsightError:
+        return None
 
 
 def _without_copies(runs: list[list[Header]]) -> Iterator[list[Header]]:
@@ -95,6 +127,11 @@ def _not_scored(run: TraceRun) -> str | None:
     if not np.isfinite(run.ranks[0].periods_us).any():
         return "no kernel recurs once a step"
     return None
+
+
+def _has_work(run: TraceRun) -> bool:
+    """Whether the trace shows operators that launch kernels."""
+    return all(r.linked.launches and r.linked.ops and r.steps for r in run.ranks)
 
 
 def _left_out(run: TraceRun) -> str:

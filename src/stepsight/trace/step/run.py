@@ -11,7 +11,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes
+from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes, repeat_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.chakra import looks_like_chakra
 from stepsight.trace.reading.collector import collector_off
@@ -163,11 +163,13 @@ def run_of(
     ranks: list[RankTrace] = []
     for number, trace in enumerate(traces):
         linked = link(trace)
-        if shaped and not has_shapes(linked):
-            for et in (e for e in shaped if belongs(linked, e)):
-                add_shapes(linked, et)
+        mine = [] if has_shapes(linked) else [et for et in shaped if belongs(linked, et)]
+        for et in mine:
+            add_shapes(linked, et)
         rank = trace.rank if trace.rank is not None else number
         steps = tuple(find_steps(linked))
+        if mine and len(steps) > 1:
+            repeat_shapes(linked, [(s.start_us, s.end_us) for s in steps])
         if not steps:
             raise InputError(
                 trace.path, "holds kernels alone, without the calls that launched them",

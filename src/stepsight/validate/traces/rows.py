@@ -89,7 +89,7 @@ def rows(folder: Path, without: Iterable[str] = ()) -> Iterator[RunRow]:
     """Every run under a folder of traces, scored without the rules named."""
     refits = Refits.from_tables()
     with RULES.without(without):
-        for scored in scored_runs(folder):
+        for scored in scored_runs(folder, single=True):
             yield row_of(scored, refits)
 
 

@@ -11,7 +11,7 @@ import click
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.fitting.traces.runs import CNN, DLRM, TRANSFORMER, ScoredRun, scored_runs
+from stepsight.fitting.traces.runs import CNN, DLRM, SINGLE, TRANSFORMER, ScoredRun, scored_runs
 from stepsight.measured_data import data_folder
 from stepsight.prediction.summary import naive_us
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
@@ -117,30 +117,43 @@ def all_pairs(data: Path, folder: Path) -> list[PairRow]:
 
 
 def board(found: Sequence[RunRow]) -> list[Score]:
-    """The scores of all runs by what they train."""
-    used = [r for r in found if not r.not_scored]
+    """The scores of all runs by what they train; traces of a single step stand apart."""
+    scored = [r for r in found if not r.not_scored]
+    used = [r for r in scored if r.set != SINGLE]
     lines = [_runs("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")]
     lines += [_runs("anchored on its own GPU", used, "anchored", REPLAY_TARGET, "scaled to the usual step")]
-    for kind, target in ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), (CNN, CNN_TARGET)):
-        mine = [r for r in used if r.set == kind]
+    bars = ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), (CNN, CNN_TARGET), (SINGLE, None))
+    for kind, target in bars:
+        mine = [r for r in scored if r.set == kind]
         if mine:
-            own = "host times from other steps or ranks"
+            own = "one step, inference, tests" if kind == SINGLE else "host times from other steps or ranks"
             name = f"{kind}, models only, own source left out"
             lines.append(_runs(name, mine, "left_out", target, own, note=True))
             lines.append(_runs(f"{kind}, models only, as shipped", mine, "models", None, own))
             lines.append(_runs(f"{kind}, models only, sizes guessed", mine, "guessed", None, own))
-    far = [r for r in used if abs(r.error("left_out")) > FAR_OFF and not r.inside]
-    shown = "; ".join(r.line() for r in far)
-    lines.append(
-        Score(TOPIC, "further off than 20 % outside its interval", len(far), 0.0, 0.0, "runs", "none",
-              not far, shown)
-    )  # fmt: skip
-    inside = sum(r.inside for r in used) / max(len(used), 1)
-    lines.append(
-        Score(TOPIC, "runs inside their 90 % interval", len(used), 1 - inside, 1 - inside, "1 − share",
-              "85–95 %", inside >= 0.85, f"{inside:.0%}")
-    )  # fmt: skip
-    return lines
+    return [*lines, _worst("anchored", used), *_intervals("", used), *_intervals(", single steps", [
+        r for r in scored if r.set == SINGLE
+    ])]  # fmt: skip
+
+
+def _worst(part: str, found: Sequence[RunRow]) -> Score:
+    worst = max((abs(r.error(part)) for r in found), default=0.0)
+    name, met = f"{part} on its own GPU, the worst run", worst <= REPLAY_TARGET
+    return Score(TOPIC, name, len(found), worst, worst, "|error|", f"≤ {REPLAY_TARGET:.0%}", met)
+
+
+def _intervals(which: str, found: Sequence[RunRow]) -> list[Score]:
+    """Whether intervals, of predictions without the run's own source, say how far off a run may be."""
+    if not found:
+        return []
+    far = [r for r in found if abs(r.error("left_out")) > FAR_OFF and not r.inside]
+    inside = sum(r.inside for r in found) / len(found)
+    return [
+        Score(TOPIC, f"further off than 20 % outside its interval{which}", len(far), 0.0, 0.0, "runs", "none",
+              not far, "; ".join(r.line() for r in far)),
+        Score(TOPIC, f"runs inside their 90 % interval{which}", len(found), 1 - inside, 1 - inside,
+              "1 − share", "85–95 %", inside >= 0.85, f"{inside:.0%}"),
+    ]  # fmt: skip
 
 
 def _runs(

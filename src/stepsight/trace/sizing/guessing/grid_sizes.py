@@ -7,6 +7,7 @@ concatenations hide, the kernels beside them tell (`gemm_grids`, `concat_grids`)
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -56,7 +57,9 @@ def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event)
     gemm = grid_of(event)
     if gemm:
         listed = product_of_region(facts, call, event, gemm, dtype) if call is not None else None
-        return listed or gemm_by_grid(facts, launch, gemm, dtype)
+        made = listed or gemm_by_grid(facts, launch, gemm, dtype)
+        # A convolution's product sums over channels and window, which no gradient's grid shows.
+        return replace(made, sizing=Sizing.UNKNOWN) if "conv" in name.lower() else made
     if "multi_tensor_apply" in event.name:
         return _multi_tensor(event, name)
     lookup = _LOOKUP.search(event.name)

@@ -34,7 +34,7 @@ def size_spread(kernel: Kernel, event: Event) -> float:
 def kind_of_guess(kernel: Kernel, event: Event) -> str:
     """How a kernel's sizes were guessed: the rule that says how far that may be off."""
     if kernel.family == "gemm":
-        return NEIGHBOURS if kernel.sizing is Sizing.NEIGHBOURS else PRODUCT
+        return {Sizing.NEIGHBOURS: NEIGHBOURS, Sizing.GRID: PRODUCT}.get(kernel.sizing, UNKNOWN)
     if kernel.family != "elementwise":
         return BY_FAMILY.get(kernel.family, LEAST)
     if kernel.sizing is Sizing.COUNTED and is_elementwise(event):
