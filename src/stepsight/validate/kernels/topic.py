@@ -18,10 +18,12 @@ from stepsight.fitting.kernels.sources import (
     serving_gemm,
 )
 from stepsight.hardware.gpus import load_gpu
+from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import TableTimes, read_table
 from stepsight.prediction.kernel_tables.rows import Rows
 from stepsight.score import Score
+from stepsight.validate.kernels import conv_left_out
 from stepsight.validate.kernels.judged import ABOVE_US, Judged
 from stepsight.validate.kernels.left_out import gpu_scores, is_fitted_table, refitted_scores, source_scores
 
@@ -61,9 +63,11 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     if rows == "heldout":
         serving, blind = _serving()
         found += serving
+    convolutions = [p for p in measured if p.batch.family == "conv"]
     if ours:
         found += refitted_scores(products)
-    found += gpu_scores(products) + source_scores(data)
+        found += conv_left_out.size_scores([p for p in convolutions if p.gpu not in THROTTLED])
+    found += gpu_scores(products) + conv_left_out.gpu_scores(convolutions) + source_scores(data)
     found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
     found += resnet_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
