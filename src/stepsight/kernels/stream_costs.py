@@ -42,7 +42,7 @@ STREAMS: Mapping[str, Stream] = {
     "dropout": Stream(2.5, 0.76, 0.15, rate=1.9),  # N: 9 bytes an element take as long as 11.9
     "softmax": Stream(4.0, 0.82, 0.12, rate=1.7),  # N for fp32; M: half waits for instructions
     "softmax_backward": Stream(3.3, 0.42, 0.15),  # M, N: a product grad · out, then the kernel itself
-    "layer_norm": Stream(4.7, 0.80, 0.12, rate=2.05),  # N: fp32 on A100-80G and H100; M: half by instructions
+    "layer_norm": Stream(4.7, 0.80, 0.12, rate=2.3),  # N: fp32 on A100-80G and H100; M: half by instructions
     "layer_norm_backward": Stream(4.0, 0.64, 0.15),  # the input's gradient; N with the next line
     "layer_norm_weights": Stream(6.0, 0.60, 0.15),  # the gradients of weight and bias; N with the line before
     "rms_norm": Stream(4.0, 0.65, 0.25),  # fused; first principles: a layer norm without the mean
@@ -95,8 +95,8 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
     ("elementwise", "tril"): Stream(2.4, 0.87, 0.2, rate=0.66),  # T
     # Megatron's fused kernel reads only what lies below the diagonal and writes everything: 3 of 4 bytes
     # forward, 4 of 6 backward. Rates by M, shares by the GPUs of transformer_ops.parquet.
-    ("softmax", "causal"): Stream(5.0, 0.82, 0.1, rate=3.4, traffic=3 / 4),
-    ("softmax_backward", "causal"): Stream(4.3, 0.85, 0.1, rate=2.1, traffic=4 / 6),
+    ("softmax", "causal"): Stream(5.0, 0.73, 0.1, rate=3.6, traffic=3 / 4),
+    ("softmax_backward", "causal"): Stream(4.3, 0.77, 0.1, rate=2.1, traffic=4 / 6),
     ("softmax_backward", "log_softmax"): Stream(3.3, 0.60, 0.2),  # without the product
     # Modules written out in eager PyTorch: several kernels and the gaps between them (M).
     ("rms_norm", "eager"): Stream(94.7, 0.25, 0.1, rate=0.58),
