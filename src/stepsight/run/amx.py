@@ -1,14 +1,15 @@
-"""Whether this machine runs the AMX instructions that it reports.
+"""Whether this machine describes the AMX tiles that it reports.
 
-Some virtual machines list AMX among their processor's features and grant its registers, yet stop a program at
-its first tile instruction. torch's bf16 products (oneDNN) believe the list. A process of its own tries the
-instructions and shows it.
+Some virtual machines list AMX among their processor's features but hide the CPUID leaf that describes its tiles.
+oneDNN, which computes torch's bf16 products, believes the list, configures no tiles, and dies of an illegal
+instruction.
 """
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import platform
-import subprocess
 import sys
 from collections.abc import Mapping
 from functools import cache
@@ -17,47 +18,36 @@ from pathlib import Path
 VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 """oneDNN's own switch, and the instructions it may use at most where AMX does not work."""
 NOTE = (
-    "this machine reports AMX but does not run it: bf16 products use AVX-512 "
+    "this machine reports AMX but hides its tiles: bf16 products use AVX-512 "
     f"({VARIABLE}={WITHOUT_AMX}; set it yourself to choose)"
 )
-TRY_SECONDS = 20.0
-_TRY = """
-import ctypes, mmap, resource
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-libc = ctypes.CDLL(None)
-libc.syscall(158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, tile data)
-config = ctypes.create_string_buffer(64)
-config[0] = 1
-for tile in range(3):
-    config[16 + 2 * tile], config[48 + tile] = 64, 16
-code = bytes.fromhex(
-    "c4e2784907"  # ldtilecfg [rdi]
-    "c4e27b49c0" "c4e27b49c8" "c4e27b49d0"  # tilezero tmm0, tmm1, tmm2
-    "c4e26a5cc1"  # tdpbf16ps tmm0, tmm1, tmm2
-    "c4e27849c0" "c3"  # tilerelease, ret
-)
-page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-page.write(code)
-ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ctypes.addressof(ctypes.c_char.from_buffer(page)))(config)
-"""
+TILE_LEAF = 0x1D
+"""Intel's CPUID leaf of tile palettes; the first figure is the highest palette, 0 for none."""
+_CPUID = bytes.fromhex("53 89f8 89f1 0fa2 5b c3")
+"""push rbx; mov eax, edi; mov ecx, esi; cpuid; pop rbx; ret"""
 
 
 def settings(environment: Mapping[str, str]) -> dict[str, str]:
     """What a process that computes with torch needs in its environment; the user's own choice stays."""
-    return {} if VARIABLE in environment or amx_works() else {VARIABLE: WITHOUT_AMX}
+    return {} if VARIABLE in environment or amx_usable() else {VARIABLE: WITHOUT_AMX}
 
 
 @cache
-def amx_works() -> bool:
-    """Whether AMX is not reported, or reported and run."""
+def amx_usable() -> bool:
+    """Whether AMX is not reported, or reported and described."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return True
     try:
-        if "amx_tile" not in Path("/proc/cpuinfo").read_text():
-            return True
-        tried = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _TRY], capture_output=True, timeout=TRY_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return "amx_tile" not in Path("/proc/cpuinfo").read_text() or _highest_palette() > 0
+    except OSError:  # no such file, or memory may not be executed here
         return True
-    return tried.returncode >= 0  # a signal ended it
+
+
+def _highest_palette() -> int:
+    with mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC) as page:
+        page.write(_CPUID)
+        start = ctypes.c_char.from_buffer(page)
+        cpuid = ctypes.CFUNCTYPE(ctypes.c_uint32, ctypes.c_uint32, ctypes.c_uint32)(ctypes.addressof(start))
+        highest = 0 if cpuid(0, 0) < TILE_LEAF else cpuid(TILE_LEAF, 0)
+        del start, cpuid
+    return highest
