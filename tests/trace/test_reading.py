@@ -163,3 +163,18 @@ def test_a_trace_of_too_many_events_is_refused_with_the_limit_to_raise(monkeypat
     monkeypatch.setenv("STEPSIGHT_LIMIT_EVENTS", "3")
     with pytest.raises(InputError, match="STEPSIGHT_LIMIT_EVENTS"):
         read_kineto(two_step_training().file())
+
+
+def test_an_unknown_category_is_passed_over():
+    made = two_step_training()
+    made._add("of_a_later_profiler", "x", 0.0, 1.0, 7)
+    assert len(read_kineto(made.file()).gpu) == len(read_kineto(two_step_training().file()).gpu)
+
+
+def test_equal_names_and_lists_are_kept_once_and_the_content_can_go():
+    first, second, *_ = [
+        e for e in read_kineto(two_step_training().file()).host_ops if e.name == "aten::relu"
+    ]
+    assert first.name is second.name
+    assert first.args.dims is second.args.dims
+    assert first.shapes() == [[256, 64]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,10 +53,20 @@ def command(
     with Ranks(workload.ranks, device, port=port, pin=pin) as group:
         measurement = measure_all(group, [workload], steps=steps, blocks=blocks, warmup=warmup)[0]
         files = profile(group, workload, profile_dir) if profile_dir is not None else []
+    notes = _notes(workload, device)
     if as_json:
-        click.echo(json.dumps({**measurement.as_dict(), "profile": [str(f) for f in files]}, indent=1))
+        found = {**measurement.as_dict(), "profile": [str(f) for f in files], "notes": notes}
+        click.echo(json.dumps(found, indent=1))
     else:
-        _show(measurement, files)
+        _show(measurement, files, notes)
+
+
+def _notes(workload: Workload, device: str) -> list[str]:
+    """What keeps this machine from its usual speed."""
+    from stepsight.run import amx
+
+    half = workload.config.training.precision in ("bf16", "fp16")
+    return [amx.NOTE] if half and device == "cpu" and amx.settings(os.environ) else []
 
 
 def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:
@@ -63,7 +74,7 @@ def _load(path: str, overrides: tuple[str, ...], ranks: int | None) -> Workload:
     return load_workload(path, (*overrides, *extra))
 
 
-def _show(measurement: Measurement, files: list[Path]) -> None:
+def _show(measurement: Measurement, files: list[Path], notes: list[str]) -> None:
     from rich.table import Table
 
     from stepsight.terminal import terminal
@@ -78,5 +89,7 @@ def _show(measurement: Measurement, files: list[Path]) -> None:
         table.add_row(f"rank {rank}", f"{time_us / 1e3:.3f}")
     console = terminal()
     console.print(table)
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True)
     for path in files:
         console.print(f"wrote {path}", soft_wrap=True)

@@ -1,6 +1,6 @@
 """Whether this machine describes the AMX tiles that it reports.
 
-Some virtual machines list AMX among their processor's features but hide the CPUID leaf that describes its tiles.
+Some virtual machines list AMX among their processor's features but hide the CPUID leaf that describes tiles.
 oneDNN, which computes torch's bf16 products, believes the list, configures no tiles, and dies of an illegal
 instruction.
 """

@@ -189,7 +189,5 @@ def _without_shapes(rank: RankTrace) -> RankTrace:
 
 
 def _bare(event: Event) -> Event:
-    args = msgspec.structs.replace(
-        event.args, dims=NO_RAW, old_dims=NO_RAW, types=NO_RAW, concrete=NO_RAW, strides=NO_RAW
-    )
+    args = msgspec.structs.replace(event.args, dims=NO_RAW, old_dims=NO_RAW, types=NO_RAW, concrete=NO_RAW)
     return msgspec.structs.replace(event, args=args)

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
 from stepsight.trace.linking.launches import Launch
-from stepsight.trace.reading.events import Event
+from stepsight.trace.reading.events import Category, Event
 from stepsight.trace.rules import RULES
 
 HIDDEN = "hidden wait"
@@ -43,7 +43,7 @@ def hidden_waits(
             # Reading an event's time needs the event to be done: whoever reads it has waited for it.
             if held is not None or end in timed:
                 done = held.gpu[-1].end if held else end - 1.0
-                found.append((Event("X", "made_up", HIDDEN, 0, thread, start, done - start + 1.0), held))
+                found.append((Event("X", Category.OTHER, HIDDEN, 0, thread, start, done - start + 1.0), held))
     return found
 
 

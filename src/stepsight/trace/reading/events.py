@@ -6,6 +6,7 @@ where those spellings end.
 
 from __future__ import annotations
 
+from enum import Enum
 from functools import lru_cache
 from typing import Any
 
@@ -16,14 +17,36 @@ NO_RAW = msgspec.Raw(b"")
 HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION = range(6)
 """What an event is, whatever its trace calls it."""
 
+
+class Category(str, Enum):
+    """Categories as profilers have spelt them: one object for all events of one. Others are `OTHER`."""
+
+    OTHER = ""
+    CPU_OP, OPERATOR = "cpu_op", "Operator"
+    USER_ANNOTATION, GPU_USER_ANNOTATION = "user_annotation", "gpu_user_annotation"
+    CUDA_RUNTIME, CUDA_DRIVER, OLD_RUNTIME = "cuda_runtime", "cuda_driver", "Runtime"
+    HIP_RUNTIME, XPU_RUNTIME, PRIVATE_RUNTIME = "hip_runtime", "xpu_runtime", "privateuse1_runtime"
+    KERNEL, GPU_MEMCPY, GPU_MEMSET = "kernel", "gpu_memcpy", "gpu_memset"
+    OLD_KERNEL, OLD_MEMCPY, OLD_MEMSET = "Kernel", "Memcpy", "Memset"
+    CUDA_SYNC = "cuda_sync"
+    # not used, but traces hold many of them
+    AC2G, FWDBWD, PYTHON_FUNCTION, OVERHEAD = "ac2g", "fwdbwd", "python_function", "overhead"
+    ASYNC_GPU, ASYNC_CPU_TO_GPU, FORWARD_BACKWARD = "async_gpu", "async_cpu_to_gpu", "forward_backward"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Category:
+        return cls.OTHER
+
+
 CATEGORIES = {
-    "cpu_op": HOST_OP, "Operator": HOST_OP,
-    "user_annotation": ANNOTATION,
-    "cuda_runtime": RUNTIME, "cuda_driver": RUNTIME, "Runtime": RUNTIME, "hip_runtime": RUNTIME,
-    "xpu_runtime": RUNTIME, "privateuse1_runtime": RUNTIME,
-    "kernel": GPU, "Kernel": GPU, "gpu_memcpy": GPU, "Memcpy": GPU, "gpu_memset": GPU, "Memset": GPU,
-    "cuda_sync": SYNC,
-    "gpu_user_annotation": GPU_ANNOTATION,
+    Category.CPU_OP: HOST_OP, Category.OPERATOR: HOST_OP,
+    Category.USER_ANNOTATION: ANNOTATION,
+    Category.CUDA_RUNTIME: RUNTIME, Category.CUDA_DRIVER: RUNTIME, Category.OLD_RUNTIME: RUNTIME,
+    Category.HIP_RUNTIME: RUNTIME, Category.XPU_RUNTIME: RUNTIME, Category.PRIVATE_RUNTIME: RUNTIME,
+    Category.KERNEL: GPU, Category.GPU_MEMCPY: GPU, Category.GPU_MEMSET: GPU,
+    Category.OLD_KERNEL: GPU, Category.OLD_MEMCPY: GPU, Category.OLD_MEMSET: GPU,
+    Category.CUDA_SYNC: SYNC,
+    Category.GPU_USER_ANNOTATION: GPU_ANNOTATION,
 }  # fmt: skip
 
 
@@ -40,7 +63,6 @@ class Args(
         "old_dims": "Input dims",
         "types": "Input type",
         "concrete": "Concrete Inputs",
-        "strides": "Input Strides",
         "collective": "Collective name",
         "in_elements": "In msg nelems",
         "out_elements": "Out msg nelems",
@@ -67,7 +89,6 @@ class Args(
     old_dims: msgspec.Raw = NO_RAW
     types: msgspec.Raw = NO_RAW
     concrete: msgspec.Raw = NO_RAW
-    strides: msgspec.Raw = NO_RAW
     collective: str = ""
     in_elements: int = -1
     out_elements: int = -1
@@ -90,7 +111,7 @@ class Event(msgspec.Struct, gc=False):
     """One event: a span on a host thread or a stream. ``ts`` and ``dur`` are µs."""
 
     ph: str = ""
-    cat: str = ""
+    cat: Category = Category.OTHER
     name: str = ""
     pid: int | str = 0
     tid: int | str = 0

@@ -23,6 +23,7 @@ from stepsight.trace.reading.events import (
 )
 from stepsight.trace.reading.files import TraceFile
 from stepsight.trace.reading.repair import mended, salvaged
+from stepsight.trace.reading.sharing import share_texts
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
@@ -160,6 +161,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
     for events in kinds.values():
+        share_texts(events)
         in_time_order(events)
     if not kinds[HOST_OP]:
         warnings = (*warnings, f"{file.name}: no host operators were recorded; kernels stand alone")
