@@ -23,7 +23,7 @@ from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import ContentionSpec
 from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_US, SHARED_LINK
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
-from stepsight.simulate.intervals import covered, union
+from stepsight.simulate.intervals import covered_by_rank
 from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
 
 BoolArray = npt.NDArray[np.bool_]
@@ -97,19 +97,18 @@ def _stretched(
     compute, comm = np.flatnonzero(~meeting), np.flatnonzero(meeting)
     if not len(comm):
         return device
-    for c in range(shape[1]):
-        for r in range(shape[2]):
-            kernel = times.begin_us[compute, c, r], times.end_us[compute, c, r]
-            transfer = times.begin_us[comm, c, r], times.end_us[comm, c, r]
-            under_comm = covered(*kernel, *union(*transfer))
-            under_compute = covered(*transfer, *union(*kernel))
-            device[compute, c, r] += under_comm * (1 - 1 / contention.compute_under_comm)
-            device[comm, c, r] += under_compute * (1 - 1 / contention.comm_under_compute)
-            for stream in carriers if len(carriers) > 1 else ():
-                mine = tape.launch_stream[comm] == stream
-                others = union(transfer[0][~mine], transfer[1][~mine])
-                shared = covered(transfer[0][mine], transfer[1][mine], *others)
-                device[comm[mine], c, r] += shared * (1 - 1 / SHARED_LINK)
+    begin, end = (np.ascontiguousarray(a.reshape(len(a), -1).T) for a in (times.begin_us, times.end_us))
+    more = np.zeros_like(begin)
+    kernel, transfer = (begin[:, compute], end[:, compute]), (begin[:, comm], end[:, comm])
+    under_comm = covered_by_rank(*kernel, *transfer)
+    more[:, compute] = under_comm * (1 - 1 / contention.compute_under_comm)
+    under_compute = covered_by_rank(*transfer, *kernel)
+    more[:, comm] = under_compute * (1 - 1 / contention.comm_under_compute)
+    for stream in carriers if len(carriers) > 1 else ():
+        mine = tape.launch_stream[comm] == stream
+        own, others = ([a[:, m] for a in transfer] for m in (mine, ~mine))
+        more[:, comm[mine]] += covered_by_rank(*own, *others) * (1 - 1 / SHARED_LINK)
+    device += more.T.reshape(shape)
     return device
 
 
