@@ -54,9 +54,7 @@ def covered_by_rank(
     return found
 
 
-def _compared(
-    start: FloatArray, end: FloatArray, busy_start: FloatArray, busy_end: FloatArray
-) -> FloatArray:
+def _compared(start: FloatArray, end: FloatArray, busy_start: FloatArray, busy_end: FloatArray) -> FloatArray:
     """The same for busy intervals that do not overlap, one after the other of the shorter list."""
     found = np.zeros_like(start)
     if start.shape[1] >= busy_start.shape[1]:

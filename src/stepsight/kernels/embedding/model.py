@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -46,11 +46,30 @@ class EmbeddingModel:
 
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
-        times = np.array([self.launches_us(k, self.launches(k)) for k in kernels], dtype=np.float64)
+        times = np.zeros(len(kernels))
+        alike: dict[tuple[str, int, Lookup], list[int]] = {}
+        for i, kernel in enumerate(kernels):
+            lookup = _lookup_of(kernel)
+            together = len(lookup.tables) if lookup.fused else 1
+            alike.setdefault((kernel.family, together, replace(lookup, tables=())), []).append(i)
+        for (family, together, how), members in alike.items():
+            times[members] = self._alike_us(family, together, how, [_lookup_of(kernels[i]) for i in members])
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         source = np.full(len(kernels), int(Source.TRANSFERRED))
         return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]))
+
+    def _alike_us(self, family: str, together: int, how: Lookup, lookups: Sequence[Lookup]) -> FloatArray:
+        """Times of lookups that differ in their tables alone, priced at once."""
+        tables = tuple(t for lookup in lookups for t in lookup.tables)
+        columns = self._columns(family, replace(how, tables=tables), together)
+        of_launch = self._times.forward_us if family == FAMILIES[0] else self._times.backward_us
+        if how.fused:
+            columns = columns.reshape(len(lookups), together, columns.shape[1]).sum(axis=1)
+            return how.part * of_launch(columns, sorted_update=how.sorted_update)
+        owner = np.repeat(np.arange(len(lookups)), [len(lookup.tables) for lookup in lookups])
+        times = of_launch(columns, sorted_update=how.sorted_update)
+        return how.part * np.bincount(owner, times, len(lookups))
 
     def _spread(self, kernel: Kernel) -> float:
         c = self.coefficients
@@ -83,9 +102,7 @@ class EmbeddingModel:
 
     def launches(self, kernel: Kernel) -> FloatArray:
         """Summed columns of every kernel that is launched: one if fused, else one per table."""
-        if kernel.family not in FAMILIES or kernel.lookup is None:
-            raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
-        lookup = kernel.lookup
+        lookup = _lookup_of(kernel)
         together = len(lookup.tables) if lookup.fused else 1
         columns = self._columns(kernel.family, lookup, together)
         return columns.sum(axis=0, keepdims=True) if lookup.fused else columns
@@ -104,3 +121,9 @@ class EmbeddingModel:
             lookup.tables, cache, together=together, optimizer=lookup.optimizer,
             sorted_update=lookup.sorted_update, replayed=replayed,
         )  # fmt: skip
+
+
+def _lookup_of(kernel: Kernel) -> Lookup:
+    if kernel.family not in FAMILIES or kernel.lookup is None:
+        raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+    return kernel.lookup

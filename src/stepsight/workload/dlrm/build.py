@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from stepsight.errors import InputError
@@ -147,8 +148,9 @@ def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:
     return (*embeddings.index_copies(config, lookup), *embeddings.lookup_ops(config, lookup, rank))
 
 
+@lru_cache(maxsize=2)
 def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
-    """Rank 0's step."""
+    """Rank 0's step, as its program and its memory both need it."""
     own = _own_ops(config, 0, fused)
 
     def model(tape: Tape) -> Callable[[], Tensor]:
