@@ -69,7 +69,8 @@ class EmbeddingModel:
             return how.part * of_launch(columns, sorted_update=how.sorted_update)
         owner = np.repeat(np.arange(len(lookups)), [len(lookup.tables) for lookup in lookups])
         times = of_launch(columns, sorted_update=how.sorted_update)
-        return how.part * np.bincount(owner, times, len(lookups))
+        summed: FloatArray = np.bincount(owner, how.part * times, len(lookups)).astype(np.float64)
+        return summed
 
     def _spread(self, kernel: Kernel) -> float:
         c = self.coefficients
