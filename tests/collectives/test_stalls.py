@@ -10,7 +10,7 @@ import pytest
 from stepsight.collectives.stalls import JobLayout, Stalls
 
 STALLS = Stalls(message_us=100.0, collective_us=2.0, weights={"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
-LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, filled=0.5)
+LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, replicas=2, filled=0.5)
 
 
 def test_one_node_has_no_slow_runs() -> None:

@@ -17,18 +17,21 @@ BLOCKING_MESSAGES = 4
 
 FEW_NODES = 16
 """Nodes from which on the share of slow runs grows faster."""
+NEARLY_FULL = 0.95
+"""Share of the usable memory from which on the allocator has to give blocks back and ask for others."""
 WIDE_NODES = 4
 """Nodes of a tensor group that is counted as wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
-    """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, and
-    which share of the usable memory the allocator would hold."""
+    """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, the
+    replicas, and which share of the usable memory the allocator would hold."""
 
     nodes: int
     tensor_nodes: int
     pipeline: int
+    replicas: int
     filled: float
 
     def columns(self) -> dict[str, float]:
@@ -39,10 +42,11 @@ class JobLayout:
             "one": 1.0,
             "doublings": math.log2(min(self.nodes, FEW_NODES)),
             "pipeline": piped,
+            "replicated_pipeline": piped * (self.replicas > 1),
             "many_nodes": many * piped,
             "many_nodes_alone": many * (1 - piped),
             "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
-            "full": float(self.filled > 1),
+            "full": min(1.0, max(0.0, (self.filled - NEARLY_FULL) / (1 - NEARLY_FULL))),
         }
 
 

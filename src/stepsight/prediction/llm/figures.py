@@ -14,6 +14,9 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.memory import RankMemory
 
+UNUSED = ("tables", "followed")
+"""Fields of a rank's memory that say nothing about a language model."""
+
 
 @dataclass(frozen=True, slots=True)
 class LanguageFigures:
@@ -68,4 +71,4 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
 
 
 def _parts(one: RankMemory) -> dict[str, float]:
-    return {f.name: float(getattr(one, f.name)) for f in fields(one) if f.name != "tables"}
+    return {f.name: float(getattr(one, f.name)) for f in fields(one) if f.name not in UNUSED}

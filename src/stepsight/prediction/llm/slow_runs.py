@@ -72,4 +72,4 @@ def slow_probability(c: LanguageConfig, platform: Platform) -> float:
     gpu, per_node = platform.spec.gpu, platform.spec.gpus_per_node
     filled = max(m.reserved for m in stage_memory(c)) / usable_bytes(gpu.memory_gb)
     nodes, wide = -(-c.ranks // per_node), -(-c.layout.tensor // per_node)
-    return stalls.probability(JobLayout(nodes, wide, c.layout.pipeline, filled))
+    return stalls.probability(JobLayout(nodes, wide, c.layout.pipeline, c.layout.data, filled))

@@ -13,7 +13,7 @@ from stepsight.workload.memory import MemoryReport, RankMemory
 
 CONTEXT_BYTES = 0.25e9
 """Small tensors and workspaces inside the caching allocator; what lies outside it is in `USABLE_SHARE`."""
-USABLE_SHARE = 0.93
+USABLE_SHARE = 0.95
 """Of a GPU's memory, what a job's tensors can take before fragments, the CUDA context and NCCL's buffers fill
 it: runs that worked held up to 0.97 of it, most that held more than 0.93 by our count did not
 (llm_h100_sweep.csv, llm_a100_layouts.csv)."""
