@@ -26,7 +26,7 @@ def test_odds_are_logistic_in_the_columns() -> None:
 def test_a_full_allocator_and_many_nodes_count_where_they_have_a_weight() -> None:
     stalls = Stalls(1.0, 1.0, {"many_nodes": 1.0, "full": 2.0})
     assert stalls.probability(replace(LAYOUT, nodes=16)) == 0.5
-    assert stalls.probability(replace(LAYOUT, nodes=64)) == pytest.approx(1 / (1 + math.exp(-4)))
+    assert stalls.probability(replace(LAYOUT, nodes=64)) == pytest.approx(1 / (1 + math.exp(-4.0)))
     assert stalls.probability(replace(LAYOUT, filled=1.1)) == pytest.approx(1 / (1 + math.exp(-2)))
 
 

@@ -37,7 +37,7 @@ class JobLayout:
     def columns(self) -> dict[str, float]:
         """The columns of the logistic model."""
         piped = float(self.pipeline > 1)
-        many = max(0.0, math.log2(self.nodes / FEW_NODES)) ** 2
+        many = max(0.0, math.log2(self.nodes / FEW_NODES)) ** 4 / 4
         return {
             "one": 1.0,
             "doublings": math.log2(min(self.nodes, FEW_NODES)),

@@ -25,8 +25,8 @@ NOISE = 0.05
 most errors are common to both and cancel. Chosen with the tie-break among 20 combinations in sight of the
 groups that `validate tune` scores; what is left was not measured apart."""
 SURE = 0.5
-"""A configuration is recommended when it fits with this probability: what does not fit says so within minutes,
-what is slow costs days."""
+"""A configuration is recommended when it fits with this probability: what does not fit says so within
+minutes, what is slow costs days."""
 LEAST_FIT = 0.05
 """Below this probability to fit, nothing is priced."""
 KEPT = 16

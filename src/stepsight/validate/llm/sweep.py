@@ -11,13 +11,13 @@ from stepsight.validate.llm.rows import Case
 FILE = "llm_h100_sweep.csv"
 GPUS_PER_NODE, NODES = 8, 64
 WEIGHTS = {
-    "one": -4.70,
-    "doublings": 0.54,
-    "pipeline": 0.41,
-    "replicated_pipeline": 0.80,
-    "many_nodes": 1.09,
+    "one": -4.86,
+    "doublings": 0.59,
+    "pipeline": 0.44,
+    "replicated_pipeline": 0.88,
+    "many_nodes": 1.25,
     "many_nodes_alone": 0.71,
-    "wide_tensor": 3.19,
+    "wide_tensor": 3.21,
     "full": 2.49,
 }
 """The share of slow runs: ridge logistic regression on 583 rows on several nodes of seven groups (1B on 2 and
