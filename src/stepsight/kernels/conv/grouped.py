@@ -23,9 +23,9 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 
-SPREAD = 0.35
-"""Assumed. Instructions a tap were estimated from the source and set in sight of the two profiles below, so
-neither of those is an independent check; no left-out measurement exists."""
+SPREAD = 0.45
+"""Assumed. Instructions were set in sight of the few public figures below, so none of those is an independent
+check; no left-out measurement exists."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -33,22 +33,30 @@ GROUPED_NOTE = "channels in groups: products padded to tiles"
 LANES: Mapping[str, int] = {"nvidia": 128, "amd": 64}
 """Lanes that a multiprocessor issues for in a clock: four warps of 32; four SIMDs of 16 (CDNA)."""
 
-ELEMENT_SLOTS = 60.0
-"""Instructions an element before its first tap: three divisions by sizes unknown to the compiler, about 18
-each, and the store."""
-NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 16.0, "conv_wgrad": 40.0}
-"""Instructions a tap, counted in DepthwiseConv2d.cu: two loads and their addresses (6), four bounds (4–5),
-index (2), multiply-add, loop; the data gradient has the stride's divisibility on top, the weights' gradient a
-division by the image's width (18) and two full offsets (8).
+ELEMENT_SLOTS: Mapping[str, float] = {"conv": 60.0, "conv_dgrad": 310.0}
+"""Instructions an element before its first tap: divisions by sizes unknown to the compiler, about 18 each
+(the forward), and the store; the image's gradient as below. A window of one tap has a kernel without them."""
+NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 32.0, "conv_wgrad": 84.0}
+"""Instructions a tap. The forward's were counted in DepthwiseConv2d.cu: two loads and their addresses (6),
+four bounds (4–5), index (2), multiply-add, loop. The gradients' follow from public figures of both gradients
+in fp32 (pytorch/pytorch pull request 129609, before its change: 8×64×1024×1008 pixels 5×5 89.0 ms,
+4×48×720×539 6×1 9.49 ms; the GPU is not stated and taken to be an A100, on which the fp16 figure beside them
+fits), split one to two as in pull request 62006. In two other reports gradients take longer still: 16.6 times
+the forward (A100, 3×3, issue 18631), 25 times (5×5, pull request 62006); here 7 and 8 times.
 The forward's count (12 to 15 by reading) was set in sight of a public profile: MobileNetV3-Small, batch 32,
 fp32, forward on an RTX 5070 Ti Laptop (torch 2.10; 46 SMs, 672 GB/s and 2 GHz are assumed here, the profile
 states about 800 GB/s and no clock): three 3×3 layers 164 µs, here 166; eight 5×5 layers 361 µs,
-here 278. The gradients' counts have no figure."""
+here 278."""
 HALF_TAP_SLOTS = 2.0
 """Two conversions to fp32 a tap."""
 WARP = 32
 WGRAD_WARPS = 8
 """The weights' gradient: a block of 256 threads, one warp an image, lanes over its pixels."""
+TURN_US = 0.62
+"""A turn of the weights' gradient when few blocks share a multiprocessor: two loads that wait for each other
+(the 6×1 figure above, 288 blocks)."""
+RESIDENT_WARPS = 64
+"""Warps that a multiprocessor holds."""
 REDUCE_SLOTS = 100.0
 """Instructions a thread for the sum over a block."""
 
@@ -115,7 +123,9 @@ def _native_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     if batch.family != "conv_wgrad":
         pixels = d["batch"] * d["c_in"] * d["h"] * d["w"] if batch.family == "conv_dgrad" else _outputs(batch)
         multiplied = d["c_out"] / d["c_in"] if batch.family == "conv_dgrad" else 1.0
-        return np.maximum(memory, _issue_us(pixels * (ELEMENT_SLOTS + taps * multiplied * per_tap), spec))
+        before = np.where(taps > 1, ELEMENT_SLOTS[batch.family], ELEMENT_SLOTS["conv"])
+        slots = before + taps * multiplied * per_tap
+        return np.maximum(memory, _issue_us(pixels * slots, spec))
     high, wide = conv_output(d)
     blocks = d["c_out"] * taps
     warps = np.minimum(d["batch"], WGRAD_WARPS)
@@ -123,7 +133,9 @@ def _native_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     slots = blocks * warps * WARP * (turns * per_tap + REDUCE_SLOTS)
     # Image and gradient at every tap; only the pixels under the output's grid are read of the image.
     cache = 2 * _outputs(batch) * taps * batch.element_bytes / (spec.l2_gbps * 1e3 * L2_SHARE)
-    return np.maximum(np.maximum(memory, cache), _issue_us(slots, spec))
+    waves = np.ceil(blocks * warps / (spec.sms * RESIDENT_WARPS))
+    longest = np.maximum(_issue_us(slots, spec), waves * turns * TURN_US)
+    return np.asarray(np.maximum(np.maximum(memory, cache), longest))
 
 
 def _cudnn_us(batch: Batch, spec: GpuSpec) -> FloatArray:
