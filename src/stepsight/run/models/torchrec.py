@@ -7,6 +7,7 @@ flight. The loader makes a KeyedJaggedTensor out of arrays in the training proce
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -52,6 +53,7 @@ def _check(c: DlrmConfig) -> None:
         "weights, half-precision rows or host placement": any(
             t.weighted or t.dtype != "fp32" or t.placement != "device" for t in c.tables
         ),
+        f"loader = {c.loader!r}": c.loader == "mapped",
         f"loss = {c.training.loss!r}": c.training.loss != "bce_logits",
         f"precision = {c.training.precision!r}": c.training.precision != "fp32",
         f"exchange_dtype = {c.exchange_dtype!r}": c.exchange_dtype != "fp32",
@@ -139,13 +141,17 @@ def _loader(c: DlrmConfig, batches: int, generator: np.random.Generator) -> Iter
         labels = generator.integers(0, 2, local).astype(np.float32)
         drawn.append((values, [size.astype(np.int32) for size in sizes], dense, labels))
     keys = [key for t in c.tables for key in features(t.name, t.features)]
-    number = 0
-    while True:
-        values, lengths, dense, labels = drawn[number % len(drawn)]
-        number += 1
+
+    def batch(arrays: Any) -> Any:
+        values, lengths, dense, labels = arrays
         sparse = KeyedJaggedTensor.from_lengths_sync(
             keys=keys,
             values=torch.concat([torch.from_numpy(v).flatten() for v in values]),
-            lengths=torch.concat([torch.from_numpy(s).flatten() for s in lengths]),
+            lengths=torch.concat([torch.from_numpy(n).flatten() for n in lengths]),
         )
-        yield Batch(torch.from_numpy(dense), sparse, torch.from_numpy(labels))
+        return Batch(torch.from_numpy(dense), sparse, torch.from_numpy(labels))
+
+    if c.loader == "none":
+        yield from itertools.cycle([batch(arrays) for arrays in drawn])
+    for arrays in itertools.cycle(drawn):
+        yield batch(arrays)

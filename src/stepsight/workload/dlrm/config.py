@@ -30,7 +30,7 @@ NOW = "now"
 JOINT_STACK = "nvidia"
 TORCHREC_STACK = "torchrec"
 STACKS = (NOW, "2020", JOINT_STACK, TORCHREC_STACK)
-LOADERS = ("memory", "mapped")
+LOADERS = ("memory", "mapped", "none")
 SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 _TABLE_DTYPES = ("fp32", "fp16", "bf16")
 
@@ -67,7 +67,8 @@ class DlrmConfig:
     or TorchRec's with its input pipeline (`stepsight.workload.dlrm.torchrec`). ``exchange_dtype``: pooled
     rows and their gradients travel in that type (TorchRec's quantised communication). ``loader``: what
     TorchRec's loader does with a batch in the training process: joins and pins arrays that lie in memory,
-    or of a mapped file, whose indices it first reduces modulo the tables' rows (``--mmap_mode``).
+    or of a mapped file, whose indices it first reduces modulo the tables' rows (``--mmap_mode``); or nothing,
+    where batches come from elsewhere.
     """
 
     name: str
