@@ -1,11 +1,19 @@
 """Tables in host memory and weighted lookups."""
 
+from collections import OrderedDict
+
+import numpy as np
 import pytest
 
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.sharding.choice import choose
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.plan import Shard
+from stepsight.tables.table import Table
+from stepsight.workload.dlrm.managed import transfers
 from stepsight.workload.files import parse_workload
 
 PLATFORM = "2xA100-SXM4-40G"
@@ -60,3 +68,29 @@ def test_what_has_no_effect_or_cannot_be_done_is_refused():
         workload(cache_share=0.5)
     with pytest.raises(InputError, match="host memory"):
         choose(workload(placement="uvm"), load_platform(PLATFORM))
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.8, 1.05])
+def test_rows_that_a_cache_misses_are_those_that_an_lru_cache_drops(skew):
+    """FBGEMM's cache keeps the rows used last: the same draws go through one, long after it is full."""
+    rows, kept, draws = 4000, 800, 60_000
+    indices = IndexDistribution.zipf(skew)
+    table = Table("t", rows, 16, 1.0, indices, placement="uvm_caching", cache_share=kept / rows)
+    cache: OrderedDict[int, None] = OrderedDict()
+    missed = 0
+    for i, row in enumerate(draw_indices(indices, rows, draws, np.random.default_rng(0)).tolist()):
+        missed += i >= draws // 3 and row not in cache
+        cache[row] = None
+        cache.move_to_end(row)
+        if len(cache) > kept:
+            cache.popitem(last=False)
+    before, _ = transfers({"t": table}, [Shard("t", 0, (0, 16), (0, rows))], 1000, "sgd")
+    fetched = sum(k.dim("bytes") for k in before if k.name == "cache fill") / (16 * 4)
+    assert fetched == pytest.approx(1000 * missed / (draws - draws // 3), rel=0.04)
+
+
+def test_nothing_crosses_the_bus_faster_than_the_bus():
+    found, platform = workload(placement="uvm"), load_platform(PLATFORM)
+    kernels = [k for op in found.job().programs[0].ops for k in op.kernels if k.name.startswith("uvm")]
+    least_us = sum(k.dim("bytes") for k in kernels) / (platform.spec.gpu.pcie_gbps * 1e3)
+    assert predict(found, platform).step_us > least_us

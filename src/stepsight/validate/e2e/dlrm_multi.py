@@ -55,8 +55,14 @@ def scores(found: Sequence[StepRow]) -> list[Score]:
     used = "all rows; no step time takes part in a fit; the program was written from the example's source"
     nvidia = [r for r in found if r.name.startswith("NVIDIA")]
     torchrec = [r for r in found if not r.name.startswith("NVIDIA")]
+    by_board = [
+        line
+        for board in ("A100", "V100")
+        for line in score(TOPIC, f"NVIDIA's DLRM: {board}", [r for r in nvidia if board in r.name], used)[:1]
+    ]
     return [
         *score(TOPIC, "NVIDIA's DLRM, 1–16 GPUs", nvidia, used, 0.08),
+        *by_board,
         *score(TOPIC, "TorchRec DLRM, Criteo", torchrec, used, 0.20),
     ]
 

@@ -14,8 +14,9 @@ from stepsight.program.job import Kernel
 from stepsight.tables.plan import Shard
 from stepsight.tables.table import DEVICE, UVM, Table
 
-BATCHES_REMEMBERED = 50
-"""Batches over which the cache's hit rate is taken: long enough that it is full and steady."""
+TIMES_THROUGH = 100.0
+"""Lookups over which the cache's hit rate is taken, in rows of the table: long enough that the cache is full
+of the rows that stay, and that the rare ones have been asked for and dropped again."""
 
 
 def transfers(
@@ -47,7 +48,7 @@ def _missing(table: Table, shard: Shard, lookups: float) -> float:
     capacity = table.cache_share * shard.height
     if table.indices.kind == "file":  # its rows' popularity beyond one batch is not known
         return table.indices.stats(shard.height, lookups).unique_rows * (1 - table.cache_share)
-    steady = table.indices.stats(shard.height, BATCHES_REMEMBERED * lookups)
+    steady = table.indices.stats(shard.height, max(lookups, TIMES_THROUGH * shard.height))
     return lookups * (1 - float(steady.hit_rate(capacity, replay=True)))
 
 
