@@ -10,7 +10,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from stepsight.calibrate.draws import FAMILIES, Document, random_dlrm, random_torchrec, random_transformer
+from stepsight.calibrate.draws import (
+    BATCHES_PER_RANK,
+    FAMILIES,
+    Document,
+    random_dlrm,
+    random_torchrec,
+    random_transformer,
+)
 from stepsight.kernels.measured import variant
 from stepsight.kernels.models import EMBEDDING_FAMILIES
 from stepsight.program.job import Kernel
@@ -36,12 +43,18 @@ def rehearsal_documents(ranks: int, dlrms: int, transformers: int, stack: str = 
     """Random workloads of both kinds; transformer families without a builder are left out. Of TorchRec's
     stack, which trains DLRMs alone, as many of those."""
     if stack == TORCHREC_STACK:
-        return [random_torchrec(ranks, i) for i in range(dlrms + transformers)]
+        return [_of_all_sizes(random_torchrec(ranks, i), i, ranks) for i in range(dlrms + transformers)]
     known = [family for family in FAMILIES if family in MODELS]
-    documents = [random_dlrm(ranks, i) for i in range(dlrms)]
+    documents = [_of_all_sizes(random_dlrm(ranks, i), i, ranks) for i in range(dlrms)]
     return documents + [
         random_transformer(ranks, i, family=known[i % len(known)]) for i in range(transformers)
     ]
+
+
+def _of_all_sizes(document: Document, number: int, ranks: int) -> Document:
+    """With each batch size equally often: short steps, which latencies decide, are as many as long ones."""
+    turn = number // 2 % len(BATCHES_PER_RANK)  # models with heavy and with mixed tables take turns
+    return {**document, "batch": BATCHES_PER_RANK[turn] * ranks}
 
 
 def kernels_of(workloads: Iterable[Workload], device: str) -> list[Kernel]:
