@@ -53,7 +53,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(InputError, match="not a file of measured lookups"):
         read_samples(tmp_path / "x.json")
-    with pytest.raises(InputError, match="(?i)no such file"):
+    with pytest.raises(InputError, match=r"(?i)no such file"):
         read_samples(tmp_path / "y.json")
 
 
