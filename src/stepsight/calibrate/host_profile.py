@@ -23,7 +23,7 @@ from stepsight.trace.linking.launches import NO_OP
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.events import Event
 from stepsight.trace.reading.files import trace_files
-from stepsight.trace.reading.kineto import KinetoTrace, read_kineto
+from stepsight.trace.reading.kineto import KinetoTrace, in_time_order, read_kineto
 from stepsight.trace.step.host_times import trace_samples
 from stepsight.workload.files import Workload
 
@@ -54,7 +54,9 @@ def host_samples(files: Sequence[Path], workload: Workload, device: str) -> list
 def _with_optimizer(trace: KinetoTrace) -> KinetoTrace:
     """The trace with the optimizer's ranges as operators around what they call."""
     ranges = [a for a in trace.annotations if a.name.startswith("Optimizer.")]
-    return replace(trace, host_ops=[*trace.host_ops, *ranges])
+    ops = [*trace.host_ops, *ranges]
+    in_time_order(ops)
+    return replace(trace, host_ops=ops)
 
 
 def library_calls(workload: Workload) -> frozenset[str]:
