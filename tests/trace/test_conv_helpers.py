@@ -105,3 +105,17 @@ def test_fused_kernels_read_slices_no_larger_than_what_they_write() -> None:
 def test_a_pointwise_kernel_without_inputs_is_as_large_as_its_grid() -> None:
     made = row("triton_poi_fused_add_0", [], "triton__0d1d2d3de", (16384, 1, 1), threads=128)
     assert (made.family, made.dim("elements")) == ("elementwise", 16384 * 1024)
+
+
+def test_a_transposed_convolution_is_the_gradient_of_the_one_that_leads_back() -> None:
+    made = row(
+        "aten::cudnn_convolution_transpose", [[4, 256, 64, 64], [256, 64, 2, 2]], "sm80_xmma_dgrad_tf32"
+    )
+    assert [made.dim(key) for key in ("c_in", "c_out", "h", "stride")] == [64, 256, 128, 2]
+    assert made.family == "conv_dgrad"
+
+
+def test_only_torchs_own_kernels_come_in_parts() -> None:
+    dims = [[1024, 256, 64, 64], [1024, 256, 64, 64]]
+    made = row("triton_poi_fused_add_8", dims, "triton_poi_fused_add_8", (4194304, 1, 1))
+    assert made.dim("elements") == 1024 * 256 * 64 * 64

@@ -27,6 +27,7 @@ AMD_LONG_SOFTMAX = 0.48
 WARP_COLUMNS = 1024
 GDDR_NORMS = 1.15
 INDEXED_RATE = 1.5
+PAGEABLE_GBPS = 5.0
 
 BASES = {
     "MEETING": Basis(
@@ -116,6 +117,11 @@ BASES = {
         "layer norms, whose few bytes in flight cover GDDR's latency better: T4 0.79 and L4 0.83 of the"
         " bandwidth where element-wise kernels reach 0.74 and 0.78 (N)",
         "layer norms on boards with GDDR memory since Turing", runs=2,
+    ),
+    "PAGEABLE_GBPS": Basis(
+        "GB/s",
+        "chosen: the host copies pageable memory into pinned first; 4.3 in an A100's trace",
+        "copies between host and GPU that a trace names pageable", runs=1,
     ),
     "INDEXED_RATE": Basis(
         "elements per multiprocessor and clock",

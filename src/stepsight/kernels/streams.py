@@ -23,6 +23,7 @@ from stepsight.kernels.constants import (
     GDDR_NORMS,
     INDEXED_RATE,
     OUTSIDE_SPREAD,
+    PAGEABLE_GBPS,
     UNMEASURED_SPREAD,
     USUAL_SHARE,
     WARP_COLUMNS,
@@ -100,7 +101,8 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
     if batch.family in PCIE_FAMILIES:
-        pass
+        if name.endswith("pageable"):  # the host copies it into pinned memory first
+            share = np.minimum(share, PAGEABLE_GBPS / spec.pcie_gbps)
     elif fitted is None:
         share = share * board_share(spec)
     else:

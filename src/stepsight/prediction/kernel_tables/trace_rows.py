@@ -48,13 +48,13 @@ def kernel_of_row(op: str, dims: str, types: str, kernel: str, grid: str = "[]",
     made = convolution_of_row(call, event)
     if made is None and (GEMM_KERNEL.search(kernel) or op.split("::")[-1] in GEMM_OPS):
         made = gemm_kernel(call, event)
-    return made or _part(vector_kernel(call, tensors, event), tensors) or _unknown(op)
+    return made or _part(vector_kernel(call, tensors, event), tensors, event) or _unknown(op)
 
 
 def _by_grid(event: Event) -> Kernel | None:
     """A pointwise kernel without recorded inputs: its grid counts elements; a Triton kernel's signature lists
     its pointers and then the number of elements (``triton__0d1d2d3de``), others read one tensor."""
-    triton = event.name.startswith("triton_") and "_red_" not in event.name and "_per_" not in event.name
+    triton = re.match(r"triton_(?!red_|per_|tem_)", event.name) is not None
     if not event.grid() or not (triton or is_elementwise(event)):
         return None
     n = elements_by_grid(event)
@@ -66,10 +66,11 @@ def _by_grid(event: Event) -> Kernel | None:
     )  # fmt: skip
 
 
-def _part(made: Kernel | None, tensors: list[Tensor]) -> Kernel | None:
+def _part(made: Kernel | None, tensors: list[Tensor], event: Event) -> Kernel | None:
     """PyTorch halves what cannot be indexed with 32 bits until every part can be: a row is one part."""
     largest = max(tensor.bytes for tensor in tensors)
-    if made is None or largest < INDEXABLE_BYTES or made.family not in SPLIT:
+    ours = "at::native" in event.name
+    if made is None or not ours or largest < INDEXABLE_BYTES or made.family not in SPLIT:
         return made
     parts = 2.0 ** ceil(log2(largest / INDEXABLE_BYTES))
     sizes = {key: value / parts if key in SPLIT[made.family] else value for key, value in made.dims}

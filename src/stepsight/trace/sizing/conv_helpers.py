@@ -19,9 +19,12 @@ _TAPS = 3
 """Winograd's transforms are for filters of 3×3."""
 _BATCHED = re.compile(r"batched_transpose_(\d+)x(\d+)")
 _COPY = re.compile(
-    r"nchwToNhwc|nhwcToNchw|transpose|offsets|precompute|reduce_1Block|im2d?2?col", re.IGNORECASE
+    r"nchwToNhwc|nhwcToNchw|transpose|offsets|precompute|reduce_1Block|im2d?2?col|convertTensor|NhwcToNhwc",
+    re.IGNORECASE,
 )
-_CLEAR = re.compile(r"SubTensorOpWithScalar|scalePackedTensor|init_device_workspace|memset", re.IGNORECASE)
+_CLEAR = re.compile(
+    r"SubTensorOpWithScalar|scalePackedTensor|init_device_workspace|kernel_helper_stage|memset", re.IGNORECASE
+)
 _CONVERT = re.compile(r"SubTensorOpWithCast|generateWinograd", re.IGNORECASE)
 _PER_THREAD = 4.2
 """Elements that a thread of a layout kernel moves at most: blocks of 256 threads hold tiles of 32×32."""
@@ -38,7 +41,7 @@ def helper_kernel(
     if made is not None:
         return made
     if _CLEAR.search(event.name):
-        if "workspace" in event.name:
+        if "workspace" in event.name or "helper_stage" in event.name:
             return Kernel.of("fill", image.dtype, name="workspace", bytes=elements_by_grid(event))
         if "scalePackedTensor" in event.name:  # an element a thread
             width = max(image.bytes // max(image.elements, 1), 1)

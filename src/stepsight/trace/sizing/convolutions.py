@@ -65,7 +65,7 @@ def conv_kernel(call: Call, event: Event) -> Kernel | None:
     family, together = "conv", call.kernels
     if inputs.gradient is not None and "backward_weight" in call.op.name:
         family = "conv_wgrad"
-    elif inputs.gradient is not None and "backward_input" in call.op.name:
+    elif inputs.gradient is not None and re.search(r"backward_input|transpose$", call.op.name):
         family = "conv_dgrad"
     elif inputs.gradient is not None:
         of_image, of_weights = _parted(call, inputs.image)
@@ -128,6 +128,8 @@ def _result(call: Call, batch: int, channels: int) -> Tensor | None:
 
 def _inputs(op: Event, event: Event) -> _Inputs | None:
     found = [t for t in positional(op) if t is not None and len(t.shape) == 4]
+    if op.name.endswith("convolution_transpose") and len(found) >= 2:
+        return _transposed(*found[:2])
     if "backward" not in op.name.lower():
         return _Inputs(found[0], found[1], None) if len(found) >= 2 else None
     if len(found) == 2 and re.search(r"backward_(input|weight)", op.name):
@@ -138,6 +140,15 @@ def _inputs(op: Event, event: Event) -> _Inputs | None:
     first, second, weight = found[:3]
     old = "cudnn" in op.name or "miopen" in op.name
     return _Inputs(first, weight, second) if old else _Inputs(second, weight, first)
+
+
+def _transposed(image: Tensor, weight: Tensor) -> _Inputs:
+    """A transposed convolution is the image's gradient of the plain one that leads back: what it makes is as
+    much larger as its window is wide, for windows that do not overlap."""
+    times = weight.shape[2] if weight.shape[2] % 2 == 0 else 1
+    b, _, high, wide = image.shape
+    made = Tensor((b, weight.shape[1], times * high, times * wide), image.dtype)
+    return _Inputs(made, weight, image)
 
 
 def _separate(op: Event, event: Event, gradient: Tensor, other: Tensor) -> _Inputs:

@@ -52,13 +52,15 @@ def traced_scores(data: Path) -> list[Score]:
     table = read_table(path)
     gpus = np.array([str(gpu) for gpu in table["gpu"]])
     found: list[Score] = []
+    every: list[Family] = []
     for gpu in dict.fromkeys(gpus.tolist()):
         if find_gpu(gpu) is None:
             continue
         part = {key: np.asarray(column)[gpus == gpu] for key, column in table.items()}
         families = list(_families(gpu, part))
         found += [_family_score(f) for f in families if len(f.measured) >= LEAST_ROWS]
-    return [*found, *_covered(table, gpus)]
+        every += [] if gpu in SLOW_CLOCKS else families
+    return [*found, *_intervals(every), *_covered(table, gpus)]
 
 
 def _families(gpu: str, part: Table) -> Iterator[Family]:
@@ -95,6 +97,21 @@ def _family_score(f: Family) -> Score:
     if f.gpu in SLOW_CLOCKS:
         return replace(line, note=f"{note}; not judged, {SLOW_CLOCKS[f.gpu]}")
     return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)
+
+
+def _intervals(families: list[Family]) -> Iterator[Score]:
+    """Each family on all GPUs: what share of its kernels the 90 % intervals hold."""
+    for name in sorted({f.family for f in families}):
+        mine = [f for f in families if f.family == name]
+        predicted, measured, inside = (
+            np.concatenate([getattr(f, key) for f in mine]) for key in ("predicted", "measured", "inside")
+        )
+        if len(measured) >= LEAST_ROWS:
+            yield Score.of(
+                TOPIC, f"in traces: {name}, all GPUs", predicted, measured,
+                f"kernels above {ABOVE_US:.0f} µs, usual clocks",
+                note=f"{inside.mean():.0%} inside the 90 % interval",
+            )  # fmt: skip
 
 
 def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> list[Score]:
