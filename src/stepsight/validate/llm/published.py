@@ -207,6 +207,8 @@ def _nemo(row: Row) -> Read:
         "gradients": "half",
         "adapters": row["task"] == "LoRA",
     }
+    if precision == "fp8" and "Megatron-Bridge" in row["source"]:
+        training["fp8_scaling"] = "block" if "MX" in row["precision"].split(" ")[0] else "current"
     if expert > 1:
         _with_experts(row, model, training, parallel)
     document = {
@@ -370,6 +372,17 @@ _BERT_GPUS = {
 }
 
 
+_BERT_MICRO = {
+    ("A100", "80G"): (128, 32), ("A100", "40G"): (64, 16),
+    ("V100", "32G"): (64, 16), ("V100", "16G"): (16, 8),
+}  # fmt: skip
+"""Sequences of a micro-batch at lengths 128 and 512, fp32 half of it: the example's
+scripts/configs/pretrain_config.sh (2020); twice as many are taken for 80 GB."""
+_BINNED = {512: 256}
+"""The example of 2022 reads batches of sequences of about one length; half of the tokens of Wikipedia at 512
+are padding (Krell et al. 2021, arXiv 2107.02027)."""
+
+
 def _deep_learning_examples(row: Row) -> Read:
     """BERT pre-training of NVIDIA's examples; fine-tuning rows do not state their length."""
     if row["framework"] != "PyTorch" or row["model"] != "BERT pretrain":
@@ -378,15 +391,18 @@ def _deep_learning_examples(row: Row) -> Read:
         return "batch or length is not stated"
     gpu, per_node = _BERT_GPUS[row["gpu"]]
     gpus, batch = _n(row, "gpus"), _n(row, "global_batch")
-    sequence = _n(row, "seq")
-    amp = row["precision"] == "AMP"
-    small = gpu.startswith("V100")
-    halves = amp + (not small)
-    micro = {128: 16 << halves, 512: 4 << halves}[sequence]
-    micro = min(micro, batch // gpus)
+    sequence, old = _n(row, "seq"), "older README" in row["notes"]
+    precision = {"AMP": "fp16", "TF32": "tf32"}.get(row["precision"], "fp32")
+    micro = _BERT_MICRO[gpu.rsplit("-", 1)[0][:4], gpu.rsplit("-", 1)[1]][sequence == 512]
+    micro = min(micro // (2 if precision == "fp32" else 1), batch // gpus)
     if batch % (gpus * micro):
         return "the batch does not divide over the ranks"
-    precision = "fp16" if amp else "tf32" if row["precision"] == "TF32" else "fp32"
+    training: dict[str, Any] = {"framework": "eager", "precision": precision, "optimizer": "lamb"}
+    if old:
+        training["attention"] = "eager"
+    else:
+        training |= {"attention": "fused", "loss_share": 0.16}
+        sequence = _BINNED.get(sequence, sequence)
     parallel: dict[str, Any] = {"data": gpus, "micro_batch": micro}
     if gpus > 1:
         parallel["overlap_gradients"] = False
@@ -394,12 +410,7 @@ def _deep_learning_examples(row: Row) -> Read:
         "model": "bert-large",
         "sequence": sequence,
         "global_batch": batch,
-        "training": {
-            "framework": "eager",
-            "precision": precision,
-            "attention": "fused",
-            "optimizer": "lamb",
-        },
+        "training": training,
         "parallel": parallel,
     }
     return document, _on(gpus, per_node, gpu, "100G"), ()

@@ -20,7 +20,15 @@ def attention_block(c: LanguageConfig) -> Block:
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
         qkv = ops.linear(
-            product, dtype, n, wide, m.hidden, bias=m.bias, cast_input=False, cast_weight=casts_weights(c)
+            product,
+            dtype,
+            n,
+            wide,
+            m.hidden,
+            bias=m.bias,
+            cast_input=False,
+            cast_weight=casts_weights(c),
+            scaling=c.training.fp8_scaling,
         )
     else:
         qkv = _latent_projections(c, n)
@@ -38,7 +46,15 @@ def attention_block(c: LanguageConfig) -> Block:
     again += inner.forward if not keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
     both.kept_bytes += e * n * m.heads * v_dim / t
-    out = ops.linear(product, dtype, n, m.hidden, m.heads * v_dim / t, cast_weight=casts_weights(c))
+    out = ops.linear(
+        product,
+        dtype,
+        n,
+        m.hidden,
+        m.heads * v_dim / t,
+        cast_weight=casts_weights(c),
+        scaling=c.training.fp8_scaling,
+    )
     both += out
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
     forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
@@ -52,18 +68,18 @@ def _latent_projections(c: LanguageConfig, n: float) -> Both:
     """DeepSeek's low-rank projections; the ranks hold the down-projections whole."""
     m, t, a = c.model, c.layout.tensor, c.model.latent
     assert a is not None
-    dtype, product = c.training.dtype, c.training.product_dtype
+    dtype, product, scaling = c.training.dtype, c.training.product_dtype, c.training.fp8_scaling
     q_dim = m.heads * (a.nope_dim + a.rope_dim) / t
     both = Both()
     if a.q_rank:
-        both += ops.linear(product, dtype, n, a.q_rank, m.hidden)
+        both += ops.linear(product, dtype, n, a.q_rank, m.hidden, scaling=scaling)
         both += ops.norm("rms", dtype, n, a.q_rank, fused=c.training.fused_norm)
-        both += ops.linear(product, dtype, n, q_dim, a.q_rank)
+        both += ops.linear(product, dtype, n, q_dim, a.q_rank, scaling=scaling)
     else:
-        both += ops.linear(product, dtype, n, q_dim, m.hidden)
-    both += ops.linear(product, dtype, n, a.kv_rank + a.rope_dim, m.hidden)
+        both += ops.linear(product, dtype, n, q_dim, m.hidden, scaling=scaling)
+    both += ops.linear(product, dtype, n, a.kv_rank + a.rope_dim, m.hidden, scaling=scaling)
     both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.training.fused_norm)
-    both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank)
+    both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank, scaling=scaling)
     width = m.heads * (a.nope_dim + a.rope_dim) / t
     both += Both(
         [ops.stream("cat", dtype, 2 * n * width, 2, 2)], [ops.stream("cat", dtype, 2 * n * width, 2, 2)]
@@ -89,8 +105,9 @@ def core(c: LanguageConfig) -> Both:
         )
     if s.attention in ("eager", "fused"):
         return ops.plain_attention(
-            s.dtype, batch, heads, length // parts, length, dim, s.dropout, fused=s.attention == "fused"
-        )
+            s.dtype, batch, heads, length // parts, length, dim, s.dropout, fused=s.attention == "fused",
+            product=s.wide_product,
+        )  # fmt: skip
     own = length // parts
     both = ops.flash(s.dtype, s.attention, batch, heads, kv_heads, own, own, dim, causal=m.causal)
     for _ in range(parts - 1):  # Each step sees half of another rank's keys (all of them where not causal).

@@ -75,7 +75,8 @@ class Blocks:
         for message, count in work.messages.items():
             ops.append(self._message(message, count, phase))
             if message.beside:
-                ops.append(self.compute(Counter(dict.fromkeys(message.beside, count)), phase, label))
+                beside = Counter(message.beside)
+                ops.append(self.compute({k: n * count for k, n in beside.items()}, phase, label))
             ops.append(self.join(message.axis, phase))
         return ops
 

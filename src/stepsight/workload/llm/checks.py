@@ -124,6 +124,13 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         "has no effect: only half-precision training may sum in half precision",
         "leave it out",
     )
+    refuse(
+        training,
+        "fp8_scaling",
+        training.has("fp8_scaling") and t.precision != "fp8",
+        "has no effect: only fp8 products are scaled",
+        'set precision = "fp8", or leave it out',
+    )
     for key, value, wrong, problem in (
         ("loss_scaling", t.loss_scaling, t.precision != "fp16", "only fp16 gradients are scaled"),
         ("loss_scaling", t.loss_scaling, t.optimizer == "none", "nothing is updated"),

@@ -20,6 +20,7 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 FP4 = ("fp4", "nvfp4", "mxfp4")
 GRADIENTS = ("fp32", "half")
 """In which micro-batches' gradients are summed and reduced."""
+FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
 ADAPTER_SHARE = 0.005
 """Parameters of low-rank adapters over the model's (rank 16 to 32 on attention)."""
@@ -41,6 +42,8 @@ class LanguageTraining:
     ``loss_scaling``: gradients are unscaled and looked through for infinities before the update (fp16).
     ``offload``: optimizer keeps the optimizer's state in the host's memory and updates there.
     ``fused_experts``: the kernels of experts' products apply the activation and cast what they write.
+    ``fp8_scaling``: delayed, current (a pass more for the largest value) or block (MXFP8, DeepSeek's).
+    ``loss_share``: of the tokens, those that the head and the loss see (masked ones, BERT).
     ``cuda_graphs``: passes are captured, so that the host launches a graph instead of kernels.
     """
 
@@ -60,6 +63,8 @@ class LanguageTraining:
     offload: str = "none"
     cuda_graphs: bool = False
     fused_experts: bool = False
+    fp8_scaling: str = "delayed"
+    loss_share: float = 1.0
 
     @property
     def dtype(self) -> str:
@@ -70,6 +75,11 @@ class LanguageTraining:
     def product_dtype(self) -> str:
         """The type products are computed in."""
         return self.precision
+
+    @property
+    def wide_product(self) -> str:
+        """The type of products that stay out of fp8: attention's and the head's."""
+        return "tf32" if self.precision == "tf32" else self.dtype
 
     @property
     def half(self) -> bool:
@@ -175,6 +185,8 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         offload=fields.choice("offload", OFFLOAD, "none"),
         cuda_graphs=fields.flag("cuda_graph", fields.flag("cuda_graphs", False)),
         fused_experts=fields.flag("fused_experts", False),
+        fp8_scaling=fields.choice("fp8_scaling", FP8_SCALING, framework.fp8_scaling),
+        loss_share=fields.number("loss_share", 1.0, least=0.001, most=1.0),
     )
 
 

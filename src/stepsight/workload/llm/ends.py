@@ -55,9 +55,9 @@ def head_work(c: LanguageConfig) -> LayerWork:
     rows = n / (t if c.layout.sequence_parallel else 1)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
     both.kept_bytes += e * rows * m.hidden
-    seen = float(c.micro_batch) if m.patches else n
+    seen = float(c.micro_batch) if m.patches else n * c.training.loss_share
     share = c.padded_vocab / t
-    both += ops.linear(dtype, dtype, seen, share, m.hidden)
+    both += ops.linear(c.training.wide_product, dtype, seen, share, m.hidden)
     messages: list[Message] = []
     backward: list[Message] = []
     if c.training.loss != "none":

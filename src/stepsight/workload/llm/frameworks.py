@@ -25,6 +25,7 @@ class Framework:
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
     ``cuts_products``: asynchronous tensor parallelism cuts products so that transfers run beside them.
+    ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
     ``grouped_experts``: one kernel for the products of all of a rank's experts, instead of one each.
     """
 
@@ -47,6 +48,7 @@ class Framework:
     compiled: bool = False
     cuts_products: bool = True
     grouped_experts: bool = True
+    fp8_scaling: str = "delayed"
 
 
 FRAMEWORKS = {
@@ -84,6 +86,7 @@ FRAMEWORKS = {
             fused_loss=False,
             compiled=True,
             gradients="half",
+            fp8_scaling="current",
         ),
         Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),

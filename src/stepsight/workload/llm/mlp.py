@@ -12,9 +12,9 @@ from stepsight.workload.llm.model import Experts
 from stepsight.workload.llm.operators import Both
 from stepsight.workload.llm.work import Message
 
-LAUNCHES_FP8 = 4
-"""Launches of one expert's product in fp8: its input's cast, both operands' scales put into the order that
-the product wants, and the product (Transformer Engine's grouped linear, MXFP8)."""
+SCALE_LAUNCHES = 2
+"""Launches beside one expert's product in fp8: both operands' scales are put into the order that it wants
+(Transformer Engine, MXFP8)."""
 
 
 def mlp_block(c: LanguageConfig, ffn: int) -> Block:
@@ -32,6 +32,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         m.hidden,
         cast_input=False,
         cast_weight=casts_weights(c),
+        scaling=c.training.fp8_scaling,
     )
     both += into
     act = ops.activation(
@@ -39,7 +40,16 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     )
     both += act
     again += act.forward if keeps_products(c) else []
-    out = ops.linear(product, dtype, n, m.hidden, ffn / t, cast_input=False, cast_weight=casts_weights(c))
+    out = ops.linear(
+        product,
+        dtype,
+        n,
+        m.hidden,
+        ffn / t,
+        cast_input=False,
+        cast_weight=casts_weights(c),
+        scaling=c.training.fp8_scaling,
+    )
     both += out
     again += [into.forward[-1]] if keeps_products(c) else []
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
@@ -71,13 +81,9 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     both += Both([move], [move], e * routed * m.hidden)
     local = max(1, x.count // s.expert)
     each = routed * x.imbalance / local
-    fused, casts = c.training.fused_experts, casts_weights(c)
-    into = ops.linear(
-        product, dtype, each, (2 if m.gated else 1) * ffn, m.hidden, batch=local, cast_weight=casts
-    )  # fmt: skip
-    out = ops.linear(
-        product, dtype, each, m.hidden, ffn, batch=local, cast_input=False, cast_weight=casts
-    )  # fmt: skip
+    fused = c.training.fused_experts
+    into = _expert_product(c, local, each, (2 if m.gated else 1) * ffn, m.hidden)
+    out = _expert_product(c, local, each, m.hidden, ffn, cast_input=False)
     act = ops.activation(dtype, each * local, ffn, gated=m.gated, fused=True, bias=False)
     if fused:  # the products' own kernels apply the activation and cast what they write
         act = Both(kept_bytes=act.kept_bytes)
@@ -108,10 +114,34 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     else:
         both += ops.residual(dtype, rows * m.hidden, 0.0, fused=True, bias=False)
     more = (0, 0)
-    if not c.framework.grouped_experts and not fused:
-        each_one = (local - 1) * (LAUNCHES_FP8 if product == "fp8" else 1)
-        more = 2 * each_one, 4 * each_one
+    if product == "fp8" and not _grouped(c):
+        more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
     return Block(both, forward, backward, [], more)
+
+
+def _grouped(c: LanguageConfig) -> bool:
+    """Whether one kernel computes a product for all of a rank's experts."""
+    return c.framework.grouped_experts or c.training.fused_experts
+
+
+def _expert_product(
+    c: LanguageConfig, experts: int, tokens: float, out: float, into: float, *, cast_input: bool = True
+) -> Both:
+    """A product of each of a rank's experts: one kernel for all of them, or one behind the other."""
+    grouped = _grouped(c)
+    one = ops.linear(
+        c.training.product_dtype,
+        c.training.dtype,
+        tokens,
+        out,
+        into,
+        batch=experts if grouped else 1,
+        cast_input=cast_input,
+        cast_weight=casts_weights(c),
+        scaling=c.training.fp8_scaling,
+    )
+    times = 1 if grouped else experts
+    return Both(one.forward * times, one.backward * times)
 
 
 def _clamped(dtype: str, elements: float) -> Both:

@@ -49,11 +49,14 @@ def linear(
     batch: int = 1,
     cast_input: bool = True,
     cast_weight: bool = True,
+    scaling: str = "delayed",
 ) -> Both:
     """x · Wᵀ: the product, and its two gradients. Keeps nothing: its input belongs to whoever made it.
 
     In fp8 input, weight and gradient are cast first, each also transposed for the backward products;
     ``cast_input`` is false where the kernel that makes the input writes it in fp8 (norms and activations do).
+    ``scaling``: delayed (by earlier steps' largest values) and block (by each block's) need one pass, current
+    one more, which finds the tensor's largest value, so that no other kernel can write fp8.
     """
 
     def gemm(name: str, m: float, n: float, k: float) -> Kernel:
@@ -64,10 +67,12 @@ def linear(
         [gemm("dgrad", tokens, into, out), gemm("wgrad", out, into, tokens)],
     )
     if product == "fp8":
-        casts = [stream("cast_fp8", dtype, batch * tokens * into, 2, 2)] if cast_input else []
-        casts += [stream("cast_fp8", dtype, batch * out * into, 2, 2)] if cast_weight else []
+        current = scaling == "current"
+        reads = 4 if current else 2
+        casts = [stream("cast_fp8", dtype, batch * tokens * into, reads, 2)] if cast_input or current else []
+        casts += [stream("cast_fp8", dtype, batch * out * into, reads, 2)] if cast_weight else []
         both.forward[:0] = casts
-        both.backward.insert(0, stream("cast_fp8", dtype, batch * tokens * out, 2, 2))
+        both.backward.insert(0, stream("cast_fp8", dtype, batch * tokens * out, reads, 2))
     if bias:
         both.backward.append(Kernel.of("reduce", dtype, name="bias", rows=out, cols=tokens))
     return both
@@ -123,14 +128,23 @@ def flash(
 
 
 def plain_attention(
-    dtype: str, batch: int, heads: int, q: int, kv: int, head_dim: int, dropout: float, *, fused: bool
+    dtype: str,
+    batch: int,
+    heads: int,
+    q: int,
+    kv: int,
+    head_dim: int,
+    dropout: float,
+    *,
+    fused: bool,
+    product: str = "",
 ) -> Both:
     """Products, scale, mask, softmax and dropout, operator by operator or with Megatron's fused softmax."""
     e, stack = dtype_bytes(dtype), batch * heads
     n = float(stack) * q * kv
 
     def bmm(m: int, cols: int, k: int) -> Kernel:
-        return Kernel.of("gemm", dtype, name="bmm", batch=stack, m=m, n=cols, k=k)
+        return Kernel.of("gemm", product or dtype, name="bmm", batch=stack, m=m, n=cols, k=k)
 
     both = Both([bmm(q, kv, head_dim)], [bmm(q, head_dim, kv), bmm(kv, head_dim, q)])
     if fused:
