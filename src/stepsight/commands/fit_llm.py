@@ -42,7 +42,7 @@ def command(data: Path | None, out: Path | None) -> None:
     path.write_text(to_json(document) + "\n")
     for kind, values in _plain(constants).items():
         for name, value in values.items():
-            click.echo(f"{kind:10s} {name:24s} {value:g}")
+            click.echo(f"{kind:10s} {name:40s} {value:g}")
     known = _left_out(fit, without, fit.groups)
     for kind, spread in method_spreads(rows, known).items():
         click.echo(f"spread     {kind:24s} {spread:.3f}")
@@ -75,7 +75,7 @@ def _surfaces(data: Path) -> list[Surface]:
 
 
 def _plain(constants: Constants) -> dict[str, dict[str, float]]:
-    parts = {"host_us": constants.host_us, "sustained": constants.sustained, "network": constants.network}
+    parts = {"host_us": constants.host_us, "clock": constants.clock, "network": constants.network}
     return {
         kind: {name: round(value, DIGITS) for name, value in values.items()} for kind, values in parts.items()
     }

@@ -33,6 +33,8 @@ NARROW_LOADS: Mapping[str, float] = {"ampere": 0.7, "hopper": 1.6}
 the same two traces (135 beside 136: 1.2 where memory takes three times the arithmetic, 1.5 where a
 little more, 1.7 to 1.9 where less), hopper from three bf16 ones of TraceLens (2.3 to 3.1)."""
 USUAL_NARROW_LOADS = 0.7
+NARROW_HALF_LOADS = 1.6
+"""The same for two-byte types, whose loads are half as wide: Hopper's bf16 products."""
 SPREAD = 0.2
 CLEAR_US = 20.0
 """Products shorter than this are bound by their start, whatever they compute in."""
@@ -52,7 +54,8 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dty
         factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
     unaligned = batch.where_name(lambda name: name.endswith(UNALIGNED)) | off_boundaries(batch)
     if unaligned.any():
-        more = NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
+        half = batch.dtype in ("fp16", "bf16")
+        more = NARROW_HALF_LOADS if half else NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
         # Narrow loads hide behind memory that is slower still.
         factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
     spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from stepsight.overheads.frameworks import profile_of
-from stepsight.simulate.sustained import sustained_share
 from stepsight.validate.llm.left_out import Constants, LeftOut
 from stepsight.validate.llm.refit import GRIDS, Fit, Surface, method_spreads
 
@@ -30,7 +29,7 @@ def test_a_fit_finds_the_constants_that_made_the_rows() -> None:
     fit = Fit(rows())
     found = fit.constants(fit.at(EVERY))
     assert found.host_us["megatron"] == pytest.approx(1.6 * profile_of("megatron").forward_us, rel=0.03)
-    assert found.sustained["hopper"] == pytest.approx(sustained_share("hopper") / 1.12, rel=0.02)
+    assert found.clock["hopper"] == pytest.approx(1 / 1.12, rel=0.02)
     assert np.abs(fit.residuals(fit.at(EVERY))).max() < 0.03
 
 
@@ -58,8 +57,8 @@ def test_the_spread_of_a_class_holds_nine_tenths_of_its_rows() -> None:
     assert (np.abs(residuals) <= 1.645 * spread).mean() == pytest.approx(0.9, abs=0.03)
 
 
-def test_only_rows_of_the_fit_are_scored_without_their_group() -> None:
-    less = Constants({"megatron": 9.0}, {}, {})
-    fit = LeftOut(Constants({}, {}, {}), {"g": less}, frozenset({7}))
+def test_rows_of_the_fit_are_scored_without_their_group_and_others_with_all() -> None:
+    less, every = Constants({"megatron": 9.0}, {}, {}), Constants({}, {}, {})
+    fit = LeftOut(every, {"g": less}, frozenset({7}))
     assert fit.of(7, "g") is less
-    assert fit.of(8, "g") is None
+    assert fit.of(8, "g") is every

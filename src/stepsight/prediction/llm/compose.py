@@ -316,6 +316,8 @@ class _PieceTimes:
         self.runs_forward = tuple(pricer.price(run.work, "forward") for run in work.forward)
         self.runs_backward = tuple(pricer.price(run.work, "backward") for run in work.backward)
         self.forward, self.backward = _joined(self.runs_forward), _joined(self.runs_backward)
+        self.fetched_us = pricer.micro_batch_us() if work.ends else 0.0
+        self.forward = replace(self.forward, host_us=self.forward.host_us + self.fetched_us)
         self.weights: PassTime | None = None
         if split:
             total = Pass()
@@ -360,7 +362,9 @@ class _PieceTimes:
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host for kind, one in passes.items()}
-        if self.c.framework.host_waits and self.c.layout.pipeline > 1:
+        if self.c.framework.lockstep:
+            late = {kind: self._late_by_run(kind, scale, host) for kind in passes}
+        elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
             late = {kind: _late(hosts[kind], busy[kind]) for kind in passes}
         else:
             behind = _late(sum(hosts.values()), sum(busy.values()))
@@ -373,6 +377,12 @@ class _PieceTimes:
             sum(hosts.values()),
             total_gathers,
         )
+
+    def _late_by_run(self, kind: str, scale: Scale, host: float) -> float:
+        """The host waits for the device at the ends of a pass, so that neither works ahead over them."""
+        runs = self.runs_forward if kind == "F" else self.runs_backward
+        late = sum(_late(run.host_us * host, run.device_us(scale)) for run in runs)
+        return late + (self.fetched_us * host if kind == "F" else 0.0)
 
     def _exposed(
         self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale

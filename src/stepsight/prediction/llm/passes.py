@@ -157,6 +157,11 @@ class Pricer:
             self._host[phase] = times.t5 / 1000
         return launches * self._host[phase]
 
+    def micro_batch_us(self) -> float:
+        """The host's time for a micro-batch beside its launches (`HostProfile`)."""
+        profile = profile_of(self.c.framework.name)
+        return self.host_us("forward", 1) * profile.micro_batch_us / profile.forward_us
+
     def _price(self, work: Pass, phase: str) -> PassTime:
         alone = dict(work.kernels)
         overlaps: list[Overlap] = []

@@ -1,7 +1,8 @@
 """The constants that a measured row is scored with: from a fit that its whole group took no part in.
 
 ``left_out.json`` is what ``stepsight fit llm`` made: which rows it used, and for each of their groups
-the constants fitted without it. A row that no fit has seen is scored with the shipped constants.
+the constants fitted without it. A row that no fit has seen is scored with the fit of all others. Clock and
+network belong to the site that a source measured on; the shipped constants are for sites nobody measured.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from functools import cache
 from importlib import resources
 
 import msgspec
-import numpy as np
 
+from stepsight.hardware.spec import GpuSpec
 from stepsight.overheads.frameworks import profile_of
-from stepsight.prediction.llm.compose import AS_SHIPPED, Composer, Knobs
-from stepsight.simulate.sustained import sustained_key, sustained_share
+from stepsight.prediction.llm.compose import Composer, Knobs
+from stepsight.simulate.sustained import sustained_key
 
 FILE = "left_out.json"
 USUAL_HOST_US = 14.0
@@ -26,11 +27,11 @@ USUAL_HOST_US = 14.0
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Fitted constants: forward µs a launch by framework, share of the benchmark's clock by
-    `sustained_key`, times the catalogue's time over nodes by file with a site."""
+    """Fitted constants: forward µs a launch by framework; by source and `sustained_key`, its clock over the
+    shipped one; by source, times that collectives over nodes take as long as the catalogue says."""
 
     host_us: Mapping[str, float]
-    sustained: Mapping[str, float]
+    clock: Mapping[str, float]
     network: Mapping[str, float]
 
 
@@ -42,9 +43,9 @@ class LeftOut:
     without: Mapping[str, Constants]
     rows: frozenset[int] = field(default_factory=frozenset)
 
-    def of(self, row: int, group: str) -> Constants | None:
-        """What a row is scored with; None: the shipped constants, which it took no part in."""
-        return self.without.get(group) if row in self.rows else None
+    def of(self, row: int, group: str) -> Constants:
+        """What a row is scored with: the fit without its group, or if it took no part in any, that of all."""
+        return self.without.get(group, self.all) if row in self.rows else self.all
 
 
 def row_id(file: str, name: str) -> int:
@@ -67,26 +68,21 @@ def shipped_fit() -> LeftOut:
 def _changed(every: Constants, less: Mapping[str, Mapping[str, float]]) -> Constants:
     return Constants(
         {**every.host_us, **less.get("host_us", {})},
-        {**every.sustained, **less.get("sustained", {})},
+        {**every.clock, **less.get("clock", {})},
         {**every.network, **less.get("network", {})},
     )
 
 
-def scoring_knobs(composer: Composer, file: str, row: int, group: str) -> Knobs:
+def clock_key(source: str, gpu: GpuSpec, dtype: str) -> str:
+    """Which clock a row feels: its site's, of that kind of GPU."""
+    return f"{source} {sustained_key(gpu, dtype)}"
+
+
+def scoring_knobs(composer: Composer, source: str, row: int, group: str) -> Knobs:
     """Factors on the shipped constants with which a row is scored."""
     constants = shipped_fit().of(row, group)
-    return AS_SHIPPED if constants is None else knobs(constants, composer, file)
-
-
-def knobs(constants: Constants, composer: Composer, file: str) -> Knobs:
-    """Factors on the shipped constants that give a configuration these."""
     c, gpu = composer.c, composer.pricer.platform.spec.gpu
-    name, key = c.framework.name, sustained_key(gpu, c.training.product_dtype)
-    host = constants.host_us.get(name, _middle(constants.host_us)) / profile_of(name).forward_us
-    share = constants.sustained.get(key) or sustained_share(key)
-    return Knobs(host, sustained_share(key) / share, constants.network.get(file, 1.0))
-
-
-def _middle(values: Mapping[str, float]) -> float:
-    """For a framework without rows: as the median of the others."""
-    return float(np.median(list(values.values()))) if values else USUAL_HOST_US
+    usual = profile_of(c.framework.name).forward_us
+    clock = constants.clock.get(clock_key(source, gpu, c.training.product_dtype), 1.0)
+    host = constants.host_us.get(c.framework.name, usual) / usual
+    return Knobs(host, 1.0 / clock, constants.network.get(source, 1.0))

@@ -17,8 +17,7 @@ from stepsight.estimate import FloatArray
 from stepsight.overheads.frameworks import profile_of
 from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, other_spread, spread_class
 from stepsight.prediction.llm.compose import Composer, Knobs
-from stepsight.simulate.sustained import sustained_key, sustained_share
-from stepsight.validate.llm.left_out import USUAL_HOST_US, Constants, row_id
+from stepsight.validate.llm.left_out import USUAL_HOST_US, Constants, clock_key, row_id
 from stepsight.validate.llm.rows import Case, priced
 
 GRIDS = ((0.4, 0.63, 1.0, 1.6, 2.5), (0.8, 0.9, 1.0, 1.12, 1.25), (0.5, 1.0, 2.0, 4.0))
@@ -53,14 +52,13 @@ def surface(case: Case) -> Surface | None:
         return None
     host, products, network = GRIDS
     times = np.empty(tuple(len(grid) for grid in GRIDS))
-    for k, n in enumerate(network):
-        if k and case.site is None:
-            times[:, :, k] = times[:, :, 0]
-            continue
-        factor = n if case.site is not None else 1.0
+    over_nodes = composer.c.ranks > composer.pricer.platform.spec.gpus_per_node
+    for k, n in enumerate(network if over_nodes else (1.0,)):
         for i, h in enumerate(host):
             for j, p in enumerate(products):
-                times[i, j, k] = composer.step(knobs=Knobs(h, p, factor)).step_us
+                times[i, j, k] = composer.step(knobs=Knobs(h, p, n)).step_us
+    if not over_nodes:
+        times[:, :, 1:] = times[:, :, :1]
     ratio = np.log(times / (1e3 * case.measured_ms))
     found = answered(composer)
     c, platform = composer.c, composer.pricer.platform
@@ -71,9 +69,9 @@ def surface(case: Case) -> Surface | None:
 
 
 def _keys(case: Case, composer: Composer) -> tuple[str, str, str]:
-    c, gpu = composer.c, composer.pricer.platform.spec.gpu
-    site = case.file if case.site is not None else ""
-    return c.framework.name, sustained_key(gpu, c.training.product_dtype), site
+    c, spec = composer.c, composer.pricer.platform.spec
+    site = case.source if c.ranks > spec.gpus_per_node else ""
+    return c.framework.name, clock_key(case.source, spec.gpu, c.training.product_dtype), site
 
 
 class Fit:
@@ -134,7 +132,7 @@ class Fit:
         )
         return Constants(
             {k: profile_of(k).forward_us * float(np.exp(v)) for k, v in host.items()},
-            {k: sustained_share(k) / float(np.exp(v)) for k, v in products.items()},
+            {k: float(np.exp(-v)) for k, v in products.items()},
             {k: float(np.exp(v)) for k, v in network.items() if k},
         )
 

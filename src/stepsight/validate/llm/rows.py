@@ -132,7 +132,7 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         return Outcome(case, lacks=_reason(case, error))
     found = answered(composer)
     row = row_id(case.file, case.name)
-    knobs = scoring_knobs(composer, case.file, row, case.fit_group)
+    knobs = scoring_knobs(composer, case.source, row, case.fit_group)
     usual, lost_us = found.runs.usual.step_us, found.step_us - found.runs.usual.step_us
     moved = (composer.step(knobs=knobs).step_us + lost_us) / (usual + lost_us) if knobs != AS_SHIPPED else 1.0
     return Outcome(

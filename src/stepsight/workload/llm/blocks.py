@@ -183,7 +183,10 @@ def parameter_messages(c: LanguageConfig, dense: float, experts: float) -> list[
     ):
         if held and over > 1:
             count = max(1, round(held * each / (c.layout.bucket_mb * 1e6)))
-            found.append((axis, "all_gather", held * each / count, count))
+            kind = "all_gather"
+            if c.framework.broadcasts_parameters:
+                kind, count = "broadcast", over
+            found.append((axis, kind, held * each / count, count))
     return found
 
 

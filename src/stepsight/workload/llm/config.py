@@ -121,8 +121,10 @@ class LanguageConfig:
 
     @property
     def padded_vocab(self) -> int:
-        """Megatron pads the vocabulary to a multiple of 128 on every tensor rank."""
-        step = (128 if self.framework.pads_vocab else 1) * self.layout.tensor
+        """Megatron pads the vocabulary to a multiple of 128 on every tensor rank (its fork for DeepSpeed only
+        where there are several)."""
+        pads = self.framework.pads_vocab and (self.layout.tensor > 1 or self.framework.pads_whole_vocab)
+        step = (128 if pads else 1) * self.layout.tensor
         return -(-self.model.vocab // step) * step
 
 

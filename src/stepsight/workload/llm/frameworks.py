@@ -17,7 +17,10 @@ class Framework:
     instead of several. ``gradients``: the type in which micro-batches are summed. ``wgrad_accumulates``:
     the weight-gradient product adds to the sum itself. ``overlap``: gradients are reduced while the
     backward pass of the last micro-batch runs. ``host_waits``: the host waits for the device at every
-    message between stages. ``flat_reduce``: one buffer for all gradients instead of buckets.
+    message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
+    for all gradients instead of buckets. ``pads_whole_vocab``: the vocabulary is padded on one rank, too.
+    ``overlaps_sums``: the sum of an input's gradient over the tensor group runs beside the weights' product.
+    ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a product is dropped behind it, but
     lies in the allocator until the communication stream has come by; a host that runs ahead piles them up.
     ``attention_copies``: copies of the size of the queries that a layer keeps beside q, k and v.
@@ -38,8 +41,12 @@ class Framework:
     wgrad_accumulates: bool = False
     overlap: bool = True
     host_waits: bool = False
+    lockstep: bool = False
+    overlaps_sums: bool = True
+    broadcasts_parameters: bool = False
     flat_reduce: bool = False
     pads_vocab: bool = False
+    pads_whole_vocab: bool = True
     message_launches: int = 2
     gathers_pile_up: bool = False
     attention_copies: int = 0
@@ -63,9 +70,12 @@ FRAMEWORKS = {
             gradients="half",
             overlap=False,
             host_waits=True,
+            lockstep=True,
+            overlaps_sums=False,
             message_launches=8,
             flat_reduce=True,
             pads_vocab=True,
+            pads_whole_vocab=False,
             fused_loss=False,
         ),
         Framework(
@@ -90,7 +100,7 @@ FRAMEWORKS = {
         ),
         Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),
-        Framework("internevo", fused_mlp=False, gradients="half"),
+        Framework("internevo", fused_mlp=False, gradients="half", broadcasts_parameters=True),
         Framework(
             "scaling",
             fused_norm=False,

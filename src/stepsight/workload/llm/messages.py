@@ -25,6 +25,7 @@ def tensor_messages(
     bytes_ = dtype_bytes(dtype) * elements
     beside_w, beside_d = products(into.backward, "wgrad"), products(into.backward, "dgrad")
     if not c.layout.sequence_parallel:
+        beside_w = beside_w if c.framework.overlaps_sums else ()
         return (
             [Message("tensor", "all_reduce", bytes_, dtype)],
             [Message("tensor", "all_reduce", bytes_, dtype, beside_w)],

@@ -79,6 +79,11 @@ class PieceWork:
     expert_parameters: float
 
     @property
+    def ends(self) -> bool:
+        """Whether it holds the embedding or the head."""
+        return any(run.label in ("embedding", "head") for run in self.forward)
+
+    @property
     def kept_bytes(self) -> float:
         """What one micro-batch keeps between the passes."""
         return sum(run.work.kept_bytes for run in self.forward)
