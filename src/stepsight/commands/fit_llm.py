@@ -43,6 +43,8 @@ def command(data: Path | None, out: Path | None) -> None:
     for kind, values in _plain(constants).items():
         for name, value in values.items():
             click.echo(f"{kind:10s} {name:40s} {value:g}")
+    for gpu, value in fit.by_gpu().items():
+        click.echo(f"{'clock':10s} {gpu:40s} {value:g} over all sources")
     known = _left_out(fit, without, fit.groups)
     for kind, spread in method_spreads(rows, known).items():
         click.echo(f"spread     {kind:24s} {spread:.3f}")

@@ -26,9 +26,12 @@ CANDIDATES = 61
 """Values that a fit tries for each constant, evenly in the logarithm over its grid."""
 TURNS = 4
 """Times that every constant is fitted with the others held: then none moves by more than a candidate."""
-PULL = 0.02
-"""Mean |ln ratio| that a factor of e away from the usual constant must gain: it settles what rows do not."""
+PULL, WEAK_PULL = 0.2, 0.02
+"""Mean |ln ratio| that a factor of e away from the usual constant must gain: it settles what rows do not.
+Strong for a source's own clock and network, weak for hosts and a kind of GPU's clock over all sources."""
+PULLS = (WEAK_PULL, PULL, PULL)
 _LOGS = tuple(np.log(grid) for grid in GRIDS)
+_CANDIDATES = tuple(np.linspace(logs[0], logs[-1], CANDIDATES) for logs in _LOGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Fit:
         self.groups = np.array([r.group for r in rows])
         self.sources = np.array([r.source for r in rows])
         self.names = [sorted({r.keys[axis] for r in rows}) for axis in range(3)]
+        kinds = {r.keys[1]: r.keys[1].removeprefix(f"{r.source} ") for r in rows}
+        self.gpus = [kinds[name] for name in self.names[1]]
         self.code = [np.array([self.names[a].index(r.keys[a]) for r in rows]) for a in range(3)]
         _, inverse, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         self.weights = 1 / np.sqrt(sizes[inverse])
@@ -93,21 +98,53 @@ class Fit:
         """The constants, as logarithms of factors, with the least mean |ln ratio| over the rows used;
         groups weigh as the root of their rows. What no row tells is NaN."""
         found = [np.clip(u, logs[0], logs[-1]) for u, logs in zip(self.usual, _LOGS, strict=True)]
+        usual = list(self.usual)
+        for _ in range(TURNS):  # hosts, and clocks over all sources
+            self._turn(0, used, found, usual)
+            found[1] = usual[1] = self._by_gpu(used, found)
+        found[1] = found[1].copy()
         for _ in range(TURNS):
             for axis in range(3):
-                tried = np.linspace(_LOGS[axis][0], _LOGS[axis][-1], CANDIDATES)
-                errors = np.abs(_along(self._but(axis, found), _LOGS[axis], tried[None, :]))
-                for key, name in enumerate(self.names[axis]):
-                    mine = used & (self.code[axis] == key)
-                    if not mine.any() or (axis == 2 and not name):
-                        continue
-                    loss = self.weights[mine] @ errors[mine] / self.weights[mine].sum()
-                    loss = loss + PULL * np.abs(tried - self.usual[axis][key])
-                    found[axis][key] = tried[int(loss.argmin())]
+                self._turn(axis, used, found, usual)
         for axis in range(3):
             seen = np.bincount(self.code[axis][used], minlength=len(self.names[axis])) > 0
             found[axis] = np.where(seen, found[axis], np.nan)
         return found
+
+    def _turn(
+        self, axis: int, used: FloatArray, found: list[FloatArray], usual: Sequence[FloatArray]
+    ) -> None:
+        """Fit every constant of one kind, the others held."""
+        errors = self._errors(axis, found)
+        for key, name in enumerate(self.names[axis]):
+            mine = used & (self.code[axis] == key)
+            if mine.any() and (axis < 2 or name):
+                found[axis][key] = self._best(axis, errors, mine, float(usual[axis][key]), PULLS[axis])
+
+    def _by_gpu(self, used: FloatArray, found: Sequence[FloatArray]) -> FloatArray:
+        """The clock of each kind of GPU over all sources, for each source's key."""
+        errors = self._errors(1, found)
+        clocks = np.zeros(len(self.names[1]))
+        for gpu in set(self.gpus):
+            mine = used & np.isin(self.code[1], [i for i, g in enumerate(self.gpus) if g == gpu])
+            if mine.any():
+                best = self._best(1, errors, mine, 0.0, WEAK_PULL)
+                clocks[[i for i, g in enumerate(self.gpus) if g == gpu]] = best
+        return clocks
+
+    def by_gpu(self) -> dict[str, float]:
+        """The clock of each kind of GPU over the shipped one, from all rows."""
+        every = np.ones(len(self.rows), dtype=bool)
+        found = self._by_gpu(every, self.at(every))
+        return {gpu: float(np.exp(-v)) for gpu, v in zip(self.gpus, found, strict=True)}
+
+    def _errors(self, axis: int, found: Sequence[FloatArray]) -> FloatArray:
+        """|ln ratio| of every row for all candidates of one constant."""
+        return np.abs(_along(self._but(axis, found), _LOGS[axis], _CANDIDATES[axis][None, :]))
+
+    def _best(self, axis: int, errors: FloatArray, mine: FloatArray, usual: float, pull: float) -> float:
+        loss = self.weights[mine] @ errors[mine] / self.weights[mine].sum()
+        return float(_CANDIDATES[axis][int((loss + pull * np.abs(_CANDIDATES[axis] - usual)).argmin())])
 
     def _but(self, axis: int, found: Sequence[FloatArray]) -> FloatArray:
         """Every row's ratio along one axis, the others at their present values."""
