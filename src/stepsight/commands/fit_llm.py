@@ -13,7 +13,7 @@ import stepsight.validate.llm as package
 from stepsight.estimate import FloatArray
 from stepsight.measured_data import data_folder
 from stepsight.validate.llm.left_out import FILE, Constants
-from stepsight.validate.llm.refit import Fit, Surface, method_spreads, surface
+from stepsight.validate.llm.refit import Fit, Surface, reaches, surface
 from stepsight.validate.llm.topic import FILES, cases
 
 DIGITS = 4
@@ -46,13 +46,13 @@ def command(data: Path | None, out: Path | None) -> None:
     for gpu, value in fit.by_gpu().items():
         click.echo(f"{'clock':10s} {gpu:40s} {value:g} over all sources")
     known = _left_out(fit, without, fit.groups)
-    for kind, spread in method_spreads(rows, known).items():
-        click.echo(f"spread     {kind:24s} {spread:.3f}")
+    for kind, reach in reaches(rows, known).items():
+        click.echo(f"{'reach':10s} {kind:40s} {reach:.2f}")
     sources = fit.without(fit.sources, list(dict.fromkeys(r.source for r in rows)))
     foreign = _left_out(fit, sources, fit.sources)
     nodes = [replace(r, kind="many nodes" if r.kind.endswith(" nodes") else "one node") for r in rows]
-    for kind, spread in method_spreads(nodes, foreign).items():
-        click.echo(f"spread     {'unknown framework, ' + kind:24s} {spread:.3f}")
+    for kind, reach in reaches(nodes, foreign).items():
+        click.echo(f"{'reach':10s} {'unknown framework, ' + kind:40s} {reach:.2f}")
     click.echo(f"{len(rows)} rows in {len(groups)} groups; wrote {path}")
 
 

@@ -20,9 +20,8 @@ class HostProfile:
     ``staged_collective_us``: with a pipeline over nodes, what each collective of a tensor group takes the
     host for every rank of the group. ``skew_us``: what a collective that compute waits for loses to every
     further rank of its group, because hosts are never in step. ``step_us``: work once a step that no launch
-    covers (loops over parameters around clipping and the update).
-    ``micro_batch_us``: what a micro-batch costs beside its launches: fetching and broadcasting it, the schedule,
-    the loss.
+    covers (loops over parameters around clipping and the update). ``micro_batch_us``: what a micro-batch
+    costs beside its launches: fetching and broadcasting it, the schedule, the loss.
     """
 
     forward_us: float

@@ -12,8 +12,8 @@ MOST_WALKS = 12
 SHARED_LINK = 2.0
 FILLS_US = 50.0
 SUSTAINED: dict[str, float] = {
-    "ampere": 0.92, "ampere fp16": 0.95, "hopper": 0.81, "hopper fp8": 0.81,
-    "blackwell": 0.85, "B200-SXM-180G": 0.72, "GB200-186G": 0.85, "GB300-288G": 0.85, "B300-SXM-288G": 0.85,
+    "ampere": 0.92, "ampere fp16": 0.94, "hopper": 0.81, "hopper fp8": 0.72,
+    "blackwell": 0.8, "B200-SXM-180G": 0.63, "GB200-186G": 0.73, "GB300-288G": 0.9, "B300-SXM-288G": 0.71,
 }  # fmt: skip
 CLOCK_BY_POWER = 0.45
 

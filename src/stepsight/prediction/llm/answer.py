@@ -11,15 +11,15 @@ from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.slow_runs import Mixture, mixture
 from stepsight.workload.llm.config import LanguageConfig
 
-METHOD_SPREAD: Mapping[str, float] = {}
-"""What is left when every kernel and collective is right, by `spread_class`: with it 90 % of the rows
-of the class lie inside, each predicted without its group (``stepsight fit llm`` prints them)."""
-UNKNOWN_SPREAD = (0.10, 0.16)
-"""The same for frameworks without rows, on one node and on many: rows predicted without their source."""
+METHOD_SPREAD = 0.05
+"""What is left when every kernel and collective is right, on one node."""
 NODE_SPREAD = 0.035
-"""What every doubling of the nodes adds: networks, stragglers and layouts differ."""
-EXPERT_SPREAD = 0.18
-"""The same for mixtures of experts of frameworks without rows of them."""
+"""The same for every doubling of the nodes: networks, stragglers and layouts differ."""
+REACH: Mapping[str, float] = {}
+"""By `spread_class`: times this the spread holds 90 % of the rows of the class, each predicted without its
+group (``stepsight fit llm`` prints them)."""
+UNKNOWN_REACH = (1.5, 1.5)
+"""The same for frameworks without rows, on one node and on many: rows predicted without their source."""
 INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 HOST_SPREAD = 0.12
@@ -58,29 +58,22 @@ def answered(composer: Composer) -> Quick:
 
 def interval_factor(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:
     """How far the 90 % interval reaches each way."""
-    sigma = math.hypot(method_spread(c, platform), other_spread(c, platform, spreads))
-    return math.exp(INTERVAL_SIGMAS * sigma)
+    kind = spread_class(c, platform)
+    reach = REACH.get(kind, UNKNOWN_REACH[kind.endswith(" nodes")])
+    return math.exp(INTERVAL_SIGMAS * reach * step_spread(c, platform, spreads))
 
 
 def spread_class(c: LanguageConfig, platform: Platform) -> str:
-    """Rows alike in what the method may miss: framework, experts, one node or many."""
+    """Configurations alike in what the method may miss: framework, experts, one node or many."""
     many = c.ranks > platform.spec.gpus_per_node
     experts = " experts" if c.model.experts else ""
     return f"{c.framework.name}{experts}{' nodes' if many else ''}"
 
 
-def method_spread(c: LanguageConfig, platform: Platform) -> float:
-    """The spread of a class of configurations beside that of kernels, collectives and host."""
-    kind = spread_class(c, platform)
-    if kind in METHOD_SPREAD:
-        return METHOD_SPREAD[kind]
-    return math.hypot(UNKNOWN_SPREAD[kind.endswith(" nodes")], EXPERT_SPREAD if c.model.experts else 0.0)
-
-
-def other_spread(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:
-    """What kernels, collectives and the host contribute, and the number of nodes."""
+def step_spread(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:
+    """The spread of the step from those of kernels, collectives and the host, and the number of nodes."""
     nodes = -(-c.ranks // platform.spec.gpus_per_node)
-    return math.hypot(NODE_SPREAD * math.log2(nodes), *spreads)
+    return math.hypot(METHOD_SPREAD, NODE_SPREAD * math.log2(nodes), *spreads)
 
 
 def naive_us(base: Composed) -> float:

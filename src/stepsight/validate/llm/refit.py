@@ -15,7 +15,7 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.overheads.frameworks import profile_of
-from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, other_spread, spread_class
+from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, spread_class, step_spread
 from stepsight.prediction.llm.compose import Composer, Knobs
 from stepsight.validate.llm.left_out import USUAL_HOST_US, Constants, clock_key, row_id
 from stepsight.validate.llm.rows import Case, priced
@@ -36,8 +36,8 @@ _CANDIDATES = tuple(np.linspace(logs[0], logs[-1], CANDIDATES) for logs in _LOGS
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """A measured row: which constants it feels, ln(predicted / measured) over their grids, and what its
-    interval's spread is without that of the method, whose class is ``kind``."""
+    """A measured row: which constants it feels, ln(predicted / measured) over their grids, and the
+    spread that its class ``kind`` stretches."""
 
     row: int
     group: str
@@ -45,7 +45,7 @@ class Surface:
     keys: tuple[str, str, str]
     log_ratio: FloatArray
     kind: str
-    other_spread: float
+    spread: float
 
 
 def surface(case: Case) -> Surface | None:
@@ -67,7 +67,7 @@ def surface(case: Case) -> Surface | None:
     c, platform = composer.c, composer.pricer.platform
     return Surface(
         row_id(case.file, case.name), case.fit_group, case.source, _keys(case, composer), ratio,
-        spread_class(c, platform), other_spread(c, platform, found.spreads.values()),
+        spread_class(c, platform), step_spread(c, platform, found.spreads.values()),
     )  # fmt: skip
 
 
@@ -191,14 +191,11 @@ def _along(values: FloatArray, grid: FloatArray, at: FloatArray) -> FloatArray:
     return np.asarray(below * (1 - part) + above * part)
 
 
-def method_spreads(rows: Sequence[Surface], residuals: FloatArray, share: float = 0.9) -> Mapping[str, float]:
-    """For every class the spread of the method with which so many left-out rows lie inside."""
+def reaches(rows: Sequence[Surface], residuals: FloatArray, share: float = 0.9) -> Mapping[str, float]:
+    """For every class how many times its spread an interval must reach to hold so many left-out rows."""
     found = {}
-    tried = np.linspace(0.01, 0.8, 159)
     for kind in sorted({r.kind for r in rows}):
         mine = [i for i, r in enumerate(rows) if r.kind == kind]
-        other = np.array([rows[i].other_spread for i in mine])
-        reach = INTERVAL_SIGMAS * np.hypot(tried[:, None], other[None, :])
-        inside = (np.abs(residuals[mine])[None, :] <= reach).mean(axis=1)
-        found[kind] = float(tried[min(int(np.searchsorted(inside, share)), len(tried) - 1)])
+        away = np.abs(residuals[mine]) / np.array([rows[i].spread for i in mine])
+        found[kind] = float(np.quantile(away, share)) / INTERVAL_SIGMAS
     return found
