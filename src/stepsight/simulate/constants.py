@@ -35,10 +35,10 @@ BASES = {
     ),
     "SUSTAINED": Basis(
         "share of the benchmark's rate, by generation and type, board or generation; 1 where not listed",
-        "one source each: rows of llm_h100_sweep.csv bound by products, all four models in sight (Hopper),"
-        " InternEvo's rows on one node (Ampere), NeMo's dense models on GB200 and GB300 (Blackwell),"
-        " SimuMax's Llama rows (B200 of 1,000 W, air-cooled)",
-        "products and attention of language models", runs=1,
+        "Hopper: rows of llm_h100_sweep.csv bound by products, all four models in sight; Ampere: InternEvo's"
+        " rows on one node; the others: `stepsight fit llm`, over all sources with such GPUs (fp8 on Hopper:"
+        " NeMo, torchtitan, llm-foundry; Blackwell: NeMo, SimuMax; fp16 on Ampere: Megatron-DeepSpeed)",
+        "products and attention of language models", runs=8,
     ),
     "CLOCK_BY_POWER": Basis(
         "power of the power limit that the clock follows",

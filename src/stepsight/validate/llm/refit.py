@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.overheads.frameworks import profile_of
@@ -20,6 +21,7 @@ from stepsight.prediction.llm.compose import Composer, Knobs
 from stepsight.validate.llm.left_out import USUAL_HOST_US, Constants, clock_key, row_id
 from stepsight.validate.llm.rows import Case, priced
 
+BoolArray = npt.NDArray[np.bool_]
 GRIDS = ((0.4, 0.63, 1.0, 1.6, 2.5), (0.8, 0.9, 1.0, 1.12, 1.25), (0.5, 1.0, 2.0, 4.0))
 """Factors on the shipped constants (host, products, network) for which every row's step is composed."""
 CANDIDATES = 61
@@ -94,7 +96,7 @@ class Fit:
         usual = [float(np.log(USUAL_HOST_US / profile_of(k).forward_us)) for k in self.names[0]]
         self.usual = [np.array(usual), np.zeros(len(self.names[1])), np.zeros(len(self.names[2]))]
 
-    def at(self, used: FloatArray) -> list[FloatArray]:
+    def at(self, used: BoolArray) -> list[FloatArray]:
         """The constants, as logarithms of factors, with the least mean |ln ratio| over the rows used;
         groups weigh as the root of their rows. What no row tells is NaN."""
         found = [np.clip(u, logs[0], logs[-1]) for u, logs in zip(self.usual, _LOGS, strict=True)]
@@ -111,9 +113,7 @@ class Fit:
             found[axis] = np.where(seen, found[axis], np.nan)
         return found
 
-    def _turn(
-        self, axis: int, used: FloatArray, found: list[FloatArray], usual: Sequence[FloatArray]
-    ) -> None:
+    def _turn(self, axis: int, used: BoolArray, found: list[FloatArray], usual: Sequence[FloatArray]) -> None:
         """Fit every constant of one kind, the others held."""
         errors = self._errors(axis, found)
         for key, name in enumerate(self.names[axis]):
@@ -121,7 +121,7 @@ class Fit:
             if mine.any() and (axis < 2 or name):
                 found[axis][key] = self._best(axis, errors, mine, float(usual[axis][key]), PULLS[axis])
 
-    def _by_gpu(self, used: FloatArray, found: Sequence[FloatArray]) -> FloatArray:
+    def _by_gpu(self, used: BoolArray, found: Sequence[FloatArray]) -> FloatArray:
         """The clock of each kind of GPU over all sources, for each source's key."""
         errors = self._errors(1, found)
         clocks = np.zeros(len(self.names[1]))
@@ -142,7 +142,7 @@ class Fit:
         """|ln ratio| of every row for all candidates of one constant."""
         return np.abs(_along(self._but(axis, found), _LOGS[axis], _CANDIDATES[axis][None, :]))
 
-    def _best(self, axis: int, errors: FloatArray, mine: FloatArray, usual: float, pull: float) -> float:
+    def _best(self, axis: int, errors: FloatArray, mine: BoolArray, usual: float, pull: float) -> float:
         loss = self.weights[mine] @ errors[mine] / self.weights[mine].sum()
         return float(_CANDIDATES[axis][int((loss + pull * np.abs(_CANDIDATES[axis] - usual)).argmin())])
 
@@ -173,7 +173,7 @@ class Fit:
             {k: float(np.exp(v)) for k, v in network.items() if k},
         )
 
-    def without(self, labels: FloatArray, out: Iterable[str]) -> dict[str, list[FloatArray]]:
+    def without(self, labels: npt.NDArray[np.str_], out: Iterable[str]) -> dict[str, list[FloatArray]]:
         """The fit without each group or source."""
         return {name: self.at(labels != name) for name in out}
 
