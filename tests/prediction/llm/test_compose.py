@@ -99,7 +99,7 @@ def test_captured_passes_leave_no_gaps(platform: Platform) -> None:
     small = {"framework": "megatron-deepspeed"}
     eager, graphs = (config({**small, "cuda_graphs": g}, data=16, micro_batch=1) for g in (False, True))
     stages = [quick(c, platform).composed.stages[0] for c in (eager, graphs)]
-    assert stages[1].host_us < 0.05 * stages[0].host_us
+    assert stages[1].host_us < 0.1 * stages[0].host_us
 
 
 def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:
