@@ -37,7 +37,8 @@ from tests.trace.making import two_step_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Damage = Callable[[random.Random], bytes]
-SCRIPT_S = 45.0
+SCRIPT_S = 150.0
+"""A process of torch on a busy machine takes half a minute."""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ HOST, EMBEDDING = "host", "embedding"
 HOST_SPREAD = 0.2
 """Host overheads of another machine of the same era: shared overheads cost the published
 method about 2 points of accuracy at a host share near 10 % (METHOD §2)."""
-MOST_NUMBERS = 20_000_000
-"""Launch times held at once: bounds memory when many ranks have their own times."""
+MOST_NUMBERS = 4_000_000
+"""Launch times held at once: bounds memory when many ranks have their own times, and arrays of 32 MB are
+reused where larger ones are handed back to the system each time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.estimate import FloatArray, Source
+from stepsight.simulate.engine import LaneTimes
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, PricedLane
@@ -72,6 +73,7 @@ def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, fl
     """Every rank's figures, and the mean breakdown of the step by category."""
     summaries: dict[int, RankSummary] = {}
     total: dict[str, float] = {}
+    timeline = replace(timeline, times=tuple(_rank_after_rank(times) for times in timeline.times))
     for ranks in _alike(timeline):
         times = timeline.rank(ranks[0])
         summary, parts = _summary(times)
@@ -80,6 +82,13 @@ def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, fl
         for name, us in parts.items():
             total[name] = total.get(name, 0.0) + us * len(ranks) / timeline.ranks
     return tuple(summaries[r] for r in sorted(summaries)), total
+
+
+def _rank_after_rank(times: LaneTimes) -> LaneTimes:
+    """The same arrays with each rank's times side by side in memory, as they are about to be read."""
+    names = ("mark_us", "start_us", "begin_us", "end_us")
+    laid = {name: np.ascontiguousarray(getattr(times, name).T).T for name in names}
+    return replace(times, **laid)
 
 
 def _values(summary: RankSummary) -> tuple[float, ...]:
