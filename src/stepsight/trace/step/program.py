@@ -66,7 +66,7 @@ def step_program(
     """The ops that the host started within the step, in order, over all its threads.
 
     ``communicators`` are the process groups of the streams, where the trace's calls do not name theirs.
-    Without ``sized``, kernels have their measured times only: enough for host times.
+    Without ``sized``, kernels have neither sizes nor times: enough for host times and collectives.
     """
     builder = _Builder(facts, resolver, world, step, communicators or {}, sized=sized)
     for unit in units:
@@ -90,6 +90,7 @@ class _Builder:
         communicators: Mapping[StreamId, Communicator], *, sized: bool,
     ) -> None:  # fmt: skip
         self.sized = sized
+        self.unsized: dict[str, Kernel] = {}
         self.facts, self.linked, self.resolver, self.world = facts, facts.linked, resolver, world
         self.communicators = communicators
         self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
@@ -202,7 +203,7 @@ class _Builder:
         traced: TracedCollective | None = None, blocking: bool = False, allocating: HostTimes = NOTHING,
     ) -> int:  # fmt: skip
         name = plain_name(unit.name)
-        shapes = _shapes(self.linked.ops[unit.op]) if unit.op >= 0 else ()
+        shapes = _shapes(self.linked.ops[unit.op]) if unit.op >= 0 and self.sized else ()
         kind = op_class(unit.name)
         if kind == "backward":
             self.phase = "backward"
@@ -214,6 +215,10 @@ class _Builder:
 
     def _kernel(self, launch: Launch, event: Event) -> Kernel:
         stream = self.program.streams.get(event.args.stream, COMPUTE)
+        if not self.sized:
+            if stream not in self.unsized:
+                self.unsized[stream] = Kernel("unsized", stream=stream)
+            return self.unsized[stream]
         held = self.held_until.get(event.args.stream, 0.0)
         ready = max(launch.call.end, held, self.resolver.free_at.get(id(event), 0.0))
         late = max(0.0, event.ts - ready)
@@ -223,8 +228,6 @@ class _Builder:
             # A kernel of another stream may fill the GPU: that the simulation knows.
             waited = late if explained else min(late, self.resolver.busy.within(ready, event.ts))
             self.program.unexplained_us += late - waited
-        if not self.sized:
-            return Kernel("unsized", stream=stream, measured_us=event.dur, late_us=late, waited_us=waited)
         return replace(kernel_of(self.facts, launch, event, stream), late_us=late, waited_us=waited)
 
     def _input_wait(self, launch: Launch) -> list[Wait]:
