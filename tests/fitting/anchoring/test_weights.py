@@ -31,7 +31,7 @@ def test_the_share_that_carries_over_is_found(share):
 
 
 def test_short_kernels_count_less():
-    weights = AnchorWeights({PRODUCT: 0.8}, 30.0, 0.1)
+    weights = AnchorWeights({PRODUCT: 0.8}, 30.0)
     assert weights.weight(PRODUCT, 30.0) == pytest.approx(0.4)
     assert weights.weight(PRODUCT, 3.0) < 0.1 < 0.79 < weights.weight(PRODUCT, 1e4)
 

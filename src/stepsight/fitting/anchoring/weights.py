@@ -95,17 +95,8 @@ def _kind(kernels: Iterable[Kernel]) -> str:
 
 def fit_weights(samples: Sequence[PairSample], provenance: str = "") -> AnchorWeights:
     """The exponents by class, and the fading that leaves the least error."""
-    fits = [_fit(samples, fades) for fades in FADES_US]
-    best, _ = min(fits, key=lambda fit: fit[1])
-    errors = np.array(
-        [s.error(best) for s in samples if UNSIZED not in set(s.kinds) or len(set(s.kinds)) > 1]
-    )
-    spread = float(np.quantile(np.abs(errors), 0.9) / 1.645)
-    return replace_spread(best, round(spread, 3), provenance)
-
-
-def replace_spread(weights: AnchorWeights, spread: float, provenance: str) -> AnchorWeights:
-    return AnchorWeights(weights.weights, weights.fades_under_us, spread, provenance)
+    best, _ = min((_fit(samples, fades) for fades in FADES_US), key=lambda fit: fit[1])
+    return AnchorWeights(best.weights, best.fades_under_us, provenance)
 
 
 def _fit(samples: Sequence[PairSample], fades_under_us: float) -> tuple[AnchorWeights, float]:
@@ -115,7 +106,7 @@ def _fit(samples: Sequence[PairSample], fades_under_us: float) -> tuple[AnchorWe
         w = round(float(np.clip(_weighted_median(y / x, share * np.abs(x)), 0.0, 1.0)), DIGITS)
         found[kind] = w
         left += float((share * np.abs(y - w * x)).sum())
-    return AnchorWeights(found, fades_under_us, 0.0), left
+    return AnchorWeights(found, fades_under_us), left
 
 
 def _residuals(

@@ -24,7 +24,6 @@ from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
 from stepsight.prediction.traced.constants import MOST_RESCALING, SAID_RESCALING
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
-from stepsight.prediction.traced.weights import shipped_weights
 from stepsight.program.job import Job
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
@@ -74,10 +73,7 @@ class TracedStep:
     @property
     def method_spread(self) -> float:
         """How far the step may be off beyond what its parts explain."""
-        if self.basis is Basis.MODELS:
-            return models_spread()
-        moved_to = not same_gpu(self.own.spec.gpu, self.platform.spec.gpu)
-        return max(METHOD_SPREAD, shipped_weights().moved_spread) if moved_to else METHOD_SPREAD
+        return models_spread() if self.basis is Basis.MODELS else METHOD_SPREAD
 
     @property
     def steps(self) -> int:

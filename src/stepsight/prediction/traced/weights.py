@@ -31,12 +31,11 @@ class AnchorWeights(msgspec.Struct, frozen=True):
     """The exponents by class of kernel.
 
     Of a kernel that took t µs the exponent counts t / (t + ``fades_under_us``): a short time is mostly launch
-    latency. ``moved_spread`` is how far a step moved to another GPU is off: a standard deviation of ln(time).
+    latency.
     """
 
     weights: Mapping[str, float]
     fades_under_us: float
-    moved_spread: float
     provenance: str = ""
 
     def weight(self, kind: str, measured_us: float) -> float:
