@@ -146,14 +146,16 @@ def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
 
 
 def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, ...]) -> KinetoTrace:
-    kinds: dict[int, list[Event]] = {
-        k: [] for k in (HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION, -1)
-    }
+    kinds: dict[int, list[Event]] = {k: [] for k in (HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION)}
+    same: dict[int | str, int | str] = {}
+    once = same.setdefault  # names and numbers recur thousands of times: one object of each is kept
     for event in document.traceEvents:
-        if event.ph == "X":
-            kinds[CATEGORIES.get(event.cat, -1)].append(event)
+        kind = CATEGORIES.get(event.cat, -1) if event.ph == "X" else -1
+        if kind >= 0:
+            event.name, event.cat = str(once(event.name, event.name)), str(once(event.cat, event.cat))
+            event.pid, event.tid = once(event.pid, event.pid), once(event.tid, event.tid)
+            kinds[kind].append(event)
     document.traceEvents = []
-    del kinds[-1]
     if not kinds[HOST_OP] and not kinds[RUNTIME] and not kinds[GPU]:
         raise InputError(
             file.path,
