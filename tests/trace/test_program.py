@@ -74,6 +74,16 @@ def test_a_copy_call_that_returns_with_its_copy_blocks_the_host():
     assert op.overhead_us.t4 < 20
 
 
+def test_a_launch_that_loads_its_kernel_first_is_the_host_s_time():
+    made = Made()
+    made.step(0, 0, 3000)
+    made.op("aten::conv2d", 10, 2100)
+    made.launch(15, 2000, "first_of_its_kind", 1900, 50)
+    op = _program(made).ops[0].op
+    assert op.blocks_host
+    assert op.overhead_us.t4 == 1885.0
+
+
 def test_a_collective_waits_for_what_made_its_input_and_readers_for_it():
     made = Made()
     made.step(0, 0, 400)

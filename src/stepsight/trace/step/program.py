@@ -173,7 +173,7 @@ class _Builder:
             done = segment.launches[-1].gpu[-1].end
             times = replace(
                 host_times(calls[:-1], start, calls[-1].ts, t1, share, stalls),
-                t4=BLOCKING_CALL_US,
+                t4=self._before_blocking(segment.launches[-1]),
                 t3=end - done,
             )
             times = replace(times, t2=max(0.0, calls[0].ts - start))
@@ -196,6 +196,18 @@ class _Builder:
             self.op_of_launch[id(launch)] = index
             self.queued.add(self.program.streams.get(launch.gpu[-1].args.stream, COMPUTE))
         return end, 0.0
+
+    def _before_blocking(self, launch: Launch) -> float:
+        """What a call that returned with its work's end did before that work could begin.
+
+        A copy waits for the GPU's earlier work, recorded or not. A kernel's launch does not: a long one loads
+        the kernel's code, which is the host's time.
+        """
+        first = launch.gpu[0]
+        if first.name.startswith(("Memcpy", "Memset", "Copy")):
+            return BLOCKING_CALL_US
+        free = max(launch.call.ts, self.resolver.free_at.get(id(first), 0.0))
+        return max(BLOCKING_CALL_US, first.ts - free)
 
     def _emit(
         self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
