@@ -152,7 +152,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     for event in document.traceEvents:
         kind = CATEGORIES.get(event.cat, -1) if event.ph == "X" else -1
         if kind >= 0:
-            event.name, event.cat = str(once(event.name, event.name)), str(once(event.cat, event.cat))
+            event.name = str(once(event.name, event.name))
             event.pid, event.tid = once(event.pid, event.pid), once(event.tid, event.tid)
             kinds[kind].append(event)
     document.traceEvents = []
