@@ -28,6 +28,9 @@ WARP_COLUMNS = 1024
 GDDR_NORMS = 1.15
 INDEXED_RATE = 1.5
 PAGEABLE_GBPS = 5.0
+REDUCE_TURN_US = 0.2
+REDUCE_ROWS = 16.0
+REDUCE_TURNS = 32.0
 
 BASES = {
     "MEETING": Basis(
@@ -117,6 +120,18 @@ BASES = {
         "layer norms, whose few bytes in flight cover GDDR's latency better: T4 0.79 and L4 0.83 of the"
         " bandwidth where element-wise kernels reach 0.74 and 0.78 (N)",
         "layer norms on boards with GDDR memory since Turing", runs=2,
+    ),
+    "REDUCE_TURN_US": Basis(
+        "µs", "sums over 512 to 2,048 rows take 6 to 14 µs beside their bytes: V100's DLRM lists, H100 (T)",
+        "short reductions, as gradients of biases", runs=2,
+    ),
+    "REDUCE_ROWS": Basis(
+        "values", "PyTorch's code: four rows of threads at least, four values a thread at once", "reductions"
+    ),
+    "REDUCE_TURNS": Basis(
+        "turns", "longer reductions are shared by more threads and blocks (PyTorch's code: at least 16 values"
+        " a thread, at most 256)",
+        "reductions",
     ),
     "PAGEABLE_GBPS": Basis(
         "GB/s",

@@ -24,6 +24,9 @@ from stepsight.kernels.constants import (
     INDEXED_RATE,
     OUTSIDE_SPREAD,
     PAGEABLE_GBPS,
+    REDUCE_ROWS,
+    REDUCE_TURN_US,
+    REDUCE_TURNS,
     UNMEASURED_SPREAD,
     USUAL_SHARE,
     WARP_COLUMNS,
@@ -114,6 +117,8 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
         share = share * _on_amd(batch)
     rows = batch.dims.get("rows")
     extra = stream.per_row_us * rows if rows is not None else 0.0
+    if batch.family == "reduce":  # values are added up in turns that wait for their loads
+        extra = REDUCE_TURN_US * np.minimum(batch.dims["cols"] / REDUCE_ROWS, REDUCE_TURNS)
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
     start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
     busy = meet(memory, _instructions_us(batch, spec, stream))
