@@ -169,14 +169,11 @@ class _Builder:
         times = host_times(calls, start, end, t1, share, stalls)
         allocating = allocating_times(calls, start, end, t1, share, stalls)
         if blocking:
-            # The call returned once its copy was done: what it waited is the simulation's to say.
-            done = segment.launches[-1].gpu[-1].end
-            times = replace(
-                host_times(calls[:-1], start, calls[-1].ts, t1, share, stalls),
-                t4=self._before_blocking(segment.launches[-1]),
-                t3=end - done,
-            )
-            times = replace(times, t2=max(0.0, calls[0].ts - start))
+            # The call returned once its work was done: what it waited is the simulation's to say.
+            last = segment.launches[-1]
+            own = self._before_blocking(last)
+            others = sum(c.dur - stalls.held_us(c.ts, c.end) for c in calls[:-1])
+            times = replace(times, t3=end - last.gpu[-1].end, t4=(others + own) / len(calls))
         kernels: list[Kernel] = []
         collective: Collective | None = None
         traced: TracedCollective | None = None
