@@ -170,10 +170,10 @@ class _Builder:
         allocating = allocating_times(calls, start, end, t1, share, stalls)
         if blocking:
             # The call returned once its work was done: what it waited is the simulation's to say.
-            last = segment.launches[-1]
-            own = self._before_blocking(last)
+            blocked = segment.launches[-1]
+            own = self._before_blocking(blocked)
             others = sum(c.dur - stalls.held_us(c.ts, c.end) for c in calls[:-1])
-            times = replace(times, t3=end - last.gpu[-1].end, t4=(others + own) / len(calls))
+            times = replace(times, t3=end - blocked.gpu[-1].end, t4=(others + own) / len(calls))
         kernels: list[Kernel] = []
         collective: Collective | None = None
         traced: TracedCollective | None = None
