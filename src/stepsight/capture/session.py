@@ -16,7 +16,7 @@ from stepsight.capture.gpu import attention, device, files, guard, kernels, meta
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
 from stepsight.capture.groups.install import World
-from stepsight.capture.recording import routing
+from stepsight.capture.recording import checks, routing
 from stepsight.capture.recording.calls import CallRecord, StepRecords
 from stepsight.capture.recording.host import HostProfile
 from stepsight.capture.recording.liveness import Liveness
@@ -82,6 +82,7 @@ class Session:
         modules.install()
         kernels.install()
         routing.install()
+        checks.install()
         attention.install(gpu.capability)
         tried = self._recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0)))
         selftest.run(tried, autocast=settings.guard)

@@ -30,6 +30,10 @@ def explained(error: BaseException) -> str:
         if kind.__name__ in _NEEDS_VALUES:
             called = str(error.args[0] if error.args else error).partition("\n")[0]
             return f"{called}: {_NEEDS_VALUES[kind.__name__]}; {RECORD}"
+    text = str(error)
+    if isinstance(error, NotImplementedError) and ("no fake impl" in text or "Could not run '" in text):
+        called = text.partition(": ")[0] if "no fake impl" in text else text.split("'")[1]
+        return f"{called}: cannot run without data; {RECORD}"
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OWN_KERNELS:
         return f"{error.name} brings GPU kernels of its own, which cannot be captured; {RECORD}"
     return ""

@@ -9,13 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepsight.capture.gpu import streams
 from stepsight.capture.gpu.device import CUDA
 from stepsight.capture.gpu.tensors import on_gpu, only_gpu
-from stepsight.capture.recording import conv_format, routing
+from stepsight.capture.recording import checks, conv_format, routing, unfaked
 from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
 from stepsight.capture.recording.facts import Facts, mapped, tensors_in
 from stepsight.capture.recording.liveness import Liveness
@@ -34,6 +40,14 @@ _FACTORY_NAMES = """empty zeros ones full rand randn empty_strided new_empty new
     normal eye empty_like zeros_like ones_like rand_like randn_like"""
 _FACTORIES = frozenset(_FACTORY_NAMES.split())
 _QUERIES = frozenset(("sym_size", "sym_stride", "sym_numel", "sym_storage_offset", "is_same_size", "layout"))
+_NEED_DATA = (
+    NotImplementedError,
+    UnsupportedOperatorException,
+    DynamicOutputShapeException,
+    DataDependentOutputException,
+)
+_STEADY = frozenset(("_amp_update_scale_",))
+"""What they write stays as it is in a healthy run: a loss scale after steps without overflow."""
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _DEVICE = torch.ops.prim.device.default
 
@@ -43,7 +57,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> None:
         super().__init__()
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake = FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
         self.values, self.liveness, self.workspaces = values, liveness, workspaces
         self.facts = Facts(liveness.number)
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
@@ -225,6 +239,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return func(*known) if all(v is not None for v in known) else True
         if name in ("_pin_memory", "pin_memory"):
             return args[0]
+        if name == "_pack_padded_sequence":
+            return self._packed(func, *args)
         computed = values.computed(func, name, args, kwargs, tensors)
         if values.depends_on_values(name, args):
             if computed is None:
@@ -234,12 +250,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         with self.fake:
             out = conv_format.as_on_gpu(name, args, out, self.facts)
         routing.follow(name, args, out)
+        checks.follow(name, args, out)
         if name == "histc" and computed is None:
             values.counted(args[0], out.numel(), out)
         if computed is not None:
             for made, value in zip(tensors_in(out), tensors_in(computed), strict=False):
                 values.learn(made, value)
-        elif func._schema.is_mutable:
+        elif func._schema.is_mutable and name not in _STEADY:
             for argument, value in zip(func._schema.arguments, args, strict=False):
                 if argument.alias_info is not None and argument.alias_info.is_write:
                     for t in tensors_in(value):
@@ -247,9 +264,32 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def _without_data(self, func: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = mapped(args, self._faked), mapped(kwargs, self._faked)
+        if func._schema.name in unfaked.MIXED:
+            made = unfaked.tried_on_cpu(func, args, kwargs, self.values)
+            if made is not None:
+                return mapped(made, self._placed)
+        fake_args, fake_kwargs = mapped(args, self._faked), mapped(kwargs, self._faked)
+        try:
+            with self.fake:
+                return func(*fake_args, **fake_kwargs)
+        except _NEED_DATA:
+            with self.fake:
+                ruled = unfaked.by_rule(func._schema.name.partition("::")[2], fake_args)
+            if ruled is not None:
+                return ruled
+            out = unfaked.tried_on_cpu(func, args, kwargs, self.values)
+            if out is None:
+                raise
+            return mapped(out, self._placed)
+
+    def _packed(self, func: Any, padded: torch.Tensor, lengths: torch.Tensor, first: bool) -> Any:
+        """Sequences end to end: lengths lie on the host, so the sizes are known."""
+        known = self.values.of(lengths)
+        rows = torch.zeros(*padded.shape[:2], 1)
+        data, sizes = func(rows, lengths if known is None else known, first)
         with self.fake:
-            return func(*args, **kwargs)
+            made = torch.empty((data.shape[0], *padded.shape[2:]), dtype=padded.dtype, device=CUDA)
+        return made, sizes
 
     def _faked(self, t: torch.Tensor) -> torch.Tensor:
         return t if isinstance(t, FakeTensor) else self.fake.from_tensor(t, static_shapes=True)

@@ -26,7 +26,7 @@ LARGEST_READ_BYTES = 1 << 28
 _RANDOM = """bernoulli bernoulli_ native_dropout rand randn randint randperm normal_ uniform_ multinomial
     exponential_ random_ rand_like randn_like randint_like normal log_normal_ geometric_ poisson"""
 RANDOM = frozenset(_RANDOM.split())
-_SHAPED = "nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave bincount"
+_SHAPED = "nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave bincount nms"
 SHAPED_BY_VALUES = frozenset(_SHAPED.split())
 _INDEXED = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
 
@@ -91,6 +91,10 @@ class Values:
         if value is not None:
             return value.item()
         dtype = tensor.dtype
+        share = share_of(tensor)
+        if dtype == torch.bool and share in (0.0, 1.0):
+            self.assumed["numbers are finite and in range"] += 1
+            return bool(share)
         if dtype == torch.bool:
             self.assumed["a condition read from the GPU is false"] += 1
             return False
@@ -133,18 +137,20 @@ class Values:
                 made = torch.empty(classes, dtype=torch.int64, device=first.device)
             self.counted(first, classes, made)
             return made
+        mask = _mask_of(name, args)
+        chosen = 0 if mask is None else self._selected(mask)
         with mode:
             integers = {"dtype": torch.int64, "device": first.device}
             if name == "nonzero":
-                return torch.empty(self._selected(first), first.dim(), **integers)
+                return torch.empty(chosen, first.dim(), **integers)
+            if name == "nms":
+                self.assumed["share of boxes that are kept"] += 1
+                return torch.empty(self._kept(first.shape[0]), **integers)
             if name == "masked_select":
-                return torch.empty(self._selected(args[1]), dtype=first.dtype, device=first.device)
-            if name in _INDEXED:
-                mask = next(i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8))
+                return torch.empty(chosen, dtype=first.dtype, device=first.device)
+            if mask is not None:
                 kept = first.shape[mask.dim() :]
-                return torch.empty(
-                    self._selected(mask.numel()), *kept, dtype=first.dtype, device=first.device
-                )
+                return torch.empty(chosen, *kept, dtype=first.dtype, device=first.device)
             if name == "repeat_interleave":
                 return torch.empty(first.numel(), **integers)
             self.assumed["share of values that are distinct"] += 1
@@ -152,7 +158,13 @@ class Values:
             distinct = torch.empty(count, dtype=first.dtype, device=first.device)
             return distinct, torch.empty(first.numel(), **integers), torch.empty(count, **integers)
 
+    def _kept(self, boxes: int) -> int:
+        return max(1, round(boxes * self.assumptions.mask_share)) if boxes else 0
+
     def _selected(self, mask: torch.Tensor) -> int:
+        known = self.of(mask)
+        if known is not None:
+            return int(known.count_nonzero())
         share = share_of(mask)
         if share is None:
             self.assumed["share of elements a mask selects"] += 1
@@ -165,6 +177,16 @@ class Values:
         """``out`` counts ``tensor``'s values by class."""
         self.assumed["experts get equal shares of the tokens"] += 1
         self.learn(out, counts(tensor.numel(), classes, self.assumptions.expert_balance).to(out.dtype))
+
+
+def _mask_of(name: str, args: Any) -> torch.Tensor | None:
+    """The mask by which a call selects elements."""
+    if name in ("nonzero", "masked_select"):
+        mask: torch.Tensor = args[0] if name == "nonzero" else args[1]
+        return mask
+    if name not in _INDEXED:
+        return None
+    return next((i for i in args[1] if i is not None and i.dtype in (torch.bool, torch.uint8)), None)
 
 
 def followed(tensor: torch.Tensor) -> bool:

@@ -25,7 +25,8 @@ _NO_KERNEL = """
     unsafe_chunk resize_as_ _conj _neg_view unsafe_split_with_sizes wait_tensor
     _has_compatible_shallow_copy_type _fw_primal _make_dual device layout _nested_tensor_size
     storage_offset is_contiguous numel _resize_output_ retain_grad rename_ _local_scalar_dense_
-    view_dtype _dim_arange _shape_as_tensor pin_memory _pin_memory
+    view_dtype _dim_arange _shape_as_tensor pin_memory _pin_memory _indices _values is_coalesced
+    _sparse_coo_tensor_with_dims_and_tensors _coalesced_ sparse_dim dense_dim _nnz
 """
 NO_KERNEL = frozenset(_NO_KERNEL.split())
 """Views and bookkeeping: nothing runs on the GPU."""
@@ -40,7 +41,7 @@ _RANDOM = """
 _REDUCTIONS = """
     sum mean amax amin max min any all norm linalg_vector_norm var std argmax argmin logsumexp prod
     nansum var_mean std_mean median nanmedian count_nonzero aminmax dist equal _amp_update_scale_ trace
-    kthvalue mode
+    kthvalue mode _is_all_true _is_any_true
 """
 _LOSSES = """
     mse_loss binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss l1_loss huber_loss
@@ -63,7 +64,8 @@ _POINTWISE_NAMES = """
     tanh_backward sigmoid_backward hardswish hardswish_ hardsigmoid mish softplus elu celu selu relu6
     erfinv leaky_relu leaky_relu_ clamp clamp_ logical_not masked_fill_backward
     soft_margin_loss_backward kl_div_backward glu_jvp addcmul addcdiv lerp_ logaddexp rsub isclose
-    nan_to_num_ angle polygamma rope
+    nan_to_num_ angle polygamma rope _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _pack_padded_sequence
 """
 _POINTWISE = frozenset(_POINTWISE_NAMES.split())
 _POOLS = """

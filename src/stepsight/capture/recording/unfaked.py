@@ -1,0 +1,55 @@
+"""Operators that torch cannot run without data: their results' sizes by rule, or from the CPU's kernel.
+
+A loss or an operator of an extension may have a kernel for the CPU and no rule for sizes. What it computes
+there is thrown away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from stepsight.capture.recording.facts import mapped, tensors_in
+from stepsight.capture.recording.values import Values
+
+MOST_BYTES = 1 << 28
+"""Larger inputs are not made for this."""
+
+MIXED = frozenset(("aten::_ctc_loss", "aten::_ctc_loss_backward"))
+"""They take lengths from the host beside tensors of the GPU, which torch's fake tensors refuse."""
+
+
+def by_rule(name: str, args: Any) -> Any:
+    """Results of operators that only GPUs have, without data; None without a rule. Runs in fake mode."""
+    if name in ("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"):
+        return False
+    if name == "_thnn_fused_gru_cell":
+        hidden = args[2]
+        return torch.empty_like(hidden), hidden.new_empty(hidden.shape[0], 5 * hidden.shape[1])
+    if name == "_thnn_fused_gru_cell_backward":
+        grad, biases = args[0], args[2]
+        gates = [grad.new_empty(grad.shape[0], 3 * grad.shape[1]) for _ in range(2)]
+        bias = [grad.new_empty(3 * grad.shape[1]) if biases else None for _ in range(2)]
+        return *gates, torch.empty_like(grad), *bias
+    return None
+
+
+def tried_on_cpu(func: Any, args: Any, kwargs: Any, values: Values) -> Any:
+    """The results on the CPU, or None where there is no such kernel or too much to compute."""
+    if sum(t.numel() * t.element_size() for t in tensors_in(args, kwargs)) > MOST_BYTES:
+        return None
+
+    def real(t: torch.Tensor) -> torch.Tensor:
+        known = values.of(t)
+        if known is not None:
+            return known
+        return torch.zeros(t.shape, dtype=t.dtype)
+
+    given = mapped(dict(kwargs), real)
+    if given.get("device") is not None:
+        given["device"] = torch.device("cpu")
+    try:
+        return func(*mapped(args, real), **given)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+        return None
