@@ -17,6 +17,7 @@ from stepsight.capture.unsupported import UnsupportedError
 def install() -> None:
     torch.nn.Module._apply = _apply
     _refuse_data_parallel()
+    _install_data()
     import torch.optim.optimizer as optimizer
     import torch.utils._foreach_utils as foreach
 
@@ -26,6 +27,25 @@ def install() -> None:
     foreach._get_fused_kernels_supported_devices = lambda: ["cuda", "xpu", "cpu", "mps"]
     optimizer._get_foreach_kernels_supported_devices = foreach._get_foreach_kernels_supported_devices
     optimizer._get_fused_kernels_supported_devices = foreach._get_fused_kernels_supported_devices
+
+
+def _install_data() -> None:
+    """``parameter.data = moved``: a real tensor that is given memory of the GPU becomes a fake one."""
+    plain = torch._C.TensorBase.data
+
+    def give(self: torch.Tensor, value: torch.Tensor) -> None:
+        here = getattr(self, "fake_device", None)
+        if isinstance(value, FakeTensor) and here != value.fake_device:
+            wanted = self.requires_grad
+            made = torch.nn.Parameter(value, wanted) if isinstance(self, torch.nn.Parameter) else value
+            kept = {k: v for k, v in self.__dict__.items() if k not in _TENSOR_ATTRIBUTES}
+            _swap(self, made)
+            for name, kept_value in kept.items():
+                self.__dict__.setdefault(name, kept_value)
+        else:
+            plain.__set__(self, value)
+
+    torch.Tensor.data = property(plain.__get__, give)
 
 
 def _refuse_data_parallel() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from stepsight.capture.gpu.tensors import only_gpu
 from stepsight.capture.groups.exchange import Exchange
 from stepsight.capture.groups.functional import record_functional
 from stepsight.capture.groups.process_group import batch_messages, group_ranks, maker
@@ -53,6 +54,7 @@ def install(recorder: Recorder, world: World, folder: str = "") -> None:
     _install_creation(world)
     _install_objects(world, exchange)
     _install_ddp()
+    _install_fsdp1()
     _install_random()
 
 
@@ -158,6 +160,20 @@ def _install_ddp() -> None:
         self.__dict__["reducer"] = _Untimed(self.reducer)
 
     ddp.DistributedDataParallel.__init__ = init
+
+
+def _install_fsdp1() -> None:
+    """The first FSDP compares the device it is given with the parameters', which is cuda:0 on every rank."""
+    try:
+        import torch.distributed.fsdp._init_utils as fsdp
+    except ImportError:
+        return
+    named = fsdp._get_device_from_device_id
+
+    def device(*args: Any, **kwargs: Any) -> Any:
+        return only_gpu(named(*args, **kwargs))
+
+    fsdp._get_device_from_device_id = device
 
 
 def _install_random() -> None:

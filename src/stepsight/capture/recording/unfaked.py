@@ -32,6 +32,15 @@ def by_rule(name: str, args: Any) -> Any:
         gates = [grad.new_empty(grad.shape[0], 3 * grad.shape[1]) for _ in range(2)]
         bias = [grad.new_empty(3 * grad.shape[1]) if biases else None for _ in range(2)]
         return *gates, torch.empty_like(grad), *bias
+    if name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
+        return torch.empty_like(args[0])
+    if name in ("batch_norm_stats", "batch_norm_gather_stats_with_counts", "batch_norm_gather_stats"):
+        return tuple(args[0].new_empty(args[0].shape[1], dtype=torch.float32) for _ in range(2))
+    if name == "batch_norm_backward_reduce":
+        weight = args[4]
+        kind = args[2].dtype if weight is None else weight.dtype
+        wide = [args[0].new_empty(args[0].shape[1], dtype=torch.float32) for _ in range(2)]
+        return *wide, *(args[0].new_empty(args[0].shape[1], dtype=kind) for _ in range(2))
     return None
 
 

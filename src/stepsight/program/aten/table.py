@@ -41,7 +41,8 @@ _RANDOM = """
 _REDUCTIONS = """
     sum mean amax amin max min any all norm linalg_vector_norm var std argmax argmin logsumexp prod
     nansum var_mean std_mean median nanmedian count_nonzero aminmax dist equal _amp_update_scale_ trace
-    kthvalue mode _is_all_true _is_any_true
+    kthvalue mode _is_all_true _is_any_true batch_norm_stats batch_norm_backward_reduce
+    batch_norm_gather_stats_with_counts
 """
 _LOSSES = """
     mse_loss binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss l1_loss huber_loss
@@ -65,7 +66,8 @@ _POINTWISE_NAMES = """
     erfinv leaky_relu leaky_relu_ clamp clamp_ logical_not masked_fill_backward
     soft_margin_loss_backward kl_div_backward glu_jvp addcmul addcdiv lerp_ logaddexp rsub isclose
     nan_to_num_ angle polygamma rope _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
-    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _pack_padded_sequence
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _pack_padded_sequence batch_norm_elemt
+    batch_norm_backward_elemt
 """
 _POINTWISE = frozenset(_POINTWISE_NAMES.split())
 _POOLS = """
