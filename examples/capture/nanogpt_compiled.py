@@ -33,8 +33,12 @@ class GPT(nn.Module):
         self.embed = nn.Embedding(VOCAB, WIDTH)
         self.values = nn.ModuleList(nn.Embedding(VOCAB, WIDTH) for _ in range(3))
         attention = LAYERS - 1
-        self.qkvo = nn.Parameter(torch.randn(-(-4 * attention // world) * world, WIDTH, WIDTH) * 0.02)
-        self.mlp = nn.Parameter(torch.randn(-(-2 * LAYERS // world) * world, 4 * WIDTH, WIDTH) * 0.02)
+        self.qkvo = nn.Parameter(
+            (torch.randn(-(-4 * attention // world) * world, WIDTH, WIDTH) * 0.02).bfloat16()
+        )
+        self.mlp = nn.Parameter(
+            (torch.randn(-(-2 * LAYERS // world) * world, 4 * WIDTH, WIDTH) * 0.02).bfloat16()
+        )
         self.gates = nn.Parameter(torch.zeros(attention, HEADS, 12))
         self.scalars = nn.Parameter(torch.ones(4 * LAYERS))
         self.head = nn.Linear(WIDTH, VOCAB, bias=False)
@@ -43,7 +47,7 @@ class GPT(nn.Module):
         x = first = norm(self.embed(tokens))
         values = [table(tokens) for table in self.values]
         values = [*values, *[None] * (LAYERS - 1 - 6), *values]
-        qkvo, mlp = self.qkvo.bfloat16(), self.mlp.bfloat16()
+        qkvo, mlp = self.qkvo, self.mlp
         at = 0
         for layer in range(LAYERS):
             x = self.scalars[4 * layer] * x + self.scalars[4 * layer + 1] * first
@@ -95,7 +99,7 @@ class Muon(torch.optim.Optimizer):
         shares = []
         for p in stacks:
             share = torch.empty_like(p[: p.size(0) // world], dtype=torch.bfloat16)
-            work = dist.reduce_scatter_tensor(share, p.grad.bfloat16(), op=dist.ReduceOp.AVG, async_op=True)
+            work = dist.reduce_scatter_tensor(share, p.grad, op=dist.ReduceOp.AVG, async_op=True)
             shares.append((p, share, work))
         gathered = []
         for p, share, work in shares:

@@ -1,6 +1,6 @@
 """OPT-1.3B (from its configuration), optimizer states sharded over the ranks (ZeRO stage 1), written by hand.
 
-As DeepSpeed does it: half-precision gradients are reduced in buckets during the backward pass, every rank
+As DeepSpeed does it: half-precision gradients are reduced in buckets after the backward pass, every rank
 keeps and updates its part of the fp32 weights, and the updated parts are gathered.
 """
 
@@ -62,12 +62,10 @@ class Zero1:
 
 
 class Buckets:
-    """Gradients are averaged over the ranks as they come, so many elements at a time."""
+    """Gradients are averaged over the ranks, so many elements at a time."""
 
-    def __init__(self, parameters):
+    def __init__(self):
         self.waiting, self.held, self.sent = [], 0, []
-        for p in parameters:
-            p.register_post_accumulate_grad_hook(self.ready)
 
     def ready(self, parameter):
         if self.held + parameter.numel() > options.bucket:
@@ -82,7 +80,9 @@ class Buckets:
             self.sent.append((dist.all_reduce(flat, async_op=True), flat, self.waiting))
         self.waiting, self.held = [], 0
 
-    def finish(self):
+    def reduce(self, parameters):
+        for p in parameters:
+            self.ready(p)
         self.flush()
         for work, flat, parameters in self.sent:
             work.wait()
@@ -92,15 +92,16 @@ class Buckets:
         self.sent = []
 
 
-trained = [p for p in model.parameters() if p.requires_grad]
-buckets = Buckets(trained)
-groups = [Zero1([p for p in trained if p.dim() > 1], 0.01), Zero1([p for p in trained if p.dim() == 1], 0.0)]
+buckets = Buckets()
+matrices = [p for p in model.parameters() if p.dim() > 1]
+vectors = [p for p in model.parameters() if p.dim() == 1]
+groups = [Zero1(matrices, 0.01), Zero1(vectors, 0.0)]
 for _ in range(10):
     tokens = torch.randint(0, 50272, (options.batch, options.sequence)).to(device)
     loss = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), labels=tokens).loss
     loss.backward()
-    buckets.finish()
-    norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float32) for p in trained]
+    buckets.reduce([*matrices, *vectors])
+    norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float32) for p in (*matrices, *vectors)]
     total = torch.stack(norms).square().sum()
     dist.all_reduce(total)
     scale = 1.0 / max(total.sqrt().item(), 1.0)

@@ -52,7 +52,7 @@ RUNS = (
     ),
     TracedScript(
         "OPT-1.3B ZeRO-1, 8 A800", "liplus_zero1_n122248036_415351", "opt_zero1.py", (), "8xA800-SXM4-80G", 8,
-        "DeepSpeed copies, scales and measures every gradient by itself; the script does so in fewer calls",
+        "DeepSpeed copies, scales and measures gradients one by one; the script does so in other calls",
     ),
     TracedScript(
         "OPT-1.3B ZeRO-1, 8 V100", "liplus_zero1_n31145242_1056079", "opt_zero1.py", ("--dtype", "float16"),
@@ -60,7 +60,8 @@ RUNS = (
     ),
     TracedScript(
         "modded-nanogpt, 8 H100", "nanogpt_8xH100/traces", "nanogpt_compiled.py", (), "8xH100-SXM", 8,
-        "FlashAttention 3, fused Triton kernels of its own (XXT, ReLU²) and Inductor's choices",
+        "FlashAttention 3 over short windows, kernels of its own (XXT, ReLU²), embeddings updated every "
+        "second step; the traced GPU is busy for half of its step",
     ),
 )  # fmt: skip
 
