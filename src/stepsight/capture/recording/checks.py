@@ -34,7 +34,7 @@ def install() -> None:
             kind.check = _marked(kind.check, 1.0)
 
 
-def _below(kind: type) -> list[type]:
+def _below(kind: Any) -> list[Any]:
     return [kind, *(each for sub in kind.__subclasses__() for each in _below(sub))]
 
 
