@@ -57,6 +57,16 @@ def test_of_what_cannot_be_told_apart_the_plainest_comes_first():
     assert [r.step_time_us / 1e3 for r in ranked(rows)] == [104, 102, 100, 110]
 
 
+def test_chance_is_not_recommended_where_a_sharder_that_looks_at_the_tables_is_as_fast():
+    def row(sharder, ms):
+        settings = {"parallel.sharding": sharder}
+        return Row(settings, PLATFORM, step_time_us=1e3 * ms, samples_per_s=1e3 / ms, fit=1.0)
+
+    first, *_, last = ranked([row("random", 100), row("size_greedy", 103), row("chunks", 120)])
+    assert first.settings["parallel.sharding"] == "size_greedy"
+    assert last.settings["parallel.sharding"] == "chunks"
+
+
 def test_where_runs_may_be_slow_the_mean_decides():
     def row(ms, expected_ms):
         return Row(
