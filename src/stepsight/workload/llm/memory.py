@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm.blocks import owned
@@ -51,12 +52,13 @@ def language_memory(c: LanguageConfig) -> MemoryReport:
     return MemoryReport(tuple(held[(rank // stride) % n] for rank in range(c.ranks)))
 
 
-def stage_memory(c: LanguageConfig) -> list[RankMemory]:
+@lru_cache(maxsize=16)
+def stage_memory(c: LanguageConfig) -> tuple[RankMemory, ...]:
     """What a rank of each stage holds."""
     maker = Pieces(c, 1)
     parts = pieces(c)
     stages = [[(p, maker.work(p)) for p in parts[s :: c.layout.pipeline]] for s in range(c.layout.pipeline)]
-    return [_rank(_stage(c, s, works)) for s, works in enumerate(stages)]
+    return tuple(_rank(_stage(c, s, works)) for s, works in enumerate(stages))
 
 
 def _rank(held: Held) -> RankMemory:
