@@ -143,10 +143,11 @@ def _loss(name: str) -> bool:
 
 def settings_text(settings: Mapping[str, Setting]) -> str:
     """``tp 4, pp 2, zero 1``."""
-    return ", ".join(f"{short_name(path)} {_shown(value)}" for path, value in settings.items())
+    return ", ".join(f"{short_name(path)} {setting_text(value)}" for path, value in settings.items())
 
 
-def _shown(value: Setting) -> str:
+def setting_text(value: Setting) -> str:
+    """A setting's value in words."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value)

@@ -9,10 +9,12 @@ import msgspec
 
 from stepsight.report.page.pieces import Html, asset, tag, text
 from stepsight.report.tune.console import milliseconds
-from stepsight.tune.answer import Answer, settings_text
+from stepsight.tune.answer import Answer, setting_text, settings_text
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.trial import Row
 
+LEAST_SHARE = 0.0005
+"""Parts of a step below this share of it are left out."""
 MOST = 40
 """Configurations that can be chosen on the page: the best, then the front."""
 
@@ -60,7 +62,7 @@ def _content(row: Row) -> dict[str, Any]:
 
 
 def _settings(row: Row) -> dict[str, str]:
-    return {short_name(path): str(value) for path, value in row.settings.items()}
+    return {short_name(path): setting_text(value) for path, value in row.settings.items()}
 
 
 def _figures(row: Row) -> dict[str, float | None]:
@@ -74,7 +76,7 @@ def _figures(row: Row) -> dict[str, float | None]:
 
 def _parts(row: Row) -> dict[str, float]:
     """Milliseconds by part of the step."""
-    return {name: share * row.step_time_us / 1e3 for name, share in row.shares.items()}
+    return {n: share * row.step_time_us / 1e3 for n, share in row.shares.items() if share >= LEAST_SHARE}
 
 
 def _lines(one: Row, other: Row) -> list[tuple[str, str]]:
