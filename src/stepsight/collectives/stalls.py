@@ -17,8 +17,8 @@ BLOCKING_MESSAGES = 4
 
 FEW_NODES = 16
 """Nodes from which on the share of slow runs grows faster."""
-NEARLY_FULL = 0.95
-"""Share of the usable memory from which on the allocator has to give blocks back and ask for others."""
+NEARLY_FULL, FULL = 0.93, 0.98
+"""Shares of the usable memory: between them the allocator begins to give blocks back and ask for others."""
 WIDE_NODES = 4
 """Nodes of a tensor group that is counted as wide."""
 
@@ -46,7 +46,7 @@ class JobLayout:
             "many_nodes": many * piped,
             "many_nodes_alone": many * (1 - piped),
             "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
-            "full": min(1.0, max(0.0, (self.filled - NEARLY_FULL) / (1 - NEARLY_FULL))),
+            "full": min(1.0, max(0.0, (self.filled - NEARLY_FULL) / (FULL - NEARLY_FULL))),
         }
 
 

@@ -24,9 +24,12 @@ NOISE = 0.05
 """Two configurations of one model on one platform are told apart by more than this difference of ln(time):
 most errors are common to both and cancel. Chosen with the tie-break among 20 combinations in sight of the
 groups that `validate tune` scores; what is left was not measured apart."""
-SURE = 0.5
-"""A configuration is recommended when it fits with this probability: what does not fit says so within
-minutes, what is slow costs days."""
+SURE = 0.8
+"""A configuration is recommended when it fits with this probability."""
+SURER = 0.9
+"""Of configurations that cannot be told apart, those that fit with this probability come first."""
+MAYBE = 0.3
+"""One that fits with this probability is worth a try where it is faster: a run that does not fit says so."""
 LEAST_FIT = 0.05
 """Below this probability to fit, nothing is priced."""
 KEPT = 16
@@ -58,17 +61,23 @@ def ranked(rows: Sequence[Row], objective: str = "time", sure: float = SURE) -> 
         return order
     first = order[0]
     near = [r for r in order if (r.fit < sure) == (first.fit < sure) and within_noise(r, first, objective)]
-    best = sorted(near, key=lambda r: (_plainness(r), score(r, objective)))
-    return _with_a_bet([*best, *order[len(near) :]], sure)
+    best = sorted(near, key=lambda r: (r.fit < SURER, _plainness(r), score(r, objective)))
+    return _with_bets([*best, *order[len(near) :]], sure)
 
 
-def _with_a_bet(order: list[Row], sure: float) -> list[Row]:
-    """Where some runs of a site are slow, the fastest of those that may be stands second: worth one try."""
-    fit = [r for r in order if (r.fit < sure) == (order[0].fit < sure)]
-    bet = min(fit, key=lambda r: score(replace(r, expected_us=0.0), "time"))
-    if bet.expected_us <= bet.step_time_us or bet in order[:2]:
-        return order
-    return [order[0], bet, *(r for r in order[1:] if r is not bet)]
+def _with_bets(order: list[Row], sure: float) -> list[Row]:
+    """Behind the first come the fastest that may be slow on this site, and the fastest that may not fit,
+    where they are faster: each is worth one try."""
+    first = order[0]
+    faster = [r for r in order if r.fit >= MAYBE and _unless_slow(r) < _unless_slow(first)]
+    risky = [r for r in faster if r.fit >= sure and r.expected_us > r.step_time_us]
+    maybe = [r for r in faster if r.fit < sure]
+    bets = [min(some, key=_unless_slow) for some in (risky, maybe) if some]
+    return [first, *bets, *(r for r in order[1:] if not any(r is b for b in bets))]
+
+
+def _unless_slow(row: Row) -> float:
+    return score(replace(row, expected_us=0.0), "time")
 
 
 def within_noise(row: Row, best: Row, objective: str) -> bool:

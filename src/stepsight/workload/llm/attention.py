@@ -33,7 +33,7 @@ def attention_block(c: LanguageConfig) -> Block:
     else:
         qkv = _latent_projections(c, n)
     both += qkv
-    both.kept_bytes += e * n * (wide + f.attention_copies * m.heads * m.head_dim / t)
+    both.kept_bytes += e * n * wide
     turned = n * (m.heads + m.kv_heads) * m.head_dim / t
     if m.positions == "rotary":
         turn = ops.rotary(dtype, turned, m.head_dim, fused=f.fused_rotary or c.training.compiled)

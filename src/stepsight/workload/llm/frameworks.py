@@ -23,7 +23,6 @@ class Framework:
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a product is dropped behind it, but
     lies in the allocator until the communication stream has come by; a host that runs ahead piles them up.
-    ``attention_copies``: copies of the size of the queries that a layer keeps beside q, k and v.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
@@ -49,7 +48,6 @@ class Framework:
     pads_whole_vocab: bool = True
     message_launches: int = 2
     gathers_pile_up: bool = False
-    attention_copies: int = 0
     sharded_loss: bool = False
     gathers_logits: bool = False
     compiled: bool = False
@@ -85,7 +83,6 @@ FRAMEWORKS = {
             host_waits=True,
             cuts_products=False,
             gathers_pile_up=True,
-            attention_copies=3,
             sharded_loss=True,
         ),
         Framework(
