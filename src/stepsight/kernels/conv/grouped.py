@@ -60,12 +60,12 @@ RESIDENT_WARPS = 64
 REDUCE_SLOTS = 100.0
 """Instructions a thread for the sum over a block."""
 
-CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 4.0, "conv_dgrad": 5.0, "conv_wgrad": 12.0}
+CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 5.0, "conv_dgrad": 10.0, "conv_wgrad": 26.0}
 """cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
-a share of a load; the weights' gradient also adds up partial sums of many blocks. From a public profile of
-ConvNeXt V2-B (batch 64, H200 shared with another job): both gradients 6 % of a step of 241 ms, at most
-29 instructions for the two gradients of a tap. 17 were set, as if the other job took 40 % of it; how they
-divide, and the forward's 4, are guesses. The gradients' share of the predicted step is then 6.4 %."""
+a share of a load; the weights' gradient also adds up partial sums of many blocks. Two public figures of both
+gradients, 39 instructions a tap (fp16 5×5, 26.4 ms beside the fp32 figure above; its forward 6) and at most
+29 (7×7 in ConvNeXt V2-B on an H200 shared with another job), lie on either side of what is set. Published
+throughputs of EfficientNet in mixed precision (other_training.csv) ask for more."""
 CUDNN_BANDWIDTH = 0.6
 """Share of memory bandwidth: 47 to 73 % in a public profile of conv2d_c1_k1_nhwc (3×3, fp32, Blackwell)."""
 NATIVE_BANDWIDTH = 0.8
@@ -74,6 +74,8 @@ L2_SHARE = 0.7
 
 GROUP_TILE = 32
 """The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
+GROUP_STEP = 16
+"""Values of a group's reduction, over channels and taps, that a step takes at once."""
 
 _CUDNN = re.compile(r"cudnn|c1_k1|grouped_direct", re.IGNORECASE)
 
@@ -148,9 +150,15 @@ def _tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     """As many products as groups, each padded to a tile."""
     d, reach = batch.dims, EFFICIENCY[batch.family]
     groups = np.maximum(d["groups"], 1.0)
-    wasted = np.ones(len(batch))
-    for channels in (d["c_in"] / groups, d["c_out"] / groups):
-        whole = np.maximum(channels, 1.0)
-        wasted = wasted * np.ceil(whole / GROUP_TILE) * GROUP_TILE / whole
+    columns = np.maximum(d["c_out"] / groups, 1.0)
+    reduced = np.maximum(d["c_in"] / groups * d["kh"] * d["kw"], 1.0)
+    if batch.family == "conv_dgrad":
+        columns, reduced = np.maximum(d["c_in"] / groups, 1.0), columns * d["kh"] * d["kw"]
+    wasted = _padded(columns, GROUP_TILE) * _padded(reduced, GROUP_STEP)
     arithmetic = batch.flops * wasted / peak_flops(batch, spec) * 1e6 / reach.arithmetic
     return np.maximum(arithmetic, _memory_us(batch, spec, reach.bandwidth))
+
+
+def _padded(size: FloatArray, tile: int) -> FloatArray:
+    """How much larger a size is in whole tiles."""
+    return np.asarray(np.ceil(size / tile) * tile / size)
