@@ -1,7 +1,7 @@
 """One GPU's operators moved to another GPU that ran the same ones: nlp_ops_fp32.parquet as traces.
 
 The exponents of anchoring are fitted on these operators, so each pair is scored with exponents fitted without
-the GPU it is moved to.
+the GPU it is moved to; rows of another folder with those that ship.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.errors import InputError
 from stepsight.fitting.anchoring.operator_steps import OperatorStep, operator_steps, ordered_pairs
 from stepsight.fitting.anchoring.weights import fit_weights, model_us, pair_samples
+from stepsight.measured_data import data_folder
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import predict_job
 from stepsight.prediction.traced.anchoring import anchored, moved
-from stepsight.prediction.traced.weights import AnchorWeights
+from stepsight.prediction.traced.weights import AnchorWeights, shipped_weights
 from stepsight.validate.traces.pairs import OPERATORS, PairRow, by_datasheet
 
 DTYPE = "fp32"
@@ -26,14 +28,27 @@ DTYPE = "fp32"
 def operator_pair_rows(data: Path) -> Iterator[PairRow]:
     """Every ordered pair of GPUs of every workload, training and inference."""
     steps = operator_steps(data)
-    samples = list(pair_samples(steps))
-    weights = {
-        gpu: fit_weights([s for s in samples if gpu not in (s.source, s.target)])
-        for gpu in sorted({s.target for s in samples})
-    }
+    weights = _left_out(steps) if _is_fitted(data) else {}
     for a, b in ordered_pairs(steps):
         if a.parts:
-            yield _row(a, b, weights[b.gpu])
+            yield _row(a, b, weights.get(b.gpu) or shipped_weights())
+
+
+def _is_fitted(data: Path) -> bool:
+    """Whether the folder is the one that the shipped exponents were fitted from; others took no part."""
+    try:
+        return data.resolve() == data_folder().resolve()
+    except InputError:
+        return False
+
+
+def _left_out(steps: list[OperatorStep]) -> dict[str, AnchorWeights]:
+    """The exponents for each GPU, fitted without it."""
+    samples = list(pair_samples(steps))
+    kept = {
+        gpu: [s for s in samples if gpu not in (s.source, s.target)] for gpu in {s.target for s in samples}
+    }
+    return {gpu: fit_weights(mine) for gpu, mine in kept.items() if mine}
 
 
 def _row(a: OperatorStep, b: OperatorStep, weights: AnchorWeights) -> PairRow:
