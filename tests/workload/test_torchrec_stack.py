@@ -4,6 +4,8 @@ from collections import Counter
 
 import pytest
 
+from stepsight.errors import InputError
+from stepsight.overheads.constants import OLD_DIVIDE_NS
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import parse_workload
@@ -75,3 +77,26 @@ def test_the_operator_stream_is_that_of_the_trace(measured_data):
     measured_us = 13.31e3  # from the last rank's start to the last one's end, profiler included
     predicted = predict(parse_workload(document(), "x"), load_platform("8xV100-SXM2-32G")).step_us
     assert 0.7 < predicted / measured_us < 1.0
+
+
+def test_a_loader_in_the_training_process_holds_the_step_up():
+    """Eight V100s wait for their hosts: joined arrays, and divisions where the file is mapped."""
+    platform = load_platform("8xV100-SXM2-32G")
+
+    def step_us(loader: str) -> float:
+        described = document(batch=16384)
+        described["tables"] = [{"rows": 100_000, "dim": 16, "count": 26, "pooling": 8.0}]
+        described["training"]["loader"] = loader
+        return predict(parse_workload(described, "x"), platform).step_us
+
+    none, memory, mapped = (step_us(loader) for loader in ("none", "memory", "mapped"))
+    assert none < memory < mapped
+    indices = 16384 / 8 * 26 * 8
+    assert mapped - memory > 0.9 * indices * OLD_DIVIDE_NS / 1e3
+
+
+def test_a_loader_is_torchrecs():
+    described = document(stack="now")
+    described["training"]["loader"] = "mapped"
+    with pytest.raises(InputError, match="loader: has no effect"):
+        parse_workload(described, "x")
