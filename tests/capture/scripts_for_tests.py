@@ -140,3 +140,46 @@ for _ in range(6):
     step()
     optimizer.zero_grad()
 """
+
+CHECKED = """
+import torch
+from torch import nn
+from torch.distributions import Categorical
+embed, cell = nn.Embedding(100, 32).cuda(), nn.GRU(32, 16, batch_first=True).cuda()
+head = nn.Linear(16, 5).cuda()
+optimizer = torch.optim.Adam([*embed.parameters(), *cell.parameters(), *head.parameters()])
+scaler = torch.amp.GradScaler("cuda")
+chosen = (torch.arange(24) % 3 == 0).cuda()
+for _ in range(6):
+    tokens = torch.randint(0, 100, (4, 8)).cuda()
+    packed = nn.utils.rnn.pack_padded_sequence(embed(tokens), [8, 7, 5, 4], batch_first=True)
+    hidden = head(cell(packed)[0].data)
+    actions = Categorical(logits=hidden)
+    loss = -actions.log_prob(actions.sample())[chosen].mean()
+    if not torch.isfinite(loss):
+        raise SystemExit("loss is not finite")
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    assert scaler.get_scale() > 1
+"""
+
+FIRST_FSDP = """
+import os
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
+dist.init_process_group("nccl")
+local = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local)
+model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 2048))
+model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+model = FullyShardedDataParallel(model, device_id=local)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    model(torch.randn(4, 3, 8, 8, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""

@@ -144,3 +144,21 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:
         run = CliRunner().invoke(cli, ["capture", str(script), "-p", "8xA100-SXM4-40G", *extra])
         assert isinstance(run.exception, InputError), extra
         assert problem in str(run.exception)
+
+
+def test_a_healthy_run_passes_its_checks_and_known_masks_select_what_they_select(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.CHECKED)
+    rows = [
+        dict(k.dims).get("m") for op in step.job.programs[0].ops for k in op.kernels if k.name == "linear"
+    ]
+    assert 24 in rows  # the packed sequences, end to end
+    assert step.assumed is not None
+    assert not any("mask" in what for what in step.assumed)
+    assert any("finite" in what for what in step.assumed)
+
+
+def test_the_first_fsdp_and_synchronised_batch_norms_run_on_every_rank(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.FIRST_FSDP, world=2)
+    sent = Counter(op.collective.kind for op in step.job.programs[-1].ops if op.collective)
+    assert sent["reduce_scatter"] == 1
+    assert sent["all_gather"] >= 2  # parameters, and the statistics of the batch norm

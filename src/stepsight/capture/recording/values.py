@@ -128,8 +128,10 @@ class Values:
     def assumed_result(self, name: str, args: Any, kwargs: Any, mode: Any) -> Any:
         """A result of the assumed size."""
         first = args[0]
+        mask = _mask_of(name, args)
         if name in ("index_put_", "_index_put_impl_", "index_put"):
-            self.assumed["share of elements a mask selects"] += 1
+            if mask is not None and self.of(mask) is None:
+                self.assumed["share of elements a mask selects"] += 1
             return first if name.endswith("_") else first.clone()
         if name == "bincount":
             classes = max(int(kwargs.get("minlength", args[2] if len(args) > 2 else 0) or 0), 1)
@@ -137,7 +139,6 @@ class Values:
                 made = torch.empty(classes, dtype=torch.int64, device=first.device)
             self.counted(first, classes, made)
             return made
-        mask = _mask_of(name, args)
         chosen = 0 if mask is None else self._selected(mask)
         with mode:
             integers = {"dtype": torch.int64, "device": first.device}
