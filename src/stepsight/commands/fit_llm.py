@@ -12,8 +12,9 @@ import numpy as np
 import stepsight.validate.llm as package
 from stepsight.estimate import FloatArray
 from stepsight.measured_data import data_folder
-from stepsight.validate.llm.left_out import FILE, Constants
+from stepsight.validate.llm.left_out import FILE, Constants, row_id
 from stepsight.validate.llm.refit import Fit, Surface, reaches, surface
+from stepsight.validate.llm.rows import Case
 from stepsight.validate.llm.topic import FILES, cases
 
 DIGITS = 4
@@ -26,7 +27,8 @@ def command(data: Path | None, out: Path | None) -> None:
     """Host work of frameworks, sustained clocks and sites' networks, with every group left out in turn."""
     from stepsight.documents import to_json
 
-    rows = _surfaces(data_folder(data))
+    timed = _timed(data_folder(data))
+    rows = _surfaces(timed)
     fit = Fit(rows)
     every = fit.at(np.ones(len(rows), dtype=bool))
     groups = list(dict.fromkeys(r.group for r in rows))
@@ -36,7 +38,7 @@ def command(data: Path | None, out: Path | None) -> None:
         "provenance": "stepsight fit llm; constants of all rows, and where they differ without each group",
         "all": _plain(constants),
         "without": {g: _differing(constants, fit.constants(less)) for g, less in without.items()},
-        "rows": sorted({r.row for r in rows}),
+        "rows": sorted({row_id(case.file, case.name) for cases, _ in timed for case in cases}),
     }
     path = (out or Path(package.__file__).parent) / FILE
     path.write_text(to_json(document) + "\n")
@@ -65,14 +67,18 @@ def _left_out(fit: Fit, without: Mapping[str, list[FloatArray]], labels: FloatAr
     return found
 
 
-def _surfaces(data: Path) -> list[Surface]:
+def _timed(data: Path) -> list[tuple[list[Case], int]]:
+    """Every file's rows with a time, and of how many the fit takes one."""
     folder = data / "e2e" if (data / "e2e").is_dir() else data
+    there = [file for file in FILES if (folder / file.name).is_file()]
+    return [([c for c in cases(file, folder) if c.measured_ms is not None], file.every) for file in there]
+
+
+def _surfaces(timed: list[tuple[list[Case], int]]) -> list[Surface]:
     found = []
-    for file in FILES:
-        if (folder / file.name).is_file():
-            kept = [case for case in cases(file, folder) if case.measured_ms is not None]
-            found += [s for s in map(surface, kept[:: file.every]) if s is not None]
-            click.echo(f"{file.name}: {len(found)} rows so far", err=True)
+    for kept, every in timed:
+        found += [s for s in map(surface, kept[::every]) if s is not None]
+        click.echo(f"{len(found)} rows priced", err=True)
     return found
 
 

@@ -88,7 +88,10 @@ _STEPS = "host-bound steps of language models"
 _UNRECORDED = "chosen near REFERENCE_US forward and without Python backward; no run behind it is recorded"
 PROFILE_BASES = {
     "megatron-deepspeed": Basis(
-        _PROFILE, "chosen on 200 random rows of gpt_a100_single_node, one machine", _STEPS, runs=1
+        _PROFILE,
+        "rows of gpt_a100_single_node that differ in layers only, two thirds of its groups; `fit llm` agrees",
+        _STEPS,
+        runs=1,
     ),
     "nanotron": Basis(
         _PROFILE, "chosen on the 1B and 8B models of llm_h100_sweep, one cluster; 3B and 80B were seen",

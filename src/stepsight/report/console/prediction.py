@@ -129,6 +129,8 @@ def _same(a: RankSummary, b: RankSummary) -> bool:
 def _why(p: Prediction, console: Console) -> None:
     step = p.step_us or 1.0
     said = [f"exposed communication {share(p.exposed_communication_us / step)} of the step"]
+    if p.language is not None and p.language.bubble >= 0.001:
+        said[0] += f" (pipeline bubble {share(p.language.bubble)})"
     if len(p.ranks) > 1:
         said.append(f"imbalance {share(p.imbalance)}")
     said.append(f"kernels of the busiest stream alone {time(p.naive_us)}")

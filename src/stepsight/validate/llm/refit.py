@@ -22,7 +22,7 @@ from stepsight.validate.llm.left_out import USUAL_HOST_US, Constants, clock_key,
 from stepsight.validate.llm.rows import Case, priced
 
 BoolArray = npt.NDArray[np.bool_]
-GRIDS = ((0.4, 0.63, 1.0, 1.6, 2.5), (0.8, 0.9, 1.0, 1.12, 1.25), (0.5, 1.0, 2.0, 4.0))
+GRIDS = ((0.5, 1.0, 2.0), (0.8, 1.0, 1.25), (0.6, 1.0, 2.0))
 """Factors on the shipped constants (host, products, network) for which every row's step is composed."""
 CANDIDATES = 61
 """Values that a fit tries for each constant, evenly in the logarithm over its grid."""

@@ -35,7 +35,7 @@ FILES = (
     _File(gpt.SINGLE, gpt.case, 0.07),
     _File(gpt.MULTI, gpt.case, 0.10),
     _File(sweep.FILE, sweep.case, 0.12, 0.93, 3),
-    _File(layouts.FILE, layouts.case, 0.10, 0.93),
+    _File(layouts.FILE, layouts.case, 0.10, 0.93, 3),
     _File(published.FILE, published.case),
 )
 GROUP_BARS = {
