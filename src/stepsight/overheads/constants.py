@@ -101,7 +101,8 @@ PROFILE_BASES = {
     **{
         name: Basis(_PROFILE, _UNRECORDED, _STEPS)
         for name in (
-            "eager", "megatron", "torchtitan", "deepspeed", "llm-foundry", "internevo", "scaling", "hf",
+            "eager", "megatron", "torchtitan", "jax", "deepspeed", "llm-foundry", "internevo", "scaling",
+            "hf",
         )
     },
 }  # fmt: skip

@@ -42,6 +42,7 @@ PROFILES = {
     "megatron-deepspeed": HostProfile(52.0, 52.0, 100.0, skew_us=25.0, micro_batch_us=500.0),
     "nanotron": HostProfile(110.0, 110.0, staged_collective_us=215.0, step_us=20e3),
     "torchtitan": HostProfile(10.0, 7.0),
+    "jax": HostProfile(10.0, 7.0),
     "deepspeed": HostProfile(16.0, 9.0),
     "llm-foundry": HostProfile(14.0, 8.0),
     "internevo": HostProfile(14.0, 8.0),

@@ -344,9 +344,8 @@ def _jax(row: Row) -> Read:
     if "FSDP" in row["parallelism"]:
         parallel["zero"] = 3
     training: dict[str, Any] = {
-        "framework": "torchtitan",
+        "framework": "jax",
         "precision": "fp8" if "fp8" in row["precision"].lower() else "bf16",
-        "compile": True,
         "recompute": "full" if "175B" in row["model"] else "none",
     }
     document: dict[str, Any] = {

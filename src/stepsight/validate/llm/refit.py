@@ -192,10 +192,16 @@ def _along(values: FloatArray, grid: FloatArray, at: FloatArray) -> FloatArray:
 
 
 def reaches(rows: Sequence[Surface], residuals: FloatArray, share: float = 0.9) -> Mapping[str, float]:
-    """For every class how many times its spread an interval must reach to hold so many left-out rows."""
+    """For every class how many times its spread an interval must reach to hold so many left-out rows; the
+    sources of a class weigh alike."""
     found = {}
     for kind in sorted({r.kind for r in rows}):
         mine = [i for i, r in enumerate(rows) if r.kind == kind]
         away = np.abs(residuals[mine]) / np.array([rows[i].spread for i in mine])
-        found[kind] = float(np.quantile(away, share)) / INTERVAL_SIGMAS
+        sources = [rows[i].source for i in mine]
+        weights = np.array([1 / sources.count(source) for source in sources])
+        order = np.argsort(away)
+        held = np.cumsum(weights[order]) / weights.sum()
+        found[kind] = float(away[order][min(int(np.searchsorted(held, share)), len(mine) - 1)])
+        found[kind] /= INTERVAL_SIGMAS
     return found

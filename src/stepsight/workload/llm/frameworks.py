@@ -95,6 +95,7 @@ FRAMEWORKS = {
             gradients="half",
             fp8_scaling="current",
         ),
+        Framework("jax", compiled=True, gradients="half", fp8_scaling="current"),
         Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),
         Framework("internevo", fused_mlp=False, gradients="half", broadcasts_parameters=True),
@@ -114,4 +115,5 @@ FRAMEWORKS = {
     )
 }
 """eager: plain PyTorch modules; megatron: Megatron-Core and NeMo; megatron-deepspeed: the 2021–2023 fork;
-scaling: Aleph Alpha's (arXiv 2311.05610); hf: Hugging Face transformers and accelerate."""
+jax: JAX-Toolbox, compiled throughout; scaling: Aleph Alpha's (arXiv 2311.05610); hf: Hugging Face
+transformers and accelerate."""
