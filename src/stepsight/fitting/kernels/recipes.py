@@ -38,7 +38,8 @@ MOST_ROWS = 110_000
 
 SETTINGS = {
     "gemm": Settings(trees=650),
-    "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, bins=128, repeats=2),  # fewer rows than bmm
+    # Fewer rows than bmm.
+    "linear": Settings(trees=300, rate=0.25, clip=0.05, features=0.7, rows=0.7, bins=128, repeats=2),
     "bmm": Settings(trees=600, rate=0.3, clip=0.05, features=0.7, bins=160),
     "conv": Settings(trees=500, rate=0.25, clip=0.1),
     "attention": Settings(trees=500),

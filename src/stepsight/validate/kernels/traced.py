@@ -11,8 +11,11 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import FAMILIES
 from stepsight.kernels.models import EMBEDDING_FAMILIES, KernelModels
+from stepsight.kernels.roofline import peak_flops
 from stepsight.prediction.kernel_tables.files import read_table
 from stepsight.prediction.kernel_tables.rows import Table, rows_of
 from stepsight.score import Score
@@ -75,7 +78,8 @@ def _families(gpu: str, part: Table) -> Iterator[Family]:
         batch = rows.batch
         if batch.family in EMBEDDING_FAMILIES or batch.family not in FAMILIES:
             continue
-        kept = np.nonzero((times[batch.positions] > ABOVE_US) & ~lookups[batch.positions])[0]
+        own = times[batch.positions]
+        kept = np.nonzero((own > ABOVE_US) & ~lookups[batch.positions] & _possible(batch, own, entry.gpu))[0]
         if len(kept):
             chosen = batch.take(kept)
             answer = models.estimate_batch(chosen)
@@ -86,6 +90,13 @@ def _families(gpu: str, part: Table) -> Iterator[Family]:
         predicted, measured, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
         inside = np.abs(np.log(measured / predicted)) <= NINETY * spread
         yield Family(gpu, family, predicted, measured, inside)
+
+
+def _possible(batch: Batch, time_us: FloatArray, spec: GpuSpec) -> npt.NDArray[np.bool_]:
+    """Whether products take no less than their FLOPs at peak: an operator's other kernels show its shapes."""
+    if batch.family != "gemm":
+        return np.ones(len(batch), dtype=bool)
+    return np.asarray(time_us >= batch.flops / peak_flops(batch, spec) * 1e6)
 
 
 def _family_score(f: Family) -> Score:
