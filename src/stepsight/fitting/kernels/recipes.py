@@ -38,8 +38,12 @@ MOST_ROWS = 110_000
 
 SETTINGS = {
     "gemm": Settings(trees=650),
-    # Fewer rows than bmm.
-    "linear": Settings(trees=300, rate=0.25, clip=0.05, features=0.7, rows=0.7, bins=128, repeats=2),
+    # Fewer rows than bmm. Finer fits read the table better and real models' layers worse, but for P100, whose
+    # efficiency falls with the length of the reduction.
+    "linear": Settings(trees=300, rate=0.25, clip=0.05, rows=0.7, bins=128, repeats=2),
+    "linear P100-PCIE-16G": Settings(
+        trees=300, rate=0.25, clip=0.05, features=0.7, rows=0.7, bins=128, repeats=2
+    ),
     "bmm": Settings(trees=600, rate=0.3, clip=0.05, features=0.7, bins=160),
     "conv": Settings(trees=500, rate=0.25, clip=0.1),
     "attention": Settings(trees=500),
@@ -139,7 +143,8 @@ def event_model(part: Measured, machine: Machine, added_us: float) -> LearnedMod
     """One op of the event-timed tables. Its floor is the usual reading of its shortest products."""
     family = part.batch.family
     below = family == "gemm"
-    settings = SETTINGS.get(part.variant, SETTINGS[family])
+    usual = SETTINGS.get(part.variant, SETTINGS[family])
+    settings = SETTINGS.get(f"{part.variant} {machine.name}", usual)
     anchors = None
     path = EventPath(added_us=added_us)
     if below:
