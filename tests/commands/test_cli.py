@@ -108,7 +108,7 @@ def test_a_table_of_kernels_without_a_file_to_write_is_printed(tmp_path):
 
 def test_a_sweep_says_what_does_not_fit_and_why_a_row_is_refused():
     done = stepsight(
-        "sweep", "examples/llama3_8b_fsdp.toml", "--over", "platform=1xH100-SXM,8xH100-SXM",
+        "sweep", "examples/llama3_8b_fsdp.toml", "--over", "platform=2xH100-SXM,8xH100-SXM",
         "--over", "parallel.tensor=1,3", "--set", "batch_per_rank=1",
     )  # fmt: skip
     words = " ".join(done.stdout.split())
