@@ -82,6 +82,24 @@ def test_where_runs_may_be_slow_the_mean_decides():
     assert ranked([risky, steady]) == [steady, risky]
 
 
+def test_behind_the_first_come_one_that_may_be_slow_and_one_that_may_not_fit():
+    def row(ms, expected_ms, fit):
+        rate = {"samples_per_s": 1e3 / ms, "expected_us": 1e3 * expected_ms}
+        return Row({}, PLATFORM, step_time_us=1e3 * ms, fit=fit, **rate)
+
+    steady, other, risky, tight = row(100, 100, 1.0), row(110, 110, 1.0), row(60, 400, 1.0), row(50, 50, 0.5)
+    hopeless, worse = row(40, 40, 0.1), row(48, 48, 0.35)
+    found = ranked([other, steady, hopeless, worse, tight, risky])
+    assert found[:4] == [steady, risky, tight, other]
+
+
+def test_of_what_cannot_be_told_apart_the_surer_to_fit_comes_first():
+    def row(tensor, fit):
+        return Row({"parallel.tensor": tensor}, PLATFORM, step_time_us=1e5, samples_per_s=10.0, fit=fit)
+
+    assert [r.fit for r in ranked([row(1, 0.85), row(2, 0.99)])] == [0.99, 0.85]
+
+
 def test_shares_add_up_to_the_step(answer):
     for row in answer.top:
         assert sum(row.shares.values()) == pytest.approx(1.0, abs=0.02)

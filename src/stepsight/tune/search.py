@@ -67,12 +67,12 @@ def ranked(rows: Sequence[Row], objective: str = "time", sure: float = SURE) -> 
 
 def _with_bets(order: list[Row], sure: float) -> list[Row]:
     """Behind the first come the fastest that may be slow on this site, and the fastest that may not fit,
-    where they are faster: each is worth one try."""
+    where they are faster: each is worth one try. Fastest for its chance to fit."""
     first = order[0]
     faster = [r for r in order if r.fit >= MAYBE and _unless_slow(r) < _unless_slow(first)]
     risky = [r for r in faster if r.fit >= sure and r.expected_us > r.step_time_us]
     maybe = [r for r in faster if r.fit < sure]
-    bets = [min(some, key=_unless_slow) for some in (risky, maybe) if some]
+    bets = [min(some, key=lambda r: _unless_slow(r) / r.fit) for some in (risky, maybe) if some]
     return [first, *bets, *(r for r in order[1:] if not any(r is b for b in bets))]
 
 
