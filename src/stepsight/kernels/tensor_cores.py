@@ -68,7 +68,7 @@ def off_boundaries(batch: Batch) -> npt.NDArray[np.bool_]:
     Rows are n or k long, of a weight's gradient m or n: its k are the samples, one row each.
     """
     step = ROW_BYTES / batch.element_bytes
-    m, n, k = (batch.dims[key] % step != 0 for key in ("m", "n", "k"))
+    m, n, k = (np.floor(batch.dims[key] / step) * step != batch.dims[key] for key in ("m", "n", "k"))
     return np.asarray(n | np.where(batch.where_name(lambda name: name.endswith("wgrad")), m, k))
 
 
