@@ -1,0 +1,90 @@
+"""Flags to paste have the names that the frameworks know (releases of mid-2025), and say what they lack."""
+
+import json
+import re
+
+import pytest
+
+from stepsight.tune.flags import flags
+from stepsight.tune.trial import Row
+
+from .model import DLRM, MODEL
+
+MEGATRON = {
+    "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "micro-batch-size",
+    "global-batch-size", "seq-length", "expert-model-parallel-size", "num-layers-per-virtual-pipeline-stage",
+    "sequence-parallel", "use-distributed-optimizer", "use-torch-fsdp2", "overlap-grad-reduce",
+    "recompute-granularity", "recompute-method", "recompute-num-layers", "bf16", "fp16", "fp8-format",
+}  # fmt: skip
+TORCHTITAN = {
+    "training.global_batch_size", "training.local_batch_size", "training.seq_len",
+    "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
+    "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree",
+    "parallelism.context_parallel_degree", "parallelism.expert_parallel_degree",
+    "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_microbatch_size",
+    "activation_checkpoint.mode",
+}  # fmt: skip
+NANOTRON = {
+    "parallelism": {
+        "dp",
+        "tp",
+        "pp",
+        "pp_engine",
+        "tp_mode",
+        "tp_linear_async_communication",
+        "recompute_layer",
+    },
+    "tokens": {"micro_batch_size", "batch_accumulation_per_replica", "sequence_length"},
+    "optimizer": {"zero_stage"},
+}
+DEEPSPEED = {
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "zero_optimization",
+    "bf16", "fp16",
+}  # fmt: skip
+LAYOUTS = [
+    {"parallel.data": 8},
+    {"parallel.data": 2, "parallel.tensor": 4, "parallel.sequence_parallel": True, "parallel.zero": 1},
+    {"parallel.data": 2, "parallel.pipeline": 4, "training.recompute": "full"},
+    {"parallel.data": 2, "parallel.pipeline": 4, "parallel.schedule": "interleaved",
+     "parallel.virtual_stages": 2, "parallel.micro_batch": 1, "training.recompute": "selective"},
+    {"parallel.data": 8, "parallel.zero": 3, "training.precision": "fp8"},
+    {"parallel.data": 4, "parallel.context": 2},
+]  # fmt: skip
+
+
+def written(settings):
+    return {one.framework: one for one in flags(MODEL, Row(settings, "8xH100-SXM"))}
+
+
+@pytest.mark.parametrize("settings", LAYOUTS, ids=str)
+def test_every_flag_is_one_that_the_framework_knows(settings):
+    found = written(settings)
+    assert set(re.findall(r"--([\w-]+)", found["Megatron-LM"].text)) <= MEGATRON
+    assert set(re.findall(r"--([\w.]+)", found["torchtitan"].text)) <= TORCHTITAN
+    assert set(json.loads(found["DeepSpeed"].text)) <= DEEPSPEED
+    section = ""
+    for line in found["nanotron"].text.splitlines():
+        name = line.strip().split(":")[0]
+        if not line.startswith(" "):
+            section = name
+            assert section in NANOTRON
+        else:
+            assert name in NANOTRON[section]
+
+
+def test_the_sizes_are_those_of_the_configuration():
+    found = written(LAYOUTS[1])
+    assert "--tensor-model-parallel-size 4" in found["Megatron-LM"].text
+    assert "--sequence-parallel" in found["Megatron-LM"].text
+    assert "tp_mode: REDUCE_SCATTER" in found["nanotron"].text
+    assert json.loads(found["DeepSpeed"].text)["train_batch_size"] == 32
+
+
+def test_what_a_framework_cannot_do_is_said():
+    found = written(LAYOUTS[4])
+    assert "ZeRO 2 and 3" in found["nanotron"].lacks and not found["Megatron-LM"].lacks
+    assert "tensor and pipeline" in written(LAYOUTS[1])["DeepSpeed"].lacks
+
+
+def test_a_dlrm_has_no_such_flags():
+    assert flags(DLRM, Row({}, "4xV100-SXM2")) == []
