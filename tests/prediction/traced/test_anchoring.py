@@ -45,6 +45,12 @@ def test_another_platform_has_the_traced_time_and_no_error():
     assert any("on 1xV100-SXM2-16G" in note for note in moved.notes)
 
 
+def test_another_gpu_s_host_is_in_doubt():
+    step = traced_step(made_run(_training()))
+    there = traced_step(made_run(_training()), "1xA100-SXM4-40G")
+    assert there.host_spread > step.host_spread
+
+
 def test_replay_elsewhere_is_refused():
     with pytest.raises(InputError, match="recorded on 1xV100"):
         predict_trace(made_run(_training()), "1xH100-SXM", replay=True)

@@ -82,10 +82,13 @@ class TracedStep:
 
     def on(self, platform: Platform) -> TracedStep:
         """The same step on another platform."""
+        # Another GPU comes with another host, whose pace the trace does not tell.
+        other = not same_gpu(self.own.spec.gpu, platform.spec.gpu)
+        spread = max(self.host_spread, HOST_SPREAD) if other else self.host_spread
         if self.basis is not Basis.ANCHORED:
-            return replace(self, platform=platform, measured_us=None)
+            return replace(self, platform=platform, measured_us=None, host_spread=spread)
         job, ready = moved(self.job, self.own, platform)
-        return replace(self, job=job, platform=ready, measured_us=None)
+        return replace(self, job=job, platform=ready, measured_us=None, host_spread=spread)
 
 
 def models_spread() -> float:
