@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 OLD = b"the old file\n"
 HOW = ("SIGINT", "SIGTERM", "SIGKILL", "full disk")
-LONGEST_S, GONE_S, IMPORTS_S = 240.0, 10.0, 1.0
+LONGEST_S, GONE_S, IMPORTS_S = 900.0, 30.0, 5.0
 SCRIPT = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).cuda()

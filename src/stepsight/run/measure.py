@@ -190,9 +190,9 @@ def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> l
     try:
         paths = ranks.call(profile_rank, workload, str(folder), steps)
         files = [Path(path) for pair in paths for path in pair]
-        for file in files:
-            if not file.read_bytes().rstrip().endswith(b"}"):  # torch does not say when it cannot write
-                raise InputError(str(folder), "a profile was cut short", "is the disk full? choose another")
+        for file in files:  # torch does not say when it cannot write
+            if not file.exists() or not file.read_bytes().rstrip().endswith(b"}"):
+                raise InputError(str(folder), "a profile could not be written", "is the disk full?")
         return [file.replace(file.with_suffix("")) for file in files]
     except BaseException:
         for file in folder.glob(f"rank*{PART}"):
