@@ -56,4 +56,4 @@ def test_platforms_are_swept_and_tuning_says_so(saved: str) -> None:
     assert "A100" in out and "H100" in out
     refused = CliRunner().invoke(cli, ["tune", saved, "-p", "1xH100-SXM"])
     assert isinstance(refused.exception, InputError)
-    assert "stepsight sweep" in str(refused.exception)
+    assert "--over platform=" in str(refused.exception)

@@ -91,9 +91,9 @@ COMMANDS = (
     Command("tune", _tune, ("rows.csv",), _trials, seconds=6.0, again=True),
     Command("capture", _capture, ("step.json",), seconds=12.0, torch=True),
     Command("run", _small_run, seconds=12.0, torch=True),
-    Command("calibrate", lambda f: ["calibrate", "--ranks", "2", "--budget", "5s", "--out", str(f / "here"),
+    Command("calibrate", lambda f: ["calibrate", "--ranks", "2", "--budget", "30s", "--out", str(f / "here"),
                                     *(["--resume"] if (f / "here" / "samples.jsonl").exists() else [])],
-            check=_calibration, seconds=60.0, torch=True),
+            check=_calibration, seconds=90.0, torch=True),
 )  # fmt: skip
 
 
