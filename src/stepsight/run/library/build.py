@@ -15,7 +15,7 @@ from stepsight.run.library.cards import Card, plain
 Loss = Callable[[torch.nn.Module], torch.Tensor]
 DEFAULT_TEXT = 20
 """Tokens a text has beside an image where a row states none: transformers' default max_length."""
-_REPEATED = 3
+_REPEATED = 2
 """So many children of one class in a list are the blocks of a network."""
 
 
