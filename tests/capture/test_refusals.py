@@ -54,6 +54,8 @@ def test_a_kernel_that_needs_values_is_named() -> None:
     said = explained(DataDependentOutputException("mine::op.default"))
     assert "mine::op" in said and "stepsight predict --trace" in said
     assert "flash_attn" in explained(ModuleNotFoundError("no", name="flash_attn.layers"))
+    flex = "There was no rule registered for HigherOrderOperator flex_attention and mode"
+    assert explained(NotImplementedError(flex)).startswith("flex_attention: ")
     assert explained(ValueError("a script's own mistake")) == ""
 
 

@@ -8,6 +8,8 @@ _NEEDS_VALUES = {
     "DynamicOutputShapeException": "makes a result whose size depends on values that only a GPU computes",
     "DataDependentOutputException": "needs values that only a GPU computes",
     "UnsupportedOperatorException": "has no rule that tells the sizes of its results without computing them",
+    "FakeTensorDeviceMismatchError": "if it is no mistake of the script, an operator takes host tensors "
+    "beside the GPU's in a way that cannot be captured",
     "UnsupportedFakeTensorException": "works on a kind of tensor that cannot be without data",
 }
 """torch's own errors for operators that cannot run without data, by class name, and what they mean."""
@@ -34,6 +36,11 @@ def explained(error: BaseException) -> str:
     if isinstance(error, NotImplementedError) and ("no fake impl" in text or "Could not run '" in text):
         called = text.partition(": ")[0] if "no fake impl" in text else text.split("'")[1]
         return f"{called}: cannot run without data; {RECORD}"
+    if isinstance(error, NotImplementedError) and "SparseTensorImpl" in text:
+        return f"sparse tensors: cannot be without data; {RECORD}"
+    if isinstance(error, NotImplementedError) and "HigherOrderOperator" in text:
+        called = text.partition("HigherOrderOperator ")[2].partition(" ")[0]
+        return f"{called}: torch has no rule to run it under a recorder; {RECORD}"
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in _OWN_KERNELS:
         return f"{error.name} brings GPU kernels of its own, which cannot be captured; {RECORD}"
     return ""
