@@ -29,6 +29,10 @@ UNKNOWN_REACH = (2.5, 1.7)
 """The same for frameworks without rows, on one node and on many: rows predicted without their source."""
 INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
+SOURCE_SPREAD = 0.066
+"""Standard deviation of ln(sustained clock) between 24 pairs of a published source and a GPU generation, as
+`stepsight fit llm` finds them: cooling, power limits and builds of libraries, unknown on a machine that
+nobody has published steps of."""
 HOST_SPREAD = 0.12
 """Host work of a framework on another machine of the same era."""
 
@@ -50,8 +54,8 @@ def quick(c: LanguageConfig, platform: Platform) -> Quick:
     return answered(Composer(c, platform))
 
 
-def answered(composer: Composer) -> Quick:
-    """The step of a priced configuration."""
+def answered(composer: Composer, *, known_source: bool = False) -> Quick:
+    """The step of a priced configuration; ``known_source``: other steps of this machine set its constants."""
     c, platform = composer.c, composer.pricer.platform
     base = composer.step()
     spreads = {}
@@ -59,15 +63,19 @@ def answered(composer: Composer) -> Quick:
         slow = composer.step(name, "slow", HOST_SPREAD)
         spreads[name] = abs(slow.step_us / base.step_us - 1) if base.step_us > 0 else 0.0
     runs = mixture(composer, base)
-    low, high = runs.interval(interval_factor(c, platform, spreads.values()))
+    factor = interval_factor(c, platform, spreads.values(), known_source=known_source)
+    low, high = runs.interval(factor)
     return Quick(runs.stated.step_us, low, high, runs.stated, spreads, runs)
 
 
-def interval_factor(c: LanguageConfig, platform: Platform, spreads: Iterable[float]) -> float:
+def interval_factor(
+    c: LanguageConfig, platform: Platform, spreads: Iterable[float], *, known_source: bool = False
+) -> float:
     """How far the 90 % interval reaches each way."""
     kind = spread_class(c, platform)
     reach = REACH.get(kind, UNKNOWN_REACH[kind.endswith(" nodes")])
-    return math.exp(INTERVAL_SIGMAS * reach * step_spread(c, platform, spreads))
+    spread = reach * step_spread(c, platform, spreads)
+    return math.exp(INTERVAL_SIGMAS * (spread if known_source else math.hypot(spread, SOURCE_SPREAD)))
 
 
 def spread_class(c: LanguageConfig, platform: Platform) -> str:

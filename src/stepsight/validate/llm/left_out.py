@@ -78,6 +78,11 @@ def clock_key(source: str, gpu: GpuSpec, dtype: str) -> str:
     return f"{source} {sustained_key(gpu, dtype)}"
 
 
+def is_known(source: str, row: int, group: str) -> bool:
+    """Whether other rows of the source set its clock."""
+    return any(key.startswith(f"{source} ") for key in shipped_fit().of(row, group).clock)
+
+
 def scoring_knobs(composer: Composer, source: str, row: int, group: str) -> Knobs:
     """Factors on the shipped constants with which a row is scored."""
     constants = shipped_fit().of(row, group)

@@ -65,7 +65,7 @@ def surface(case: Case) -> Surface | None:
     if not over_nodes:
         times[:, :, 1:] = times[:, :, :1]
     ratio = np.log(times / (1e3 * case.measured_ms))
-    found = answered(composer)
+    found = answered(composer, known_source=True)
     c, platform = composer.c, composer.pricer.platform
     return Surface(
         row_id(case.file, case.name), case.fit_group, case.source, _keys(case, composer), ratio,

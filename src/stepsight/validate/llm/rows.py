@@ -13,7 +13,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
 from stepsight.score import gmae, mape
-from stepsight.validate.llm.left_out import row_id, scoring_knobs
+from stepsight.validate.llm.left_out import is_known, row_id, scoring_knobs
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -130,8 +130,8 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         if case.crashed:  # a layout that cannot be built does not run
             return Outcome(case, fits=False)
         return Outcome(case, lacks=_reason(case, error))
-    found = answered(composer)
     row = row_id(case.file, case.name)
+    found = answered(composer, known_source=is_known(case.source, row, case.fit_group))
     knobs = scoring_knobs(composer, case.source, row, case.fit_group)
     usual, lost_us = found.runs.usual.step_us, found.step_us - found.runs.usual.step_us
     moved = (composer.step(knobs=knobs).step_us + lost_us) / (usual + lost_us) if knobs != AS_SHIPPED else 1.0
