@@ -93,3 +93,9 @@ def test_a_chip_that_was_not_measured_says_whom_it_goes_by() -> None:
     answer = KernelModels.for_gpu(load_gpu("H100")).estimate_batch(batch)[0]
     assert answer.source is Source.TRANSFERRED
     assert "A100" in answer.note
+
+
+def test_another_vendors_attention_is_in_doubt() -> None:
+    kernel = Kernel.of("attention", "bf16", name="flash2", batch=4, heads=32, q=4096, head_dim=128, causal=1)
+    doubt = {g: KernelModels.for_gpu(load_gpu(g)).estimate([kernel])[0].spread for g in ("MI300X", "B200")}
+    assert doubt["MI300X"] > 0.4 > doubt["B200"]

@@ -23,6 +23,9 @@ from stepsight.kernels.learned.residual import FAR, Residual, nearest
 FAMILIES = frozenset({"attention", "attention_backward"})
 TRANSFER_SPREAD = 0.08
 """Added where the correction comes from another GPU: GH200's forward from A100's alone is off by 7 %."""
+OTHER_VENDOR_SPREAD = 0.5
+"""In its place where the GPU is another vendor's, whose kernels are other programs: a large bf16 forward on
+MI300X (a TraceLens trace of 2024) takes 2.7 times what NVIDIA's kernels would take at its peak."""
 Forward = Callable[[Batch, Sequence[str] | None], Estimates | None]
 """Forward times from tables of this GPU or a relative; None where no table speaks for it."""
 
@@ -70,8 +73,9 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
     named = flash2.columns(batch, spec, backward=backward)
     outside = residual.outside(named)
     own = residual.same_chip(spec)
+    elsewhere = TRANSFER_SPREAD if spec.vendor == "nvidia" else OTHER_VENDOR_SPREAD
     spread: FloatArray = np.hypot(
-        residual.spread if own else np.hypot(residual.spread, TRANSFER_SPREAD),
+        residual.spread if own else np.hypot(residual.spread, elsewhere),
         OUTSIDE_SPREAD * (1 - np.exp(-outside)),
     )
     source = Source.LEARNED if own else Source.TRANSFERRED
