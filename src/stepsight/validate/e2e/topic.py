@@ -30,7 +30,7 @@ def _traces(folder: Path) -> list[Score]:
         return []
     from stepsight.validate.traces import topic as traces
 
-    return traces.scores(folder)
+    return traces.host_scores(folder)
 
 
 @click.command("e2e")

@@ -107,8 +107,7 @@ def command(
     elif each_row:
         show_runs(rows(folder, without), as_json=as_json)
     else:
-        found = list(rows(folder, without))
-        show([*board(found), *pair_scores(all_pairs(tables, folder))], as_json=as_json)
+        show(scores(tables, without=without), as_json=as_json)
 
 
 def all_pairs(data: Path, folder: Path) -> list[PairRow]:
@@ -164,8 +163,14 @@ def _runs(
     return Score.of(TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=said)
 
 
-def scores(folder: Path, which: str = "heldout") -> list[Score]:
-    """Score every training run under a folder of traces."""
+def scores(data: Path, which: str = "heldout", without: Sequence[str] = ()) -> list[Score]:
+    """Every run as shipped and with its own source left out, and what-ifs between GPUs."""
+    folder = traces_in(data)
+    return [*board(list(rows(folder, without))), *pair_scores(all_pairs(data, folder))]
+
+
+def host_scores(folder: Path) -> list[Score]:
+    """Every training run under a folder of traces, by where its host times come from."""
     folder = traces_in(folder)
     found: list[Row] = []
     runs: list[ScoredRun] = []
