@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
-from stepsight.prediction.llm.passes import HOST, Overlap, Part, PassTime, Pricer, Scale, added, overlapped
+from stepsight.prediction.llm.passes import HOST, Part, PassTime, Pricer, Scale
+from stepsight.prediction.llm.piece_times import (
+    SHARD,
+    PieceTimes,
+    StageParts,
+)
 from stepsight.prediction.llm.pipeline import walk
 from stepsight.simulate.sustained import FELT_BY
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
-from stepsight.workload.llm.build import RUNS, split_pass
+from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.schedule import Item
-from stepsight.workload.llm.stages import Pieces, PieceWork, Run, pieces
+from stepsight.workload.llm.stages import Pieces, PieceWork, pieces
 from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
-from stepsight.workload.llm.work import Pass
 
-PIPELINE, DATA, SHARD = "pipeline", "data", "shard"
-EVEN_HANDED = 5.0
-"""Exponent of the mean of host and device time: equal ones take 15 % longer together
-(gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
+PIPELINE, DATA = "pipeline", "data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,6 @@ class Knobs:
 
 
 AS_SHIPPED = Knobs()
-
-
-@dataclass(slots=True)
-class StageParts:
-    """Where one stage's step goes, in µs: compute by category, exposed communication by axis, the host's
-    delays, and waiting for other stages (the bubble)."""
-
-    compute: dict[str, float] = field(default_factory=dict)
-    exposed: dict[str, float] = field(default_factory=dict)
-    communication: dict[str, float] = field(default_factory=dict)
-    host_bound_us: float = 0.0
-    bubble_us: float = 0.0
-    host_us: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +58,7 @@ class Composer:
         maker = Pieces(c, RUNS if self.s.zero == 3 or self._reduces else 1)
         self.works = [maker.work(piece) for piece in pieces(c)]
         self._times = {
-            id(w): _PieceTimes(c, w, self.pricer, split=self.s.schedule == "zero_bubble") for w in self.works
+            id(w): PieceTimes(c, w, self.pricer, split=self.s.schedule == "zero_bubble") for w in self.works
         }
         self._transfer = self._transfers()
         self._ends = [self._end_of(stage) for stage in range(self.s.pipeline)]
@@ -271,157 +259,3 @@ class _End:
 
     def run_us(self, scale: Scale) -> list[float]:
         return [run.device_us(scale) for run in self.runs]
-
-
-@dataclass(slots=True)
-class _Durations:
-    """A piece's passes under one scale: their times, and where they go."""
-
-    times: dict[str, float]
-    parts: list[tuple[PassTime, Scale]]
-    exposed_gathers: float
-    host_late: float
-    host_us: float
-    gathers: float
-
-    def of(self, kind: str) -> float:
-        return self.times[kind]
-
-    def add_to(self, parts: StageParts, times: int) -> None:
-        for one, scale in self.parts:
-            for name, part in one.compute.items():
-                parts.compute[name] = parts.compute.get(name, 0.0) + times * scale.of(name, part)
-            for axis, part in one.waited.items():
-                _add(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
-            for o in one.overlaps:
-                both, only = overlapped(o, scale)
-                parts.compute[o.category] = parts.compute.get(o.category, 0.0) + times * (both - only)
-                _add(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
-        if self.gathers:
-            _add(parts, SHARD, times * self.exposed_gathers, times * self.gathers)
-        parts.host_bound_us += times * self.host_late
-        parts.host_us += times * self.host_us
-
-
-def _add(parts: StageParts, axis: str, exposed: float, all_of_it: float) -> None:
-    parts.exposed[axis] = parts.exposed.get(axis, 0.0) + exposed
-    parts.communication[axis] = parts.communication.get(axis, 0.0) + all_of_it
-
-
-class _PieceTimes:
-    """A piece's priced passes."""
-
-    def __init__(self, c: LanguageConfig, work: PieceWork, pricer: Pricer, *, split: bool) -> None:
-        self.c, self.split = c, split
-        self.runs_forward = tuple(pricer.price(run.work, "forward") for run in work.forward)
-        self.runs_backward = tuple(pricer.price(run.work, "backward") for run in work.backward)
-        self.forward, self.backward = _joined(self.runs_forward), _joined(self.runs_backward)
-        self.fetched_us = pricer.micro_batch_us() if work.ends else 0.0
-        self.forward = replace(self.forward, host_us=self.forward.host_us + self.fetched_us)
-        self.weights: PassTime | None = None
-        if split:
-            total = Pass()
-            for run in work.backward:
-                total += run.work
-            self.inputs_pass, self.weights_pass = (
-                split_pass(total, weights=False),
-                split_pass(total, weights=True),
-            )
-            self.backward = pricer.price(self.inputs_pass, "backward")
-            self.weights = pricer.price(self.weights_pass, "backward")
-        self.gathers: list[Part] = []
-        self.reductions: list[Part] = []
-        if c.layout.zero == 3 and c.layout.sharded_over > 1:
-            self.gathers = [self._gather(run, pricer) for run in work.forward]
-            self.reductions = [self._reduction(run, pricer) for run in work.backward]
-
-    def _gather(self, run: Run, pricer: Pricer) -> Part:
-        count = max(1, run.layers)
-        bytes_ = run.parameters * (2 if self.c.training.half else 4) / count
-        return pricer.collective(SHARD, "all_gather", bytes_, count)
-
-    def _reduction(self, run: Run, pricer: Pricer) -> Part:
-        parts = [pricer.collective(*m) for m in gradient_messages(self.c, run)]
-        return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
-
-    def durations(self, scale: Scale, host: float, spread: object) -> _Durations:
-        """Both passes: the device's time, or the host's where that is longer.
-
-        A host that never waits for the device evens both passes out.
-        """
-        passes = {"F": self.forward, "B": self.backward}
-        if self.weights is not None:
-            passes["W"] = self.weights
-        device = {kind: one.device_us(scale) for kind, one in passes.items()}
-        exposed = dict.fromkeys(passes, 0.0)
-        total_gathers = 0.0
-        if self.gathers:
-            exposed["F"], total_gathers = self._exposed(self.runs_forward, self.gathers, [], scale)
-            again = self.gathers[::-1] if self.c.layout.reshard else []
-            exposed["B"], more = self._exposed(self.runs_backward, again, self.reductions, scale)
-            total_gathers += more
-        busy = {kind: device[kind] + exposed[kind] for kind in passes}
-        hosts = {kind: one.host_us * host for kind, one in passes.items()}
-        if self.c.framework.lockstep:
-            late = {kind: self._late_by_run(kind, scale, host) for kind in passes}
-        elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
-            late = {kind: _late(hosts[kind], busy[kind]) for kind in passes}
-        else:
-            behind = _late(sum(hosts.values()), sum(busy.values()))
-            late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
-        return _Durations(
-            {kind: busy[kind] + late[kind] for kind in passes},
-            [(one, scale) for one in passes.values()],
-            sum(exposed.values()),
-            sum(late.values()),
-            sum(hosts.values()),
-            total_gathers,
-        )
-
-    def _late_by_run(self, kind: str, scale: Scale, host: float) -> float:
-        """The host waits for the device at the ends of a pass, so that neither works ahead over them."""
-        runs = self.runs_forward if kind == "F" else self.runs_backward
-        late = sum(_late(run.host_us * host, run.device_us(scale)) for run in runs)
-        return late + (self.fetched_us * host if kind == "F" else 0.0)
-
-    def _exposed(
-        self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale
-    ) -> tuple[float, float]:
-        """ZeRO-3: gathers ahead of each run and reductions behind it, on one link; what compute waits for."""
-        compute = busy = 0.0
-        link = ready = scale.of(SHARD, gathers[0]) if gathers else 0.0
-        for i, run in enumerate(runs):
-            begin, took = max(compute, ready), run.device_us(scale)
-            compute, busy = begin + took, busy + took
-            if i + 1 < len(
-                gathers
-            ):  # issued when this run begins, or where nothing is prefetched when it ends
-                issued = begin if self.c.layout.prefetch else compute
-                link = ready = max(link, issued) + scale.of(SHARD, gathers[i + 1])
-            if reductions:
-                link = max(link, compute) + scale.of(SHARD, reductions[i])
-        total = sum(scale.of(SHARD, p) for p in (*gathers, *reductions))
-        return max(compute, link) - busy, total
-
-
-def _late(host_us: float, busy_us: float) -> float:
-    """How much longer a pass takes than its device work because of the host.
-
-    Where both take about as long, some launches come late and some kernels are behind: neither hides all of
-    the other.
-    """
-    longer = max(host_us, busy_us)
-    if longer <= 0.0:
-        return 0.0
-    shares = (host_us / longer) ** EVEN_HANDED + (busy_us / longer) ** EVEN_HANDED
-    return float(longer * shares ** (1 / EVEN_HANDED) - busy_us)
-
-
-def _joined(times: tuple[PassTime, ...]) -> PassTime:
-    overlaps: list[Overlap] = [o for one in times for o in one.overlaps]
-    return PassTime(
-        added(one.compute for one in times),
-        added(one.waited for one in times),
-        tuple(overlaps),
-        sum(one.host_us for one in times),
-    )

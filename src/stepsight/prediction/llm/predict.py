@@ -7,8 +7,9 @@ from dataclasses import replace
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor, naive_us
-from stepsight.prediction.llm.compose import Composed, Composer, StageParts
+from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.llm.piece_times import StageParts
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import Sensitivity
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, Coverage, RankSummary, Unmodelled
