@@ -30,6 +30,14 @@ def test_a_full_allocator_and_many_nodes_count_where_they_have_a_weight() -> Non
     assert stalls.probability(replace(LAYOUT, filled=1.1)) == pytest.approx(1 / (1 + math.exp(-2)))
 
 
+def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_and_up_to_sixteen_nodes() -> None:
+    stalls = Stalls(1.0, 1.0, {"accumulating": 1.0})
+    many = replace(LAYOUT, whole_gradients=16)
+    assert stalls.probability(many) == pytest.approx(1 / (1 + math.exp(-3.0)))
+    for other in ({"whole_gradients": 8}, {"pipeline": 1}, {"nodes": 32}):
+        assert stalls.probability(replace(many, **other)) == 0.5
+
+
 def test_a_column_that_no_weight_names_counts_nothing() -> None:
     assert STALLS.probability(replace(LAYOUT, tensor_nodes=4)) == STALLS.probability(LAYOUT)
 

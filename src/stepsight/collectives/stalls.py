@@ -1,7 +1,7 @@
-"""Runs in a slow state: a site's runs that lose a fixed time at every message, while others of the same
-configuration do not.
+"""Runs in a slow state: a site's runs that lose a fixed time at every message, while others of nearly the
+same configuration do not.
 
-Nothing in a configuration tells the state of one run, but the share of slow runs depends on how a job is
+No configuration tells the state of one run for sure, but the share of slow runs depends on how a job is
 spread. So a prediction on such a site is a mixture: how likely a run is slow, and what it then loses.
 """
 
@@ -21,23 +21,29 @@ NEARLY_FULL, FULL = 0.93, 0.98
 """Shares of the usable memory: between them the allocator begins to give blocks back and ask for others."""
 WIDE_NODES = 4
 """Nodes of a tensor group that is counted as wide."""
+MANY_MICRO_BATCHES = 16
+"""Micro-batches from which on replicas that keep whole gradients count as accumulating: runs with eight or
+fewer were not slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobLayout:
     """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, the
-    replicas, and which share of the usable memory the allocator would hold."""
+    replicas, which share of the usable memory the allocator would hold, and the micro-batches over which
+    each replica accumulates whole gradients (0 where gradients or optimizer are sharded)."""
 
     nodes: int
     tensor_nodes: int
     pipeline: int
     replicas: int
     filled: float
+    whole_gradients: int = 0
 
     def columns(self) -> dict[str, float]:
         """The columns of the logistic model."""
         piped = float(self.pipeline > 1)
         many = max(0.0, math.log2(self.nodes / FEW_NODES)) ** 4 / 4
+        accumulating = self.whole_gradients >= MANY_MICRO_BATCHES and self.nodes <= FEW_NODES
         return {
             "one": 1.0,
             "doublings": math.log2(min(self.nodes, FEW_NODES)),
@@ -46,6 +52,7 @@ class JobLayout:
             "many_nodes": many * piped,
             "many_nodes_alone": many * (1 - piped),
             "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
+            "accumulating": piped * accumulating * math.log2(self.nodes),
             "full": min(1.0, max(0.0, (self.filled - NEARLY_FULL) / (FULL - NEARLY_FULL))),
         }
 

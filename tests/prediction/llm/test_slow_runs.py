@@ -11,7 +11,7 @@ from stepsight.collectives.stalls import Stalls
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.prediction.llm.compose import Composed
-from stepsight.prediction.llm.slow_runs import Mixture
+from stepsight.prediction.llm.slow_runs import Mixture, job_layout
 from stepsight.workload.llm.config import LanguageConfig, read_language
 
 
@@ -28,8 +28,8 @@ def test_a_state_far_slower_must_be_likelier_to_be_stated() -> None:
     assert runs(130.0, 0.6).is_slow and not runs(1000.0, 0.6).is_slow and runs(1000.0, 0.95).is_slow
 
 
-def test_a_choice_goes_by_the_mean_over_runs() -> None:
-    assert runs(1000.0, 0.2).expected_us == pytest.approx(0.8 * 100 + 0.2 * 1000)
+def test_a_choice_goes_by_the_geometric_mean_over_runs() -> None:
+    assert runs(1000.0, 0.2).expected_us == pytest.approx(100 * 10**0.2)
 
 
 def test_the_interval_holds_both_states_unless_one_is_rare() -> None:
@@ -68,3 +68,11 @@ def test_a_slow_run_loses_at_every_message_of_every_micro_batch(platform: Platfo
 def test_a_site_without_slow_runs_states_the_usual_one(platform: Platform) -> None:
     assert quick(config(2), platform).runs.slow is None
     assert quick(config(2), with_stalls(platform, -9.0)).step_us == quick(config(2), platform).step_us
+
+
+def test_replicas_that_keep_whole_gradients_accumulate_over_all_micro_batches(platform: Platform) -> None:
+    c = config(2)
+    assert job_layout(c, platform).whole_gradients == c.layout.micro_batches
+    sharded = replace(c, layout=replace(c.layout, zero=1))
+    alone = replace(c, layout=replace(c.layout, data=1))
+    assert job_layout(sharded, platform).whole_gradients == job_layout(alone, platform).whole_gradients == 0

@@ -37,9 +37,13 @@ class Mixture:
 
     @property
     def expected_us(self) -> float:
-        """The mean over runs: what a choice between configurations goes by."""
+        """The geometric mean over runs: what a choice between configurations goes by.
+
+        Not the mean: a run that is many times slower than predicted is seen within a few steps and stopped,
+        so it does not cost its whole length.
+        """
         slow = self.slow.step_us if self.slow is not None else self.usual.step_us
-        return (1 - self.probability) * self.usual.step_us + self.probability * slow
+        return float(self.usual.step_us ** (1 - self.probability) * slow**self.probability)
 
     def interval(self, factor: float) -> tuple[float, float]:
         """90 % of runs: from the usual to the slow state, unless one of them is rare."""
@@ -67,9 +71,18 @@ def mixture(composer: Composer, usual: Composed | None = None) -> Mixture:
 def slow_probability(c: LanguageConfig, platform: Platform) -> float:
     """How likely a run of a configuration is slow on the platform's site."""
     stalls = platform.site.stalls if platform.site else None
-    if stalls is None:
-        return 0.0
+    return 0.0 if stalls is None else stalls.probability(job_layout(c, platform))
+
+
+def job_layout(c: LanguageConfig, platform: Platform) -> JobLayout:
+    """What the share of slow runs depends on, of a configuration on a platform."""
     gpu, per_node = platform.spec.gpu, platform.spec.gpus_per_node
-    filled = max(m.reserved for m in stage_memory(c)) / usable_bytes(gpu.memory_gb)
     nodes, wide = -(-c.ranks // per_node), -(-c.layout.tensor // per_node)
-    return stalls.probability(JobLayout(nodes, wide, c.layout.pipeline, c.layout.data, filled))
+    return JobLayout(
+        nodes,
+        wide,
+        c.layout.pipeline,
+        c.layout.data,
+        filled=max(m.reserved for m in stage_memory(c)) / usable_bytes(gpu.memory_gb),
+        whole_gradients=c.layout.micro_batches if c.layout.data > 1 and not c.layout.zero else 0,
+    )

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from stepsight.collectives.site import SiteBandwidth
-from stepsight.collectives.stalls import Stalls
+from stepsight.validate.llm.odds import stalls_of
 from stepsight.validate.llm.rows import Case
 
 FILE = "llm_h100_sweep.csv"
 GPUS_PER_NODE, NODES = 8, 64
-WEIGHTS = {
-    "one": -4.86,
-    "doublings": 0.59,
-    "pipeline": 0.44,
-    "replicated_pipeline": 0.88,
-    "many_nodes": 1.25,
-    "many_nodes_alone": 0.71,
-    "wide_tensor": 3.21,
-    "full": 2.49,
-}
-"""The share of slow runs: ridge logistic regression on 583 rows on several nodes of seven groups (1B on 2 and
-16, 3B on 16, 8B on 16 and 64, 80B on 8 and 32 nodes), 192 of them slow."""
 REPLICAS = SiteBandwidth(
     256e6,
     {
@@ -34,21 +23,29 @@ REPLICAS = SiteBandwidth(
 )
 """What that cluster measured at 256 MB over all GPUs of so many nodes (mean); its figures for 32 and 64
 nodes, 28 and 11 GB/s, are a quarter of what the rows of 8B on 64 nodes without a pipeline show, and
-all_gather
-on 8 and 16 nodes is raised by a fifth to what the rows show. ``node_share``: the 1B, 3B and 8B rows on 16
-nodes without a pipeline, ZeRO-1, tensor groups of 1, 2, 4 and 8."""
-SITE = SiteBandwidth(
-    256e6,
-    {"all_gather": {2: 362.0, 4: 160.0}, "reduce_scatter": {2: 362.0, 4: 160.0}},
-    hop_us=600.0,
-    stalls=Stalls(message_us=0.305e6, collective_us=260.0, weights=WEIGHTS),
-    also=REPLICAS,
-)
-"""Tensor groups over two and four nodes of that cluster reach what it measured for all_reduce at 256 MB,
-behind 0.6 ms for every doubling of the nodes: 58 rows of 1B, 3B, 8B and 80B without a pipeline that are not
-slow. A slow run loses 0.305 s at a message between stages (170 rows), or 260 µs at a tensor collective for
-each
-rank of it (16 rows without a pipeline)."""
+all_gather on 8 and 16 nodes is raised by a fifth to what the rows show. ``node_share``: the 1B, 3B and 8B
+rows on 16 nodes without a pipeline, ZeRO-1, tensor groups of 1, 2, 4 and 8."""
+MESSAGE_US, COLLECTIVE_US = 0.305e6, 260.0
+"""What a slow run loses: at a message between stages (170 rows), or without a pipeline at a tensor collective
+for each rank of it (16 rows)."""
+
+
+@cache
+def site_of(group: str) -> SiteBandwidth:
+    """The cluster as a group (model × nodes) of its runs sees it: odds of slow runs that the group took no
+    part in.
+
+    Tensor groups over two and four nodes reach what it measured for all_reduce at 256 MB, behind 0.6 ms for
+    every doubling of the nodes: 58 rows of 1B, 3B, 8B and 80B without a pipeline that are not slow.
+    """
+    over_nodes = {2: 362.0, 4: 160.0}
+    return SiteBandwidth(
+        256e6,
+        {"all_gather": over_nodes, "reduce_scatter": over_nodes},
+        hop_us=600.0,
+        stalls=stalls_of(group, MESSAGE_US, COLLECTIVE_US),
+        also=REPLICAS,
+    )
 
 
 def case(row: dict[str, str]) -> Case:
@@ -81,6 +78,7 @@ def case(row: dict[str, str]) -> Case:
         "training": {"precision": "bf16", "framework": "nanotron"},
         "parallel": parallel,
     }
+    group = f"{row['model']} on {row['nodes']} nodes"
     return Case(
         f"{row['model']} n{row['nodes']} dp{data} tp{tensor} pp{pipeline} z{row['zero']} "
         f"mb{row['micro_batch']}",
@@ -89,6 +87,6 @@ def case(row: dict[str, str]) -> Case:
         measured_ms=float(row["step_ms"]) if row["status"] == "ok" else None,
         measured_gb=float(row["memory_gb"]) if row["memory_gb"] else None,
         crashed=row["status"] != "ok",
-        group=f"{row['model']} on {row['nodes']} nodes",
-        site=SITE,
+        group=group,
+        site=site_of(group),
     )
