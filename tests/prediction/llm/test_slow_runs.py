@@ -33,9 +33,17 @@ def test_a_choice_goes_by_the_geometric_mean_over_runs() -> None:
 
 
 def test_the_interval_holds_both_states_unless_one_is_rare() -> None:
-    assert runs(1000.0, 0.2).interval(2.0) == (50.0, 2000.0)
-    assert runs(1000.0, 0.01).interval(2.0) == (50.0, 200.0)
-    assert runs(1000.0, 0.99).interval(2.0) == (500.0, 2000.0)
+    low, high = runs(1000.0, 0.2).interval(1.2)
+    assert 100 / 1.2 < low < 100 and 1000 < high < 1000 * 1.2
+    low, high = runs(1000.0, 0.01).interval(1.2)
+    assert low == pytest.approx(100 / 1.2, rel=0.01) and 100 < high < 130
+    low, high = runs(1000.0, 0.99).interval(1.2)
+    assert 700 < low < 1000 and high == pytest.approx(1000 * 1.2, rel=0.01)
+
+
+def test_of_two_states_alike_the_interval_is_that_of_one() -> None:
+    low, high = runs(100.0 + 1e-6, 0.5).interval(1.2)
+    assert (low, high) == (pytest.approx(100 / 1.2), pytest.approx(100 * 1.2))
 
 
 def config(pipeline: int) -> LanguageConfig:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from stepsight.collectives.stalls import JobLayout
 from stepsight.platform.load import Platform
@@ -10,8 +12,11 @@ from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 
-RARE = 0.05
-"""A state less likely than this lies outside a 90 % interval."""
+TAIL = 0.05
+"""The share of runs below a 90 % interval, and above it."""
+REACH, HALVINGS = 8.0, 50
+"""Standard deviations beyond both states within which a quantile is looked for, and steps to find it."""
+_NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +51,24 @@ class Mixture:
         return float(self.usual.step_us ** (1 - self.probability) * slow**self.probability)
 
     def interval(self, factor: float) -> tuple[float, float]:
-        """90 % of runs: from the usual to the slow state, unless one of them is rare."""
-        usual, slow = self.usual.step_us, (self.slow or self.usual).step_us
-        low = slow if self.probability > 1 - RARE else usual
-        high = slow if self.probability > RARE else usual
-        return low / factor, high * factor
+        """90 % of runs, where each state alone lies within ``factor`` in 90 %: its quantiles are those of
+        both states together, so that a rare state lies outside."""
+        usual_us = self.usual.step_us
+        if self.slow is None or self.slow.step_us <= usual_us:
+            return usual_us / factor, usual_us * factor
+        spread = math.log(factor) / _NORMAL.inv_cdf(1 - TAIL)
+        return self._quantile_us(TAIL, spread), self._quantile_us(1 - TAIL, spread)
+
+    def _quantile_us(self, share: float, spread: float) -> float:
+        """The time that this share of runs does not exceed, by bisection of its logarithm."""
+        usual, slow = math.log(self.usual.step_us), math.log((self.slow or self.usual).step_us)
+        low, high = usual - REACH * spread, slow + REACH * spread
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            below = (1 - self.probability) * _NORMAL.cdf((middle - usual) / max(spread, 1e-9))
+            below += self.probability * _NORMAL.cdf((middle - slow) / max(spread, 1e-9))
+            low, high = (middle, high) if below < share else (low, middle)
+        return math.exp(high)
 
 
 def mixture(composer: Composer, usual: Composed | None = None) -> Mixture:
