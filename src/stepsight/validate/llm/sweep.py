@@ -25,6 +25,8 @@ REPLICAS = SiteBandwidth(
 nodes, 28 and 11 GB/s, are a quarter of what the rows of 8B on 64 nodes without a pipeline show, and
 all_gather on 8 and 16 nodes is raised by a fifth to what the rows show. ``node_share``: the 1B, 3B and 8B
 rows on 16 nodes without a pipeline, ZeRO-1, tensor groups of 1, 2, 4 and 8."""
+EVERY_GROUP = ""
+"""The group of nobody: odds from all groups."""
 MESSAGE_US, COLLECTIVE_US = 0.305e6, 260.0
 """What a slow run loses: at a message between stages (170 rows), or without a pipeline at a tensor collective
 for each rank of it (16 rows)."""
