@@ -40,6 +40,30 @@ def test_chunks_do_not_show() -> None:
     assert trees.predict(rows)[-5:] == pytest.approx(trees.predict(rows[:, -5:]))
 
 
+def test_a_row_reads_the_same_among_many_as_alone() -> None:
+    trees = random_trees(count=40)
+    rows = np.random.default_rng(1).random((3, 2000)).astype(np.float32)
+    alone = [trees.predict(rows[:, [i]])[0] for i in range(0, 2000, 50)]
+    assert trees.predict(rows)[::50] == pytest.approx(alone, rel=1e-12, abs=1e-12)
+
+
+def test_questions_that_alike_rows_settle_do_not_show() -> None:
+    trees = random_trees(count=40)
+    narrow = np.random.default_rng(1).uniform(0.4, 0.5, (3, 1000)).astype(np.float32)
+    expected = [by_hand(trees, narrow[:, i]) for i in range(0, 1000, 25)]
+    assert trees.predict(narrow)[::25] == pytest.approx(expected, abs=1e-12)
+    same = np.repeat(narrow[:, :1], 1000, axis=1)
+    assert trees.predict(same) == pytest.approx(by_hand(trees, same[:, 0]), abs=1e-12)
+
+
+def test_a_row_without_a_value_is_above_nothing() -> None:
+    trees = random_trees(count=40)
+    rows = np.random.default_rng(1).random((3, 1000)).astype(np.float32)
+    rows[1, ::7] = np.nan
+    expected = [by_hand(trees, rows[:, i]) for i in range(0, 1000, 7)]
+    assert trees.predict(rows)[::7] == pytest.approx(expected, abs=1e-12)
+
+
 def test_no_rows_give_no_times() -> None:
     assert len(random_trees().predict(np.zeros((3, 0), dtype=np.float32))) == 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -48,13 +48,16 @@ class Batch:
     def take(self, rows: IntArray) -> Batch:
         """Some of the kernels, by their position within this batch."""
         dims = {key: column[rows] for key, column in self.dims.items()}
-        names = [self.names[i] for i in rows] if self.names else self.names
+        names = [self.names[i] for i in rows.tolist()] if self.names else self.names
         return Batch(self.family, self.dtype, dims, names, self.positions[rows])
 
-    def between(self, start: int, stop: int) -> Batch:
-        """Neighbouring kernels, without copying their sizes."""
-        dims = {key: column[start:stop] for key, column in self.dims.items()}
-        return Batch(self.family, self.dtype, dims, self.names[start:stop], self.positions[start:stop])
+    def parts(self, groups: Iterable[IntArray]) -> Iterator[tuple[IntArray, Batch]]:
+        """The kernels group by group; names that are all alike are not looked up one by one."""
+        alike = len(set(self.names)) == 1
+        for rows in groups:
+            dims = {key: column[rows] for key, column in self.dims.items()}
+            names = [self.names[0]] * len(rows) if alike else [self.names[i] for i in rows.tolist()]
+            yield rows, Batch(self.family, self.dtype, dims, names, self.positions[rows])
 
     def where_name(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Which kernels' names pass a test; each distinct name is tested once."""
@@ -122,17 +125,21 @@ def complete(family: str, dtype: str, dims: Mapping[str, FloatArray], n: int) ->
 
 def batches(kernels: Sequence[Kernel]) -> Iterator[Batch]:
     """Sort kernels into one batch per family and dtype."""
-    groups: dict[tuple[str, str], list[int]] = {}
-    for i, kernel in enumerate(kernels):
-        key = (kernel.family, kernel.dtype)
-        if key in groups:
-            groups[key].append(i)
-        else:
-            groups[key] = [i]
-    for (family, dtype), positions in groups.items():
-        members = [kernels[i] for i in positions]
+    for (family, dtype), positions in _kinds(kernels).items():
+        members = kernels if len(positions) == len(kernels) else [kernels[i] for i in positions]
         dims = complete(family, dtype, _columns(members), len(members))
         yield Batch(family, dtype, dims, [k.name for k in members], np.array(positions, dtype=np.int64))
+
+
+def _kinds(kernels: Sequence[Kernel]) -> dict[tuple[str, str], Sequence[int]]:
+    """Where the kernels of each family and dtype stand."""
+    families, dtypes = {k.family for k in kernels}, {k.dtype for k in kernels}
+    if len(families) == len(dtypes) == 1:
+        return {(families.pop(), dtypes.pop()): range(len(kernels))}
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, kernel in enumerate(kernels):
+        groups.setdefault((kernel.family, kernel.dtype), []).append(i)
+    return {**groups}
 
 
 def _columns(members: Sequence[Kernel]) -> dict[str, FloatArray]:

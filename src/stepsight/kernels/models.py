@@ -43,6 +43,7 @@ from stepsight.kernels.streams import (
 from stepsight.kernels.tensor_cores import is_tensor_core, never_longer_than, with_narrow_loads
 from stepsight.kernels.tiles import tiled_us
 from stepsight.kernels.training_gemms import as_in_training, batched_estimates, without_quantising
+from stepsight.kernels.turns import turns
 from stepsight.program.job import Kernel
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ OTHER_OPERATOR_SPREAD = 0.12
 
 ROWS_AT_ONCE = 32_768
 """Kernels timed in one turn."""
-MOST_SORTED = 20_000
+MOST_SORTED = 15_000
 """Beyond this many rows, finding the alike ones costs more than timing them."""
 
 
@@ -227,13 +228,11 @@ class KernelModels:
             yield odd, Estimates(learned.time_us, learned.source, spread, learned.notes)
 
     def _in_turns(self, batch: Batch, stacks: Sequence[str] | None) -> Estimates:
-        """Many kernels, some at a time: their columns stay in the processor's cache."""
+        """Many kernels, some alike ones at a time."""
         parts = []
-        for start in range(0, len(batch), ROWS_AT_ONCE):
-            stop = min(start + ROWS_AT_ONCE, len(batch))
-            stack = None if stacks is None else stacks[start:stop]
-            answer = self.estimate_batch(batch.between(start, stop), stack)
-            parts.append((np.arange(start, stop), answer))
+        for rows, part in batch.parts(turns(batch.dims, len(batch), ROWS_AT_ONCE)):
+            stack = None if stacks is None else [stacks[i] for i in rows.tolist()]
+            parts.append((rows, self.estimate_batch(part, stack)))
         return _joined(parts, len(batch))
 
     def _kinds(self, batch: Batch) -> tuple[BoolArray, BoolArray, BoolArray]:
@@ -342,8 +341,8 @@ class KernelModels:
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
         outside_too = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))
-        notes = answer.notes | dict.fromkeys(np.nonzero(far > FAR_OUTSIDE)[0].tolist(), outside_too)
-        return Estimates(time_us, answer.source, spread, notes)
+        answer.notes.update(dict.fromkeys(np.nonzero(far > FAR_OUTSIDE)[0].tolist(), outside_too))
+        return Estimates(time_us, answer.source, spread, answer.notes)
 
     def _choice(self, family: str, dtype: str, variant: str) -> Choice | None:
         key = (family, dtype, variant)
@@ -383,7 +382,7 @@ def _joined(parts: Sequence[tuple[np.typing.NDArray[np.int64], Estimates]], n: i
         time_us[at], source[at], spread[at] = answer.time_us, answer.source, answer.spread
         if answer.notes:
             where = at.tolist()
-            notes.update({where[i]: note for i, note in answer.notes.items()})
+            notes.update(zip(map(where.__getitem__, answer.notes), answer.notes.values(), strict=True))
     return Estimates(time_us, source, spread, notes)
 
 

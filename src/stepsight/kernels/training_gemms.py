@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
@@ -102,16 +101,14 @@ def as_in_training(
     forward products applies to it.
     """
     factor, spread = np.ones(len(batch)), answer.spread.copy()
-    each, _ = _by_variant(batch)
-    for variant in np.unique(each).tolist():
+    for variant, mine in _by_variant(batch)[0]:
         residual = nearest(residuals, "gemm", variant, spec)
         if residual is None:
             continue
         measured = residual.gpu == spec.name or (residual.same_chip(spec) and not own_table)
         if not measured and variant != BACKWARD:
             continue
-        mine = each == variant
-        part = batch if mine.all() else batch.take(np.nonzero(mine)[0])
+        part = batch if len(mine) == len(batch) else batch.take(mine)
         named = columns(forward_sizes(part), np.zeros(len(part)), spec)
         logs = np.log(residual.factor(named))
         if not measured:
@@ -133,10 +130,9 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
     source = np.full(len(batch), int(Source.TRANSFERRED))
     spread = np.full(len(batch), SPREAD)
     notes: dict[int, str] = {}
-    each, added = _by_variant(batch)
-    for variant in np.unique(each).tolist():
+    groups, added = _by_variant(batch)
+    for variant, mine in groups:
         residual = nearest(residuals, "gemm", variant, spec)
-        mine = np.nonzero(each == variant)[0]
         if residual is None or not residual.same_chip(spec):
             notes |= dict.fromkeys(mine.tolist(), "batched products of A100, scaled to this GPU")
             continue
@@ -149,13 +145,19 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
     return Estimates(time_us, source, spread, notes)
 
 
-def _by_variant(batch: Batch) -> tuple[npt.NDArray[np.str_], FloatArray]:
-    """Which correction each product takes, and 1 for those added to a third matrix."""
+def _by_variant(batch: Batch) -> tuple[list[tuple[str, IntArray]], FloatArray]:
+    """The products that each correction is for, and 1 for those added to a third matrix."""
     distinct = sorted(set(batch.names))
     code = _codes(batch.names, distinct)
-    variants = np.array([[variant_of(name, many) for many in (False, True)] for name in distinct])
+    variants = [variant_of(name, many) for name in distinct for many in (False, True)]
+    each = 2 * code + (batch.dims["batch"] > 1)
+    found = []
+    for variant in sorted(set(variants)):
+        mine = np.isin(each, [i for i, other in enumerate(variants) if other == variant])
+        if mine.any():
+            found.append((variant, np.nonzero(mine)[0]))
     added = np.array([float(name == "baddbmm") for name in distinct])
-    return variants[code, (batch.dims["batch"] > 1).astype(np.int64)], added[code]
+    return found, added[code]
 
 
 def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: Estimates) -> Estimates:

@@ -3,13 +3,14 @@
 Every level of an oblivious tree asks the same question of all rows, so a tree of depth d is
 d comparisons and one table look-up: array arithmetic without a branch. That is what lets a
 million kernels be timed in seconds.
+
+Where rows are alike, most questions have one answer for all of them: a column's least and greatest
+value settle it. A tree keeps the questions that stay open, and trees with few of them share a look-up.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,12 +19,15 @@ import numpy.typing as npt
 from stepsight.estimate import FloatArray
 
 Columns32 = npt.NDArray[np.float32]
-Tree = tuple[list[int], npt.NDArray[np.float32]]
+Question = tuple[int, npt.NDArray[np.float32]]
+"""Is this feature above this threshold? (An array without axes: numpy compares with it fastest.)"""
 
 CHUNK_ROWS = 32_768
-"""Rows evaluated at a time: the columns of one chunk stay in the processor's cache."""
+"""Rows evaluated at a time: what one look-up works on stays in the processor's cache."""
 FEW_ROWS = 256
 """Up to here all trees are asked at once: the calls, not the rows, would set the time."""
+MOST_QUESTIONS = 12
+"""Open questions answered by one look-up: 4,096 sums of leaves, as much as the nearest cache holds."""
 
 
 def as_table(named: Mapping[str, FloatArray], order: Sequence[str]) -> Columns32:
@@ -35,12 +39,14 @@ def as_table(named: Mapping[str, FloatArray], order: Sequence[str]) -> Columns32
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """Two trees (or the last, odd one) and the sum of their leaves by both indices."""
+class Lookup:
+    """Questions that stay open, and the sum of leaves for all their answers.
 
-    first: Tree
-    second: Tree | None
-    leaf: npt.NDArray[np.float32]
+    The first question's answer is the highest bit of the place in ``leaf``.
+    """
+
+    questions: list[Question]
+    leaf: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class ObliviousTrees:
     threshold: npt.NDArray[np.float32]
     leaf: npt.NDArray[np.float32]
     bias: float
-    _paired: list[Pair] = field(default_factory=list, init=False, repr=False, compare=False)
+    _questions: list[list[Question]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def depth(self) -> int:
@@ -67,18 +73,9 @@ class ObliviousTrees:
         if n <= FEW_ROWS:
             return self._few(columns)
         out = np.empty(n)
-        pairs = self._pairs()
-
-        def fill(start: int) -> None:
+        for start in range(0, n, CHUNK_ROWS):
             stop = min(start + CHUNK_ROWS, n)
-            out[start:stop] = self._chunk(np.ascontiguousarray(columns[:, start:stop]), pairs)
-
-        starts = range(0, n, CHUNK_ROWS)
-        if len(starts) == 1:
-            fill(0)
-        else:  # numpy lets go of the interpreter inside each call, so threads share the work
-            with ThreadPoolExecutor(min(os.cpu_count() or 1, len(starts))) as pool:
-                list(pool.map(fill, starts))
+            out[start:stop] = self._chunk(np.ascontiguousarray(columns[:, start:stop]))
         return out
 
     def _few(self, columns: Columns32) -> FloatArray:
@@ -88,51 +85,87 @@ class ObliviousTrees:
         picked = np.take_along_axis(self.leaf, index, axis=1)
         return np.asarray(self.bias + picked.sum(axis=0, dtype=np.float64))
 
-    def _pairs(self) -> list[Pair]:
-        """Trees two at a time, with one table of their sums: a look-up costs as much as four questions."""
-        if self._paired:
-            return self._paired
-        trees = [(f.tolist(), t) for f, t in zip(self.feature, self.threshold, strict=True)]
-        found = [
-            Pair(trees[t], trees[t + 1], (self.leaf[t][:, None] + self.leaf[t + 1][None, :]).ravel())
-            for t in range(0, len(trees) - 1, 2)
-        ]
-        if len(trees) % 2:
-            found.append(Pair(trees[-1], None, self.leaf[-1]))
-        self._paired.extend(found)
-        return found
-
-    def _chunk(self, columns: Columns32, pairs: list[Pair]) -> npt.NDArray[np.float32]:
-        n = columns.shape[1]
-        above = np.empty(n, dtype=bool)
-        first, second = np.empty(n, dtype=np.uint8), np.empty(n, dtype=np.uint8)
+    def _chunk(self, columns: Columns32) -> FloatArray:
+        n, rows = columns.shape[1], list(columns)
+        settled, small = self._open(columns)
+        total = np.full(n, self.bias + settled)
+        above, high, low = (np.empty(n, dtype=np.uint8) for _ in range(3))
         wide, narrow = np.empty(n, dtype=np.uint16), np.empty(n, dtype=np.uint16)
-        index = np.empty(n, dtype=np.intp)
-        picked = np.empty(n, dtype=np.float32)
-        total = np.full(n, self.bias, dtype=np.float32)
-        leaves = 1 << self.depth
-        for pair in pairs:
-            _ask(pair.first, columns, first, above)
-            if pair.second is None:
-                np.copyto(index, first)
-            else:
-                _ask(pair.second, columns, second, above)
-                np.copyto(wide, first)
-                np.copyto(narrow, second)
-                np.multiply(wide, leaves, out=wide)
+        index, picked = np.empty(n, dtype=np.intp), np.empty(n)
+        for lookup in _shared(small):
+            half = (len(lookup.questions) + 1) // 2
+            first, second = lookup.questions[:half], lookup.questions[half:]
+            _ask(first, rows, high, above)
+            if second:
+                _ask(second, rows, low, above)
+                np.copyto(wide, high)
+                np.copyto(narrow, low)
+                np.multiply(wide, 1 << len(second), out=wide)
                 np.add(wide, narrow, out=wide)
                 np.copyto(index, wide)
-            pair.leaf.take(index, out=picked, mode="clip")
+            else:
+                np.copyto(index, high)
+            lookup.leaf.take(index, out=picked, mode="clip")
             total += picked
         return total
 
+    def _open(self, columns: Columns32) -> tuple[float, list[Lookup]]:
+        """What the settled trees add up to, and the others with their open questions, fewest first.
 
-def _ask(tree: Tree, columns: Columns32, leaf: npt.NDArray[np.uint8], above: npt.NDArray[np.bool_]) -> None:
-    """Which leaf of one tree each row falls into, in 8-bit arithmetic (numpy shifts bytes slowly)."""
-    features, thresholds = tree
-    np.greater(columns[features[0]], thresholds[0], out=leaf.view(bool))
-    bit = above.view(np.uint8)
-    for level in range(1, len(features)):
-        np.add(leaf, leaf, out=leaf)
-        np.greater(columns[features[level]], thresholds[level], out=above)
-        np.bitwise_or(leaf, bit, out=leaf)
+        A row without a value (NaN) is above nothing: ``min`` hands it on, ``fmax`` does not.
+        """
+        least, most = columns.min(axis=1), np.fmax.reduce(columns, axis=1)
+        always = least[self.feature] > self.threshold
+        stays_open = (most[self.feature] > self.threshold) & ~always
+        weights = 1 << np.arange(self.depth)[::-1]
+        known = (always * weights).sum(axis=1)
+        count = stays_open.sum(axis=1)
+        levels = np.argsort(~stays_open, axis=1, kind="stable")  # the open ones first
+        every, found = self._all_questions(), []
+        for questions in range(1, self.depth + 1):
+            trees = np.nonzero(count == questions)[0]
+            asked = levels[trees, :questions]
+            answers = np.arange(1 << questions)[:, None] >> np.arange(questions)[::-1] & 1
+            places = known[trees, None] + weights[asked] @ answers.T
+            leaves = self.leaf[trees[:, None], places].astype(np.float64)
+            for tree, mine, leaf in zip(trees.tolist(), asked.tolist(), leaves, strict=True):
+                found.append(Lookup([every[tree][level] for level in mine], leaf))
+        done = count == 0
+        return float(self.leaf[done, known[done]].sum(dtype=np.float64)), found
+
+    def _all_questions(self) -> list[list[Question]]:
+        """By tree and level."""
+        if not self._questions:
+            for features, thresholds in zip(self.feature.tolist(), self.threshold, strict=True):
+                mine = [(f, np.asarray(t)) for f, t in zip(features, thresholds, strict=True)]
+                self._questions.append(mine)
+        return self._questions
+
+
+def _shared(small: Sequence[Lookup]) -> Iterator[Lookup]:
+    """Trees put together as long as they ask few enough questions."""
+    questions: list[Question] = []
+    leaf = np.zeros(1)
+    for lookup in small:
+        if len(questions) + len(lookup.questions) > MOST_QUESTIONS:
+            yield Lookup(questions, leaf)
+            questions, leaf = [], np.zeros(1)
+        leaf = (lookup.leaf[:, None] + leaf).ravel() if questions else lookup.leaf
+        questions = lookup.questions + questions
+    if questions:
+        yield Lookup(questions, leaf)
+
+
+def _ask(
+    questions: Sequence[Question],
+    rows: Sequence[Columns32],
+    place: npt.NDArray[np.uint8],
+    above: npt.NDArray[np.uint8],
+) -> None:
+    """The answers as bits of ``place``, in 8-bit arithmetic (numpy shifts bytes slowly)."""
+    yes = above.view(bool)
+    place.fill(0)
+    for feature, threshold in questions:
+        np.add(place, place, place)
+        np.greater(rows[feature], threshold, yes)
+        np.bitwise_or(place, above, place)
