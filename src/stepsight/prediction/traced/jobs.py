@@ -42,10 +42,7 @@ def trace_job(
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     if not any(p.ops for p in programs.values()):
-        raise InputError(
-            run.ranks[0].path, "shows no work launched on a GPU in that step",
-            "record with ProfilerActivity.CUDA as well as CPU",
-        )  # fmt: skip
+        raise _without_work(run)
     if isinstance(shared, SharedTimes) and overheads in (SHARED, PACED):
         programs = _with_other_workloads(run, step, programs, shared, paced=overheads == PACED)
     elif overheads == SHARED and isinstance(shared, Overheads):
@@ -54,6 +51,26 @@ def trace_job(
         programs = _with_others(run, step, programs)
     job = job_of(run, programs)
     return _with_late_peers(run, step, job) if run.missing and late_peers else job
+
+
+def _without_work(run: TraceRun) -> InputError:
+    """Why a step shows no work: none was recorded, it was lost, or nothing joins it with the host."""
+    first = run.ranks[0]
+    kernels = len(first.linked.trace.gpu)
+    if kernels and not first.linked.launches:
+        return InputError(
+            first.path, f"holds {kernels} kernels and copies, none of which names a launch call of the trace",
+            "kernel and cudaLaunchKernel events must share a correlation: export the trace again, unfiltered",
+        )  # fmt: skip
+    if not kernels and first.linked.trace.warnings:
+        return InputError(
+            first.path, f"shows no work on a GPU ({'; '.join(first.linked.trace.warnings)})",
+            "kernels come last in a trace: copy the whole file again",
+        )  # fmt: skip
+    return InputError(
+        first.path, "shows no work launched on a GPU in that step",
+        "record with ProfilerActivity.CUDA as well as CPU",
+    )  # fmt: skip
 
 
 def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:

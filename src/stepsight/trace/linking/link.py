@@ -71,10 +71,21 @@ class LinkedTrace:
         return found / kernels if kernels else 1.0
 
     @property
+    def op_names(self) -> set[str]:
+        """The names of its operators."""
+        return {op.name for op in self.ops}
+
+    @property
+    def allocation_calls(self) -> list[Event]:
+        """The calls that allocate or free device memory."""
+        names = {n for n in {c.name for c in self.trace.runtime} if n.startswith(ALLOCATION_CALLS)}
+        return [c for c in self.trace.runtime if c.name in names] if names else []
+
+    @property
     def allocations(self) -> tuple[FloatArray, FloatArray]:
         """When calls began that allocate or free device memory, and the time spent in them up to each."""
         if self._allocations is None:
-            calls = [c for c in self.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
+            calls = self.allocation_calls
             spent = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
             self._allocations = np.array([c.ts for c in calls]), spent
         return self._allocations
@@ -207,17 +218,20 @@ def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float
     parent = [NO_OP] * len(ops)
     stacks: dict[int | str, list[int]] = defaultdict(list)
     spans: dict[int | str, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
+    ends: list[float] = []
     for i, op in enumerate(ops):
-        stack = stacks[op.tid]
-        end = op.ts + op.dur
+        thread, start = op.tid, op.ts
+        stack = stacks[thread]
+        end = start + op.dur
         # Timestamps of old traces are whole µs, so a child may seem to outlive its parent by one.
-        while stack and (ops[stack[-1]].end <= op.ts or ops[stack[-1]].end < end - 1.5):
+        while stack and (ends[stack[-1]] <= start or ends[stack[-1]] < end - 1.5):
             stack.pop()
         if stack:
             parent[i] = stack[-1]
         stack.append(i)
-        starts, indices = spans[op.tid]
-        starts.append(op.ts)
+        ends.append(end)
+        starts, indices = spans[thread]
+        starts.append(start)
         indices.append(i)
     return parent, spans
 

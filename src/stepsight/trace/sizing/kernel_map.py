@@ -44,7 +44,9 @@ SPLIT: Mapping[str, tuple[str, ...]] = {
 """Families that come in parts when large, and which of their sizes a part shares."""
 
 
-def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel:
+def kernel_of(
+    facts: Facts, launch: Launch, event: Event, stream: str, late_us: float = 0.0, waited_us: float = 0.0
+) -> Kernel:
     """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
     call = facts.calls.of(launch)
     mapped = _copy(event)
@@ -57,7 +59,7 @@ def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel
     opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")
     return replace(
         mapped, stream=stream, name=mapped.name or short_name(event.name), measured_us=event.dur,
-        size_spread=unsure, opaque=opaque,
+        size_spread=unsure, opaque=opaque, late_us=late_us, waited_us=waited_us,
     )  # fmt: skip
 
 

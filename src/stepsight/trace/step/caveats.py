@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepsight.trace.linking.launches import NO_OP
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import launching_op
@@ -73,7 +74,7 @@ def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:
             if is_collective_kernel(launch.gpu[0]):
                 continue
             op = launching_op(linked, launch)
-            known = op is not None and bool(op.shapes())
+            known = op != NO_OP and bool(linked.ops[op].shapes())
             for event in launch.gpu:
                 total += event.dur
                 guessed += 0.0 if known or event.name.startswith(("Memcpy", "Memset")) else event.dur

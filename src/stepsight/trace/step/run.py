@@ -17,7 +17,7 @@ from stepsight.trace.reading.chakra import looks_like_chakra
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
 from stepsight.trace.reading.files import TraceFile, trace_files
-from stepsight.trace.reading.grouping import one_run
+from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
@@ -138,7 +138,8 @@ def _loaded(paths: Path | str | Sequence[Path | str]) -> TraceRun:
         )  # fmt: skip
     if chakra:
         warnings.append(f"{len(chakra)} Chakra files ({chakra[0]} …) are not read")
-    return run_of(one_run(traces, where), warnings, shaped)
+    traces, copies = without_copies(traces)
+    return run_of(one_run(traces, where), [*warnings, *copies], shaped)
 
 
 def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrace]:
