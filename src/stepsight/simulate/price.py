@@ -71,14 +71,17 @@ def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_onc
     return PricedJob(job, priced, book.notes, book.fold)
 
 
-def price_collective(job: Job, platform: Platform, item: Collective) -> float:
-    """What the platform's models say of one collective, in µs; the first set of its group stands for all."""
+def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estimate | None:
+    """What the platform's models say of one collective; the first set of its group stands for all.
+
+    None where the platform has no such group.
+    """
     sets = job.groups.get(item.group, ())
     if not sets or len(sets[0].ranks) > platform.spec.ranks:
-        return 0.0
+        return None
     kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
     kind = "all_to_all" if kind == "all_to_allv" else kind
-    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0].time_us
+    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0]
 
 
 def at_least_empty(kernels: Sequence[Kernel], time_us: FloatArray, platform: Platform) -> FloatArray:

@@ -25,7 +25,7 @@ from stepsight.prediction.traced.constants import (
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
 from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped_weights
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
-from stepsight.simulate.price import at_least_empty, price_collective
+from stepsight.simulate.price import at_least_empty, estimate_collective
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import TYPICAL, waited_us
 
@@ -98,7 +98,8 @@ def _collective_corrections(job: Job, own: Platform) -> dict[Like, float]:
     for c in measured:
         key = _like(c)
         if key not in corrections:
-            model_us = price_collective(job, own, c)
+            estimate = estimate_collective(job, own, c)
+            model_us = estimate.time_us if estimate else 0.0
             ratio = RULES.value(TYPICAL) * shortest[key] / model_us if model_us > 0 else 1.0
             within = min(max(ratio, 1 / MOST_COLLECTIVE_RATIO), MOST_COLLECTIVE_RATIO)
             corrections[key] = within**COLLECTIVE_WEIGHT

@@ -30,7 +30,7 @@ from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import without_late_peers
-from stepsight.trace.step.caveats import caveats
+from stepsight.trace.step.caveats import caveats, cut_off
 from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
@@ -124,7 +124,8 @@ def traced_step(
         )  # fmt: skip
     whose = overheads or (INDIVIDUAL if basis is Basis.MODELS and "host" not in taken else TRACED)
     # A replayed collective holds what it waited for absent peers already.
-    job = trace_job(run, step, whose, shared, late_peers=basis is Basis.MODELS and "collectives" not in taken)
+    late_peers = basis is Basis.MODELS and "collectives" not in taken
+    job = trace_job(run, step, whose, shared, late_peers=late_peers, own=own)
     timed_by: TimedBy | None = None
     if basis is Basis.MODELS:
         target = chosen if chosen is not None else traced_platform(own, run)
@@ -146,7 +147,7 @@ def traced_step(
         notes.append("one step of one rank: host times are that step's own")
     if basis is Basis.MODELS and "kernels" not in taken:
         notes += caveats(run, typical_step(run) if step is None else step)
-    notes += [w for w in run.warnings if "stand-ins" not in w]
+    notes += [*cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
     measured_us = measured_step_us(run)
     made = TracedStep(
         run, job, target, own, basis, taken, tuple(notes), _host_spread(run, whose),

@@ -14,6 +14,7 @@ from stepsight.trace.step.run import TraceRun, measured_step_us
 
 _MANY_GUESSED = RULES.value("many_guessed")
 _MUCH_DELAY = RULES.value("much_delay")
+_MUCH_CUT_OFF = RULES.value("much_cut_off")
 
 
 def caveats(run: TraceRun, step: int) -> list[str]:
@@ -57,6 +58,24 @@ def caveats(run: TraceRun, step: int) -> list[str]:
             " neither tensor nor number; a step not profiled so does not take it (record without shapes)"
         )
     return notes
+
+
+def cut_off(run: TraceRun) -> list[str]:
+    """A single step whose recording began in its midst: kernels whose launches lie before it."""
+    if run.steps > 1:
+        return []
+    shares = [_orphaned_share(r.linked) for r in run.ranks]
+    if max(shares) <= _MUCH_CUT_OFF:
+        return []
+    return [
+        f"{max(shares):.0%} of the GPU time was launched before the recording began: the step shown is a"
+        " part of the real one"
+    ]
+
+
+def _orphaned_share(linked: LinkedTrace) -> float:
+    total = sum(e.dur for e in linked.trace.gpu)
+    return sum(e.dur for e in linked.orphans) / total if total else 0.0
 
 
 def opaque_share(program: StepProgram) -> float:
