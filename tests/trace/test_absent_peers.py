@@ -39,6 +39,18 @@ def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
     }
 
 
+def test_peers_that_are_late_every_time_are_told_by_the_longest_that_the_links_may_need():
+    steps = [collective_calls(program(call(us))) for us in (6900.0, 6700.0, 6800.0)]
+    assert lateness_us(steps) == {("world", 0): 0.0}
+    found = lateness_us(steps, lambda c: 100.0)
+    assert found == {("world", 0): pytest.approx(6800.0 - RULES.value(TYPICAL) * 100.0)}
+
+
+def test_a_collective_of_unknown_size_says_nothing_of_its_links():
+    steps = [collective_calls(program(call(us, size=0.0))) for us in (100.0, 120.0)]
+    assert lateness_us(steps, lambda c: 1.0) == {("world", 0): 0.0}
+
+
 def test_what_it_takes_a_little_longer_is_its_own():
     steps = [collective_calls(program(call(us))) for us in (100.0, 120.0, 125.0)]
     assert lateness_us(steps) == {("world", 0): 0.0}
@@ -87,6 +99,20 @@ def test_a_rank_recorded_alone_waits_as_it_did_in_its_other_steps():
     assert any("5.0 ms late" in note for note in step.notes)
     on_time = changed(step, ["peers-on-time"])
     assert late(on_time.job, 0) == [0.0, 0.0]
+
+
+def test_links_of_the_machine_tell_a_wait_of_every_step():
+    made = alone(waits_us=(0.0, 0.0, 0.0))
+    for event in made.events:
+        if "AllReduce" in event["name"]:
+            event["dur"] = 90.0  # 262 kB between two V100 take 40 µs at most
+    run = made_run(made)
+    assert late(traced_step(run, models_only=True).job, 0) == [0.0, 0.0]
+    for event in made.events:
+        if "AllReduce" in event["name"]:
+            event["dur"] = 9000.0
+    waits = late(traced_step(made_run(made), models_only=True).job, 0)
+    assert all(8500.0 < us < 9000.0 for us in waits)
 
 
 def test_the_predicted_step_holds_the_wait_and_the_explanation_names_it():

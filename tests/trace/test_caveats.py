@@ -20,6 +20,15 @@ def test_sizes_that_were_guessed_are_named_with_their_share():
     assert "33% of the GPU time have no recorded sizes" in _notes(made)
 
 
+def test_a_recording_that_began_within_its_only_step_says_so():
+    made = Made()
+    made.op("aten::relu", 100, 50, [[64, 64]])
+    made.launch(110, 5, "vectorized_elementwise_kernel<4, relu>", 400, 100)
+    assert "launched before the recording" not in _notes(made)
+    made._add("kernel", "earlier", 100, 300, 7, 0, stream=7, correlation=1)
+    assert "75% of the GPU time was launched before the recording began" in _notes(made)
+
+
 def test_recorded_sizes_need_no_word():
     made = Made()
     for number in range(3):

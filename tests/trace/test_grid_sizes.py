@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.program.job import Kernel
+from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 from stepsight.trace.step.job import rank_program
@@ -30,6 +30,12 @@ class _Stream:
         linked = self.made.linked()
         launch = linked.launches[number]
         return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
+
+
+def test_without_a_grid_nothing_is_counted():
+    stream = _Stream().add("aten::relu", "vectorized_elementwise_kernel<4, f>", [], [])
+    assert stream.kernel(0).sizing is Sizing.UNKNOWN
+    assert stream.kernel(0).opaque
 
 
 def test_an_activation_beside_a_gemm_tells_its_width_to_the_element():

@@ -133,17 +133,25 @@ def test_every_measured_trace_opens(measured_data):
 
 def test_two_runs_in_one_folder_are_asked_about(tmp_path):
     two_step_training().save(tmp_path, "first.json")
-    two_step_training().save(tmp_path, "second.json")
+    two_step_training(kernel_us=300).save(tmp_path, "second.json")
     with pytest.raises(InputError, match="holds 2 runs, which are not mixed"):
         load_trace(tmp_path)
 
 
 def test_runs_in_folders_are_named_by_their_folder(tmp_path):
-    for run in ("a", "b"):
+    for run, kernel_us in (("a", 200.0), ("b", 300.0)):
         (tmp_path / run).mkdir()
-        two_step_training().save(tmp_path / run, "trace.json")
+        two_step_training(kernel_us=kernel_us).save(tmp_path / run, "trace.json")
     with pytest.raises(InputError, match=r"from a/trace.json; .* from b/trace.json.*name the folder"):
         load_trace(tmp_path)
+
+
+def test_a_trace_that_lies_there_packed_and_plain_is_one_rank(tmp_path):
+    content = two_step_training().save(tmp_path, "rank.json").read_bytes()
+    (tmp_path / "rank.json.gz").write_bytes(gzip.compress(content))
+    run = load_trace(tmp_path)
+    assert (len(run.ranks), run.world_size) == (1, 1)
+    assert "rank.json.gz is a copy of rank.json: it counts once" in run.warnings
 
 
 def test_a_chakra_file_alone_is_refused_with_its_reason(tmp_path):

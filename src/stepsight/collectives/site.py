@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.collectives.constants import SITE_SPREAD
-from stepsight.collectives.models import CollectiveModels
 from stepsight.collectives.roofline import bus_factor
 from stepsight.collectives.stalls import Stalls
 from stepsight.collectives.topology import group_shape
 from stepsight.estimate import Estimates
+
+if TYPE_CHECKING:
+    from stepsight.collectives.models import CollectiveModels
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,22 +13,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stepsight.collectives.contention import contention_of
-from stepsight.collectives.models import CollectiveModels
 from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
 from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
 from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu, nearest_gpu
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
-from stepsight.kernels.known import KnownKernels
-from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.calibration import Calibration
 from stepsight.platform.site import read_site
 from stepsight.records import Table, nearest, override, read_toml, record
+
+if TYPE_CHECKING:
+    from stepsight.collectives.models import CollectiveModels
+    from stepsight.kernels.known import KnownKernels
+    from stepsight.kernels.models import KernelModels
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
 
@@ -44,7 +46,10 @@ MOST_ON_ONE_HOST = 16
 
 @dataclass(frozen=True)
 class Platform:
-    """A platform's figures and, made when first asked for, its fitted models."""
+    """A platform's figures and, made when first asked for, its fitted models.
+
+    Their code loads then, too: a trace on its own machine asks none of them.
+    """
 
     spec: PlatformSpec
     folder: Path | None = None
@@ -56,6 +61,8 @@ class Platform:
 
     @cached_property
     def kernels(self) -> KernelModels:
+        from stepsight.kernels.models import KernelModels
+
         return (
             KernelModels.load(self.folder, self.spec.gpu)
             if self.folder
@@ -65,10 +72,14 @@ class Platform:
     @cached_property
     def known_kernels(self) -> KnownKernels:
         """The same models, which remember what they were asked."""
+        from stepsight.kernels.known import KnownKernels
+
         return KnownKernels(self.kernels)
 
     @cached_property
     def collectives(self) -> CollectiveModels:
+        from stepsight.collectives.models import CollectiveModels
+
         if self.folder:
             return CollectiveModels.load(self.folder, self.spec)
         return CollectiveModels.for_platform(self.spec)

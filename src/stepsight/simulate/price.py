@@ -71,14 +71,17 @@ def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_onc
     return PricedJob(job, priced, book.notes, book.fold)
 
 
-def price_collective(job: Job, platform: Platform, item: Collective) -> float:
-    """What the platform's models say of one collective, in µs; the first set of its group stands for all."""
+def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estimate | None:
+    """What the platform's models say of one collective; the first set of its group stands for all.
+
+    None where the platform has no such group.
+    """
     sets = job.groups.get(item.group, ())
     if not sets or len(sets[0].ranks) > platform.spec.ranks:
-        return 0.0
+        return None
     kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
     kind = "all_to_all" if kind == "all_to_allv" else kind
-    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0].time_us
+    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0]
 
 
 def at_least_empty(kernels: Sequence[Kernel], time_us: FloatArray, platform: Platform) -> FloatArray:
@@ -109,7 +112,7 @@ class _Book:
         distinct: dict[Any, int] = {}
         kernels: list[Kernel] = []
         for kernel in {id(k): k for op in job.distinct_ops() for k in op.kernels}.values():
-            key = kernel if kernel.lookup is None else id(kernel)
+            key = kernel if kernel.lookup is None and kernel.measured_us is None else id(kernel)
             if key not in distinct:
                 distinct[key] = len(kernels)
                 kernels.append(kernel)
@@ -170,25 +173,30 @@ class _Book:
                 time[launch] = side_by_side(time[launch], slowdown, spec.gpus_per_node)
 
     def _estimate(self, kernels: list[Kernel]) -> Estimates:
-        estimates = with_condensed(kernels, self.platform)
-        for position, note in estimates.notes.items():
-            self.notes.setdefault(kernels[position].name or kernels[position].family, note)
-        factor = np.array([k.share * k.correction for k in kernels])
-        late_us = np.array([k.late_us for k in kernels])
-        given = np.array([np.nan if k.correction_spread is None else k.correction_spread for k in kernels])
-        modelled = np.where(np.isnan(given), estimates.spread, given)
-        unsure = np.array([k.size_spread for k in kernels])
+        """Models are asked for what the trace does not give; what they note is said of those alone."""
         replayed = "kernels" in self.replayed
-        seen = np.array([
+        time_us = np.array([
             np.nan if k.measured_us is None or not (replayed or k.opaque) else k.measured_us for k in kernels
         ])  # fmt: skip
-        known = ~np.isnan(seen)
-        time_us = np.where(known, seen, at_least_empty(kernels, factor * estimates.time_us, self.platform))
-        spread = np.where(known, np.nan_to_num(given), np.hypot(modelled, unsure))
+        given = np.array([np.nan if k.correction_spread is None else k.correction_spread for k in kernels])
+        late_us = np.array([k.late_us for k in kernels])
+        spread = np.nan_to_num(given)
+        source = np.full(len(kernels), int(Source.TRACE), dtype=np.int64)
+        asked = np.flatnonzero(np.isnan(time_us))
+        if len(asked):
+            unknown = [kernels[i] for i in asked.tolist()]
+            estimates = with_condensed(unknown, self.platform)
+            for position, note in estimates.notes.items():
+                self.notes.setdefault(unknown[position].name or unknown[position].family, note)
+            factor = np.array([k.share * k.correction for k in unknown])
+            time_us[asked] = at_least_empty(unknown, factor * estimates.time_us, self.platform)
+            modelled = np.where(np.isnan(given[asked]), estimates.spread, given[asked])
+            spread[asked] = np.hypot(modelled, [k.size_spread for k in unknown])
+            source[asked] = estimates.source
         # The delay is as sure as the trace: only the rest may be off.
         part = time_us / np.maximum(time_us + late_us, 1e-9)
         spread = np.where(late_us > 0, np.log1p(np.expm1(spread) * part), spread)
-        source = np.where(known | (late_us > time_us), int(Source.TRACE), estimates.source)
+        source[late_us > time_us] = int(Source.TRACE)
         return Estimates(time_us + late_us, source, spread)
 
     def _collective(self, item: Collective, ranks: IntArray) -> tuple[FloatArray, int, float]:

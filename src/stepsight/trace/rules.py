@@ -180,6 +180,10 @@ RULES = Rules((
     Rule("left_queued", 1000.0, "µs",
          "work that outlasts a hidden wait by more shows that none was waited for",
          "hidden waits", rests_on="chosen"),
+    Rule("clocks_apart", 1000.0, "µs", "clocks of two ranks that differ by less are taken as they are",
+         "replay of runs over several hosts", rests_on="chosen: ranks of one host differ by"
+         " at most 0.1 ms in the traces at hand",
+         physics="members of a communicator leave a collective together"),
     Rule("ranks_start_together", 30e6, "µs", "ranks of one run write their first events within this",
          "which files make a run", rests_on="chosen: a second run of the same ranks is told by its ranks"),
     # the step: host
@@ -234,6 +238,8 @@ RULES = Rules((
          "what is said; which runs are scored apart", rests_on="chosen"),
     Rule("many_guessed", 0.05, "share of the kernels' time", "without recorded sizes, from which it is said",
          "none: a note", rests_on="chosen"),
+    Rule("much_cut_off", 0.05, "share of GPU time", "of kernels launched before the recording, from which a"
+         " single step is said to be cut", "none: a note", rests_on="chosen"),
     Rule("much_delay", 0.1, "share of the step", "unexplained delays from which they are said",
          "none: a note",
          rests_on="chosen"),

@@ -31,6 +31,35 @@ def test_a_prediction_never_looks_at_the_traces_kernel_times():
     assert predict_trace(slow).step_us == pytest.approx(predict_trace(fast).step_us, rel=1e-9)
 
 
+def test_kernels_that_name_no_call_are_refused_with_their_reason():
+    made = two_step_training()
+    for event in made.events:
+        if event["cat"] == "kernel":
+            del event["args"]["correlation"]
+    with pytest.raises(
+        InputError, match=r"9 kernels and copies, none of which names a launch call.*correlation"
+    ):
+        predict_trace(made_run(made))
+
+
+def test_a_cut_file_without_kernels_says_what_was_lost(tmp_path):
+    made = two_step_training()
+    made.events.sort(key=lambda e: e["cat"] == "kernel")  # as profilers write them: kernels come last
+    path = made.save(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b'"cat": "kernel"') - 20])
+    with pytest.raises(
+        InputError, match=r"no work on a GPU \(made.json: cut or broken JSON.*whole file again"
+    ):
+        predict_trace(load_trace(tmp_path))
+
+
+def test_a_step_on_its_own_machine_names_no_model():
+    made = made_run(two_step_training())
+    assert not [n for n in predict_trace(made).notes if "model of" in n or "measured on" in n]
+    assert [n for n in predict_trace(made, models_only=True).notes if "measured on" in n]
+
+
 def test_host_times_come_from_the_other_steps():
     made = two_step_training(host_us=300, kernel_us=20)
     shorter = [e for e in made.events if e["cat"] == "cpu_op" and e["name"] == "aten::relu"][1]

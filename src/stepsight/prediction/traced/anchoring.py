@@ -9,8 +9,7 @@ so that what the model misses of this kernel here is expected, in part, there. C
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,79 +25,94 @@ from stepsight.prediction.traced.constants import (
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
 from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped_weights
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
-from stepsight.simulate.price import at_least_empty, price_collective
+from stepsight.simulate.price import at_least_empty, estimate_collective
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import TYPICAL, waited_us
 
+Like = tuple[str, str, float]
+"""What like collectives share: group, kind and bytes."""
 
-def anchored(job: Job, own: Platform, weights: AnchorWeights | None = None) -> Job:
-    """The job with every kernel and collective knowing how it compares with the models of its own machine."""
+
+def anchored(job: Job, own: Platform, weights: AnchorWeights | None = None, *, factor: float = 1.0) -> Job:
+    """The job with every kernel and collective knowing how it compares with the models of its own machine.
+
+    Every measured time, delay, host time and correction is then taken times ``factor``.
+    """
     weights = weights or shipped_weights()
     kernels = list({id(k): k for p in job.programs for op in p.ops for k in op.kernels}.values())
     times = own.kernels.estimate(kernels).time_us if kernels else np.zeros(0)
     times = at_least_empty(kernels, times * np.array([k.share for k in kernels]), own)
-    by_id = {id(k): _anchored(k, float(t), weights) for k, t in zip(kernels, times, strict=True)}
-    job = with_kernels(job, lambda k: by_id[id(k)])
-    return _with_collectives(job, own)
+    found = {id(k): _correction(k, t, weights) for k, t in zip(kernels, times.tolist(), strict=True)}
+    return rescaled(job, factor, found, _collective_corrections(job, own))
 
 
-def _anchored(kernel: Kernel, model_us: float, weights: AnchorWeights) -> Kernel:
-    if kernel.measured_us is None or kernel.measured_us <= 0 or model_us <= 0:
-        return kernel
-    weight = weights.weight(class_of(kernel), kernel.measured_us)
-    ratio = kernel.measured_us / model_us
-    return replace(
-        kernel, correction=float(np.clip(ratio, 1 / MOST_KERNEL_RATIO, MOST_KERNEL_RATIO)) ** weight
-    )
+def rescaled(
+    job: Job, factor: float, kernels: Mapping[int, float] | None = None,
+    collectives: Mapping[Like, float] | None = None,
+) -> Job:  # fmt: skip
+    """The job with every measured time, delay, host time and correction times ``factor``.
 
+    ``kernels`` are new corrections by ``id``, ``collectives`` of those with a measured time.
+    """
+    corrections, of_collectives = kernels or {}, collectives or {}
+    made: dict[int, Kernel] = {}
 
-def _with_collectives(job: Job, own: Platform) -> Job:
-    """Corrections of collectives, by the shortest of like calls: longer ones waited for others."""
-    shortest: dict[tuple[str, str, float], float] = defaultdict(lambda: float("inf"))
-    for op in (op for p in job.programs for op in p.ops):
-        c = op.collective
-        if c is not None and c.measured_us:
-            shortest[_kind(c)] = min(shortest[_kind(c)], c.measured_us)
-    corrections: dict[tuple[str, str, float], float] = {}
+    def changed_kernel(k: Kernel) -> Kernel:
+        if id(k) not in made:
+            measured_us = None if k.measured_us is None else factor * k.measured_us
+            made[id(k)] = replace(
+                k, measured_us=measured_us, late_us=factor * k.late_us, waited_us=factor * k.waited_us,
+                correction=factor * corrections.get(id(k), k.correction),
+            )  # fmt: skip
+        return made[id(k)]
 
     def changed(op: Op) -> Op:
-        c = op.collective
-        if c is None or not c.measured_us:
-            return op
-        key = _kind(c)
-        if key not in corrections:
-            model_us = price_collective(job, own, c)
-            ratio = RULES.value(TYPICAL) * shortest[key] / model_us if model_us > 0 else 1.0
-            corrections[key] = (
-                float(np.clip(ratio, 1 / MOST_COLLECTIVE_RATIO, MOST_COLLECTIVE_RATIO)) ** COLLECTIVE_WEIGHT
-            )
-        return replace(op, collective=replace(c, correction=corrections[key]))
-
-    return _each_op(job, changed)
-
-
-def rescaled(job: Job, factor: float) -> Job:
-    """The job with every measured time, delay, host time and correction times ``factor``."""
-
-    def kernel(k: Kernel) -> Kernel:
-        measured_us = None if k.measured_us is None else factor * k.measured_us
-        return replace(
-            k, measured_us=measured_us, late_us=factor * k.late_us, waited_us=factor * k.waited_us,
-            correction=factor * k.correction,
-        )  # fmt: skip
-
-    def op(op: Op) -> Op:
         c, host = op.collective, op.overhead_us
         if c is not None:
+            correction = of_collectives.get(_like(c), c.correction) if c.measured_us else c.correction
             measured_us = None if c.measured_us is None else factor * c.measured_us
-            late_us, correction = factor * c.late_us, factor * c.correction
+            late_us, correction = factor * c.late_us, factor * correction
             c = replace(c, measured_us=measured_us, late_us=late_us, correction=correction)
         if host is not None:
-            host = HostTimes(*(factor * t for t in (host.t1, host.t2, host.t3, host.t4, host.t5)))
-        return replace(op, kernels=tuple(kernel(k) for k in op.kernels), collective=c, overhead_us=host)
+            t1, t2, t3 = factor * host.t1, factor * host.t2, factor * host.t3
+            host = HostTimes(t1, t2, t3, factor * host.t4, factor * host.t5)
+        kernels = tuple([changed_kernel(k) for k in op.kernels])
+        return replace(op, kernels=kernels, collective=c, overhead_us=host)
 
-    starts = tuple(factor * t for t in job.start_us)
-    return replace(_each_op(job, op), start_us=starts)
+    return replace(_each_op(job, changed), start_us=tuple(factor * t for t in job.start_us))
+
+
+def _correction(kernel: Kernel, model_us: float, weights: AnchorWeights) -> float:
+    if kernel.measured_us is None or kernel.measured_us <= 0 or model_us <= 0:
+        return kernel.correction
+    weight = weights.weight(class_of(kernel), kernel.measured_us)
+    ratio = kernel.measured_us / model_us
+    return float(min(max(ratio, 1 / MOST_KERNEL_RATIO), MOST_KERNEL_RATIO) ** weight)
+
+
+def _collective_corrections(job: Job, own: Platform) -> dict[Like, float]:
+    """Corrections of collectives, by the shortest of like calls: longer ones waited for others."""
+    measured = [c for p in job.programs for op in p.ops if (c := op.collective) and c.measured_us]
+    shortest = _shortest(measured)
+    corrections: dict[Like, float] = {}
+    for c in measured:
+        key = _like(c)
+        if key not in corrections:
+            estimate = estimate_collective(job, own, c)
+            model_us = estimate.time_us if estimate else 0.0
+            ratio = RULES.value(TYPICAL) * shortest[key] / model_us if model_us > 0 else 1.0
+            within = min(max(ratio, 1 / MOST_COLLECTIVE_RATIO), MOST_COLLECTIVE_RATIO)
+            corrections[key] = within**COLLECTIVE_WEIGHT
+    return corrections
+
+
+def _shortest(collectives: Iterable[Collective]) -> dict[Like, float]:
+    """The shortest measured time of like calls."""
+    found: dict[Like, float] = {}
+    for c in collectives:
+        if c.measured_us:
+            found[_like(c)] = min(found.get(_like(c), float("inf")), c.measured_us)
+    return found
 
 
 def moved(job: Job, own: Platform, platform: Platform) -> tuple[Job, Platform]:
@@ -160,25 +174,21 @@ def _slower(old: GpuSpec, new: GpuSpec) -> float:
 
 def _without_measured_collectives(job: Job) -> Job:
     """Collectives that the models time; what a call waited for ranks without a trace stays."""
-    shortest: dict[tuple[str, str, float], float] = defaultdict(lambda: float("inf"))
-    for op in (op for p in job.programs for op in p.ops):
-        if op.collective is not None and op.collective.measured_us:
-            key = _kind(op.collective)
-            shortest[key] = min(shortest[key], op.collective.measured_us)
+    shortest = _shortest(op.collective for p in job.programs for op in p.ops if op.collective)
     alone = len(job.programs) == 1 < job.ranks
 
     def changed(op: Op) -> Op:
         c = op.collective
         if c is None or not c.measured_us:
             return op
-        waited = waited_us(c.measured_us, shortest[_kind(c)]) if alone else 0.0
+        waited = waited_us(c.measured_us, shortest[_like(c)]) if alone else 0.0
         late_us = waited if waited > 0 else c.late_us
         return replace(op, collective=replace(c, measured_us=None, late_us=late_us))
 
     return _each_op(job, changed)
 
 
-def _kind(c: Collective) -> tuple[str, str, float]:
+def _like(c: Collective) -> Like:
     return c.group, c.kind, c.bytes
 
 

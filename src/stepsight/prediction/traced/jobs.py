@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from stepsight.errors import InputError
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
+from stepsight.platform.load import Platform
+from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.program.job import Collective, Job, Kernel
+from stepsight.simulate.price import estimate_collective
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import collective_calls, lateness_us, with_late_peers
 from stepsight.trace.step.host_times import (
@@ -32,20 +36,18 @@ of the run's other steps or ranks; the step's own."""
 
 def trace_job(
     run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
-    shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True,
+    shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True, own: Platform | None = None,
 ) -> Job:  # fmt: skip
     """One step of a run as a job, with host times from ``overheads``.
 
     ``shared`` holds other workloads' host times: a table, or what they and other hosts show. With
-    ``late_peers``, ranks without a trace come to collectives as late as they did in the run's other steps.
+    ``late_peers``, ranks without a trace come to collectives as late as they did in the run's other steps;
+    ``own`` is the machine whose links say how long a collective may take at most.
     """
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     if not any(p.ops for p in programs.values()):
-        raise InputError(
-            run.ranks[0].path, "shows no work launched on a GPU in that step",
-            "record with ProfilerActivity.CUDA as well as CPU",
-        )  # fmt: skip
+        raise _without_work(run)
     if isinstance(shared, SharedTimes) and overheads in (SHARED, PACED):
         programs = _with_other_workloads(run, step, programs, shared, paced=overheads == PACED)
     elif overheads == SHARED and isinstance(shared, Overheads):
@@ -53,7 +55,27 @@ def trace_job(
     elif overheads == INDIVIDUAL:
         programs = _with_others(run, step, programs)
     job = job_of(run, programs)
-    return _with_late_peers(run, step, job) if run.missing and late_peers else job
+    return _with_late_peers(run, step, job, own) if run.missing and late_peers else job
+
+
+def _without_work(run: TraceRun) -> InputError:
+    """Why a step shows no work: none was recorded, it was lost, or nothing joins it with the host."""
+    first = run.ranks[0]
+    kernels = len(first.linked.trace.gpu)
+    if kernels and not first.linked.launches:
+        return InputError(
+            first.path, f"holds {kernels} kernels and copies, none of which names a launch call of the trace",
+            "kernel and cudaLaunchKernel events must share a correlation: export the trace again, unfiltered",
+        )  # fmt: skip
+    if not kernels and first.linked.trace.warnings:
+        return InputError(
+            first.path, f"shows no work on a GPU ({'; '.join(first.linked.trace.warnings)})",
+            "kernels come last in a trace: copy the whole file again",
+        )  # fmt: skip
+    return InputError(
+        first.path, "shows no work launched on a GPU in that step",
+        "record with ProfilerActivity.CUDA as well as CPU",
+    )  # fmt: skip
 
 
 def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> dict[int, StepProgram]:
@@ -71,13 +93,25 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
     }
 
 
-def _with_late_peers(run: TraceRun, step: int, job: Job) -> Job:
+def _with_late_peers(run: TraceRun, step: int, job: Job, own: Platform | None) -> Job:
     others = [
         job_of(run, {r.rank: host_program(run, r, s) for r in run.ranks})
         for s in clean_steps(run)
         if s != step
     ]
-    late = {r.rank: lateness_us(_sized_calls(job, o, r.rank) for o in others) for r in run.ranks}
+    known: dict[tuple[str, str, float], float] = {}
+
+    def longest_us(c: Collective) -> float:
+        key = c.group, c.kind, c.bytes
+        if key not in known:
+            estimate = estimate_collective(job, own, c) if own else None
+            sigmas = INTERVAL_SIGMAS * estimate.spread if estimate else 0.0
+            known[key] = estimate.time_us * math.exp(sigmas) if estimate else math.inf
+        return known[key]
+
+    late = {
+        r.rank: lateness_us((_sized_calls(job, o, r.rank) for o in others), longest_us) for r in run.ranks
+    }
     return with_late_peers(job, late)
 
 

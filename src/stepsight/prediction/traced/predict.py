@@ -30,7 +30,7 @@ from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.absent_peers import without_late_peers
-from stepsight.trace.step.caveats import caveats
+from stepsight.trace.step.caveats import caveats, cut_off
 from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
@@ -100,9 +100,12 @@ def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
     step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
-    machine: Platform | None = None,
+    machine: Platform | None = None, as_recorded: bool = False,
 ) -> TracedStep:  # fmt: skip
-    """Make ready a step of a trace for prediction; `predict_trace` explains the arguments."""
+    """Make ready a step of a trace for prediction; `predict_trace` explains the arguments.
+
+    ``as_recorded``: the caller changes nothing, so that on its own machine only measured times count.
+    """
     run = paths if isinstance(paths, TraceRun) else load_trace(paths)
     taken = REPLAYABLE if replay is True else tuple(replay or ())
     basis = Basis.REPLAY if taken == REPLAYABLE else Basis.ANCHORED
@@ -121,7 +124,8 @@ def traced_step(
         )  # fmt: skip
     whose = overheads or (INDIVIDUAL if basis is Basis.MODELS and "host" not in taken else TRACED)
     # A replayed collective holds what it waited for absent peers already.
-    job = trace_job(run, step, whose, shared, late_peers=basis is Basis.MODELS and "collectives" not in taken)
+    late_peers = basis is Basis.MODELS and "collectives" not in taken
+    job = trace_job(run, step, whose, shared, late_peers=late_peers, own=own)
     timed_by: TimedBy | None = None
     if basis is Basis.MODELS:
         target = chosen if chosen is not None else traced_platform(own, run)
@@ -132,7 +136,7 @@ def traced_step(
     else:
         target, taken = replay_platform(own), REPLAYABLE
         if basis is Basis.ANCHORED:
-            job, more = _anchored_on(job, run, own, target)
+            job, more = _anchored_on(job, run, own, target, as_recorded=as_recorded and not elsewhere)
             notes += more
     if run.missing:
         notes.append(
@@ -143,7 +147,7 @@ def traced_step(
         notes.append("one step of one rank: host times are that step's own")
     if basis is Basis.MODELS and "kernels" not in taken:
         notes += caveats(run, typical_step(run) if step is None else step)
-    notes += [w for w in run.warnings if "stand-ins" not in w]
+    notes += [*cut_off(run), *(w for w in run.warnings if "stand-ins" not in w)]
     measured_us = measured_step_us(run)
     made = TracedStep(
         run, job, target, own, basis, taken, tuple(notes), _host_spread(run, whose),
@@ -167,21 +171,25 @@ def _host_spread(run: TraceRun, whose: str) -> float:
     return max(usual, float(np.std(np.log(periods)))) if len(periods) > 1 else usual
 
 
-def _anchored_on(job: Job, run: TraceRun, own: Platform, target: Platform) -> tuple[Job, list[str]]:
+def _anchored_on(
+    job: Job, run: TraceRun, own: Platform, target: Platform, *, as_recorded: bool
+) -> tuple[Job, list[str]]:
     """The anchored job, its times scaled so that the walk takes what the run's step took.
 
-    A run's steps differ; the walk repeats one of them.
+    A run's steps differ; the walk repeats one of them. A step ``as_recorded`` keeps all measured times, so
+    that no model need be asked how they compare.
     """
     steps = STEADY_STEPS if run.steps > 1 else 1
     walked_us = simulate(job, target, replay=REPLAYABLE, steps=steps).step_us
     measured_us = measured_step_us(run)
-    job = anchored(job, own)
     factor = measured_us / walked_us if walked_us > 0 else 1.0
     if not 1 / MOST_RESCALING <= factor <= MOST_RESCALING:
         note = f"rebuilt from the trace the step takes {walked_us / 1e3:.2f} ms, by the GPU timeline"
-        return job, [f"{note} {measured_us / 1e3:.2f} ms: too far apart to scale the one to the other"]
+        note += f" {measured_us / 1e3:.2f} ms: too far apart to scale the one to the other"
+        return (job if as_recorded else anchored(job, own)), [note]
     note = f"the step shown takes {walked_us / 1e3:.2f} ms; times are scaled by {factor:.3f} to the usual one"
-    return rescaled(job, factor), [note] if abs(factor - 1) > SAID_RESCALING else []
+    job = rescaled(job, factor) if as_recorded else anchored(job, own, factor=factor)
+    return job, [note] if abs(factor - 1) > SAID_RESCALING else []
 
 
 def _chosen(platform: str | Platform | None, overrides: Sequence[str]) -> Platform | None:
@@ -222,7 +230,7 @@ def predict_trace(
     with collector_off():
         made = traced_step(
             paths, platform, replay=replay, models_only=models_only, overrides=overrides, step=step,
-            overheads=overheads, shared=shared, machine=machine,
+            overheads=overheads, shared=shared, machine=machine, as_recorded=True,
         )  # fmt: skip
         return predict_step(made)
 

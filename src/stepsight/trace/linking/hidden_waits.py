@@ -9,6 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 
+import numpy as np
+
+from stepsight.estimate import FloatArray
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.reading.events import Category, Event
 from stepsight.trace.rules import RULES
@@ -22,11 +25,11 @@ def hidden_waits(
     launches: list[Launch], orphans: list[Event], runtime: list[Event], ops: list[Event]
 ) -> list[tuple[Event, Launch | None]]:
     """Made-up synchronize calls, each with the launch whose end let the host go on (None: unrecorded)."""
-    threads: dict[int | str, list[tuple[float, float]]] = defaultdict(list)
-    launching = {x.call.tid for x in launches}
-    for event in [*runtime, *ops]:
-        if event.tid in launching:
-            threads[event.tid].append((event.ts, event.end))
+    threads: dict[int | str, list[Event]] = {x.call.tid: [] for x in launches}
+    for events in (runtime, ops):
+        for event in events:
+            if event.tid in threads:
+                threads[event.tid].append(event)
     # A kernel from before the recording has no call; it stands as its own.
     everything = [*launches, *(Launch(kernel, [kernel]) for kernel in orphans)]
     by_end = sorted(everything, key=lambda x: x.gpu[-1].end)
@@ -34,9 +37,10 @@ def hidden_waits(
     timed = {e.ts for e in runtime if e.name.startswith(("cudaEventElapsedTime", "hipEventElapsedTime"))}
     found: list[tuple[Event, Launch | None]] = []
     queues = _Queues(launches)
-    everyone = sorted(span for spans in threads.values() for span in spans)
-    for thread, spans in threads.items():
-        for start, end in _gaps(spans, everyone):
+    spans = {thread: _spans(events) for thread, events in threads.items()}
+    everyone = np.sort(np.concatenate([starts for starts, _ in spans.values()])) if spans else np.zeros(0)
+    for thread, (starts, until) in spans.items():
+        for start, end in _gaps(starts, until, everyone):
             held = _held(by_end, ends, start, end)
             if held is not None and not queues.drained(held, start):
                 held = None
@@ -47,18 +51,28 @@ def hidden_waits(
     return found
 
 
-def _gaps(spans: list[tuple[float, float]], everyone: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Stretches in which neither this thread nor any other launching one did anything."""
-    starts = [s for s, _ in everyone]
-    gaps = []
-    busy_until = float("-inf")
-    for start, end in sorted(spans):
-        if start - busy_until > SHORTEST_GAP_US and busy_until > float("-inf"):
-            others = bisect_right(starts, busy_until + 1), bisect_right(starts, start - 1)
-            if others[0] == others[1]:
-                gaps.append((busy_until, start))
-        busy_until = max(busy_until, end if end - start < SHORTEST_GAP_US else start)
-    return gaps
+def _spans(events: list[Event]) -> tuple[FloatArray, FloatArray]:
+    """Starts and ends of a thread's calls and operators, by start."""
+    starts = np.array([e.ts for e in events])
+    ends = starts + np.array([e.dur for e in events])
+    order = np.argsort(starts, kind="stable")
+    return starts[order], ends[order]
+
+
+def _gaps(starts: FloatArray, ends: FloatArray, everyone: FloatArray) -> list[tuple[float, float]]:
+    """Stretches in which neither this thread nor any other launching one did anything.
+
+    ``everyone`` is when all the launching threads' calls and operators began, in order. A long one may itself
+    hold a wait: it counts as busy only where it begins.
+    """
+    short = ends - starts < SHORTEST_GAP_US
+    busy_until = np.maximum.accumulate(np.where(short, ends, starts))[:-1]
+    begun = starts[1:]
+    long = np.flatnonzero(begun - busy_until > SHORTEST_GAP_US)
+    before, after = busy_until[long], begun[long]
+    first = np.searchsorted(everyone, before + 1, side="right")
+    alone = first == np.searchsorted(everyone, after - 1, side="right")
+    return list(zip(before[alone].tolist(), after[alone].tolist(), strict=True))
 
 
 class _Queues:

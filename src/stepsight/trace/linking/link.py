@@ -18,6 +18,7 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.overheads.operators import op_class
+from stepsight.trace.linking.clocks import gpu_clock
 from stepsight.trace.linking.hidden_waits import hidden_waits
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.reading.events import Event
@@ -56,7 +57,7 @@ class LinkedTrace:
     """Host waits that no call shows, by ``id`` of the call made up for them in ``syncs``."""
     by_external_id: int = 0
     clock_shift_us: float = 0.0
-    """By how much the GPU's clock ran early; its events have been moved."""
+    """By how much the GPU's clock ran early (negative: late); its events have been moved."""
     early_kernels: int = 0
     """Kernels that begin before their call even so: their call is another one."""
     _children: dict[int, list[int]] = field(default_factory=dict)
@@ -71,10 +72,21 @@ class LinkedTrace:
         return found / kernels if kernels else 1.0
 
     @property
+    def op_names(self) -> set[str]:
+        """The names of its operators."""
+        return {op.name for op in self.ops}
+
+    @property
+    def allocation_calls(self) -> list[Event]:
+        """The calls that allocate or free device memory."""
+        names = {n for n in {c.name for c in self.trace.runtime} if n.startswith(ALLOCATION_CALLS)}
+        return [c for c in self.trace.runtime if c.name in names] if names else []
+
+    @property
     def allocations(self) -> tuple[FloatArray, FloatArray]:
         """When calls began that allocate or free device memory, and the time spent in them up to each."""
         if self._allocations is None:
-            calls = [c for c in self.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
+            calls = self.allocation_calls
             spent = np.concatenate([[0.0], np.cumsum([c.dur for c in calls])])
             self._allocations = np.array([c.ts for c in calls]), spent
         return self._allocations
@@ -154,7 +166,11 @@ def link(trace: KinetoTrace) -> LinkedTrace:
         work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
         if work:
             joined.launches.append(Launch(call, work, joined.enclosing(call)))
-    _align_gpu_clock(joined)
+    clock = gpu_clock(joined.launches, joined.syncs)
+    joined.clock_shift_us, joined.early_kernels = clock.shift_us, clock.early_kernels
+    if clock.shift_us:
+        for event in trace.gpu:
+            event.ts += clock.shift_us
     joined.orphans = sorted((e for events in gpu_of.values() for e in events), key=lambda e: e.ts)
     _link_by_external_id(joined)
     for call, launch in hidden_waits(joined.launches, joined.orphans, trace.runtime, ops):
@@ -173,51 +189,25 @@ def _ordering(joined: LinkedTrace, name: str) -> list[Event] | None:
     return joined.records if _RECORD.match(name) else None
 
 
-def _align_gpu_clock(joined: LinkedTrace) -> None:
-    """Shift the GPU's events where their clock runs early: no kernel begins before its launch.
-
-    A launch that was joined with a kernel of another moment must not move the whole trace: of the
-    launches the earliest few are left out, and what leads by more than the rest is counted.
-    """
-    if not joined.launches:
-        return
-    leads = np.array([x.call.ts - x.gpu[0].ts for x in joined.launches])
-    bad = RULES.value("clock_quantile")
-    lead = float(np.quantile(leads, 1.0 - bad, method="lower")) if len(leads) * bad >= 1 else _agreed(leads)
-    joined.early_kernels = int((leads > max(lead, 0.0) + RULES.value("clock_drift")).sum())
-    if lead <= 0.0:
-        return
-    near = leads[leads <= lead + RULES.value("clock_drift")]
-    joined.clock_shift_us = float(near.max()) + RULES.value("shortest_launch")
-    for event in joined.trace.gpu:
-        event.ts += joined.clock_shift_us
-
-
-def _agreed(leads: FloatArray) -> float:
-    """The largest lead that a second launch confirms within the clocks' drift; of one launch, its own."""
-    ordered = np.sort(leads)[::-1]
-    if len(ordered) == 1:
-        return float(ordered[0])
-    close = np.flatnonzero(ordered[:-1] - ordered[1:] <= RULES.value("clock_drift"))
-    return float(ordered[close[0]]) if len(close) else float(np.median(ordered))
-
-
 def _tree(ops: list[Event]) -> tuple[list[int], dict[int | str, tuple[list[float], list[int]]]]:
     """Each operator's parent, and per thread the start times and indices for looking up."""
     parent = [NO_OP] * len(ops)
     stacks: dict[int | str, list[int]] = defaultdict(list)
     spans: dict[int | str, tuple[list[float], list[int]]] = defaultdict(lambda: ([], []))
+    ends: list[float] = []
     for i, op in enumerate(ops):
-        stack = stacks[op.tid]
-        end = op.ts + op.dur
+        thread, start = op.tid, op.ts
+        stack = stacks[thread]
+        end = start + op.dur
         # Timestamps of old traces are whole µs, so a child may seem to outlive its parent by one.
-        while stack and (ops[stack[-1]].end <= op.ts or ops[stack[-1]].end < end - 1.5):
+        while stack and (ends[stack[-1]] <= start or ends[stack[-1]] < end - 1.5):
             stack.pop()
         if stack:
             parent[i] = stack[-1]
         stack.append(i)
-        starts, indices = spans[op.tid]
-        starts.append(op.ts)
+        ends.append(end)
+        starts, indices = spans[thread]
+        starts.append(start)
         indices.append(i)
     return parent, spans
 

@@ -32,6 +32,7 @@ class Category(str, Enum):
     # not used, but traces hold many of them
     AC2G, FWDBWD, PYTHON_FUNCTION, OVERHEAD = "ac2g", "fwdbwd", "python_function", "overhead"
     ASYNC_GPU, ASYNC_CPU_TO_GPU, FORWARD_BACKWARD = "async_gpu", "async_cpu_to_gpu", "forward_backward"
+    CPU_INSTANT, TRACE = "cpu_instant_event", "Trace"
 
     @classmethod
     def _missing_(cls, value: object) -> Category:
@@ -130,7 +131,11 @@ class Event(msgspec.Struct, gc=False):
 
     def shapes(self) -> list[Any]:
         """Input sizes, one entry per input: [] for a scalar, nested for a tensor list."""
-        return _decoded(bytes(self.args.dims) or bytes(self.args.old_dims))
+        return listed(self.sizes_text())
+
+    def sizes_text(self) -> bytes:
+        """Input sizes as the trace writes them."""
+        return bytes(self.args.dims) or bytes(self.args.old_dims)
 
     def types(self) -> list[Any]:
         """Input dtypes as the profiler names them ("float", "c10::BFloat16", "" for none)."""
@@ -157,12 +162,12 @@ class Event(msgspec.Struct, gc=False):
 
 def decoded(raw: msgspec.Raw) -> list[Any]:
     """A list that was left undecoded, not to be changed; empty where the event has none."""
-    return _decoded(bytes(raw))
+    return listed(bytes(raw))
 
 
 @lru_cache(maxsize=16384)
-def _decoded(text: bytes) -> list[Any]:
-    """Layers and steps repeat the same few lists."""
+def listed(text: bytes) -> list[Any]:
+    """The list that a text spells, not to be changed: layers and steps repeat the same few."""
     value = msgspec.json.decode(text) if text else []
     return value if isinstance(value, list) else []
 
@@ -173,7 +178,7 @@ MOST_BYTES = 2.0**53
 
 @lru_cache(maxsize=16384)
 def _sides(text: bytes) -> tuple[int, ...]:
-    return launch_sizes(_decoded(text))
+    return launch_sizes(listed(text))
 
 
 MOST_BLOCKS = 2**31 - 1

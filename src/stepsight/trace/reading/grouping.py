@@ -55,6 +55,27 @@ def _fits(group: Sequence[Header], header: Header) -> bool:
     return alike and all(h.rank != header.rank for h in group)
 
 
+def without_copies(traces: Sequence[KinetoTrace]) -> tuple[list[KinetoTrace], list[str]]:
+    """The traces, each once: one that lies there twice (packed and plain, say) is no second rank.
+
+    Also returns what to say of those left out.
+    """
+    kept: dict[tuple[object, ...], KinetoTrace] = {}
+    notes: list[str] = []
+    for trace in traces:
+        same = kept.setdefault(_content(trace), trace)
+        if same is not trace:
+            notes.append(f"{file_name(trace.path)} is a copy of {file_name(same.path)}: it counts once")
+    return list(kept.values()), notes
+
+
+def _content(trace: KinetoTrace) -> tuple[object, ...]:
+    """What two recordings never share: who recorded, and when each kind of event first and last began."""
+    kinds = (trace.host_ops, trace.annotations, trace.runtime, trace.gpu)
+    spans = [(len(events), events[0].ts, events[-1].ts) if events else (0, 0.0, 0.0) for events in kinds]
+    return trace.rank, trace.world_size, trace.device, trace.base_us, *spans
+
+
 def one_run(traces: Sequence[KinetoTrace], where: str) -> list[KinetoTrace]:
     """The traces of a single run, by rank; refused with a list where there are several."""
     runs = runs_of(Header.of(t) for t in traces)

@@ -19,6 +19,7 @@ from stepsight.trace.reading.events import (
     HOST_OP,
     RUNTIME,
     SYNC,
+    Category,
     Event,
 )
 from stepsight.trace.reading.files import TraceFile
@@ -147,14 +148,15 @@ def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
 
 def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, ...]) -> KinetoTrace:
     kinds: dict[int, list[Event]] = {k: [] for k in (HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION)}
+    places: dict[Category, list[Event]] = {cat: kinds[kind] for cat, kind in CATEGORIES.items()}
     same: dict[int | str, int | str] = {}
-    once = same.setdefault  # names and numbers recur thousands of times: one object of each is kept
+    once = same.setdefault  # numbers recur thousands of times: one object of each is kept
     for event in document.traceEvents:
-        kind = CATEGORIES.get(event.cat, -1) if event.ph == "X" else -1
-        if kind >= 0:
-            event.name = str(once(event.name, event.name))
-            event.pid, event.tid = once(event.pid, event.pid), once(event.tid, event.tid)
-            kinds[kind].append(event)
+        if event.ph == "X":
+            place = places.get(event.cat)
+            if place is not None:
+                event.pid, event.tid = once(event.pid, event.pid), once(event.tid, event.tid)
+                place.append(event)
     document.traceEvents = []
     if not kinds[HOST_OP] and not kinds[RUNTIME] and not kinds[GPU]:
         raise InputError(
@@ -162,8 +164,8 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
             "holds no operators, launches or kernels",
             "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
         )
+    share_texts(event for events in kinds.values() for event in events)
     for events in kinds.values():
-        share_texts(events)
         in_time_order(events)
     if not kinds[HOST_OP]:
         warnings = (*warnings, f"{file.name}: no host operators were recorded; kernels stand alone")

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from stepsight.overheads.operators import op_class
-from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.tensors import Tensor, tensors_of
@@ -69,43 +69,46 @@ class Call:
         return len(self._by_name) > 1 and not self.op.name.startswith("aten::")
 
 
-@dataclass(frozen=True, slots=True)
 class Calls:
-    """Every call of a trace by ``id`` of the launches that belong to it."""
+    """The kernels of a trace by the operator that launched them: one `Call` each, made when asked for."""
 
-    by_launch: dict[int, Call] = field(default_factory=dict)
+    def __init__(self, linked: LinkedTrace) -> None:
+        self._ops = linked.ops
+        self._members: dict[int, list[Launch]] = defaultdict(list)
+        self._place: dict[int, int] = {}
+        """By ``id`` of a launch, where its operator stands."""
+        self._made: dict[int, Call | None] = {}
+        known: dict[int, int] = {}
+        for launch in linked.launches:
+            place = known.get(launch.op, NO_OP)
+            if place == NO_OP:
+                place = known[launch.op] = launching_op(linked, launch)
+            if place != NO_OP:
+                self._members[place].append(launch)
+                self._place[id(launch)] = place
 
     def of(self, launch: Launch) -> Call | None:
-        return self.by_launch.get(id(launch))
+        """The call that a launch belongs to; None of copies and of what no operator launched."""
+        place = self._place.get(id(launch), NO_OP)
+        if place == NO_OP:
+            return None
+        if place not in self._made:
+            events = tuple(e for x in self._members[place] for e in x.gpu if _computes(e))
+            self._made[place] = Call(self._ops[place], events, self._ops, place) if events else None
+        return self._made[place]
 
 
-def calls_of(linked: LinkedTrace) -> Calls:
-    """Group the kernels of a trace by the operator that launched them."""
-    members: dict[int, list[Launch]] = defaultdict(list)
-    ops: dict[int, Event] = {}
-    for launch in linked.launches:
-        op = launching_op(linked, launch)
-        if op is not None:
-            members[id(op)].append(launch)
-            ops[id(op)] = op
-    found: dict[int, Call] = {}
-    place = {id(op): i for i, op in enumerate(linked.ops)}
-    for key, launches in members.items():
-        events = tuple(e for x in launches for e in x.gpu if _computes(e))
-        if events:
-            call = Call(ops[key], events, linked.ops, place[key])
-            found.update(dict.fromkeys(map(id, launches), call))
-    return Calls(found)
-
-
-def launching_op(linked: LinkedTrace, launch: Launch) -> Event | None:
-    """The innermost operator with sizes that computes; views and allocations launch nothing."""
-    chain = list(linked.chain(launch.op))
-    computing = [e for e in chain if op_class(e.name) != "view" or e.name == "aten::to"]
-    for event in computing:
-        if event.shapes():
-            return event
-    return computing[0] if computing else (chain[0] if chain else None)
+def launching_op(linked: LinkedTrace, launch: Launch) -> int:
+    """Where the innermost operator with sizes that computes stands; views and allocations launch nothing."""
+    innermost, op = NO_OP, launch.op
+    while op != NO_OP:
+        event = linked.ops[op]
+        if op_class(event.name) != "view" or event.name == "aten::to":
+            if event.shapes():
+                return op
+            innermost = op if innermost == NO_OP else innermost
+        op = linked.parent[op]
+    return innermost if innermost != NO_OP else launch.op
 
 
 def _computes(event: Event) -> bool:

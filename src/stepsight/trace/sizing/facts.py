@@ -8,12 +8,12 @@ from functools import cached_property
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.sizing.calls import Calls, calls_of
+from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.sizing.guessing.conv_grids import weights_by_sequence
 from stepsight.trace.sizing.guessing.gemm_grids import GemmGrids, grids_by_sequence
 from stepsight.trace.sizing.guessing.persistent_gemms import CompiledModel, compiled_model
 from stepsight.trace.sizing.guessing.precision import common_dtype
-from stepsight.trace.sizing.lookup_map import LookupBackward, lookup_backwards
+from stepsight.trace.sizing.lookup_map import LookupBackward, has_lookups, lookup_backwards
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Facts:
     @cached_property
     def calls(self) -> Calls:
         """Which kernels one library call launched together."""
-        return calls_of(self.linked)
+        return Calls(self.linked)
 
     @cached_property
     def gemm_grids(self) -> GemmGrids:
@@ -42,6 +42,11 @@ class Facts:
     def compiled(self) -> CompiledModel | None:
         """Tokens, width and product sizes of a compiled model; None where the trace shows none."""
         return compiled_model(self.linked)
+
+    @cached_property
+    def has_lookups(self) -> bool:
+        """Whether any operator looks rows of tables up."""
+        return has_lookups(self.linked)
 
     @cached_property
     def lookup_backwards(self) -> dict[int, LookupBackward]:

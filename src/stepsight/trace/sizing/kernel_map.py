@@ -28,6 +28,7 @@ from stepsight.trace.sizing.tensors import tensors_of
 from stepsight.trace.sizing.vector_map import describes, vector_kernel
 
 Mapped = Kernel | None
+_OFF_ITS_GRID = (Sizing.COUNTED, Sizing.GRID)
 _OTHER_COMMUNICATION = re.compile(
     r"multimem_|symm_mem::|nvshmem|cross_device_reduce|deep_ep|(one|two)_?shot_all_?reduce|custom_all_?reduce",
     re.I,
@@ -44,7 +45,9 @@ SPLIT: Mapping[str, tuple[str, ...]] = {
 """Families that come in parts when large, and which of their sizes a part shares."""
 
 
-def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel:
+def kernel_of(
+    facts: Facts, launch: Launch, event: Event, stream: str, late_us: float = 0.0, waited_us: float = 0.0
+) -> Kernel:
     """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
     call = facts.calls.of(launch)
     mapped = _copy(event)
@@ -53,11 +56,13 @@ def kernel_of(facts: Facts, launch: Launch, event: Event, stream: str) -> Kernel
     unsure = 0.0
     if mapped is None:
         mapped = sized_by_grid(facts, launch, call, event)
+        if mapped.sizing in _OFF_ITS_GRID and not event.grid():
+            mapped = replace(mapped, sizing=Sizing.UNKNOWN)  # a trace without launch grids
         unsure = size_spread(mapped, event)
     opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")
     return replace(
         mapped, stream=stream, name=mapped.name or short_name(event.name), measured_us=event.dur,
-        size_spread=unsure, opaque=opaque,
+        size_spread=unsure, opaque=opaque, late_us=late_us, waited_us=waited_us,
     )  # fmt: skip
 
 

@@ -59,6 +59,8 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
     time: the model times a backward as a whole.
     """
     linked = facts.linked
+    if not facts.has_lookups and not _is_forward(event.name):
+        return None
     call = next((e for e in linked.chain(launch.op) if _looks_up(e.name)), op)
     if _is_forward(event.name):
         lookup = _from_forward(linked, call)
@@ -89,10 +91,15 @@ def _kernel(family: str, call: Event, lookup: Lookup) -> Kernel:
     return Kernel(family, (), lookup.tables[0].dtype, name=call.name, lookup=lookup)
 
 
+def has_lookups(linked: LinkedTrace) -> bool:
+    """Whether any operator of the trace looks rows of tables up."""
+    return any(map(_looks_up, linked.op_names))
+
+
 def lookup_backwards(linked: LinkedTrace) -> dict[int, LookupBackward]:
     """Every backward of the trace by ``id`` of its call."""
     found: dict[int, LookupBackward] = {}
-    for launch in linked.launches:
+    for launch in linked.launches if has_lookups(linked) else ():
         call = next((e for e in linked.chain(launch.op) if _looks_up(e.name)), None)
         if call is None or not _BACKWARD_OP.search(call.name) or _by_itself(linked, launch):
             continue

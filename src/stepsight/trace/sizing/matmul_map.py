@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 
 from stepsight.dtypes import dtype_bytes
@@ -51,7 +52,7 @@ def gemm_kernel(op: Event, event: Event) -> Kernel | None:
         return None
     batch, m, n, k = sizes
     dtype = compute_dtype(pair[0].dtype, event.name)
-    if _HELPERS.search(event.name):
+    if _is_helper(event.name):
         # The tail of a split-K GEMM: partial results are read and added up.
         size = float(batch * m * n * 4)
         return Kernel.of("elementwise", dtype, name="split_k_reduce", elements=batch * m * n,
@@ -61,6 +62,12 @@ def gemm_kernel(op: Event, event: Event) -> Kernel | None:
     return Kernel.of("gemm", dtype, name=name, batch=batch, m=m, n=n, k=k)
 
 
+@lru_cache(maxsize=8192)
+def _is_helper(kernel: str) -> bool:
+    return _HELPERS.search(kernel) is not None
+
+
+@lru_cache(maxsize=8192)
 def _is_unaligned(kernel: str, dtype: str) -> bool:
     """Whether the kernel was made for rows off 16-byte boundaries: CUTLASS names the elements it loads."""
     loads = _ALIGNED_TO.search(kernel)
@@ -81,6 +88,7 @@ def _sizes(name: str, a: Tensor, b: Tensor) -> tuple[int, int, int, int] | None:
     return None
 
 
+@lru_cache(maxsize=8192)
 def compute_dtype(dtype: str, kernel: str) -> str:
     """The type a product of this dtype computes in, by its kernel's name."""
     return "tf32" if dtype == "fp32" and _TENSOR_CORE_FP32.search(kernel) else dtype

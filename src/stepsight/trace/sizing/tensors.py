@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
 from stepsight.dtypes import DTYPE_BYTES
-from stepsight.trace.reading.events import Event
+from stepsight.trace.reading.events import Event, listed
 
 _DTYPES = {
     "float": "fp32", "double": "fp64", "c10::half": "fp16", "half": "fp16", "c10::bfloat16": "bf16",
@@ -45,8 +46,14 @@ def dtype_of(text: str) -> str:
 
 
 def tensors_of(event: Event) -> list[Tensor]:
-    """The tensor inputs of an operator, lists flattened, scalars left out."""
-    shapes, types = event.shapes(), event.types()
+    """The tensor inputs of an operator, lists flattened, scalars left out; not to be changed."""
+    return _flattened(event.sizes_text(), bytes(event.args.types))
+
+
+@lru_cache(maxsize=16384)
+def _flattened(sizes: bytes, kinds: bytes) -> list[Tensor]:
+    """Layers and steps repeat the same few lists."""
+    shapes, types = listed(sizes), listed(kinds)
     found: list[Tensor] = []
     for i, shape in enumerate(shapes):
         kind = types[i] if i < len(types) else ""
@@ -55,8 +62,13 @@ def tensors_of(event: Event) -> list[Tensor]:
 
 
 def positional(event: Event) -> list[Tensor | None]:
-    """One entry per input: its tensor, or None for a scalar, a list or nothing."""
-    shapes, types = event.shapes(), event.types()
+    """One entry per input: its tensor, or None for a scalar, a list or nothing; not to be changed."""
+    return _positional(event.sizes_text(), bytes(event.args.types))
+
+
+@lru_cache(maxsize=16384)
+def _positional(sizes: bytes, kinds: bytes) -> list[Tensor | None]:
+    shapes, types = listed(sizes), listed(kinds)
     result: list[Tensor | None] = []
     for i, shape in enumerate(shapes):
         made = _tensors(shape, types[i] if i < len(types) else "")

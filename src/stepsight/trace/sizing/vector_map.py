@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
@@ -31,10 +32,9 @@ def vector_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel | No
     """The kernel by the operator's rule; None for an operator that no rule knows."""
     if op.args.kernel_backend == "triton" or event.name.startswith("triton"):
         return streamed(op, tensors, event)
-    name = op.name.split("::")[-1]
-    for pattern, rule in _RULES:
-        if pattern.search(name) or pattern.search(event.name):
-            return rule(op, tensors, event)
+    rule = _rule_of(op.name, event.name)
+    if rule is not None:
+        return rule(op, tensors, event)
     if op.name.startswith("aten::") or "elementwise" in event.name:
         return _elementwise(op, tensors, event)
     return None
@@ -42,8 +42,20 @@ def vector_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel | No
 
 def describes(op: Event, event: Event) -> bool:
     """Whether operator and kernel are of one known kind, so that the kernel is what the operator is for."""
-    name = op.name.split("::")[-1]
-    return any(pattern.search(name) and pattern.search(event.name) for pattern, _ in _RULES)
+    return _of_one_kind(op.name, event.name)
+
+
+@lru_cache(maxsize=8192)
+def _of_one_kind(op: str, kernel: str) -> bool:
+    name = op.split("::")[-1]
+    return any(pattern.search(name) and pattern.search(kernel) for pattern, _ in _RULES)
+
+
+@lru_cache(maxsize=8192)
+def _rule_of(op: str, kernel: str) -> Rule | None:
+    """The first rule that knows the operator or the kernel: layers and steps repeat the same few pairs."""
+    name = op.split("::")[-1]
+    return next((rule for pattern, rule in _RULES if pattern.search(name) or pattern.search(kernel)), None)
 
 
 def _rows_cols(t: Tensor) -> tuple[int, int]:
@@ -271,7 +283,12 @@ def _elementwise(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
 
 def _computes_indices(event: Event) -> bool:
     """PyTorch's kernel for broadcast or strided operands: ``elementwise_kernel`` with no word before it."""
-    return re.search(r"(?<![a-z]_)elementwise_kernel(_manual_unroll)?<", event.name) is not None
+    return _names_strides(event.name)
+
+
+@lru_cache(maxsize=8192)
+def _names_strides(kernel: str) -> bool:
+    return re.search(r"(?<![a-z]_)elementwise_kernel(_manual_unroll)?<", kernel) is not None
 
 
 def _outputs(op: Event) -> int:

@@ -2,13 +2,16 @@
 
 A collective of a rank whose peers were not recorded holds its own time and the wait for the last
 of them. Calls of one kind and size move the same data: what one of them takes far longer than the
-shortest is waiting. How long it moves data remains the model's to say.
+shortest is waiting. Peers may also be late every time: then the shortest itself waited, and what it took
+beyond the longest that the platform's links may need was waiting. How long it moves data remains the model's
+to say.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -33,10 +36,13 @@ def collective_calls(program: RankProgram) -> dict[tuple[str, int], Collective]:
     return found
 
 
-def lateness_us(steps: Iterable[Calls]) -> dict[tuple[str, int], float]:
+def lateness_us(
+    steps: Iterable[Calls], longest_us: Callable[[Collective], float] = lambda call: math.inf
+) -> dict[tuple[str, int], float]:
     """How long after a recorded rank the others came to each of its calls: the median over steps.
 
-    The calls carry their times from the last recorded arrival on.
+    The calls carry their times from the last recorded arrival on. ``longest_us`` is what moving a call's data
+    may take at most.
     """
     seen = [(call, c) for step in steps for call, c in step.items()]
     times: dict[tuple[str, str, float], list[float]] = defaultdict(list)
@@ -44,10 +50,13 @@ def lateness_us(steps: Iterable[Calls]) -> dict[tuple[str, int], float]:
         if c.measured_us is not None:
             times[_kind(c)].append(c.measured_us)
     waits: dict[tuple[str, int], list[float]] = defaultdict(list)
+    own = {kind: min(us) for kind, us in times.items()}
+    for _, c in seen:
+        if c.measured_us is not None and c.bytes > 0:
+            own[_kind(c)] = min(own[_kind(c)], longest_us(c))
     for call, c in seen:
         if c.measured_us is not None:
-            shortest = min(times[_kind(c)])
-            waits[call].append(waited_us(c.measured_us, shortest))
+            waits[call].append(waited_us(c.measured_us, own[_kind(c)]))
     return {call: float(np.median(us)) for call, us in waits.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepsight.trace.linking.launches import NO_OP
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import launching_op
@@ -13,6 +14,7 @@ from stepsight.trace.step.run import TraceRun, measured_step_us
 
 _MANY_GUESSED = RULES.value("many_guessed")
 _MUCH_DELAY = RULES.value("much_delay")
+_MUCH_CUT_OFF = RULES.value("much_cut_off")
 
 
 def caveats(run: TraceRun, step: int) -> list[str]:
@@ -58,6 +60,24 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     return notes
 
 
+def cut_off(run: TraceRun) -> list[str]:
+    """A single step whose recording began in its midst: kernels whose launches lie before it."""
+    if run.steps > 1:
+        return []
+    shares = [_orphaned_share(r.linked) for r in run.ranks]
+    if max(shares) <= _MUCH_CUT_OFF:
+        return []
+    return [
+        f"{max(shares):.0%} of the GPU time was launched before the recording began: the step shown is a"
+        " part of the real one"
+    ]
+
+
+def _orphaned_share(linked: LinkedTrace) -> float:
+    total = sum(e.dur for e in linked.trace.gpu)
+    return sum(e.dur for e in linked.orphans) / total if total else 0.0
+
+
 def opaque_share(program: StepProgram) -> float:
     """Share of the kernels' time that the trace's own times stand for."""
     kernels = [k for traced in program.ops for k in traced.op.kernels]
@@ -73,7 +93,7 @@ def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:
             if is_collective_kernel(launch.gpu[0]):
                 continue
             op = launching_op(linked, launch)
-            known = op is not None and bool(op.shapes())
+            known = op != NO_OP and bool(linked.ops[op].shapes())
             for event in launch.gpu:
                 total += event.dur
                 guessed += 0.0 if known or event.name.startswith(("Memcpy", "Memset")) else event.dur

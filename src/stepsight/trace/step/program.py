@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from stepsight.overheads.gather import NOTHING
 from stepsight.overheads.operators import op_class, plain_name
@@ -15,7 +16,7 @@ from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Ke
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import is_collective_kernel
-from stepsight.trace.reading.events import Event
+from stepsight.trace.reading.events import Event, listed
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.collective_map import Communicator, TracedCollective, collective_of
 from stepsight.trace.sizing.facts import Facts
@@ -212,7 +213,7 @@ class _Builder:
         traced: TracedCollective | None = None, blocking: bool = False, allocating: HostTimes = NOTHING,
     ) -> int:  # fmt: skip
         name = plain_name(unit.name)
-        shapes = _shapes(self.linked.ops[unit.op]) if unit.op >= 0 and self.sized else ()
+        shapes = _shapes(self.linked.ops[unit.op].sizes_text()) if unit.op >= 0 and self.sized else ()
         kind = op_class(unit.name)
         if kind == "backward":
             self.phase = "backward"
@@ -237,7 +238,7 @@ class _Builder:
             # A kernel of another stream may fill the GPU: that the simulation knows.
             waited = late if explained else min(late, self.resolver.busy.within(ready, event.ts))
             self.program.unexplained_us += late - waited
-        return replace(kernel_of(self.facts, launch, event, stream), late_us=late, waited_us=waited)
+        return kernel_of(self.facts, launch, event, stream, late, waited)
 
     def _input_wait(self, launch: Launch) -> list[Wait]:
         """A collective waits for what made its input, whether or not the trace shows the call."""
@@ -299,12 +300,13 @@ class _Builder:
 
 def blocks(launch: Launch) -> bool:
     """Whether the call returned only when its work was done, as a copy to pageable memory does."""
-    ended = launch.gpu[-1].end
-    latest = launch.call.end + RULES.value("return_slack")
-    return launch.call.dur > 3 * BLOCKING_CALL_US and launch.call.ts < ended <= latest
+    if launch.call.dur <= 3 * BLOCKING_CALL_US:
+        return False
+    return launch.call.ts < launch.gpu[-1].end <= launch.call.end + RULES.value("return_slack")
 
 
-def _shapes(event: Event) -> tuple[tuple[int, ...], ...]:
+@lru_cache(maxsize=16384)
+def _shapes(sizes: bytes) -> tuple[tuple[int, ...], ...]:
     return tuple(
-        tuple(s) for s in event.shapes() if isinstance(s, list) and s and all(isinstance(x, int) for x in s)
+        tuple(s) for s in listed(sizes) if isinstance(s, list) and s and all(isinstance(x, int) for x in s)
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from stepsight.trace.reading.chakra import looks_like_chakra
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
 from stepsight.trace.reading.files import TraceFile, trace_files
-from stepsight.trace.reading.grouping import one_run
+from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.step.process_groups import ProcessGroups, process_groups
 from stepsight.trace.step.program import StepProgram
+from stepsight.trace.step.rank_clocks import clock_offsets_us
 from stepsight.trace.step.steps import Step, allocation_us, find_steps, gpu_periods
 from stepsight.trace.step.units import HostUnit, host_units
 from stepsight.trace.step.waits import WaitResolver
@@ -41,13 +42,17 @@ class RankTrace:
     host_only: dict[int, StepProgram] = field(default_factory=dict, compare=False, repr=False)
     """The same without sizes of kernels (`job.host_program`)."""
 
+    ahead_us: float = 0.0
+    """By how much its clock runs ahead of the first rank's (`rank_clocks`)."""
+
     @property
     def path(self) -> str:
         return self.linked.trace.path
 
     @property
     def base_us(self) -> float:
-        return self.linked.trace.base_us
+        """What its events' times count from, on the first rank's clock."""
+        return self.linked.trace.base_us - self.ahead_us
 
     @cached_property
     def facts(self) -> Facts:
@@ -138,7 +143,8 @@ def _loaded(paths: Path | str | Sequence[Path | str]) -> TraceRun:
         )  # fmt: skip
     if chakra:
         warnings.append(f"{len(chakra)} Chakra files ({chakra[0]} …) are not read")
-    return run_of(one_run(traces, where), warnings, shaped)
+    traces, copies = without_copies(traces)
+    return run_of(one_run(traces, where), [*warnings, *copies], shaped)
 
 
 def _execution_trace(file: TraceFile, warnings: list[str]) -> list[ExecutionTrace]:
@@ -176,6 +182,11 @@ def run_of(
                 "record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]",
             )  # fmt: skip
         ranks.append(RankTrace(rank, linked, steps))
+    ahead_us = clock_offsets_us([(r.base_us, r.linked) for r in ranks])
+    if any(ahead_us):
+        ranks = [replace(r, ahead_us=us) for r, us in zip(ranks, ahead_us, strict=True)]
+        most_ms = (max(ahead_us) - min(ahead_us)) / 1e3
+        warnings.append(f"the ranks' clocks are {most_ms:.1f} ms apart: set by the ends of their collectives")
     world = max([t.world_size for t in traces] + [max(r.rank for r in ranks) + 1])
     device = next((t.device for t in traces if t.device), "")
     if len(ranks) < world:

@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from stepsight.trace.linking.link import ALLOCATION_CALLS, LinkedTrace
+from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 
@@ -25,8 +25,7 @@ class Stalls:
     """Answers, for one rank, how much of a stretch of host time was a stall."""
 
     def __init__(self, linked: LinkedTrace) -> None:
-        allocations = [c for c in linked.trace.runtime if c.name.startswith(ALLOCATION_CALLS)]
-        self._allocations = _Stretches([(c.ts, c.dur) for c in allocations])
+        self._allocations = _Stretches([(c.ts, c.dur) for c in linked.allocation_calls])
         self._held = _Stretches(_held_calls(linked))
 
     def allocating_us(self, start: float, end: float) -> float:

@@ -74,7 +74,9 @@ class _Grouping:
         self.own: dict[int, list[Item]] = defaultdict(list)
         count = len(linked.ops)
         self.launches, self.inner = [0] * count, [1] * count
-        self.streams: list[set[int | str]] = [set() for _ in range(count)]
+        self.streams, self.held = [0] * count, [0] * count
+        """For each operator, its streams as bits of a number, and how many calls lie in it."""
+        self._bits: dict[int | str, int] = {}
         self.split = [False] * count
         for item in self.items:
             op = item.launch.op if item.launch else linked.enclosing(item.call)
@@ -88,32 +90,36 @@ class _Grouping:
                 self.launches[parent] += self.launches[op]
                 self.inner[parent] += self.inner[op]
                 self.streams[parent] |= self.streams[op]
+                self.held[parent] += self.held[op]
                 self.split[parent] |= self.split[op]
 
     def _note(self, op: int, item: Item) -> None:
+        self.held[op] += 1
         if item.launch is None:
             self.split[op] = True
             return
         self.launches[op] += 1
-        self.streams[op].add(item.launch.gpu[0].args.stream)
+        self.streams[op] |= self._bits.setdefault(item.launch.gpu[0].args.stream, 1 << len(self._bits))
         if is_collective_kernel(item.launch.gpu[0]):
             self.split[op] = True
 
     def units(self, op: int) -> list[HostUnit]:
         event = self.linked.ops[op]
         children = self.linked.children(op)
-        apart = self.split[op] or len(self.streams[op]) > 1 or self.launches[op] > _MOST_LAUNCHES
-        if apart and children:
+        several = self.streams[op].bit_count() > 1
+        if children and (self.split[op] or several or self.launches[op] > _MOST_LAUNCHES):
             inside = [u for child in children for u in self.units(child)]
             inside += [_alone(item, event.name, op) for item in self.own[op]]
             return sorted(inside, key=lambda u: u.start)
-        items = sorted(self._within(op), key=lambda i: i.call.ts)
+        items = sorted(self._within(op), key=lambda i: i.call.ts) if self.held[op] else []
         return [HostUnit(event.name, event.ts, event.end, event.tid, op, items, self.inner[op])]
 
     def _within(self, op: int) -> list[Item]:
         items = list(self.own.get(op, ()))
-        for child in self.linked.children(op):
-            items += self._within(child)
+        if len(items) < self.held[op]:
+            for child in self.linked.children(op):
+                if self.held[child]:
+                    items += self._within(child)
         return items
 
 

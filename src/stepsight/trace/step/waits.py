@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class WaitResolver:
         self.stalls = Stalls(linked)
         recorded = [*(e for x in linked.launches for e in x.gpu), *linked.orphans]
         self.busy = _Busy([e for e in recorded if not is_collective_kernel(e)])
-        self.ends = sorted(((e.end, e.args.stream, e.dur) for e in recorded), key=lambda end: end[0])
+        self.ends = sorted(((e.end, e.args.stream, e.dur) for e in recorded), key=itemgetter(0))
 
     def stream_wait(self, call: Event, taken: set[int]) -> StreamWait | None:
         """What a stream-wait call waits for; ``taken`` holds the ids of launches already named
@@ -203,8 +204,8 @@ class WaitResolver:
 def _stream_free_times(linked: LinkedTrace) -> dict[int, float]:
     free: dict[StreamId, float] = {}
     found: dict[int, float] = {}
-    for event in sorted(linked.trace.gpu, key=lambda e: e.ts):
+    for event in sorted(linked.trace.gpu, key=attrgetter("ts")):
         stream = event.args.stream
-        found[id(event)] = free.get(stream, 0.0)
-        free[stream] = max(free.get(stream, 0.0), event.end)
+        found[id(event)] = before = free.get(stream, 0.0)
+        free[stream] = max(before, event.end)
     return found

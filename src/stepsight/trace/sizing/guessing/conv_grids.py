@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.linking.launches import NO_OP, Launch
@@ -37,7 +38,12 @@ def image_elements(linked: LinkedTrace, launch: Launch) -> float:
 
 
 def is_norm(event: Event) -> bool:
-    return bool(_NORM.search(event.name))
+    return _names_norm(event.name)
+
+
+@lru_cache(maxsize=8192)
+def _names_norm(kernel: str) -> bool:
+    return bool(_NORM.search(kernel))
 
 
 def conv_by_neighbours(
@@ -45,10 +51,10 @@ def conv_by_neighbours(
 ) -> Kernel | None:
     """The product that a convolution amounts to: pixels × channels out × weights of one."""
     event = launch.gpu[0]
+    if not _is_main(event.name):
+        return None
     chain = [e.name for e in linked.chain(launch.op)]
     if not any("onvolution" in name for name in chain):
-        return None
-    if not _MAIN.search(event.name) or _HELPER.search(event.name):
         return None
     backward = any("ackward" in name for name in chain)
     near = linked.before(launch, _REACH) if backward else linked.after(launch, _REACH)
@@ -62,6 +68,11 @@ def conv_by_neighbours(
         "gemm", dtype, name="convolution", sizing=Sizing.NEIGHBOURS, batch=1,
         m=max(image / channels, 1.0), n=channels, k=max(weight / channels / _saved(event), 1.0),
     )  # fmt: skip
+
+
+@lru_cache(maxsize=8192)
+def _is_main(kernel: str) -> bool:
+    return bool(_MAIN.search(kernel)) and not _HELPER.search(kernel)
 
 
 def _saved(event: Event) -> float:
@@ -86,6 +97,8 @@ def _is_scaled(linked: LinkedTrace, launch: Launch) -> bool:
 def weights_by_sequence(linked: LinkedTrace) -> dict[int, float]:
     """Elements of the weights, by the sequence number of their convolution."""
     found: dict[int, float] = {}
+    if not any("ConvolutionBackward" in name for name in linked.op_names):
+        return found
     for launch in linked.launches:
         if not any("ConvolutionBackward" in e.name for e in linked.chain(launch.op)):
             continue
