@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, shared_over
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
@@ -22,7 +22,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * rows * m.hidden
+    both.kept_bytes += e * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
         product,
@@ -53,7 +53,8 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     both += out
     again += [into.forward[-1]] if keeps_products(c) else []
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
-    forward, backward = tensor_messages(c, n * m.hidden, into, out)
+    inputs = 2 if m.gated and f.separate_gate else 1
+    forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
         both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
     return Block(both, forward, backward, again)
