@@ -56,6 +56,8 @@ def attention_block(c: LanguageConfig) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += out
+    if keeps_products(c):  # every other product: the keys', which are few, and the last
+        again.append(out.forward[-1])
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
     forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
     around = context_messages(c, inner)

@@ -41,9 +41,10 @@ def tensor_messages(
         if cut
         else ((), (), ())
     )
+    beside = beside_d if cut and not beside_w else beside_w
     backward = [
         Message("tensor", "all_gather", bytes_, dtype, again),
-        Message("tensor", "reduce_scatter", bytes_, dtype, beside_w),
+        Message("tensor", "reduce_scatter", bytes_, dtype, beside),
     ]
     if not c.framework.keeps_gathered:
         backward.insert(1, Message("tensor", "all_gather", bytes_, dtype, beside_d))
