@@ -89,3 +89,9 @@ def test_a_workload_may_be_a_dict() -> None:
         "sequence": 16, "batch_per_rank": 2,
     }  # fmt: skip
     assert len(stepsight.predict(small, "2xA100-SXM4-40G").ranks) == 2
+
+
+def test_where_no_part_is_large_enough_both_must_shrink() -> None:
+    parts = {"activations": 60e9, "parameters": 10e9, "gradients": 20e9, "optimizer_state": 60e9}
+    first, *_ = what_would_help(MemoryLine(parts, 40e9), None, 8, 8)
+    assert "less of both" in first

@@ -22,7 +22,7 @@ def what_would_help(
     if not memory.excess_bytes:
         return ()
     helps = [*_activations(memory, batch_per_rank), *_tables(memory), *_state(memory, ranks, sharded)]
-    return (*helps, *_larger(memory, gpu))
+    return (*(helps or _together(memory)), *_larger(memory, gpu))
 
 
 def _activations(memory: MemoryLine, batch_per_rank: float | None) -> list[str]:
@@ -50,6 +50,18 @@ def _state(memory: MemoryLine, ranks: int, sharded: bool) -> list[str]:
     if sharded:
         return ["more GPUs: each then holds a smaller shard of weights, gradients and optimizer state"]
     return ["optimizer state, gradients or weights sharded over the data-parallel ranks (ZeRO, FSDP)"]
+
+
+def _together(memory: MemoryLine) -> list[str]:
+    """Where no part alone is as large as what is missing."""
+    held = memory.parts_bytes.get("activations", 0.0)
+    state = sum(memory.parts_bytes.get(name, 0.0) for name in STATE)
+    if not held or not state or held + state < memory.excess_bytes:
+        return []
+    return [
+        "less of both: smaller micro-batches or recomputation of activations; weights, gradients and"
+        " optimizer state over more GPUs (FSDP, tensor or pipeline parallelism)"
+    ]
 
 
 def _larger(memory: MemoryLine, gpu: GpuSpec | None) -> list[str]:

@@ -67,11 +67,6 @@ class MemoryReport:
         """The fullest rank."""
         return max(rank.total for rank in self.ranks)
 
-    @property
-    def reserved_bytes(self) -> float:
-        """What the allocator of the fullest rank holds, free blocks included."""
-        return max(rank.reserved for rank in self.ranks)
-
     def excess_bytes(self, gpu_memory_gb: float) -> float:
         """By how much the fullest rank does not fit (negative: what stays free)."""
         return self.peak_bytes - gpu_memory_gb * 1e9

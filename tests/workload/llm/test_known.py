@@ -16,7 +16,13 @@ from stepsight.workload.llm.workload import LanguageWorkload
 PARAMETERS_B = {
     "llama2-7b": 6.74, "llama3-8b": 8.03, "llama3-70b": 70.6, "llama3.1-405b": 405.9, "mixtral-8x7b": 46.7,
     "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235, "deepseek-v3": 671, "deepseek-v2": 236, "mpt-7b": 6.65,
-    "gpt3-175b": 175, "gemma-7b": 8.54, "opt-13b": 12.9,
+    "gpt3-175b": 175, "gemma-7b": 8.54, "opt-13b": 12.9, "qwen2.5-0.5b": 0.494, "qwen2.5-1.5b": 1.54,
+    "qwen2.5-3b": 3.09, "qwen2.5-7b": 7.62, "qwen2.5-14b": 14.8, "qwen2.5-32b": 32.8, "qwen2.5-72b": 72.7,
+    "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-14b": 14.8, "qwen3-32b": 32.8,
+    "mixtral-8x22b": 140.6, "mistral-nemo-12b": 12.2, "mistral-small-24b": 23.6, "mistral-large-123b": 122.6,
+    "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.2, "gemma3-1b": 1.0, "gemma3-4b": 3.88,
+    "gemma3-12b": 11.8, "gemma3-27b": 27.0, "deepseek-v2-lite": 15.7, "gpt-oss-20b": 20.9,
+    "phi-3-mini": 3.82, "phi-4": 14.7, "olmo2-7b": 7.3, "smollm2-1.7b": 1.71, "llama3.3-70b": 70.6,
 }  # fmt: skip
 
 
@@ -68,6 +74,32 @@ def test_experts_and_latent_attention_of_a_configuration() -> None:
         "experts": 256, "active": 8, "ffn": 2048, "shared_ffn": 2048, "dense_layers": 3, "every": 1,
     }  # fmt: skip
     assert sizes["mla"]["kv_rank"] == 512
+
+
+def test_windows_of_a_configuration() -> None:
+    sizes = {"sliding_window": 4096, "head_dim": 256}
+    gemma = from_hugging_face(QWEN | sizes | {"model_type": "gemma2"}, "config.json")
+    assert (gemma["family"], gemma["window"], gemma["window_every"]) == ("gemma2", 4096, 2)
+    mistral = from_hugging_face(QWEN | sizes | {"model_type": "mistral"}, "config.json")
+    assert mistral["window"] == 4096 and "window_every" not in mistral
+    assert "window" not in from_hugging_face(QWEN | sizes, "config.json")
+
+
+def test_the_language_part_of_a_model_that_sees_images() -> None:
+    text = {**QWEN, "model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 6}
+    sizes = from_hugging_face({"model_type": "gemma3", "text_config": text}, "config.json")
+    assert sizes["hidden"] == 3584 and sizes["qk_norm"] and sizes["window_every"] == 6
+    with pytest.raises(InputError, match="text_config: hidden_size"):
+        from_hugging_face({"model_type": "gemma3", "text_config": {"model_type": "llama"}}, "config.json")
+
+
+def test_plain_and_gated_t5() -> None:
+    t5 = {
+        "model_type": "t5", "d_model": 512, "d_kv": 64, "d_ff": 2048, "num_heads": 8, "num_layers": 6,
+        "num_decoder_layers": 6, "vocab_size": 32128,
+    }  # fmt: skip
+    assert not from_hugging_face(t5, "config.json")["gated"]
+    assert from_hugging_face(t5 | {"feed_forward_proj": "gated-gelu"}, "config.json")["gated"]
 
 
 def test_an_unknown_configuration_is_refused_by_field() -> None:

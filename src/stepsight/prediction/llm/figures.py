@@ -22,8 +22,8 @@ UNUSED = ("tables", "followed")
 class LanguageFigures:
     """A step in the field's words.
 
-    ``mfu`` is model FLOPs (6 a parameter and token, and attention over the whole sequence; nothing run
-    again counts) over the GPUs' dense peak in the precision of the products. ``bubble`` is the share of the
+    ``mfu`` is model FLOPs (6 a parameter and token, 4 where it is frozen, and attention over the whole
+    sequence; nothing run again counts) over the GPUs' dense peak in the precision of the products. ``bubble`` is the share of the
     step in which a stage waits for others, the mean over stages; ``exposed_share`` that of communication
     not covered by compute, by axis of parallelism. ``stage_memory_bytes`` is what a rank of each stage holds
     at its fullest, by part; ``fit_probability`` how likely the fullest one fits into its GPU.
@@ -47,7 +47,8 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
     """The figures of a composed step."""
     seconds = composed.step_us / 1e6
     tokens = c.tokens_per_step
-    flops = tokens * c.model.flops_per_token(c.sequence) / seconds / c.ranks
+    per_token = c.model.flops_per_token(c.sequence, frozen=c.training.adapters)
+    flops = tokens * per_token / seconds / c.ranks
     held = stage_memory(c)
     axes = dict.fromkeys(axis for stage in composed.stages for axis in stage.exposed)
     return LanguageFigures(

@@ -253,9 +253,8 @@ def _torchtitan(row: Row) -> Read:
     data = gpus // (tensor * pipeline * context)
     batch = _n(row, "global_batch")
     parallel: dict[str, Any] = {"data": data, "tensor": tensor, "pipeline": pipeline, "context": context}
-    if pipeline > 1:
-        per = batch // data
-        parallel["micro_batch"] = max(1, per // (2 * pipeline)) if per >= 2 * pipeline else 1
+    if pipeline > 1:  # torchtitan's default: as many micro-batches as the pipeline's degree
+        parallel["micro_batch"] = max(1, batch // data // pipeline)
         if "Interleaved" in p:
             parallel["virtual_stages"] = 2
     else:

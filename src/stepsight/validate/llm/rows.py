@@ -10,6 +10,7 @@ from typing import Any
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.llm.allocator import reserved_bytes
 from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
 from stepsight.score import gmae, mape
@@ -49,11 +50,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case with its prediction (ms, binary GB as the allocator holds them); ``fits`` None: memory was not
-    asked for.
+    """A case with its prediction (ms, binary GB as the allocator of rank 0 holds them); ``fits`` None: memory
+    was not asked for.
 
     ``predicted_ms`` is made with constants that no row of its group took part in; ``shipped_ms`` with the
-    shipped ones. The host of a slow run never runs ahead, so that its allocator holds only what is needed.
+    shipped ones.
     """
 
     case: Case
@@ -119,8 +120,7 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         workload = parse_workload(case.document, case.name)
         platform = platform_of(case.platform, case.overrides, case.site)
         capacity = usable_bytes(platform.spec.gpu.memory_gb)
-        held = workload.memory()
-        peak = held.peak_bytes
+        peak = workload.memory().peak_bytes
         if case.crashed or memory_only:
             return Outcome(case, memory_gb=peak / 2**30, fits=peak <= capacity)
         if not isinstance(workload, LanguageWorkload):
@@ -140,7 +140,7 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         moved * found.step_us / 1e3,
         moved * found.low_us / 1e3,
         moved * found.high_us / 1e3,
-        (peak if found.runs.is_slow else held.reserved_bytes) / 2**30,
+        reserved_bytes(composer, found.runs) / 2**30,
         peak <= capacity,
         naive_ms=naive_us(found.composed) / 1e3,
         shipped_ms=found.step_us / 1e3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, shared_over
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import context_messages, tensor_messages
 from stepsight.workload.llm.operators import Both
@@ -15,7 +15,7 @@ def attention_block(c: LanguageConfig) -> Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * rows * m.hidden
+    both.kept_bytes += e * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
@@ -56,6 +56,8 @@ def attention_block(c: LanguageConfig) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += out
+    if keeps_products(c):  # every other product: the keys', which are few, and the last
+        again.append(out.forward[-1])
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
     forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
     around = context_messages(c, inner)

@@ -27,6 +27,11 @@ def shared_over(c: LanguageConfig) -> int:
     return c.layout.tensor if c.layout.sequence_parallel else 1
 
 
+def kept_inputs(c: LanguageConfig) -> float:
+    """Tokens of a block's input that a rank keeps for the weights' gradients."""
+    return c.tokens if c.framework.keeps_gathered else c.tokens / shared_over(c)
+
+
 def keeps_products(c: LanguageConfig) -> bool:
     """torch's selective checkpointing keeps the outputs of products and attention; Megatron's drops only
     what lies inside attention."""

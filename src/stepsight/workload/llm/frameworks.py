@@ -20,6 +20,9 @@ class Framework:
     message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
     for all gradients instead of buckets. ``pads_whole_vocab``: the vocabulary is padded on one rank, too.
     ``overlaps_sums``: the sum of an input's gradient over the tensor group runs beside the weights' product.
+    ``separate_gate``: a gated MLP's two first products each sum their input's gradient over the tensor group.
+    ``keeps_gathered``: with sequence parallelism the gathered input of a product is kept for the backward
+    pass, which then need not gather it again.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a product is dropped behind it, but
     lies in the allocator until the communication stream has come by; a host that runs ahead piles them up.
@@ -42,6 +45,8 @@ class Framework:
     host_waits: bool = False
     lockstep: bool = False
     overlaps_sums: bool = True
+    separate_gate: bool = False
+    keeps_gathered: bool = False
     broadcasts_parameters: bool = False
     flat_reduce: bool = False
     pads_vocab: bool = False
@@ -91,6 +96,8 @@ FRAMEWORKS = {
             fused_rotary=False,
             fused_mlp=False,
             fused_loss=False,
+            overlaps_sums=False,
+            keeps_gathered=True,
             compiled=True,
             gradients="half",
             fp8_scaling="current",
@@ -98,7 +105,9 @@ FRAMEWORKS = {
         Framework("jax", compiled=True, gradients="half", fp8_scaling="current"),
         Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),
-        Framework("internevo", fused_mlp=False, gradients="half", broadcasts_parameters=True),
+        Framework(
+            "internevo", fused_mlp=False, gradients="half", separate_gate=True, broadcasts_parameters=True
+        ),
         Framework(
             "scaling",
             fused_norm=False,
@@ -106,6 +115,9 @@ FRAMEWORKS = {
             fused_mlp=False,
             fused_loss=False,
             overlap=False,
+            overlaps_sums=False,
+            separate_gate=True,
+            keeps_gathered=True,
             gradients="half",
             gathers_logits=True,
         ),
@@ -115,5 +127,6 @@ FRAMEWORKS = {
     )
 }
 """eager: plain PyTorch modules; megatron: Megatron-Core and NeMo; megatron-deepspeed: the 2021–2023 fork;
-jax: JAX-Toolbox, compiled throughout; scaling: Aleph Alpha's (arXiv 2311.05610); hf: Hugging Face
-transformers and accelerate."""
+jax: JAX-Toolbox, compiled throughout; scaling: Aleph Alpha's (arXiv 2311.05610; sums as in
+`ColumnParallelLinear` and `ParallelSwiGLUMLP` of its repository); hf: Hugging Face transformers and
+accelerate."""

@@ -21,8 +21,8 @@ _TYPES = {
     "qwen2_moe": "qwen",
     "qwen3_moe": "qwen",
     "gemma": "gemma",
-    "gemma2": "gemma",
-    "gemma3_text": "gemma",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma2",
     "deepseek_v2": "deepseek",
     "deepseek_v3": "deepseek",
     "kimi_k2": "deepseek",
@@ -51,11 +51,11 @@ def shipped() -> Mapping[str, Table]:
 
 
 def shipped_sizes(name: str) -> Table:
-    """The sizes of a well-known model."""
+    """The sizes of a well-known model; some have those of another (``like``)."""
     found = shipped().get(name.lower())
     if found is None:
         raise InputError(f"model {name!r}", "not among the shipped ones", nearest(name, shipped()))
-    return dict(found)
+    return dict(shipped()[found["like"]] if "like" in found else found)
 
 
 _COUNTS = (
@@ -66,6 +66,7 @@ _COUNTS = (
     "n_routed_experts", "num_experts", "moe_intermediate_size", "num_experts_per_tok", "n_shared_experts",
     "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank",
     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window",
+    "sliding_window_pattern",
 )  # fmt: skip
 """Fields of a configuration that are whole numbers where they are given."""
 
@@ -105,6 +106,8 @@ def _workload(sizes: Table, name: str) -> Table:
 def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
     """The sizes of a Hugging Face configuration in our words."""
     kind = str(config["model_type"])
+    if kind not in _TYPES and isinstance(config.get("text_config"), dict):  # images or sound beside it
+        return from_hugging_face({"model_type": kind, **config["text_config"]}, f"{where}: text_config")
     config = {**config, **{key: whole(config[key], f"{where}: {key}", least=0) for key in _COUNTS
                            if config.get(key) is not None}}  # fmt: skip
     if kind not in _TYPES:
@@ -138,18 +141,32 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         sizes["head_dim"] = dim
     if "tie_word_embeddings" in config:
         sizes["tied"] = bool(config["tie_word_embeddings"])
-    if family == "mistral" and config.get("sliding_window"):
-        sizes["window"] = config["sliding_window"]
+    if kind in ("qwen3", "qwen3_moe", "gemma3_text", "olmo2"):
+        sizes["qk_norm"] = True
     if family == "t5":
         sizes["encoder_layers"] = first("num_layers")
+        sizes["gated"] = "gated" in str(config.get("feed_forward_proj", "relu"))
     if family == "vit":
         patch, size = first("patch_size"), first("image_size")
         sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
         sizes.pop("tied", None)
     try:
-        return sizes | _moe(config) | _mla(config)
+        return sizes | _window(config) | _moe(config) | _mla(config)
     except KeyError as missing:
         raise InputError(f"{where}: {missing.args[0]}", "is missing", "add it to the configuration") from None
+
+
+_FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
+"""Of so many layers one sees everything, where a configuration does not list its layers."""
+
+
+def _window(config: Mapping[str, Any]) -> Table:
+    """Sliding-window attention; Qwen states a window that it does not use."""
+    kind, window = config["model_type"], config.get("sliding_window")
+    if not window or not (kind in _FULL_EVERY or _TYPES[kind] == "mistral"):
+        return {}
+    every = config.get("sliding_window_pattern") or _FULL_EVERY.get(kind, 1)
+    return {"window": window, **({"window_every": every} if every > 1 else {})}
 
 
 def _moe(config: Mapping[str, Any]) -> Table:

@@ -81,8 +81,19 @@ def _run_again(
         )
     if mode == "selective":
         kept = sum(_kept_by_selection(c).values()) if keeps_products(c) else forward.kept_bytes - _inside(c)
-        return replace(forward, kept_bytes=kept), backward + Pass(selected)
+        return replace(forward, kept_bytes=kept), backward + Pass(selected, _gathered_again(c, forward))
     return forward, backward
+
+
+def _gathered_again(c: LanguageConfig, forward: Pass) -> Counter[Message]:
+    """torch's selective checkpointing keeps what products and sums gave, not what was gathered for them."""
+    if not (keeps_products(c) and c.framework.keeps_gathered):
+        return Counter()
+    again: Counter[Message] = Counter()
+    for message, n in forward.messages.items():
+        if message.axis == "tensor" and message.kind == "all_gather":
+            again[replace(message, beside=())] += n
+    return again
 
 
 def without_weights(work: Pass) -> Pass:

@@ -26,6 +26,9 @@ QUEUED_LAYERS = 28
 """Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
 wait, and a layer's forward pass is about 37 real launches. Read off ten groups of llm_h100_sweep.csv: 1B, 3B,
 8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
+BEHIND_BACKWARD = 2
+"""Passes of a stage that a host can launch at a stretch in the steady part of a pipeline: a backward and the
+next forward one; messages before and behind them hold it up."""
 
 
 def usable_bytes(memory_gb: float) -> float:
@@ -103,15 +106,36 @@ def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]
     """Gathered inputs that wait for the communication stream, where the host runs ahead of the device.
 
     It runs ahead as far as its launch queue reaches: without a pipeline always, in a pipeline where nothing
-    is received, which is the first stage's way through its first micro-batches.
+    is received, which is the first stage's way through its first micro-batches. A single micro-batch has no
+    other behind it.
     """
-    s, m = c.layout, c.model
-    if not c.framework.gathers_pile_up or s.tensor == 1 or not s.sequence_parallel or stage:
+    if not _gathers(c) or stage:
         return 0.0
-    piece, ahead = works[0][0], float(QUEUED_LAYERS)
-    if s.pipeline > 1:
+    piece, s = works[0][0], c.layout
+    ahead = float(QUEUED_LAYERS)
+    if s.micro_batches == 1:
+        ahead = min(ahead, piece.layers)
+    elif s.pipeline > 1:
         ahead = min(ahead, piece.layers * max(0.0, in_flight(c, stage, piece) - 2))
-    return ahead * 2 * dtype_bytes(c.training.dtype) * c.tokens * m.hidden * (1 - 1 / s.tensor)
+    return ahead * _gathered_bytes(c)
+
+
+def piled_up_behind_backward(c: LanguageConfig) -> float:
+    """Gathered inputs that wait on the first stage while a backward pass and the forward pass behind it are
+    launched at a stretch, if its host is ahead of the device."""
+    s = c.layout
+    if not _gathers(c) or s.pipeline == 1 or s.micro_batches <= s.pipeline:
+        return 0.0
+    return min(QUEUED_LAYERS, BEHIND_BACKWARD * pieces(c)[0].layers) * _gathered_bytes(c)
+
+
+def _gathers(c: LanguageConfig) -> bool:
+    return c.framework.gathers_pile_up and c.layout.tensor > 1 and c.layout.sequence_parallel
+
+
+def _gathered_bytes(c: LanguageConfig) -> float:
+    """What the gathered inputs of a layer hold beyond a rank's own share of them."""
+    return 2 * dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden * (1 - 1 / c.layout.tensor)
 
 
 def _runs(c: LanguageConfig) -> int:

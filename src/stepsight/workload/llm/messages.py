@@ -10,25 +10,26 @@ from stepsight.workload.llm.work import Message
 
 
 def tensor_messages(
-    c: LanguageConfig, elements: float, into: Both, out: Both
+    c: LanguageConfig, elements: float, into: Both, out: Both, *, inputs: int = 1
 ) -> tuple[list[Message], list[Message]]:
     """A block's sums over the tensor group: one each way, or gather and scatter with sequence parallelism.
 
-    ``into`` and ``out`` are its first and last products. Backward, the sum of the input's gradient runs
-    beside the weight gradient's product, and with sequence parallelism the input is gathered again beside
-    the input gradient's. ``async_tensor``: products are cut so that transfers run beside them forward and
-    backward (Megatron's userbuffers, PyTorch's AsyncTP); nanotron's does so backward only.
+    ``into`` and ``out`` are its first and last products; ``inputs``: the first is really so many, each of
+    which sums its input's gradient by itself. Backward, that sum runs beside the weight gradient's product,
+    and with sequence parallelism the input is gathered again beside the input gradient's, where the framework
+    does so. ``async_tensor``: products are cut so that transfers run beside them forward and backward
+    (Megatron's userbuffers, PyTorch's AsyncTP); nanotron's does so backward only.
     """
     if c.layout.tensor == 1:
         return [], []
     dtype = c.training.dtype
     bytes_ = dtype_bytes(dtype) * elements
     beside_w, beside_d = products(into.backward, "wgrad"), products(into.backward, "dgrad")
+    beside_w = beside_w if c.framework.overlaps_sums else ()
     if not c.layout.sequence_parallel:
-        beside_w = beside_w if c.framework.overlaps_sums else ()
         return (
             [Message("tensor", "all_reduce", bytes_, dtype)],
-            [Message("tensor", "all_reduce", bytes_, dtype, beside_w)],
+            [Message("tensor", "all_reduce", bytes_, dtype, beside_w)] * inputs,
         )
     cut = c.layout.async_tensor and c.framework.cuts_products
     first, last, again = (
@@ -40,11 +41,13 @@ def tensor_messages(
         if cut
         else ((), (), ())
     )
+    beside = beside_d if cut and not beside_w else beside_w
     backward = [
         Message("tensor", "all_gather", bytes_, dtype, again),
-        Message("tensor", "all_gather", bytes_, dtype, beside_d),
-        Message("tensor", "reduce_scatter", bytes_, dtype, beside_w),
+        Message("tensor", "reduce_scatter", bytes_, dtype, beside),
     ]
+    if not c.framework.keeps_gathered:
+        backward.insert(1, Message("tensor", "all_gather", bytes_, dtype, beside_d))
     forward = [
         Message("tensor", "all_gather", bytes_, dtype, first),
         Message("tensor", "reduce_scatter", bytes_, dtype, last),

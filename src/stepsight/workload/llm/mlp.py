@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, shared_over
+from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
@@ -22,7 +22,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
     both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
-    both.kept_bytes += e * rows * m.hidden
+    both.kept_bytes += e * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
         product,
@@ -51,9 +51,11 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += out
-    again += [into.forward[-1]] if keeps_products(c) else []
+    if keeps_products(c) and m.gated:  # every other product: of a gated pair the second
+        again.append(ops.linear(product, dtype, n, ffn / t, m.hidden).forward[-1])
     both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
-    forward, backward = tensor_messages(c, n * m.hidden, into, out)
+    inputs = 2 if m.gated and f.separate_gate else 1
+    forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
         both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
     return Block(both, forward, backward, again)
@@ -64,9 +66,10 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     m, s = c.model, c.layout
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     spread_out = s.expert > 1
-    rows = c.tokens / (s.tensor if spread_out and s.tensor > 1 else shared_over(c))
+    own = c.tokens / (s.tensor if spread_out else shared_over(c))
+    rows = own if spread_out else float(c.tokens)  # experts split like an MLP see the tokens of all ranks
     ffn = x.ffn if spread_out else x.ffn / s.tensor
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+    both = ops.norm(m.norm, dtype, own, m.hidden, fused=c.training.fused_norm)
     both.kept_bytes += e * c.tokens / shared_over(c) * m.hidden
     both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
     both += Both(
@@ -112,7 +115,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         both += shared.both
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
-        both += ops.residual(dtype, rows * m.hidden, 0.0, fused=True, bias=False)
+        both += ops.residual(dtype, own * m.hidden, 0.0, fused=True, bias=False)
     more = (0, 0)
     if product == "fp8" and not _grouped(c):
         more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES

@@ -138,11 +138,12 @@ class LanguageModel:
         )
         return layers + cross + encoder + self.embedding_parameters + self.head_parameters + self.hidden
 
-    def flops_per_token(self, sequence: int) -> float:
+    def flops_per_token(self, sequence: int, *, frozen: bool = False) -> float:
         """Forward and backward FLOPs a token as the PaLM paper counts them for MFU: 6 a parameter of the
-        products, and attention over the whole sequence, causal or not."""
+        products, and attention over the whole sequence, causal or not. ``frozen``: weights have no gradients,
+        which are 2 of the 6."""
         products = self.parameters(active=True) - (0 if self.tied else self.embedding_parameters)
         width = self.heads * (self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim)
         seen = min(self.window, sequence) if self.window and self.window_every == 1 else sequence
         attention = 12 * self.layers * width * seen
-        return 6.0 * products + attention
+        return (4.0 if frozen else 6.0) * products + attention
