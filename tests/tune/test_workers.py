@@ -9,11 +9,12 @@ from stepsight.errors import InputError
 from stepsight.tune import workers
 from stepsight.tune.api import sweep
 from stepsight.tune.evaluate import evaluate
-from stepsight.tune.trial import FAILED, Trial
+from stepsight.tune.journal import Journal
+from stepsight.tune.trial import FAILED, Row, Trial
 
 from .model import DLRM
 
-OVER = ["batch=1024,2048,4096", "parallel.sharding=naive,size_lookup_greedy"]
+OVER = ["batch=1024,2048,4096", "parallel.sharding=chunks,size_lookup_greedy"]
 PLATFORM = "4xV100-SXM2"
 
 
@@ -77,11 +78,18 @@ def test_two_ray_nodes_give_the_same_rows(rows):
         cluster.shutdown()
 
 
-def test_a_trial_is_known_by_what_matters():
+def test_a_trial_is_known_by_what_matters(tmp_path):
+    journal, other = (Journal(tmp_path / "t.jsonl", d) for d in (DLRM, {**DLRM, "batch": 1}))
     one = Trial({"batch": 1024}, PLATFORM)
-    assert one.key(DLRM) == Trial({"batch": 1024}, PLATFORM).key(DLRM)
-    assert one.key(DLRM) != Trial({"batch": 2048}, PLATFORM).key(DLRM)
-    assert one.key(DLRM) != one.key({**DLRM, "batch": 1})
+    assert journal.key(one) == journal.key(Trial({"batch": 1024}, PLATFORM))
+    assert journal.key(one) != journal.key(Trial({"batch": 2048}, PLATFORM))
+    assert journal.key(one) != other.key(one)
+
+
+def test_a_trial_whose_worker_died_is_asked_again_by_the_next_search(tmp_path):
+    one = Trial({"batch": 1024}, PLATFORM)
+    Journal(tmp_path / "t.jsonl", DLRM).add(one, Row(one.settings, PLATFORM, FAILED))
+    assert Journal(tmp_path / "t.jsonl", DLRM).get(one) is None
 
 
 def test_neighbours_go_to_one_worker_and_the_last_tasks_are_short():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
+from stepsight.hardware.spec import PlatformSpec
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
@@ -44,15 +47,30 @@ def settled(document: Mapping[str, Any], settings: Mapping[str, Any], where: str
 
 
 def _text(value: object) -> str:
-    """A value as TOML text."""
+    """A value as TOML text; lists and tables are typed as such."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str) and not value.startswith(("[", "{")):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def stamp(path: str) -> tuple[tuple[str, int, int], ...]:
+    """When the file, or the files of the folder, of that name were written; empty where there is none."""
+    there = Path(path)
+    if not path or not there.exists():
+        return ()
+    files = [there] if there.is_file() else sorted(p for p in there.rglob("*") if p.is_file())
+    return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+
+
+def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
+    """Platforms are loaded once a process: their models remember what they were asked."""
+    return _loaded(name, overrides, stamp(name))
 
 
 @lru_cache(maxsize=16)
-def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
-    """Platforms are loaded once a process: their models remember what they were asked."""
+def _loaded(name: str, overrides: tuple[str, ...], written: object) -> Platform:
     return load_platform(name, overrides)
 
 
@@ -71,16 +89,13 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         peak = workload.memory().peak_bytes
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
-    capacity = platform.spec.gpu.memory_gb * 1e9
-    language = isinstance(workload, LanguageWorkload)
-    usable = usable_bytes(platform.spec.gpu.memory_gb) if language else capacity
-    fit = 1.0 if platform.spec.host.synchronous else fit_probability(peak, usable)
+    capacity_gb, fit = platform.spec.gpu.memory_gb, fit_of(workload, peak, platform.spec)
     known = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
-        capacity_gb=capacity / 1e9, fit=fit,
+        capacity_gb=capacity_gb, fit=fit,
     )  # fmt: skip
     if fit < trial.least_fit:
-        over = f"needs {peak / 1e9:.1f} GB of {capacity / 1e9:.0f} GB"
+        over = f"needs {peak / 1e9:.1f} GB of {capacity_gb:.0f} GB"
         return replace(known, status=TOO_LARGE, reason=over)
     try:
         timed = replace(known, **_timed(workload, platform, trial.intervals))
@@ -89,9 +104,18 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
     return _costed(timed, trial, platform)
 
 
+def fit_of(workload: Workload, peak_bytes: float, spec: PlatformSpec) -> float:
+    """How likely a workload's fullest rank fits into its GPU."""
+    if spec.host.synchronous:
+        return 1.0
+    memory_gb = spec.gpu.memory_gb
+    language = isinstance(workload, LanguageWorkload)
+    return fit_probability(peak_bytes, usable_bytes(memory_gb) if language else memory_gb * 1e9)
+
+
 def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     """A captured step: only its platform can vary, and how many samples it takes in is not known."""
-    answer = predict(captured_step(path), platform)
+    answer = predict(_captured_step(path, stamp(path)), platform)
     held = answer.memory
     row = Row(
         trial.settings, trial.platform, ranks=len(answer.ranks), step_time_us=answer.step_us,
@@ -113,7 +137,7 @@ def _costed(row: Row, trial: Trial, platform: Platform) -> Row:
 
 
 @lru_cache(maxsize=4)
-def captured_step(path: str) -> CapturedStep:
+def _captured_step(path: str, written: object) -> CapturedStep:
     """The step in a file, read once a process."""
     return load_step(path)
 

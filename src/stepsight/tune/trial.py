@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,11 +27,6 @@ class Trial:
     price_per_gpu_hour: float | None = None
     least_fit: float = 0.0
     intervals: bool = True
-
-    def key(self, document: Mapping[str, Any]) -> str:
-        """What the answer depends on, as a short text."""
-        content = json.dumps([document, asdict(self)], sort_keys=True, default=str)
-        return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
