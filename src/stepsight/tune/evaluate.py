@@ -18,6 +18,7 @@ from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.llm.passes import KnownPasses
 from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
@@ -25,7 +26,6 @@ from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.files import Workload, parse_workload
 from stepsight.workload.files import settled as on_all_gpus
-from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -70,6 +70,12 @@ def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
 
 
 @lru_cache(maxsize=16)
+def _known_passes(name: str, overrides: tuple[str, ...], written: object) -> KnownPasses:
+    """What was priced on a platform of that name."""
+    return KnownPasses()
+
+
+@lru_cache(maxsize=16)
 def _loaded(name: str, overrides: tuple[str, ...], written: object) -> Platform:
     return load_platform(name, overrides)
 
@@ -79,8 +85,11 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
 
     ``platform`` is the loaded one where the trial's name alone does not say all of it.
     """
+    known = None
     try:
-        platform = platform or platform_of(trial.platform, trial.overrides)
+        if platform is None:
+            platform = platform_of(trial.platform, trial.overrides)
+            known = _known_passes(trial.platform, trial.overrides, stamp(trial.platform))
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
         given = parse_workload(settled(document, trial.settings, where), where)
@@ -90,17 +99,17 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
     capacity_gb, fit = platform.spec.gpu.memory_gb, fit_of(workload, peak, platform.spec)
-    known = Row(
+    row = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
         capacity_gb=capacity_gb, fit=fit,
     )  # fmt: skip
     if fit < trial.least_fit:
         over = f"needs {peak / 1e9:.1f} GB of {capacity_gb:.0f} GB"
-        return replace(known, status=TOO_LARGE, reason=over)
+        return replace(row, status=TOO_LARGE, reason=over)
     try:
-        timed = replace(known, **_timed(workload, platform, trial.intervals))
+        timed = replace(row, **_timed(workload, platform, trial.intervals, known))
     except StepsightError as error:
-        return replace(known, status=ILLEGAL, reason=str(error))
+        return replace(row, status=ILLEGAL, reason=str(error))
     return _costed(timed, trial, platform)
 
 
@@ -142,9 +151,11 @@ def _captured_step(path: str, written: object) -> CapturedStep:
     return load_step(path)
 
 
-def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str, Any]:
+def _timed(
+    workload: Workload, platform: Platform, intervals: bool, known: KnownPasses | None
+) -> dict[str, Any]:
     if isinstance(workload, LanguageWorkload):
-        return _language(workload.config, platform, intervals)
+        return _language(Composer(workload.config, platform, known), intervals)
     answer = predict(workload, platform)
     rates = answer.throughput
     return {
@@ -158,8 +169,8 @@ def _predicted_shares(answer: Prediction) -> dict[str, float]:
     return {name: us / answer.step_us for name, us in answer.breakdown_us.items()}
 
 
-def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[str, Any]:
-    composer = Composer(c, platform)
+def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
+    c = composer.c
     if intervals:
         found = answered(composer)
         runs, low, high = found.runs, found.low_us, found.high_us
@@ -167,7 +178,7 @@ def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[st
         runs = mixture(composer)
         low = high = runs.stated.step_us
     composed = runs.stated
-    per_step = figures(c, composed, platform.spec.gpu)
+    per_step = figures(c, composed, composer.pricer.platform.spec.gpu)
     seconds = composed.step_us / 1e6
     return {
         "step_time_us": composed.step_us, "expected_us": runs.expected_us, "low_us": low, "high_us": high,
