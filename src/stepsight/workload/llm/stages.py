@@ -124,7 +124,8 @@ class Pieces:
 def _assembled(
     c: LanguageConfig, parts: int, piece: Piece, kinds: tuple[bool, ...], recompute: str, again: int
 ) -> PieceWork:
-    """A piece's passes in ``parts`` runs; ``kinds``: which of its layers hold experts; ``again``: so many are recomputed.
+    """A piece's passes in ``parts`` runs; ``kinds``: which layers hold experts; ``again``: so many are run
+    again in the backward pass.
 
     Configurations that differ only in what no layer sees share it (`as_one_layer_sees`).
     """
