@@ -86,6 +86,11 @@ class Row:
         return {**self.settings, **plain, "cost_per_million_tokens": self.cost_per_million_tokens, **shares}
 
 
+def failed(trial: Trial) -> Row:
+    """The row of a trial whose worker died twice."""
+    return Row(trial.settings, trial.platform, FAILED, reason="its worker died, twice")
+
+
 def row_of(table: Mapping[str, Any]) -> Row:
     """A row from what ``asdict`` made of it."""
     return Row(**table)
