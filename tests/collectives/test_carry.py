@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepsight.collectives.carry import between_ranks, over_nodes, stretched, to_kind, to_ranks
+from stepsight.collectives.carry import OverNodes, between_ranks, stretched, to_kind, to_ranks
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import load_catalogue
 from stepsight.collectives.topology import GroupShape
@@ -52,13 +52,21 @@ def test_a_group_size_between_two_lies_between_them():
 
 def test_over_nodes_time_follows_the_nic_and_the_steps():
     start = line(20, 100)
-    slower = over_nodes(start, "all_reduce", SIXTEEN, 25, SIXTEEN, 12.5)
+    slower = OverNodes("all_reduce", SIXTEEN, 25, SIXTEEN, 12.5).carried(start)
     assert slower.time_us(1e9) == pytest.approx(2 * start.time_us(1e9), rel=0.01)
-    wider = over_nodes(start, "all_gather", SIXTEEN, 25, GroupShape(64, 8, 8), 25)
+    wider = OverNodes("all_gather", SIXTEEN, 25, GroupShape(64, 8, 8), 25).carried(start)
     assert wider.time_us(256) == pytest.approx(4 * start.time_us(256), rel=0.05)
 
 
 def test_more_than_two_nodes_are_never_faster_than_their_wires():
     two = line(20, 500)
-    four = over_nodes(two, "all_reduce", SIXTEEN, 50, GroupShape(32, 4, 8), 50)
+    four = OverNodes("all_reduce", SIXTEEN, 50, GroupShape(32, 4, 8), 50).carried(two)
     assert four.time_us(1e9) >= 1e9 * 2 * 31 / 32 / 8 / 50e3
+
+
+def test_the_range_of_a_carried_curve_is_known_before_it_is_made():
+    for largest in (1e4, 1e9, 1e11):
+        curve = Curve(np.array([1e3, largest]), np.array([10.0, 1000.0]))
+        for kind, wanted in (("all_reduce", SIXTEEN), ("all_gather", GroupShape(64, 8, 8))):
+            way = OverNodes(kind, SIXTEEN, 25, wanted, 50)
+            assert way.range_bytes(curve) == way.carried(curve).range_bytes

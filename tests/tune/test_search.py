@@ -134,13 +134,19 @@ def test_fewer_bytes_are_surer_to_fit():
 
 def test_nothing_fits_says_by_how_much_and_what_would():
     large = {**MODEL, "hidden": 8192, "layers": 80, "ffn": 28672, "heads": 64}
-    with pytest.raises(InputError, match=r"nothing fits: .* GB too much.*more GPUs"):
+    with pytest.raises(InputError, match=r"nothing fits: .* GB too much; what would: on 64 GPUs tp .*GB"):
         tune(large, "2xA100-SXM4-40G", over=["tp", "micro_batch=1"])
 
 
-def test_nothing_fits_names_a_smaller_micro_batch_where_none_was_tried():
-    with pytest.raises(InputError, match=r"try .*a smaller micro-batch \(--over micro_batch\)"):
-        tune({**MODEL, "global_batch": 65536}, "2xA100-SXM4-40G", over=["tp"])
+def test_single_changes_that_make_it_fit_are_named_with_their_memory():
+    with pytest.raises(InputError, match=r"what would: mbs 1 \(\d+ GB\)"):
+        tune({**MODEL, "global_batch": 4096}, "2xA100-SXM4-40G", over=["tp"])
+
+
+def test_tables_that_do_not_fit_are_not_recomputed():
+    large = {**DLRM, "tables": [{**DLRM["tables"][0], "rows": 100_000_000}]}
+    with pytest.raises(InputError, match=r"what would: on 8 GPUs \(\d+ GB\)"):
+        tune(large, "4xV100-SXM2", over=["batch=4096"])
 
 
 @pytest.fixture
@@ -179,7 +185,7 @@ def test_a_captured_step_has_no_samples(step):
 
 def test_reasons_are_in_words():
     best = Row({}, "p", step_time_us=100.0, samples_per_s=1.0, shares={"gemm": 0.5, "host_bound_idle": 0.5})
-    assert why(best, best) == "loses only host 50 %"
+    assert why(best, best) == "loses host 50 %"
 
 
 def test_an_empty_space_says_why():
@@ -206,9 +212,59 @@ def test_cost_prefers_fewer_gpus():
 
 
 def test_a_dlrm_is_tuned_by_its_throughput():
-    found = tune(DLRM, "4xV100-SXM2", over=["sharding=naive,size_lookup_greedy", "batch=1024,4096"])
+    found = stepsight.tune(
+        DLRM, "4xV100-SXM2", over=["sharding=chunks,size_lookup_greedy", "batch=1024,4096"]
+    )
     assert found.best.settings["batch"] == 4096
-    assert stepsight.tune is not None
+    assert all(row.priced for row in found.rows)
+
+
+def test_a_search_is_on_one_platform():
+    with pytest.raises(InputError, match="use stepsight sweep"):
+        tune(MODEL, PLATFORM, over=["platform=8xH100-SXM,8xA100-SXM4-40G"])
+
+
+def test_the_batch_of_a_dlrm_is_no_global_batch():
+    with pytest.raises(InputError, match="--over batch="):
+        tune(DLRM, "4xV100-SXM2", global_batch=4096)
+
+
+def test_batches_of_different_size_are_compared_by_the_sample():
+    found = tune(MODEL, PLATFORM, over=["global_batch=8,64", "micro_batch=1"])
+    assert {r.status for r in found.rows} == {"priced"}
+    assert found.best.samples_per_s == max(r.samples_per_s for r in found.rows)
+
+
+def test_a_neighbour_that_is_too_large_says_so():
+    found = tune({**MODEL, "global_batch": 1024}, PLATFORM, over=["micro_batch"])
+    wide = [n for n in found.neighbours if n.slower is None]
+    assert all("needs" in n.row.reason for n in wide) and len(found.neighbours) == 2
+
+
+def test_lists_can_be_swept():
+    rows = sweep(DLRM, "4xV100-SXM2", over=["dense.top=[64,1],[64,32,1]"])
+    assert [r.status for r in rows] == ["priced", "priced"]
+
+
+def test_a_swept_batch_takes_the_place_of_the_other_way_to_state_it():
+    model = {k: v for k, v in MODEL.items() if k != "global_batch"} | {"batch_per_rank": 2}
+    assert all(r.priced for r in sweep(model, PLATFORM, over=["global_batch=8,16"]))
+
+
+def test_a_known_model_needs_a_batch():
+    with pytest.raises(InputError, match="--set global_batch"):
+        sweep("llama3-8b", PLATFORM, over=["tp=1,2"])
+
+
+def test_a_changed_platform_file_is_asked_again(tmp_path):
+    platform = tmp_path / "p.toml"
+    text = 'gpu = "V100-SXM2"\ngpus_per_node = 4\nprice_per_gpu_hour = {}\n'
+    costs = []
+    for price in (1.5, 30.0):
+        platform.write_text(text.format(price))
+        (row,) = sweep(DLRM, str(platform), over=["batch=1024"], resume=tmp_path / "trials.jsonl")
+        costs.append(row.cost_per_step)
+    assert costs[1] == pytest.approx(20 * costs[0])
 
 
 def test_a_sweep_has_a_row_for_every_combination_in_order():

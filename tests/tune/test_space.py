@@ -4,7 +4,8 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.tune.evaluate import settled
-from stepsight.tune.space import parsed_over, space
+from stepsight.tune.over import parsed_over
+from stepsight.tune.space import space
 from stepsight.workload.files import parse_workload
 
 from .model import DLRM, MODEL
@@ -49,6 +50,36 @@ def test_names_and_values_mix_in_one_option():
     assert list(parsed_over(["tp,pp,zero=0,1"])) == ["parallel.tensor", "parallel.pipeline", "parallel.zero"]
 
 
+def test_several_fields_with_values_in_one_option():
+    found = parsed_over(["tp,zero=0,1,mbs=1,pp", "dense.bottom=[64,32],[32]"])
+    assert found == {
+        "parallel.tensor": None, "parallel.zero": [0, 1], "parallel.micro_batch": [1],
+        "parallel.pipeline": None, "dense.bottom": ["[64,32]", "[32]"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("=1", "no field"), ("tp=", "no value"), (",", "no field"), ("tp,tp=1", "twice"), ("a=[1", "bracket")],
+)
+def test_what_cannot_be_read_is_named(text, said):
+    with pytest.raises(InputError, match=said):
+        parsed_over([text])
+
+
+def test_data_parallelism_that_is_asked_for_is_kept():
+    found = legal(["dp=2,8", "tp"])
+    assert {(c["parallel.data"], c.get("parallel.tensor")) for c in found.candidates} == {(8, 1), (2, 4)}
+    assert found.refused["data × tensor × pipeline × context is not the number of GPUs"] > 0
+
+
+def test_a_schedule_is_tried_where_there_is_a_pipeline():
+    found = legal(["schedule", "pp=1,2", "vp=1,2", "micro_batch=1"])
+    assert [c.get("parallel.schedule") for c in found.candidates if c["parallel.pipeline"] == 1] == [None]
+    flat = [c for c in found.candidates if c["parallel.pipeline"] == 2 and "parallel.virtual_stages" not in c]
+    assert {c["parallel.schedule"] for c in flat} == {"1f1b", "afab", "zero_bubble"}
+
+
 def test_several_gpu_counts():
     ranks = {c["parallel.data"] for c in legal(["tp=1"], gpus=(2, 4)).candidates}
     assert ranks == {2, 4}
@@ -71,7 +102,7 @@ def test_a_dimension_that_the_model_lacks():
 
 
 def test_a_field_without_values_of_its_own_needs_some():
-    with pytest.raises(InputError, match="give them"):
+    with pytest.raises(InputError, match="give some"):
         legal(["hidden"])
 
 

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.tune import workers
+from stepsight.tune import chunks, ray_cluster, workers
 from stepsight.tune.api import sweep
 from stepsight.tune.evaluate import evaluate
-from stepsight.tune.trial import FAILED, Trial
+from stepsight.tune.journal import Journal
+from stepsight.tune.trial import FAILED, Row, Trial
 
 from .model import DLRM
 
-OVER = ["batch=1024,2048,4096", "parallel.sharding=naive,size_lookup_greedy"]
+OVER = ["batch=1024,2048,4096", "parallel.sharding=chunks,size_lookup_greedy"]
 PLATFORM = "4xV100-SXM2"
 
 
@@ -42,12 +43,12 @@ def always_dies(document, trial, where):
 
 def test_a_trial_whose_worker_dies_is_run_again(rows, monkeypatch, tmp_path):
     monkeypatch.setenv("STEPSIGHT_TEST_FLAG", str(tmp_path / "died"))
-    monkeypatch.setattr(workers, "evaluate", dies_once)
+    monkeypatch.setattr(chunks, "evaluate", dies_once)
     assert sweep(DLRM, PLATFORM, over=OVER, workers=2) == rows
 
 
 def test_a_trial_that_kills_its_worker_twice_is_reported(rows, monkeypatch):
-    monkeypatch.setattr(workers, "evaluate", always_dies)
+    monkeypatch.setattr(chunks, "evaluate", always_dies)
     found = sweep(DLRM, PLATFORM, over=OVER, workers=2)
     assert [r.status == FAILED for r in found] == [r.settings["batch"] == 2048 for r in rows]
     assert found[0] == rows[0] and "died" in found[2].reason
@@ -64,7 +65,8 @@ def test_a_cluster_that_is_not_there():
         workers.workers_of(1, "127.0.0.1:1")
 
 
-def test_two_ray_nodes_give_the_same_rows(rows):
+@pytest.fixture(scope="module")
+def two_nodes():
     pytest.importorskip("ray", reason="ray is not installed; pip install 'stepsight[ray]'")
     from ray.cluster_utils import Cluster
 
@@ -72,20 +74,51 @@ def test_two_ray_nodes_give_the_same_rows(rows):
     try:
         cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        assert sweep(DLRM, PLATFORM, over=OVER, ray=cluster.address) == rows
+        yield cluster.address
     finally:
         cluster.shutdown()
 
 
-def test_a_trial_is_known_by_what_matters():
+def test_two_ray_nodes_give_the_same_rows(rows, two_nodes):
+    assert sweep(DLRM, PLATFORM, over=OVER, ray=two_nodes) == rows
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_trial_whose_ray_worker_dies_is_run_again_once(rows, two_nodes, monkeypatch, tmp_path, always):
+    flag = str(tmp_path / "died")
+
+    class Dies(ray_cluster.Evaluator):
+        def some(self, document, trials, where):
+            import pathlib
+
+            if any(t.settings["batch"] == 2048 for t in trials) and not pathlib.Path(flag).exists():
+                if not always:
+                    pathlib.Path(flag).touch()
+                os._exit(1)
+            return super().some(document, trials, where)
+
+    monkeypatch.setattr(ray_cluster, "Evaluator", Dies)
+    found = sweep(DLRM, PLATFORM, over=OVER, ray=two_nodes)
+    assert [r.status == FAILED for r in found] == [always and r.settings["batch"] == 2048 for r in rows]
+    assert found[0] == rows[0] and (always or found == rows)
+
+
+def test_a_trial_is_known_by_what_matters(tmp_path):
+    journal, other = (Journal(tmp_path / "t.jsonl", d) for d in (DLRM, {**DLRM, "batch": 1}))
     one = Trial({"batch": 1024}, PLATFORM)
-    assert one.key(DLRM) == Trial({"batch": 1024}, PLATFORM).key(DLRM)
-    assert one.key(DLRM) != Trial({"batch": 2048}, PLATFORM).key(DLRM)
-    assert one.key(DLRM) != one.key({**DLRM, "batch": 1})
+    assert journal.key(one) == journal.key(Trial({"batch": 1024}, PLATFORM))
+    assert journal.key(one) != journal.key(Trial({"batch": 2048}, PLATFORM))
+    assert journal.key(one) != other.key(one)
+
+
+def test_a_trial_whose_worker_died_is_asked_again_by_the_next_search(tmp_path):
+    one = Trial({"batch": 1024}, PLATFORM)
+    Journal(tmp_path / "t.jsonl", DLRM).add(one, Row(one.settings, PLATFORM, FAILED))
+    assert Journal(tmp_path / "t.jsonl", DLRM).get(one) is None
 
 
 def test_neighbours_go_to_one_worker_and_the_last_tasks_are_short():
-    found = workers.chunks(200, 2)
+    found = chunks.chunks(200, 2)
     assert [i for chunk in found for i in chunk] == list(range(200))
-    assert max(map(len, found)) <= workers.MOST_TOGETHER and len(found[-1]) == 1
-    assert workers.chunks(0, 2) == [] and workers.chunks(3, 8) == [range(0, 1), range(1, 2), range(2, 3)]
+    assert max(map(len, found)) <= chunks.MOST_TOGETHER and len(found[-1]) == 1
+    assert chunks.chunks(0, 2) == [] and chunks.chunks(3, 8) == [range(0, 1), range(1, 2), range(2, 3)]

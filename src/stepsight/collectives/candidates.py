@@ -7,13 +7,14 @@ Every candidate is already carried to the wanted group; ``distance`` orders them
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from stepsight.collectives.carry import (
     KIND_SUMS,
+    OverNodes,
     between_ranks,
-    over_nodes,
     stretched,
     to_kind,
     to_ranks,
@@ -48,16 +49,32 @@ LINK_FAMILY = {
 SLOW_NETWORKS = ("ethernet",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CurveCandidate:
-    """A curve for the wanted group, where it came from and how near that is."""
+    """A curve for the wanted group, where it came from and how near that is.
 
-    curve: Curve
+    ``range_bytes`` are its smallest and largest size; ``carry`` makes it, which most candidates are never
+    asked for.
+    """
+
+    carry: Callable[[], Curve]
+    range_bytes: tuple[float, float]
     distance: float
     source: Source
     spread: float
     note: str
     own: bool = False
+
+    @classmethod
+    def of(
+        cls, curve: Curve, distance: float, source: Source, spread: float, note: str, own: bool = False
+    ) -> CurveCandidate:
+        """One whose curve is there already."""
+        return cls(lambda: curve, curve.range_bytes, distance, source, spread, note, own)
+
+    @cached_property
+    def curve(self) -> Curve:
+        return self.carry()
 
 
 def candidates(
@@ -114,7 +131,7 @@ def _in_node(
                 source = Source.TRANSFERRED
                 carried = stretched(carried, rate)
                 notes.append(f"curve of {system.name}, scaled by the link rates")
-            yield CurveCandidate(carried, distance, source, spread, "; ".join(notes), system.own)
+            yield CurveCandidate.of(carried, distance, source, spread, "; ".join(notes), system.own)
 
 
 def _over_nodes(
@@ -140,17 +157,22 @@ def _over_nodes(
             steps = abs(math.log2(shape.nodes / measured.nodes))
             steps += abs(math.log2(shape.per_node / measured.per_node))
             exact = own and measured == shape and nearly and not slow
+            distance = apart + steps + KIND_STEP * (not own)
             notes = _notes(() if own else names, False)
-            if not exact:
-                # A machine that falls short of its NICs does so at every number of nodes.
-                rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
-                curve = over_nodes(curve, kind, measured, system.nic_gbps, shape, nic.gbps, rdma=rdma)
-                notes.append(f"curve of {measured} of {system.name}, scaled to this group (±{spread:.0%})")
+            if exact:
+                note = "; ".join(notes)
+                yield CurveCandidate.of(curve, distance, Source.MEASURED, 0.0, note, system.own)
+                continue
+            # A machine that falls short of its NICs does so at every number of nodes.
+            rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
+            way = OverNodes(kind, measured, system.nic_gbps, shape, nic.gbps, rdma)
+            notes.append(f"curve of {measured} of {system.name}, scaled to this group (±{spread:.0%})")
             yield CurveCandidate(
-                curve,
-                apart + steps + KIND_STEP * (not own),
-                Source.MEASURED if exact else Source.TRANSFERRED,
-                0.0 if exact else math.hypot(spread, KIND_SPREAD * (not own)),
+                partial(way.carried, curve),
+                way.range_bytes(curve),
+                distance,
+                Source.TRANSFERRED,
+                math.hypot(spread, KIND_SPREAD * (not own)),
                 "; ".join(notes),
                 system.own,
             )

@@ -9,6 +9,8 @@ link take as long (``stretched``). What was learned about doubling a group insid
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -24,6 +26,8 @@ from stepsight.collectives.roofline import bus_factor, remote_share
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import FloatArray
 
+LAST_OCTAVE = 34
+"""Curves over nodes reach up to this power of two in bytes."""
 GATHER_LIKE = ("all_gather", "reduce_scatter", "all_to_all", "all_to_allv")
 
 KIND_SUMS = {
@@ -54,6 +58,7 @@ def stretched(curve: Curve, stretch: float, floor_scale: float = 1.0) -> Curve:
     return Curve(curve.sizes / stretch, times, curve.measured_spread)
 
 
+@lru_cache(maxsize=4096)
 def to_kind(parts: tuple[tuple[str, Curve], ...], kind: str, shape: GroupShape) -> Curve:
     """The sum of the stand-ins, each read at the bytes per link that its part must move."""
     wanted = wire_share(kind, shape) / len(parts)
@@ -89,30 +94,43 @@ def between_ranks(low: tuple[int, Curve], high: tuple[int, Curve], kind: str, wa
     return Curve(sizes, np.maximum.accumulate(times), max(a.measured_spread, b.measured_spread))
 
 
-def over_nodes(
-    curve: Curve,
-    kind: str,
-    shape: GroupShape,
-    gbps: float,
-    wanted: GroupShape,
-    wanted_gbps: float,
-    *,
-    rdma: bool = True,
-) -> Curve:
-    """A group over nodes as another one: by bytes per NIC and by steps, within what the NIC can do."""
-    stretch = wire_share(kind, wanted) / wire_share(kind, shape) * gbps / wanted_gbps
-    moved = stretched(curve, stretch, _floor_over_nodes(kind, wanted) / _floor_over_nodes(kind, shape))
-    octaves = np.exp2(np.arange(np.ceil(np.log2(moved.sizes[-1])) + 1, 35.0))
-    sizes = np.concatenate([moved.sizes, octaves])  # beyond the range the NIC's rate says more than a slope
-    times = moved.time_us(sizes)
-    wire = sizes * wire_share(kind, wanted) / (wanted_gbps * 1e3)
-    if rdma:
-        started = float(moved.time_us(STARTED_BYTES))
-        times = np.minimum(times, np.maximum(started, times[0]) + wire / LEAST_NIC_EFFICIENCY)
-    # Two nodes may exchange in one tree step what a ring over more nodes must send in full.
-    least = wire if wanted.nodes > 2 else wire / TWO_NODE_GAIN
-    times = np.maximum.accumulate(np.maximum(times, least))
-    return Curve(sizes, times, moved.measured_spread)
+@dataclass(frozen=True, slots=True)
+class OverNodes:
+    """The way from a measured group over nodes to another one, and from its NICs to others."""
+
+    kind: str
+    shape: GroupShape
+    gbps: float
+    wanted: GroupShape
+    wanted_gbps: float
+    rdma: bool = True
+
+    @property
+    def _stretch(self) -> float:
+        share = wire_share(self.kind, self.wanted) / wire_share(self.kind, self.shape)
+        return share * self.gbps / self.wanted_gbps
+
+    def range_bytes(self, curve: Curve) -> tuple[float, float]:
+        """The sizes that the carried curve spans."""
+        low, high = (size / self._stretch for size in curve.range_bytes)
+        return low, high if math.ceil(math.log2(high)) >= LAST_OCTAVE else 2.0**LAST_OCTAVE
+
+    def carried(self, curve: Curve) -> Curve:
+        """The curve on the other group: by bytes per NIC and by steps, within what the NIC can do."""
+        kind, wanted = self.kind, self.wanted
+        floor_scale = _floor_over_nodes(kind, wanted) / _floor_over_nodes(kind, self.shape)
+        moved = stretched(curve, self._stretch, floor_scale)
+        octaves = np.exp2(np.arange(np.ceil(np.log2(moved.sizes[-1])) + 1, LAST_OCTAVE + 1.0))
+        sizes = np.concatenate([moved.sizes, octaves])  # beyond them the NIC's rate says more than a slope
+        times = moved.time_us(sizes)
+        wire = sizes * wire_share(kind, wanted) / (self.wanted_gbps * 1e3)
+        if self.rdma:
+            started = float(moved.time_us(STARTED_BYTES))
+            times = np.minimum(times, np.maximum(started, times[0]) + wire / LEAST_NIC_EFFICIENCY)
+        # Two nodes may exchange in one tree step what a ring over more nodes must send in full.
+        least = wire if wanted.nodes > 2 else wire / TWO_NODE_GAIN
+        times = np.maximum.accumulate(np.maximum(times, least))
+        return Curve(sizes, times, moved.measured_spread)
 
 
 def _ln_ratio(kind: str, ranks: int, wanted: int, position: FloatArray, transfer: RankTransfer) -> FloatArray:

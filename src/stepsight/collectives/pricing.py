@@ -117,6 +117,8 @@ def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, Int
     sizes, times, owner = first.sizes, first.times_us, np.zeros(len(first), dtype=np.int64)
     covered = [first.range_bytes]
     for i, candidate in enumerate(found[1:], start=1):
+        if any(_within(candidate.range_bytes, known) for known in covered):
+            continue
         curve = candidate.curve
         fresh = np.ones(len(curve), dtype=bool)
         for low, high in covered:
@@ -131,6 +133,11 @@ def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, Int
         owner = np.concatenate([owner, np.full(len(added), i)])[order]
         covered.append(curve.range_bytes)
     return sizes, times, owner
+
+
+def _within(range_bytes: tuple[float, float], known: tuple[float, float]) -> bool:
+    """Whether a curve has no size that lies beyond what is known."""
+    return range_bytes[0] > known[0] / FILL_BELOW and range_bytes[1] < known[1] * FILL_ABOVE
 
 
 def _fitted_in(nearer: Curve, farther: Curve, sizes: FloatArray) -> FloatArray:
@@ -156,4 +163,4 @@ def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> CurveCa
     line = roofline(kind, shape, platform)
     sizes = np.exp2(np.arange(3.0, 35.0))
     curve = Curve(sizes, line.time_us(sizes), 0.0)
-    return CurveCandidate(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)
+    return CurveCandidate.of(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepsight.collectives.contention import contention_of
+from stepsight.collectives.known import KnownCollectives
 from stepsight.collectives.site import SiteBandwidth, SiteCollectives
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
@@ -90,6 +91,11 @@ class Platform:
         if table is None:
             return self.collectives
         return self._of_site.setdefault(id(table), SiteCollectives(self.collectives, table))
+
+    @cached_property
+    def known_collectives(self) -> KnownCollectives:
+        """The collectives of every axis, which remember what they were asked."""
+        return KnownCollectives(self.collectives_of)
 
     @cached_property
     def _of_site(self) -> dict[int, SiteCollectives]:

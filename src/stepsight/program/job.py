@@ -86,6 +86,12 @@ class Kernel:
     waited_us: float = 0.0
     opaque: bool = False
 
+    def __hash__(self) -> int:
+        """Of what tells kernels apart in practice: they are counted and looked up by the million."""
+        return hash(
+            (self.family, self.dims, self.dtype, self.name, self.lookup, self.measured_us, self.parts)
+        )
+
     @classmethod
     def of(
         cls, family: str, dtype: str = "fp32", *, name: str = "", stream: str = COMPUTE,

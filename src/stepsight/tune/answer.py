@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,17 +10,20 @@ from typing import Any
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.search import SURE, ranked, score
-from stepsight.tune.trial import Row, Setting
+from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A configuration that differs from the best in one dimension by one value."""
+    """A configuration that differs from the best in one dimension by one value.
+
+    ``slower`` is how much more it takes of the objective, ``None`` where it was not priced.
+    """
 
     dimension: str
     value: Setting
     row: Row
-    slower: float
+    slower: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class Answer:
     @property
     def best(self) -> Row:
         return self.top[0]
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Why configurations that looked legal have no time, and how many each reason cost."""
+        return dict(Counter(r.reason for r in self.rows if r.status in (ILLEGAL, FAILED)))
 
     def records(self) -> list[dict[str, Any]]:
         """All rows, flat, as a DataFrame takes them."""
@@ -86,10 +95,11 @@ def neighbours(
         for value in dict.fromkeys(listed[max(0, at - 1) : at + 2]):
             if value == here or (here is None and value == listed[0]):
                 continue
-            near = [r for r in rows if r.priced and _only(r, best, path, value, dimensions)]
+            near = [r for r in rows if _only(r, best, path, value, dimensions)]
             if near:
-                row = min(near, key=lambda r: score(r, objective))
-                found.append(Neighbour(path, value, row, score(row, objective) / score(best, objective) - 1))
+                row = min(near, key=lambda r: (not r.priced, score(r, objective)))
+                slower = score(row, objective) / score(best, objective) - 1 if row.priced else None
+                found.append(Neighbour(path, value, row, slower))
     return found
 
 
@@ -105,7 +115,7 @@ def _only(
             for p, v in dimensions.items()
             if p != path
         )
-        and row.ranks == best.ranks
+        and row.ranks in (best.ranks, 0)  # what was not priced may not know them
     )
 
 
@@ -115,7 +125,7 @@ def why(row: Row, best: Row) -> str:
         losses = {n: s for n, s in row.shares.items() if _loss(n)}
         listed = sorted(losses.items(), key=lambda item: -item[1])[:3]
         parts = ", ".join(f"{_word(name)} {100 * share:.0f} %" for name, share in listed if share >= 0.005)
-        return f"loses only {parts}" if parts else "nothing but compute"
+        return f"loses {parts}" if parts else "nothing but compute"
     per_row, per_best = score(row, "time"), score(best, "time")
     names = dict.fromkeys((*row.shares, *best.shares))
     more = {n: row.shares.get(n, 0.0) * per_row / per_best - best.shares.get(n, 0.0) for n in names}

@@ -4,62 +4,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from stepsight.capture.step.file import is_step_file
 from stepsight.errors import InputError
-from stepsight.records import nearest, override, read_toml
+from stepsight.hardware.spec import PlatformSpec
 from stepsight.tune.answer import Answer, best_rows, front, neighbours
-from stepsight.tune.dimensions import field_path
+from stepsight.tune.described import Model, described
 from stepsight.tune.evaluate import CAPTURED, platform_of
 from stepsight.tune.journal import Journal
+from stepsight.tune.over import parsed_over
+from stepsight.tune.remedies import nothing_fits
 from stepsight.tune.search import (
     OBJECTIVES,
+    SURE,
     Progress,
     Search,
-    nothing_fits,
     ranked,
     score,
     search,
     with_intervals,
     within_noise,
 )
-from stepsight.tune.space import Space, parsed_over, space
-from stepsight.tune.trial import ILLEGAL, Row, Setting, Trial
+from stepsight.tune.space import Space, space
+from stepsight.tune.sweep import sweep
+from stepsight.tune.trial import Row, Setting
 from stepsight.tune.workers import workers_of
-from stepsight.workload.llm.known import is_config, read_config, shipped, shipped_sizes
-
-Model = str | Path | Mapping[str, Any]
-MOST_ROWS = 20_000
-"""Rows of a sweep at most."""
-
-
-def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """A workload's document and its name: of a file, a config.json, a captured step, or a known model."""
-    where = "workload" if isinstance(model, Mapping) else str(model)
-    if isinstance(model, Mapping):
-        document = dict(model)
-    elif not Path(model).exists() and str(model).lower() in shipped():
-        document = {"model": str(model)}
-    elif Path(model).suffix == ".json" and is_step_file(Path(model)):
-        if assignments:
-            raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
-        return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where
-    elif not Path(model).exists() and not Path(model).suffix:
-        raise InputError(where, "neither a file nor a known model", nearest(where, shipped()))
-    else:
-        document = read_config(model) if is_config(model) else read_toml(model)
-    name = document.get("model")
-    if isinstance(name, str):  # the shipped sizes, under what the document itself says
-        rest = {k: v for k, v in document.items() if k != "model"}
-        usual = {k: v for k, v in shipped_sizes(name).items() if k not in rest}
-        training = {"framework": "megatron", **(rest.get("training") or {})}
-        document = {"kind": "transformer", **usual, **rest, "training": training}
-    return override(document, assignments, where), where
 
 
 def tune(
@@ -97,34 +69,43 @@ def tune(
         answer = _captured(document, asked, over, top, workers, ray, resume, progress)
         return replace(answer, seconds=time.perf_counter() - begin, epoch_samples=epoch_samples)
     loaded = platform_of(str(platform), tuple(overrides))
-    counts = list(gpus) or [loaded.spec.ranks]
-    for count in counts:
-        if not 1 <= count <= loaded.spec.ranks:
-            raise InputError(
-                "--gpus", f"{count} of the {loaded.spec.ranks} GPUs of {platform}", "ask for 1 to all of them"
-            )
+    varied = parsed_over(over)
+    if any(path.partition(".")[0] == "platform" for path in varied):
+        raise InputError("--over platform", "a search is on one platform", "use stepsight sweep for several")
+    if global_batch and document.get("kind") == "dlrm":
+        raise InputError("--global-batch", "a DLRM has a batch", "give --over batch=2048,4096")
+    counts = _gpu_counts([*gpus, *(varied.pop("parallel.ranks", None) or ())], loaded.spec.ranks, platform)
     found = space(
-        document, gpus=counts, per_node=loaded.spec.gpus_per_node, global_batch=global_batch,
-        over=parsed_over(over),
-    )  # fmt: skip
+        document, gpus=counts, per_node=loaded.spec.gpus_per_node, global_batch=global_batch, over=varied
+    )
     if not found.candidates:
         raise InputError("--over", f"no legal configuration: {_reasons(found)}", "widen the space")
     asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
         raise InputError("--objective cost", "needs a price", fix)
-    journal = Journal(Path(resume) if resume else None)
+    journal = Journal(Path(resume) if resume else None, found.document)
     pool = workers_of(workers, ray)
     try:
         rows = search(found, asked, pool, journal, progress)
         best = best_rows(rows, objective, top)
         if not best:
-            _refuse(rows)
+            _refuse(rows, found, loaded.spec)
         best = with_intervals(found.document, best, asked, pool, journal)
     finally:
         pool.close()
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
     return replace(answer, epoch_samples=epoch_samples)
+
+
+def _gpu_counts(asked: Sequence[Setting], most: int, platform: str) -> list[int]:
+    """How many GPUs are tried: what was asked for, else all of the platform's."""
+    counts = list(dict.fromkeys(int(n) if isinstance(n, (int, float)) else 0 for n in asked))
+    for given, count in zip(dict.fromkeys(asked), counts, strict=True):
+        if count != given or not 1 <= count <= most:
+            wrong = f"{given} of the {most} GPUs of {platform}"
+            raise InputError("--gpus", wrong, "ask for 1 to all of them")
+    return counts or [most]
 
 
 def _captured(
@@ -152,11 +133,12 @@ def _captured(
             overrides=asked.overrides, workers=workers, ray=ray, resume=resume, progress=progress,
         )
     ]  # fmt: skip
+    dimensions = {path: tuple(values or ()) for path, values in parsed_over(over).items()}
+    found = Space(document, (), {}, dimensions)
     best = best_rows(rows, asked.objective, top)
     if not best:
-        _refuse(rows)
-    dimensions = {path: tuple(values or ()) for path, values in parsed_over(over).items()}
-    return _answer(Space(document, (), {}, dimensions), asked, rows, best, 0.0)
+        _refuse(rows, found)
+    return _answer(found, asked, rows, best, 0.0)
 
 
 def _where(row: Row, over: Sequence[str]) -> dict[str, Setting]:
@@ -170,7 +152,7 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
     shown = {id(r): r for r in rows}
     by_settings = {tuple(sorted(map(str, r.settings.items()))): r for r in best}
     merged = tuple(by_settings.get(tuple(sorted(map(str, r.settings.items()))), r) for r in shown.values())
-    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if r.fit < first.fit]
+    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if r.fit < SURE]
     maybe = next((r for r in unsure if score(r, asked.objective) < score(first, asked.objective)), None)
     ties = sum(within_noise(r, first, asked.objective) for r in merged if r.priced) - 1
     return Answer(
@@ -192,85 +174,17 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
 
 
 def _reasons(found: Space) -> str:
-    listed = ", ".join(f"{reason} ({count:,})" for reason, count in list(found.refused.items())[:3])
+    listed = ", ".join(f"{reason} ({count:,} times)" for reason, count in list(found.refused.items())[:3])
     return listed or "there is nothing to combine"
 
 
-def _refuse(rows: Sequence[Row]) -> None:
+def _refuse(rows: Sequence[Row], found: Space, spec: PlatformSpec | None = None) -> NoReturn:
     """Nothing can be recommended: say why."""
     with_memory = [r for r in rows if r.memory_gb > 0]
     if with_memory:
-        raise InputError("tune", nothing_fits(with_memory))
-    reasons = Counter(r.reason for r in rows if r.status == ILLEGAL)
-    said = next(iter(reasons), "nothing was priced")
-    raise InputError("tune", f"no configuration can be predicted: {said}", "widen the space")
+        raise InputError("tune", nothing_fits(with_memory, found, spec))
+    said = next((r.reason for r in rows if r.reason), "nothing was priced")
+    raise InputError("tune", f"no configuration can be predicted: {said}")
 
 
-def sweep(
-    model: Model,
-    platform: str | None = None,
-    *,
-    over: Sequence[str],
-    price_per_gpu_hour: float | None = None,
-    assignments: Sequence[str] = (),
-    overrides: Sequence[str] = (),
-    workers: int = 1,
-    ray: str | None = None,
-    resume: str | Path | None = None,
-    progress: Progress | None = None,
-) -> list[Row]:
-    """A row for every combination of the values given: ``over=["batch=512,1024", "platform=A,B"]``."""
-    document, where = described(model, assignments)
-    values = parsed_over(over)
-    if not values:
-        raise InputError("--over", "is missing", "write --over field=a,b,c")
-    for path, listed in values.items():
-        if listed is None:
-            raise InputError(f"--over {path}", "gives no values", f"write --over {path}=a,b,c")
-    platforms = [str(p) for p in values.pop("platform", None) or ([platform] if platform else [])]
-    if document.get("kind") == CAPTURED and any(not p.startswith("platform.") for p in values):
-        raise InputError("--over", "a captured step has no fields", "vary the platform, or fields of it")
-    if not platforms:
-        raise InputError("--platform", "is missing", "give --platform, or --over platform=A,B")
-    total = len(platforms)
-    for listed in values.values():
-        total *= len(listed or ())
-    if total > MOST_ROWS:
-        raise InputError("--over", f"spans {total:,} rows", f"give fewer values (at most {MOST_ROWS:,})")
-    settings = [
-        dict(zip(values, combination, strict=True))
-        for _ in platforms
-        for combination in product(*(listed or () for listed in values.values()))
-    ]
-    names = [name for name in platforms for _ in range(len(settings) // len(platforms))]
-    trials = [
-        _swept(one, name, overrides, price_per_gpu_hour) for one, name in zip(settings, names, strict=True)
-    ]
-    if "parallel.ranks" in values and "parallel.data" not in values:
-        document.get("parallel", {}).pop("data", None)
-    journal = Journal(Path(resume) if resume else None)
-    pool = workers_of(workers, ray)
-    keys = [t.key(document) for t in trials]
-    rows = {i: known for i, key in enumerate(keys) if (known := journal.get(key)) is not None}
-    left = [i for i in range(len(trials)) if i not in rows]
-    try:
-        for position, row in pool.run(document, [trials[i] for i in left], where):
-            rows[left[position]] = row
-            journal.add(keys[left[position]], row)
-            if progress:
-                progress(len(rows), len(trials), row)
-    finally:
-        pool.close()
-    return [replace(rows[i], settings=one) for i, one in enumerate(settings)]
-
-
-def _swept(
-    settings: dict[str, Setting], platform: str, overrides: Sequence[str], price: float | None
-) -> Trial:
-    """Fields of the platform go to the platform, all others to the workload."""
-    mine = {k: v for k, v in settings.items() if not k.startswith("platform.")}
-    theirs = [f"{k.removeprefix('platform.')}={v}" for k, v in settings.items() if k.startswith("platform.")]
-    return Trial(mine, platform, (*overrides, *theirs), price)
-
-
-__all__ = ["Answer", "described", "field_path", "sweep", "tune"]
+__all__ = ["Answer", "described", "sweep", "tune"]

@@ -88,6 +88,10 @@ VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
     "parallel.context": lambda m: _powers(8) if m.number("sequence") >= LONG_SEQUENCE else [1, 2, 4],
     "parallel.expert": _experts,
     "training.precision": lambda m: ["bf16", "fp8"] if m.document.get("kind") != "dlrm" else ["fp32", "tf32"],
+    "training.attention": lambda m: ["eager", "flash2"],
+    "training.compile": lambda m: [False, True],
+    "parallel.schedule": lambda m: ["1f1b", "afab", "zero_bubble"],
+    "parallel.sequence_parallel": lambda m: [False, True],
     "parallel.sharding": lambda m: sorted(SHARDERS),
 }
 """Values of a dimension where the caller gives none."""
@@ -97,6 +101,8 @@ LANGUAGE = (
     "parallel.virtual_stages",
 )  # fmt: skip
 DLRM = ("parallel.sharding", "batch", "training.precision")
+SHARED = ("training.precision",)
+"""Dimensions that all models have."""
 
 
 def default_dimensions(m: Model) -> tuple[str, ...]:
@@ -110,19 +116,18 @@ def default_dimensions(m: Model) -> tuple[str, ...]:
 
 def values_of(path: str, m: Model) -> list[Setting]:
     """The values worth a trial, or an error for a dimension that the model lacks."""
-    if path == "batch":
-        batch = m.number("batch", 0)
-        return [batch // 2, batch, 2 * batch] if batch else []
+    if path == "batch" and m.number("batch", 0):
+        batch = m.number("batch")
+        return [batch // 2, batch, 2 * batch]
     if path not in VALUES:
-        known = [*ALIASES, *(p for p in VALUES if p not in ALIASES.values())]
+        known = [name for name, stands_for in ALIASES.items() if stands_for in VALUES]
         raise InputError(
-            f"--over {path}",
+            f"--over {short_name(path)}",
             "has no values to try by itself",
-            f"give them, {path}=a,b,c; or use " + nearest(path, known),
+            f"give some, {path}=a,b,c; {nearest(path, known)}",
         )
-    dlrm_only, language_only = ("parallel.sharding",), (*LANGUAGE, "parallel.context", "parallel.expert")
     is_dlrm = m.document.get("kind") == "dlrm"
-    if path in (language_only if is_dlrm else dlrm_only):
+    if path not in SHARED and (path in DLRM) != is_dlrm:
         raise InputError(f"--over {short_name(path)}", "is a dimension that this model lacks", "leave it out")
     values = list(VALUES[path](m))
     if path == "parallel.expert" and values == [1]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
+from stepsight.hardware.spec import PlatformSpec
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.llm.passes import KnownPasses
 from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
@@ -22,7 +26,6 @@ from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.files import Workload, parse_workload
 from stepsight.workload.files import settled as on_all_gpus
-from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -44,15 +47,36 @@ def settled(document: Mapping[str, Any], settings: Mapping[str, Any], where: str
 
 
 def _text(value: object) -> str:
-    """A value as TOML text."""
+    """A value as TOML text; lists and tables are typed as such."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, str) and not value.startswith(("[", "{")):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)
+
+
+def stamp(path: str) -> tuple[tuple[str, int, int], ...]:
+    """When the file, or the files of the folder, of that name were written; empty where there is none."""
+    there = Path(path)
+    if not path or not there.exists():
+        return ()
+    files = [there] if there.is_file() else sorted(p for p in there.rglob("*") if p.is_file())
+    return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
+
+
+def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
+    """Platforms are loaded once a process: their models remember what they were asked."""
+    return _loaded(name, overrides, stamp(name))
 
 
 @lru_cache(maxsize=16)
-def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
-    """Platforms are loaded once a process: their models remember what they were asked."""
+def _known_passes(name: str, overrides: tuple[str, ...], written: object) -> KnownPasses:
+    """What was priced on a platform of that name."""
+    return KnownPasses()
+
+
+@lru_cache(maxsize=16)
+def _loaded(name: str, overrides: tuple[str, ...], written: object) -> Platform:
     return load_platform(name, overrides)
 
 
@@ -61,8 +85,11 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
 
     ``platform`` is the loaded one where the trial's name alone does not say all of it.
     """
+    known = None
     try:
-        platform = platform or platform_of(trial.platform, trial.overrides)
+        if platform is None:
+            platform = platform_of(trial.platform, trial.overrides)
+            known = _known_passes(trial.platform, trial.overrides, stamp(trial.platform))
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
         given = parse_workload(settled(document, trial.settings, where), where)
@@ -71,27 +98,33 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         peak = workload.memory().peak_bytes
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
-    capacity = platform.spec.gpu.memory_gb * 1e9
-    language = isinstance(workload, LanguageWorkload)
-    usable = usable_bytes(platform.spec.gpu.memory_gb) if language else capacity
-    fit = 1.0 if platform.spec.host.synchronous else fit_probability(peak, usable)
-    known = Row(
+    capacity_gb, fit = platform.spec.gpu.memory_gb, fit_of(workload, peak, platform.spec)
+    row = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
-        capacity_gb=capacity / 1e9, fit=fit,
+        capacity_gb=capacity_gb, fit=fit,
     )  # fmt: skip
     if fit < trial.least_fit:
-        over = f"needs {peak / 1e9:.1f} GB of {capacity / 1e9:.0f} GB"
-        return replace(known, status=TOO_LARGE, reason=over)
+        over = f"needs {peak / 1e9:.1f} GB of {capacity_gb:.0f} GB"
+        return replace(row, status=TOO_LARGE, reason=over)
     try:
-        timed = replace(known, **_timed(workload, platform, trial.intervals))
+        timed = replace(row, **_timed(workload, platform, trial.intervals, known))
     except StepsightError as error:
-        return replace(known, status=ILLEGAL, reason=str(error))
+        return replace(row, status=ILLEGAL, reason=str(error))
     return _costed(timed, trial, platform)
+
+
+def fit_of(workload: Workload, peak_bytes: float, spec: PlatformSpec) -> float:
+    """How likely a workload's fullest rank fits into its GPU."""
+    if spec.host.synchronous:
+        return 1.0
+    memory_gb = spec.gpu.memory_gb
+    language = isinstance(workload, LanguageWorkload)
+    return fit_probability(peak_bytes, usable_bytes(memory_gb) if language else memory_gb * 1e9)
 
 
 def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     """A captured step: only its platform can vary, and how many samples it takes in is not known."""
-    answer = predict(captured_step(path), platform)
+    answer = predict(_captured_step(path, stamp(path)), platform)
     held = answer.memory
     row = Row(
         trial.settings, trial.platform, ranks=len(answer.ranks), step_time_us=answer.step_us,
@@ -113,14 +146,16 @@ def _costed(row: Row, trial: Trial, platform: Platform) -> Row:
 
 
 @lru_cache(maxsize=4)
-def captured_step(path: str) -> CapturedStep:
+def _captured_step(path: str, written: object) -> CapturedStep:
     """The step in a file, read once a process."""
     return load_step(path)
 
 
-def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str, Any]:
+def _timed(
+    workload: Workload, platform: Platform, intervals: bool, known: KnownPasses | None
+) -> dict[str, Any]:
     if isinstance(workload, LanguageWorkload):
-        return _language(workload.config, platform, intervals)
+        return _language(Composer(workload.config, platform, known), intervals)
     answer = predict(workload, platform)
     rates = answer.throughput
     return {
@@ -134,8 +169,8 @@ def _predicted_shares(answer: Prediction) -> dict[str, float]:
     return {name: us / answer.step_us for name, us in answer.breakdown_us.items()}
 
 
-def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[str, Any]:
-    composer = Composer(c, platform)
+def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
+    c = composer.c
     if intervals:
         found = answered(composer)
         runs, low, high = found.runs, found.low_us, found.high_us
@@ -143,7 +178,7 @@ def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[st
         runs = mixture(composer)
         low = high = runs.stated.step_us
     composed = runs.stated
-    per_step = figures(c, composed, platform.spec.gpu)
+    per_step = figures(c, composed, composer.pricer.platform.spec.gpu)
     seconds = composed.step_us / 1e6
     return {
         "step_time_us": composed.step_us, "expected_us": runs.expected_us, "low_us": low, "high_us": high,

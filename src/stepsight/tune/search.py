@@ -14,7 +14,7 @@ from stepsight.tune.bound import bound_us
 from stepsight.tune.evaluate import platform_of
 from stepsight.tune.journal import Journal
 from stepsight.tune.space import Space
-from stepsight.tune.trial import BOUNDED, TOO_LARGE, Row, Setting, Trial
+from stepsight.tune.trial import BOUNDED, Row, Setting, Trial
 from stepsight.tune.workers import Workers
 
 Progress = Callable[[int, int, Row | None], None]
@@ -120,7 +120,7 @@ def search(
     document = found.document
     bounded = asked.bounds and asked.objective == "time"
     limits = [bound_us(document, c, gpu, asked.where) if bounded else 0.0 for c in found.candidates]
-    order = sorted(range(len(limits)), key=lambda i: (limits[i], i))
+    order = sorted(range(len(limits)), key=lambda i: (limits[i] / _samples(found, i), i))
     rows: dict[int, Row] = {}
     best: list[float] = []
     at = 0
@@ -134,7 +134,7 @@ def search(
         ):
             rows[index] = row
             if row.priced and row.fit >= SURE:
-                heapq.heappush(best, -row.step_time_us)
+                heapq.heappush(best, -score(row, "time"))
                 if len(best) > KEPT:
                     heapq.heappop(best)
             if progress:
@@ -153,10 +153,10 @@ def _worth(
     """Those that may still be among the best; the others get a row that says so."""
     if len(best) < KEPT:
         return chosen
-    worst = -best[0]
+    worst_us = -best[0]
     kept = []
     for i in chosen:
-        if limits[i] <= worst:
+        if limits[i] <= worst_us * _samples(found, i):
             kept.append(i)
         else:
             said = f"takes at least {limits[i] / 1e3:.1f} ms"
@@ -164,22 +164,26 @@ def _worth(
     return kept
 
 
+def _samples(found: Space, i: int) -> float:
+    """Samples of a candidate's step; the bound is known for language models only, which state them."""
+    return float(found.candidates[i].get("global_batch", found.document.get("global_batch", 1)))
+
+
 def _answered(
     document: Mapping[str, Any], trials: Sequence[tuple[int, Trial]], asked: Search, workers: Workers,
     journal: Journal,
 ) -> Iterator[tuple[int, Row]]:  # fmt: skip
     """Known answers first, then the others as they come."""
-    keys = {i: t.key(document) for i, t in trials}
     open_ = []
     for i, trial in trials:
-        known = journal.get(keys[i])
+        known = journal.get(trial)
         if known is not None:
             yield i, known
         else:
             open_.append((i, trial))
     for position, row in workers.run(document, [t for _, t in open_], asked.where):
-        index = open_[position][0]
-        journal.add(keys[index], row)
+        index, trial = open_[position]
+        journal.add(trial, row)
         yield index, row
 
 
@@ -190,25 +194,3 @@ def with_intervals(
     trials = [(i, asked.trial(row.settings, intervals=True)) for i, row in enumerate(rows)]
     answered = dict(_answered(document, trials, asked, workers, journal))
     return [answered[i] if answered[i].priced else rows[i] for i in range(len(rows))]
-
-
-def nothing_fits(rows: Sequence[Row]) -> str:
-    """By how much nothing fits, and what would help."""
-    large = [r for r in rows if r.status == TOO_LARGE or r.priced]
-    least = min(large, key=lambda r: r.memory_gb)
-    over = least.memory_gb - least.capacity_gb
-    used = {**least.settings}
-    helps = []
-    if used.get("training.recompute", "none") == "none":
-        helps.append("recomputation (--over recompute)")
-    if not used.get("parallel.zero") and least.ranks > 1:
-        helps.append("ZeRO (--over zero)")
-    if used.get("parallel.micro_batch") != 1:
-        helps.append("a smaller micro-batch (--over micro_batch)")
-    gpus = -(-least.ranks * least.memory_gb // least.capacity_gb)
-    helps.append(f"more GPUs (about {int(gpus)} or more)")
-    amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"
-    return (
-        f"nothing fits: the smallest needs {least.memory_gb:.1f} GB of {least.capacity_gb:.0f} GB, {amount}; "
-        f"try {', '.join(helps)}"
-    )

@@ -6,6 +6,7 @@ counted, so that an empty space says why it is empty.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from itertools import product
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.tune.dimensions import Model, default_dimensions, field_path, values_of
+from stepsight.tune.dimensions import Model, default_dimensions, values_of
 from stepsight.tune.trial import Setting
 
 DEPENDENT = (
@@ -35,49 +36,6 @@ class Space:
     dimensions: Mapping[str, tuple[Setting, ...]]
 
 
-def parsed_over(over: Sequence[str]) -> dict[str, list[Setting] | None]:
-    """``--over tp,pp`` names dimensions, ``--over batch=512,1024`` gives values; both may be mixed."""
-    found: dict[str, list[Setting] | None] = {}
-    for text in over:
-        if "=" in text:
-            names, _, values = text.partition("=")
-            *others, name = names.split(",")  # "tp,pp,zero=0,1" varies tp and pp by themselves
-            found.update({field_path(other): None for other in others if other.strip()})
-            listed = [_value(v) for v in _split(values)]
-            if not listed:
-                raise InputError(f"--over {text}", "names no value", "write field=a,b,c")
-            found[field_path(name)] = listed
-        else:
-            found.update({field_path(name): None for name in text.split(",") if name.strip()})
-    if over and not found:
-        raise InputError("--over", "names no field", "write --over tp,pp or --over batch=512,1024")
-    return found
-
-
-def _split(values: str) -> list[str]:
-    """At commas outside of brackets."""
-    parts, depth, now = [], 0, ""
-    for letter in values:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and depth == 0:
-            parts.append(now)
-            now = ""
-        else:
-            now += letter
-    return [p.strip() for p in (*parts, now) if p.strip()]
-
-
-def _value(text: str) -> Setting:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text.replace("_", ""))
-        except ValueError:
-            continue
-    return text.strip("\"'")
-
-
 def space(
     document: Mapping[str, Any], *, gpus: Sequence[int], per_node: int, global_batch: int | None = None,
     over: Mapping[str, list[Setting] | None] | None = None,
@@ -92,7 +50,7 @@ def space(
         path: tuple(values_of(path, model) if given is None else given) for path, given in chosen.items()
     }
     base = _without(document, dimensions, model)
-    kept = {f"parallel.{k}": v for k, v in (base.get("parallel") or {}).items()}
+    kept = {f"parallel.{k}": 3 if v == "fsdp" else v for k, v in base["parallel"].items()}
     found: list[dict[str, Setting]] = []
     refused: Counter[str] = Counter()
     total = len(gpus)
@@ -158,6 +116,11 @@ def _products(
             yield {"parallel.ranks": count, **dict(zip(dimensions, values, strict=True))}
 
 
+def _whole(value: Setting | None, default: int) -> int:
+    """A setting as a number; what is none is left to the workload, which refuses it with its reason."""
+    return int(value) if isinstance(value, (int, float)) and math.isfinite(value) else default
+
+
 def _spread(
     settings: Mapping[str, Setting], kept: Mapping[str, Setting], m: Model
 ) -> dict[str, Setting] | str:
@@ -165,13 +128,14 @@ def _spread(
     made = dict(settings)
 
     def of(name: str, default: int = 1) -> int:
-        value = made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default))
-        return int(value) if isinstance(value, (int, float)) else default
+        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
 
     gpus, inside = of("ranks"), of("tensor") * of("pipeline") * of("context")
     if inside < 1 or gpus % inside:
         return "tensor × pipeline × context does not divide the GPUs"
     data = gpus // inside
+    if made.get("parallel.data", data) != data:
+        return "data × tensor × pipeline × context is not the number of GPUs"
     del made["parallel.ranks"]
     made["parallel.data"] = data
     if of("tensor") > 1:
@@ -182,8 +146,11 @@ def _spread(
         if of("virtual_stages") > 1:
             return "interleaved stages need a pipeline"
         made.pop("parallel.virtual_stages", None)
+        made.pop("parallel.schedule", None)
     elif of("virtual_stages") == 1:
         made.pop("parallel.virtual_stages", None)
+    else:
+        made.pop("parallel.schedule", None)
     if data * of("context") == 1 and of("zero", 0) > 0:
         return "ZeRO needs more than one replica"
     return made
@@ -193,22 +160,22 @@ def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting])
     """Why a candidate is not legal; empty where it is."""
 
     def of(name: str, default: int = 1) -> int:
-        value = made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default))
-        return int(value) if isinstance(value, (int, float)) else default
+        return _whole(made.get(f"parallel.{name}", kept.get(f"parallel.{name}", default)), default)
 
     if m.document.get("kind") == "dlrm":
-        batch = made.get("batch", m.number("batch"))
-        return "batch does not divide by the GPUs" if int(batch) % of("ranks") else ""
+        batch = _whole(made.get("batch"), m.number("batch"))
+        return "batch does not divide by the GPUs" if batch % of("ranks") else ""
     tensor, pipeline, data = of("tensor"), of("pipeline"), of("data")
     micro, pieces = of("micro_batch"), pipeline * of("virtual_stages")
+    batch = _whole(made.get("global_batch"), m.global_batch)
     heads, kv_heads, layers = m.number("heads"), m.number("kv_heads", m.number("heads")), m.number("layers")
     if heads % tensor or kv_heads % tensor:
         return "tensor does not divide the attention heads"
-    if layers % pieces:
+    if pieces < 1 or layers % pieces:
         return "pipeline stages do not divide the layers"
-    if m.global_batch % (data * micro):
+    if micro < 1 or batch % (data * micro):
         return "data × micro-batch does not divide the global batch"
-    if of("virtual_stages") > 1 and (m.global_batch // (data * micro)) % pipeline:
+    if of("virtual_stages") > 1 and (batch // (data * micro)) % pipeline:
         return "an interleaved pipeline needs micro-batches in multiples of its stages"
     if of("zero", 0) >= 2 and pipeline > 1:
         return "ZeRO 2 and 3 do not go with a pipeline"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,11 +27,6 @@ class Trial:
     price_per_gpu_hour: float | None = None
     least_fit: float = 0.0
     intervals: bool = True
-
-    def key(self, document: Mapping[str, Any]) -> str:
-        """What the answer depends on, as a short text."""
-        content = json.dumps([document, asdict(self)], sort_keys=True, default=str)
-        return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +84,11 @@ class Row:
         plain = {k: v for k, v in asdict(self).items() if k not in ("settings", "shares")}
         shares = {f"share {name}": value for name, value in self.shares.items()}
         return {**self.settings, **plain, "cost_per_million_tokens": self.cost_per_million_tokens, **shares}
+
+
+def failed(trial: Trial) -> Row:
+    """The row of a trial whose worker died twice."""
+    return Row(trial.settings, trial.platform, FAILED, reason="its worker died, twice")
 
 
 def row_of(table: Mapping[str, Any]) -> Row:

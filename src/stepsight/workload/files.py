@@ -48,7 +48,7 @@ def _forget_data(document: Table) -> None:
         document["parallel"].pop("data", None)
 
 
-def _with_model(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_model(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """``model = "llama3-8b"``: the shipped sizes, under what the file itself says."""
     name = document.get("model")
     if not isinstance(name, str):
@@ -65,7 +65,7 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     A file that gives neither ``ranks`` nor ``data`` leaves the number of ranks to the platform
     (`settled`); until then it has as few as it can.
     """
-    document = _with_model(document)
+    document = with_model(document)
     if not _leaves_ranks_open(document):
         return _parse(document, where)
     fewest = _without_replicas(_on_fewest_ranks(document))

@@ -8,6 +8,8 @@ import pytest
 
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
+from stepsight.prediction.llm.compose import Composer
+from stepsight.prediction.llm.passes import KnownPasses
 from stepsight.prediction.predict import predict
 from stepsight.simulate.timeline import simulate
 from stepsight.workload.files import parse_workload
@@ -108,3 +110,12 @@ def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:
     plain, again = config(data=4), config({"recompute": "full"}, data=4)
     assert quick(again, platform).step_us > 1.2 * quick(plain, platform).step_us
     assert language_memory(again).peak_bytes < language_memory(plain).peak_bytes
+
+
+def test_passes_that_configurations_share_are_priced_once_and_the_same(platform: Platform) -> None:
+    known = KnownPasses()
+    for parallel in SPREADS:
+        alone, shared = Composer(config(**parallel), platform), Composer(config(**parallel), platform, known)
+        assert shared.step() == alone.step()
+        assert shared.pricer.tally.notes == alone.pricer.tally.notes
+        assert shared.pricer.tally.sources == pytest.approx(alone.pricer.tally.sources)

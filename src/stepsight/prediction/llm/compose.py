@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
-from stepsight.prediction.llm.passes import HOST, Part, PassTime, Pricer, Scale
+from stepsight.prediction.llm.passes import HOST, KnownPasses, Part, PassTime, Pricer, Scale
 from stepsight.prediction.llm.piece_times import (
     SHARD,
     PieceTimes,
@@ -50,16 +50,16 @@ class Composed:
 class Composer:
     """Prices a configuration once, and answers for any scale of its parts."""
 
-    def __init__(self, c: LanguageConfig, platform: Platform) -> None:
+    def __init__(self, c: LanguageConfig, platform: Platform, known: KnownPasses | None = None) -> None:
         self.c, self.s = c, c.layout
-        self.pricer = Pricer(c, platform)
+        self.pricer = Pricer(c, platform, known)
         contention = platform.spec.contention
         self.scale = Scale("", "", contention.compute_under_comm, contention.comm_under_compute)
         maker = Pieces(c, RUNS if self.s.zero == 3 or self._reduces else 1)
         self.works = [maker.work(piece) for piece in pieces(c)]
-        self._times = {
-            id(w): PieceTimes(c, w, self.pricer, split=self.s.schedule == "zero_bubble") for w in self.works
-        }
+        split = self.s.schedule == "zero_bubble"
+        alike = {id(w): w for w in self.works}
+        self._times = {key: PieceTimes(c, w, self.pricer, split=split) for key, w in alike.items()}
         self._transfer = self._transfers()
         self._ends = [self._end_of(stage) for stage in range(self.s.pipeline)]
         self._world = (

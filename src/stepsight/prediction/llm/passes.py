@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from stepsight.estimate import Estimate, Source
+from stepsight.estimate import Estimate
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.platform.load import Platform
+from stepsight.prediction.llm.tally import Tally
 from stepsight.program.job import Kernel
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.sustained import slowdown
@@ -27,6 +28,8 @@ COMMUNICATION_AXES = (
 """Axes whose messages together are the category communication."""
 
 
+MOST_KNOWN = 8192
+"""Passes that are remembered at most: a search over a thousand configurations has a few thousand."""
 OVER_NODES = 1.2
 """What a tensor group over nodes needs of `HostProfile.staged_collective_us`, against one inside a node."""
 
@@ -100,24 +103,60 @@ def overlapped(o: Overlap, scale: Scale) -> tuple[float, float]:
     return max(message, beside), max(0.0, message - beside)
 
 
+@dataclass(slots=True)
+class KnownPasses:
+    """Passes priced before on one platform: the configurations of a search share most of theirs.
+
+    A pass is known as the object it is, which is kept here, and by what else its time depends on.
+    """
+
+    _known: dict[tuple[object, ...], tuple[Pass, PassTime, Tally]] = field(default_factory=dict, repr=False)
+
+    def get(self, key: tuple[object, ...]) -> tuple[Pass, PassTime, Tally] | None:
+        return self._known.get(key)
+
+    def keep(self, key: tuple[object, ...], work: Pass, time: PassTime, tally: Tally) -> None:
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = (work, time, tally)
+
+
 class Pricer:
     """Prices passes of one configuration on one platform."""
 
-    def __init__(self, c: LanguageConfig, platform: Platform) -> None:
+    def __init__(self, c: LanguageConfig, platform: Platform, known: KnownPasses | None = None) -> None:
         self.c, self.platform = c, platform
         self.blocks = Blocks(c)
-        self.sources: dict[Source, float] = {}
-        self.notes: dict[str, str] = {}
-        self.unmodelled: dict[tuple[str, str], float] = {}
-        self._messages: dict[tuple[str, str, float], Estimate] = {}
-        self._passes: dict[tuple[int, str], tuple[Pass, PassTime]] = {}
+        self.tally = Tally()
+        self._known = known or KnownPasses()
+        self._counted: set[tuple[object, ...]] = set()
         self._host: dict[str, float] = {}
 
     def price(self, work: Pass, phase: str) -> PassTime:
-        key = (id(work), phase)
-        if key not in self._passes:
-            self._passes[key] = (work, self._price(work, phase))
-        return self._passes[key][1]
+        """A pass's time; what it rests on counts once, however many stages run it."""
+        key = self._key(work, phase)
+        found = self._known.get(key)
+        if found is None:
+            before, self.tally = self.tally, Tally()
+            found = (work, self._price(work, phase), self.tally)
+            self.tally = before
+            self._known.keep(key, *found)
+        if key not in self._counted:
+            self._counted.add(key)
+            self.tally.add(found[2])
+        return found[1]
+
+    def _key(self, work: Pass, phase: str) -> tuple[object, ...]:
+        """The pass, and what of the layout decides how long it takes: the ranks of its groups, and whether
+        a pipeline over nodes makes its collectives dearer. All else is in the pass itself."""
+        groups = tuple(self.blocks.spans[axis] for axis in {m.axis: None for m in work.messages})
+        return id(work), phase, self._staged, groups
+
+    @property
+    def _staged(self) -> bool:
+        """Whether tensor collectives lie in a pipeline over nodes."""
+        s = self.c.layout
+        return s.pipeline > 1 and s.tensor > 1 and self.c.ranks > self.platform.spec.gpus_per_node
 
     def kernels(self, kernels: Mapping[Kernel, int]) -> dict[str, Part]:
         """Kernels one behind the other, by category."""
@@ -131,23 +170,20 @@ class Pricer:
             name = category(kernel.family)
             time_us = e.time_us * slowdown(self.platform.spec.gpu, name, kernel.dtype)
             parts[name] = parts.get(name, Part()).plus(count * (time_us + gap_us), e.spread)
-            self._source(e, count * e.time_us, kernel.name or kernel.family)
+            self.tally.count(e, count * e.time_us, kernel.name or kernel.family)
         return parts
 
     def message(self, axis: str, kind: str, bytes_: float, spans: tuple[int, ...] = ()) -> Estimate:
         """One collective over an axis."""
-        key = (axis, kind, bytes_)
-        if key not in self._messages:
-            ranks = spans or self.blocks.spans[axis]
-            self._messages[key] = self.platform.collectives_of(axis).estimate(kind, [bytes_], ranks)[0]
-        return self._messages[key]
+        ranks = spans or self.blocks.spans[axis]
+        return self.platform.known_collectives.estimate(axis, kind, bytes_, ranks)
 
     def collective(
         self, axis: str, kind: str, bytes_: float, count: int = 1, spans: tuple[int, ...] = ()
     ) -> Part:
         """So many alike collectives, as a part."""
         e = self.message(axis, kind, bytes_, spans)
-        self._source(e, count * e.time_us, f"{axis} {kind}")
+        self.tally.count(e, count * e.time_us, f"{axis} {kind}")
         return Part().plus(count * e.time_us, e.spread)
 
     def host_us(self, phase: str, launches: int) -> float:
@@ -196,9 +232,9 @@ class Pricer:
 
     def _staged_us(self, work: Pass) -> float:
         """The host's time for tensor collectives in a pipeline over nodes (`HostProfile`)."""
-        s = self.c.layout
-        if s.pipeline == 1 or s.tensor == 1 or self.c.ranks <= self.platform.spec.gpus_per_node:
+        if not self._staged:
             return 0.0
+        s = self.c.layout
         count = sum(n for message, n in work.messages.items() if message.axis == "tensor")
         wide = OVER_NODES if s.tensor > self.platform.spec.gpus_per_node else 1.0
         return count * s.tensor * wide * profile_of(self.c.framework.name).staged_collective_us
@@ -212,14 +248,6 @@ class Pricer:
                 alone[kernel] -= n
                 taken[kernel] = n
         return taken
-
-    def _source(self, e: Estimate, time_us: float, name: str) -> None:
-        self.sources[e.source] = self.sources.get(e.source, 0.0) + time_us
-        if e.note:
-            self.notes.setdefault(name, e.note)
-        if e.source in (Source.ROOFLINE, Source.DEFAULT):
-            key = (name, e.source.label)
-            self.unmodelled[key] = self.unmodelled.get(key, 0.0) + time_us
 
 
 def added(parts: Iterable[Mapping[str, Part]]) -> dict[str, Part]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stepsight.workload.llm.schedule import Item, orders
 
@@ -60,43 +61,50 @@ def _walk(
     duration: Callable[[Item], float],
     transfer_us: Sequence[float],
 ) -> Walked:
-    pieces = stages * virtual
-    order = orders(schedule, stages, m, virtual)
-    times = {(kind, p): duration(Item(kind, p, 0)) for kind in _kinds(schedule) for p in range(pieces)}
-    done: dict[tuple[str, int, int], float] = {}
-    free, at, busy = [0.0] * stages, [0] * stages, [0.0] * stages
-    waiting = list(range(stages))
-    while waiting:
-        blocked = []
-        moved = False
-        for s in waiting:
-            items, i = order[s], at[s]
-            clock = free[s]
-            while i < len(items):
-                item = items[i]
-                kind, p, k = item.kind, item.piece, item.micro_batch
-                if kind == "F":
-                    came = done.get(("F", p - 1, k)) if p else 0.0
-                    link = (s - 1) % stages
-                elif kind == "B":
-                    came = done.get(("B", p + 1, k)) if p < pieces - 1 else 0.0
-                    link = s
-                else:
-                    came, link = 0.0, s
-                if came is None:
-                    break
-                if came > 0.0:
-                    came += transfer_us[link]
-                took = times[kind, p]
-                clock = (came if came > clock else clock) + took
-                done[kind, p, k] = clock
-                busy[s] += took
-                i += 1
-                moved = True
-            at[s], free[s] = i, clock
-            if i < len(items):
-                blocked.append(s)
-        if blocked and not moved:
-            raise ValueError("the schedule waits for itself")
-        waiting = blocked
+    pieces = range(stages * virtual)
+    times = [duration(Item(kind, p, 0)) for kind in _kinds(schedule) for p in pieces]
+    done: list[float] = []
+    free, busy = [0.0] * stages, [0.0] * stages
+    for stage, work, needs, link in _events(schedule, stages, m, virtual):
+        clock, took = free[stage], times[work]
+        if needs >= 0:
+            came = done[needs] + transfer_us[link]
+            clock = came if came > clock else clock
+        free[stage] = clock = clock + took
+        busy[stage] += took
+        done.append(clock)
     return Walked(tuple(free), tuple(busy))
+
+
+@lru_cache(maxsize=16)
+def _events(schedule: str, stages: int, m: int, virtual: int) -> tuple[tuple[int, int, int, int], ...]:
+    """All passes, each behind what it needs: stage, place of its duration, the event whose result it takes
+    (-1: none) and the link that brings it. Configurations with the same pipeline share it."""
+    pieces, kinds = stages * virtual, _kinds(schedule)
+    order = orders(schedule, stages, m, virtual)
+    number: dict[tuple[str, int, int], int] = {}
+    events: list[tuple[int, int, int, int]] = []
+    at = [0] * stages
+    while len(events) < sum(map(len, order)):
+        before = len(events)
+        for s, items in enumerate(order):
+            for item in items[at[s] :]:
+                needs, link = _source(item, s, stages, pieces)
+                if needs is not None and needs not in number:
+                    break
+                work = kinds.index(item.kind) * pieces + item.piece
+                number[item.kind, item.piece, item.micro_batch] = len(events)
+                events.append((s, work, -1 if needs is None else number[needs], link))
+                at[s] += 1
+        if len(events) == before:
+            raise ValueError("the schedule waits for itself")
+    return tuple(events)
+
+
+def _source(item: Item, stage: int, stages: int, pieces: int) -> tuple[tuple[str, int, int] | None, int]:
+    """The pass whose result another takes, and the link between their stages."""
+    if item.kind == "F" and item.piece:
+        return ("F", item.piece - 1, item.micro_batch), (stage - 1) % stages
+    if item.kind == "B" and item.piece < pieces - 1:
+        return ("B", item.piece + 1, item.micro_batch), stage
+    return None, stage

@@ -29,7 +29,7 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     found = _sensitivities(composer, base)
     factor = interval_factor(c, platform, [s.step_spread for s in found])
     timeline, shown = _timeline(c, platform)
-    notes = [f"{name}: {note}" for name, note in composer.pricer.notes.items()]
+    notes = [f"{name}: {note}" for name, note in composer.pricer.tally.notes.items()]
     if shown < c.layout.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
     return Prediction(
@@ -114,7 +114,9 @@ def _breakdown(base: Composed) -> dict[str, float]:
 
 def _coverage(composer: Composer) -> Coverage:
     pricer = composer.pricer
-    total = sum(pricer.sources.values()) or 1.0
-    shares = {s.label: us / total for s, us in sorted(pricer.sources.items(), key=lambda item: -item[1])}
-    listed = sorted(pricer.unmodelled.items(), key=lambda item: -item[1])[:20]
+    total = sum(pricer.tally.sources.values()) or 1.0
+    shares = {
+        s.label: us / total for s, us in sorted(pricer.tally.sources.items(), key=lambda item: -item[1])
+    }
+    listed = sorted(pricer.tally.unmodelled.items(), key=lambda item: -item[1])[:20]
     return Coverage(shares, tuple(Unmodelled("layer", name, label, us) for (name, label), us in listed))

@@ -8,10 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepsight.tune.answer import Answer, settings_text, why
+from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text, why
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.flags import Flags
-from stepsight.tune.search import within_noise
+from stepsight.tune.search import SURE, score, within_noise
 from stepsight.tune.trial import Row
 
 
@@ -23,8 +23,8 @@ def milliseconds(us: float) -> str:
 def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ()) -> None:
     """The best, how sure, why, what lies one step away, and the flags."""
     counts = ", ".join(f"{n:,} {status}" for status, n in answer.counts.items())
-    legal = len(answer.rows)
-    console.print(f"{legal:,} legal configurations on {answer.platform} in {answer.seconds:.1f} s: {counts}")
+    legal = counted(len(answer.rows), "legal configuration")
+    console.print(f"{legal} on {answer.platform} in {answer.seconds:.1f} s: {counts}")
     table = Table(box=None, pad_edge=False)
     for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
         table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")
@@ -48,32 +48,52 @@ def remarks(answer: Answer) -> list[str]:
     """What is to be said beside the table."""
     best, lines = answer.best, []
     if answer.epoch_samples and best.samples_per_s:
-        hours = answer.epoch_samples / best.samples_per_s / 3600
+        took = long_time(answer.epoch_samples / best.samples_per_s)
         money = best.cost_of(answer.epoch_samples)
         cost = f", cost {money:,.4g}" if money is not None else ""
-        lines.append(f"an epoch of {answer.epoch_samples:,} samples: {hours:,.3g} hours{cost}")
+        lines.append(f"an epoch of {answer.epoch_samples:,} samples: {took}{cost}")
     if best.cost_per_step is not None:
         per_token = best.cost_per_million_tokens
         tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""
         lines.append(f"cost of the first: {best.cost_per_step:.4g} per step{tokens}")
     if answer.ties:
-        word = "configuration" if answer.ties == 1 else "configurations"
-        lines.append(f"≈ within the noise of the first: {answer.ties} {word}; measure those too.")
+        ties = counted(answer.ties, "configuration")
+        lines.append(f"≈ within the noise of the first: {ties}; measure those too.")
     if answer.maybe is not None:
-        faster = 1 - answer.maybe.step_time_us / best.step_time_us
+        faster = 1 - score(answer.maybe, answer.objective) / score(best, answer.objective)
+        word = {"time": "faster", "cost": "cheaper", "memory": "smaller"}[answer.objective]
         lines.append(
-            f"{100 * faster:.1f} % faster, but it fits with a probability of only {answer.maybe.fit:.0%} "
+            f"{100 * faster:.1f} % {word}, but it fits with a probability of only {answer.maybe.fit:.0%} "
             f"({answer.maybe.memory_gb:.0f} of {answer.maybe.capacity_gb:.0f} GB): "
             f"{settings_text(answer.maybe.settings)}"
         )
-    near = [
-        f"{short_name(n.dimension)} {n.value}: {100 * n.slower:+.1f} %"
-        + ("" if n.row.fit >= 0.5 else " (does not fit)")
-        for n in answer.neighbours
+    if answer.neighbours:
+        lines.append(f"one step away from the first: {'; '.join(map(_near, answer.neighbours))}")
+    lines += [
+        f"without a time: {reason} ({counted(n, 'configuration')})" for reason, n in answer.failures.items()
     ]
-    if near:
-        lines.append(f"one step away from the first: {'; '.join(near)}")
     return lines
+
+
+def _near(n: Neighbour) -> str:
+    """A neighbour in words: how much slower, and whether it fits."""
+    said = f"{short_name(n.dimension)} {setting_text(n.value)}: "
+    if n.slower is None:
+        return f"{said}{n.row.reason or n.row.status}"
+    fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fit >= 0.5 else " (does not fit)"
+    return f"{said}{100 * n.slower:+.1f} %{fits}"
+
+
+def counted(n: int, word: str) -> str:
+    return f"{n:,} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def long_time(seconds: float) -> str:
+    """In the unit that people would use."""
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds:.3g} seconds"
 
 
 def show_rows(rows: Sequence[Row], console: Console) -> None:
@@ -86,6 +106,7 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     has_rate = has_tokens or any(r.samples_per_s for r in rows)
     names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
     names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
+    names += ["cost/M tokens"] if has_cost and has_tokens else []
     for name in names:
         table.add_column(name, justify="left" if name == "platform" else "right")
     refused: dict[str, int] = {}
@@ -101,8 +122,9 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
             *([f"{rate:,.0f}"] if has_rate else []), f"{100 * row.mfu:.1f} %" if row.mfu else "",
             f"{row.memory_gb:.1f}" + ("" if row.fits else f" of {row.capacity_gb:.0f}: too much"),
         ]  # fmt: skip
-        cost = [f"{row.cost_per_step:.4g}" if row.cost_per_step is not None else ""] if has_cost else []
-        table.add_row(*head, *cells, *cost)
+        costs = (row.cost_per_step, *([row.cost_per_million_tokens] if has_tokens else []))
+        shown = [f"{cost:.4g}" if cost is not None else "" for cost in costs] if has_cost else []
+        table.add_row(*head, *cells, *shown)
     console.print(table)
     for reason, number in refused.items():
         console.print(Text(f"[{number}] {reason}"))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stepsight.errors import StepsightError
 from stepsight.report.page.explore import Axis, Cell, explore_page
-from stepsight.tune.space import parsed_over
+from stepsight.tune.over import parsed_over
 from stepsight.tune.trial import Row
 
 PLATFORM = "platform"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.layer import LayerWork, accumulate
+from stepsight.workload.llm.layer import LayerWork, accumulate, as_one_layer_sees
 from stepsight.workload.llm.operators import Both
 from stepsight.workload.llm.work import Message, Pass
 
@@ -16,6 +18,11 @@ FROZEN = ("wgrad", "accumulate", "sort", "scatter")
 
 def embedding_work(c: LanguageConfig) -> LayerWork:
     """Token (and learned position) embeddings, or an image model's patches."""
+    return _embedding_work(as_one_layer_sees(c))
+
+
+@lru_cache(maxsize=128)
+def _embedding_work(c: LanguageConfig) -> LayerWork:
     m, dtype, e = c.model, c.training.dtype, dtype_bytes(c.training.dtype)
     n, share = float(c.tokens), c.padded_vocab / c.layout.tensor
     if m.patches:
@@ -50,6 +57,11 @@ def embedding_work(c: LanguageConfig) -> LayerWork:
 
 def head_work(c: LanguageConfig) -> LayerWork:
     """Final norm, logits and loss. A tied head holds its own copy where the first stage is another rank."""
+    return _head_work(as_one_layer_sees(c))
+
+
+@lru_cache(maxsize=128)
+def _head_work(c: LanguageConfig) -> LayerWork:
     m, t, f, dtype = c.model, c.layout.tensor, c.framework, c.training.dtype
     e, n = dtype_bytes(dtype), float(c.tokens)
     rows = n / (t if c.layout.sequence_parallel else 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
@@ -11,6 +12,7 @@ from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.attention import attention_block, core
 from stepsight.workload.llm.block import keeps_products, shared_over
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.mlp import mixture_block, mlp_block
 from stepsight.workload.llm.work import Message, Pass
 
@@ -25,11 +27,37 @@ class LayerWork:
     expert_parameters: float
 
 
+def as_one_layer_sees(c: LanguageConfig) -> LanguageConfig:
+    """The configuration as far as a layer's work on one micro-batch depends on it.
+
+    How many replicas and stages there are is left out, so configurations that differ in nothing else share
+    their layers: only whether there are several stages (a tied head) and micro-batches (sums of gradients)
+    counts, and over how many ranks ZeRO-3 shares out the weights.
+    """
+    s, several = c.layout, min(2, c.layout.micro_batches)
+    sharded = s.zero == 3
+    layout = Layout(
+        tensor=s.tensor, sequence_parallel=s.sequence_parallel, async_tensor=s.async_tensor,
+        context=s.context, context_kind=s.context_kind, expert=s.expert, expert_dispatch=s.expert_dispatch,
+        expert_overlap=s.expert_overlap, zero=3 if sharded else 0,
+        shard_group=s.sharded_over if sharded else 0, pipeline=min(2, s.pipeline), micro_batches=several,
+    )  # fmt: skip
+    training = replace(c.training, recompute="none", recompute_layers=0)
+    return replace(
+        c, name="", source="", batch_per_rank=c.micro_batch * several, training=training, layout=layout
+    )
+
+
 def layer_work(
     c: LanguageConfig, *, experts: bool, cross: bool = False, recompute: str | None = None
 ) -> LayerWork:
     """A layer with or without experts; ``cross``: it also attends to an encoder's output."""
     mode = c.training.recompute if recompute is None else recompute
+    return _layer_work(as_one_layer_sees(c), experts, cross, mode)
+
+
+@lru_cache(maxsize=512)
+def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> LayerWork:
     attention = attention_block(c)
     mlp = mixture_block(c, c.model.experts) if experts and c.model.experts else mlp_block(c, c.model.ffn)
     parts = [attention, *([attention_block(c)] if cross else []), mlp]

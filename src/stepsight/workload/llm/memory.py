@@ -8,6 +8,7 @@ from functools import lru_cache
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.layer import layer_work
 from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
 from stepsight.workload.memory import MemoryReport, RankMemory
@@ -159,7 +160,7 @@ def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float
     inner = (2 if m.gated else 1) * m.ffn
     layer = e * c.tokens * (2 * inner + 4 * m.hidden) / t
     if c.training.recompute == "full":
-        whole = Pieces(c, 1).layer(experts=False, recompute="none").forward.kept_bytes
+        whole = layer_work(c, experts=False, recompute="none").forward.kept_bytes
         layer += whole
     head = 0.0
     if any(piece.last for piece, _ in works) and c.training.loss != "none":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.ends import embedding_work, head_work
-from stepsight.workload.llm.layer import LayerWork, layer_work
+from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
 
 
@@ -101,60 +102,58 @@ class Run:
 
 
 class Pieces:
-    """Makes each distinct kind of piece once."""
+    """Makes each distinct kind of piece once; ``runs``: into how many runs its layers are cut."""
 
     def __init__(self, c: LanguageConfig, runs: int) -> None:
         self.c, self.runs = c, runs
-        self._layers: dict[tuple[bool, bool, str], LayerWork] = {}
+        self._seen = as_one_layer_sees(c)
         self._made: dict[tuple[int, int, int, bool, bool], PieceWork] = {}
-
-    def layer(self, *, experts: bool, cross: bool = False, recompute: str = "none") -> LayerWork:
-        key = (experts, cross, recompute)
-        if key not in self._layers:
-            self._layers[key] = layer_work(self.c, experts=experts, cross=cross, recompute=recompute)
-        return self._layers[key]
 
     def work(self, piece: Piece) -> PieceWork:
         """What a piece does; pieces with alike layers share it."""
         m, t = self.c.model, self.c.training
-        kinds = [m.has_experts(i) for i in range(piece.start, piece.stop)]
-        mixed = sum(kinds)
-        key = (piece.layers, mixed, int(kinds[0]) if kinds else 0, piece.first, piece.last)
+        kinds = tuple(m.has_experts(i) for i in range(piece.start, piece.stop))
+        key = (piece.layers, sum(kinds), int(kinds[0]) if kinds else 0, piece.first, piece.last)
         if key not in self._made:
             again = t.recompute_layers or piece.layers
-            cross = m.encoder_layers > 0
-            works = [
-                self.layer(experts=e, cross=cross, recompute=t.recompute if i < again else "none")
-                for i, e in enumerate(kinds)
-            ]
-            self._made[key] = self._assembled(piece, works)
+            self._made[key] = _assembled(self._seen, self.runs, piece, kinds, t.recompute, again)
         return self._made[key]
 
-    def _assembled(self, piece: Piece, works: list[LayerWork]) -> PieceWork:
-        c = self.c
-        runs: list[tuple[str, list[LayerWork]]] = []
-        size = max(1, -(-len(works) // self.runs))
-        for lo in range(0, len(works), size):
-            runs.append(
-                (
-                    f"layers {piece.start + lo}–{piece.start + min(lo + size, len(works)) - 1}",
-                    works[lo : lo + size],
-                )
-            )
-        if c.model.encoder_layers and piece.first:
-            encoder = replace(c, model=replace(c.model, causal=False, encoder_layers=0))
-            one = layer_work(encoder, experts=False, recompute=c.training.recompute)
-            runs.insert(0, ("encoder", [one] * c.model.encoder_layers))
-        if piece.first:
-            runs.insert(0, ("embedding", [embedding_work(c)]))
-        if piece.last:
-            runs.append(("head", [head_work(c)]))
-        forward = tuple(_run(label, group, "forward") for label, group in runs)
-        backward = tuple(_run(label, group, "backward") for label, group in reversed(runs))
-        every = [w for _, group in runs for w in group]
-        return PieceWork(
-            forward, backward, sum(w.parameters for w in every), sum(w.expert_parameters for w in every)
-        )
+
+@lru_cache(maxsize=1024)
+def _assembled(
+    c: LanguageConfig, parts: int, piece: Piece, kinds: tuple[bool, ...], recompute: str, again: int
+) -> PieceWork:
+    """A piece's passes in ``parts`` runs; ``kinds``: which layers hold experts; ``again``: so many are run
+    again in the backward pass.
+
+    Configurations that differ only in what no layer sees share it (`as_one_layer_sees`).
+    """
+    cross = c.model.encoder_layers > 0
+    layers = {
+        key: layer_work(c, experts=key[0], cross=cross, recompute=key[1])
+        for key in {(e, recompute if i < again else "none"): None for i, e in enumerate(kinds)}
+    }
+    works = [layers[e, recompute if i < again else "none"] for i, e in enumerate(kinds)]
+    runs: list[tuple[str, list[LayerWork]]] = []
+    size = max(1, -(-len(works) // parts))
+    for lo in range(0, len(works), size):
+        last = piece.start + min(lo + size, len(works)) - 1
+        runs.append((f"layers {piece.start + lo}–{last}", works[lo : lo + size]))
+    if c.model.encoder_layers and piece.first:
+        encoder = replace(c, model=replace(c.model, causal=False, encoder_layers=0))
+        one = layer_work(encoder, experts=False, recompute=recompute)
+        runs.insert(0, ("encoder", [one] * c.model.encoder_layers))
+    if piece.first:
+        runs.insert(0, ("embedding", [embedding_work(c)]))
+    if piece.last:
+        runs.append(("head", [head_work(c)]))
+    forward = tuple(_run(label, group, "forward") for label, group in runs)
+    backward = tuple(_run(label, group, "backward") for label, group in reversed(runs))
+    every = [w for _, group in runs for w in group]
+    return PieceWork(
+        forward, backward, sum(w.parameters for w in every), sum(w.expert_parameters for w in every)
+    )
 
 
 def _run(label: str, works: list[LayerWork], direction: str) -> Run:

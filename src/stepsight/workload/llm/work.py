@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from stepsight.kernels.families import category
 from stepsight.program.job import Kernel
+
+Counted = TypeVar("Counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,8 @@ class Pass:
 
     def __add__(self, other: Pass) -> Pass:
         return Pass(
-            self.kernels + other.kernels,
-            self.messages + other.messages,
+            _added(self.kernels, other.kernels),
+            _added(self.messages, other.messages),
             self.kept_bytes + other.kept_bytes,
             self.more_launches + other.more_launches,
         )
@@ -73,6 +76,16 @@ class Pass:
     def launches(self) -> int:
         """Kernels and collectives that the host launches."""
         return sum(self.kernels.values()) + sum(self.messages.values()) + self.more_launches
+
+
+def _added(one: Counter[Counted], other: Counter[Counted]) -> Counter[Counted]:
+    """Both counts together; what `Counter` itself would look up one by one is copied."""
+    if not one:
+        return other.copy()
+    total = one.copy()
+    for what, count in other.items():
+        total[what] = total.get(what, 0) + count
+    return total
 
 
 def condensed(kernels: Mapping[Kernel, int], name: str) -> tuple[Kernel, ...]:

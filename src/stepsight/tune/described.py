@@ -1,0 +1,38 @@
+"""The model that a search or a sweep is about, as a document whose fields can be set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stepsight.capture.step.file import is_step_file
+from stepsight.errors import InputError
+from stepsight.records import assigned, nearest, override, read_toml
+from stepsight.tune.evaluate import CAPTURED
+from stepsight.workload.files import with_model
+from stepsight.workload.llm.known import is_config, read_config, shipped
+
+Model = str | Path | Mapping[str, Any]
+
+
+def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+    """A workload's document and its name: of a file, a config.json, a captured step, or a known model."""
+    where = "workload" if isinstance(model, Mapping) else str(model)
+    if isinstance(model, Mapping):
+        document = dict(model)
+    elif not Path(model).exists() and str(model).lower() in shipped():
+        document = {"model": str(model)}
+    elif Path(model).suffix == ".json" and is_step_file(Path(model)):
+        if assignments:
+            raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
+        return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where
+    elif not Path(model).exists() and not Path(model).suffix:
+        raise InputError(where, "neither a file nor a known model", nearest(where, shipped()))
+    else:
+        document = read_config(model) if is_config(model) else read_toml(model)
+    changes = dict(assigned(assignments))
+    document = dict(with_model(document))
+    if "global_batch" in changes and "batch_per_rank" not in changes:
+        document.pop("batch_per_rank", None)
+    return override(document, changes, where), where
