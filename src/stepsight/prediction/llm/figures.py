@@ -23,10 +23,11 @@ class LanguageFigures:
     """A step in the field's words.
 
     ``mfu`` is model FLOPs (6 a parameter and token, 4 where it is frozen, and attention over the whole
-    sequence; nothing run again counts) over the GPUs' dense peak in the precision of the products. ``bubble`` is the share of the
-    step in which a stage waits for others, the mean over stages; ``exposed_share`` that of communication
-    not covered by compute, by axis of parallelism. ``stage_memory_bytes`` is what a rank of each stage holds
-    at its fullest, by part; ``fit_probability`` how likely the fullest one fits into its GPU.
+    sequence; nothing run again counts) over the GPUs' dense peak in the precision of the products.
+    ``bubble`` is the share of the step in which a stage waits for others, the mean over stages;
+    ``exposed_share`` that of communication not covered by compute, by axis of parallelism.
+    ``stage_memory_bytes`` is what a rank of each stage holds at its fullest, by part; ``fit_probability`` how
+    likely the fullest one fits into its GPU.
     """
 
     parameters: int

@@ -45,17 +45,18 @@ DEFAULT_BATCH = 1
 
 @cache
 def shipped() -> Mapping[str, Table]:
-    """The descriptions of well-known models."""
+    """The descriptions of well-known models; some have the sizes of another (``like``)."""
     with resources.as_file(resources.files("stepsight.workload.llm.catalogue") / "models.toml") as path:
-        return read_toml(path)
+        found = read_toml(path)
+    return {name: found[sizes["like"]] if "like" in sizes else sizes for name, sizes in found.items()}
 
 
 def shipped_sizes(name: str) -> Table:
-    """The sizes of a well-known model; some have those of another (``like``)."""
+    """The sizes of a well-known model."""
     found = shipped().get(name.lower())
     if found is None:
         raise InputError(f"model {name!r}", "not among the shipped ones", nearest(name, shipped()))
-    return dict(shipped()[found["like"]] if "like" in found else found)
+    return dict(found)
 
 
 _COUNTS = (

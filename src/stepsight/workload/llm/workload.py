@@ -62,8 +62,7 @@ class LanguageWorkload(Described[LanguageConfig]):
             precision=c.training.precision,
             parallel=tuple(axes),
             details=tuple(details),
-            model_flops=c.tokens_per_step
-            * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
+            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
         )
 
     def job(self, device: str = "cuda") -> Job:
