@@ -51,8 +51,8 @@ class Processes:
         def hand_out(worker: int) -> None:
             chunk = left.take(worker)
             if chunk:
-                pool, some = self._pool(worker), [trials[i] for i in chunk]
-                flying[pool.submit(evaluate_some, document, some, where)] = (worker, pool, chunk)
+                pool, future = self._submit(worker, document, [trials[i] for i in chunk], where)
+                flying[future] = (worker, pool, chunk)
 
         for _ in range(QUEUED):
             for worker in range(self.workers):
@@ -69,10 +69,16 @@ class Processes:
                 hand_out(worker)
                 yield from zip(chunk, rows, strict=True)
 
-    def _pool(self, worker: int) -> ProcessPoolExecutor:
-        if worker not in self._pools:
-            self._pools[worker] = _one_process()
-        return self._pools[worker]
+    def _submit(
+        self, worker: int, document: Mapping[str, Any], trials: Sequence[Trial], where: str
+    ) -> tuple[ProcessPoolExecutor, Future[list[Row]]]:
+        """Give trials to a worker, a new one where it has died over its last task."""
+        pool = self._pools.setdefault(worker, _one_process())
+        try:
+            return pool, pool.submit(evaluate_some, document, trials, where)
+        except BrokenProcessPool:
+            self._shut(worker, pool)
+            return self._submit(worker, document, trials, where)
 
     def _shut(self, worker: int, pool: ProcessPoolExecutor) -> None:
         """End a pool; another that has taken its place stays."""
