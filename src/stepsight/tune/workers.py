@@ -73,7 +73,9 @@ class Processes:
         self, worker: int, document: Mapping[str, Any], trials: Sequence[Trial], where: str
     ) -> tuple[ProcessPoolExecutor, Future[list[Row]]]:
         """Give trials to a worker, a new one where it has died over its last task."""
-        pool = self._pools.setdefault(worker, _one_process())
+        if worker not in self._pools:
+            self._pools[worker] = _one_process()
+        pool = self._pools[worker]
         try:
             return pool, pool.submit(evaluate_some, document, trials, where)
         except BrokenProcessPool:
