@@ -47,6 +47,12 @@ def test_a_trial_whose_worker_dies_is_run_again(rows, monkeypatch, tmp_path):
     assert sweep(DLRM, PLATFORM, over=OVER, workers=2) == rows
 
 
+def test_a_worker_that_dies_with_tasks_in_its_queue_loses_none(monkeypatch):
+    monkeypatch.setattr(chunks, "evaluate", always_dies)
+    found = sweep(DLRM, PLATFORM, over=["batch=" + ",".join(["2048", "1024"] * 20)], workers=2)
+    assert [r.status == FAILED for r in found] == [True, False] * 20
+
+
 def test_a_trial_that_kills_its_worker_twice_is_reported(rows, monkeypatch):
     monkeypatch.setattr(chunks, "evaluate", always_dies)
     found = sweep(DLRM, PLATFORM, over=OVER, workers=2)
@@ -117,8 +123,17 @@ def test_a_trial_whose_worker_died_is_asked_again_by_the_next_search(tmp_path):
     assert Journal(tmp_path / "t.jsonl", DLRM).get(one) is None
 
 
-def test_neighbours_go_to_one_worker_and_the_last_tasks_are_short():
-    found = chunks.chunks(200, 2)
-    assert [i for chunk in found for i in chunk] == list(range(200))
-    assert max(map(len, found)) <= chunks.MOST_TOGETHER and len(found[-1]) == 1
-    assert chunks.chunks(0, 2) == [] and chunks.chunks(3, 8) == [range(0, 1), range(1, 2), range(2, 3)]
+def test_a_worker_stays_in_its_stretch_then_helps_where_most_is_left():
+    left = chunks.Stretches(200, 2)
+    first, second = left.take(0), left.take(1)
+    assert first.start == 0 and second.start == 100 and len(first) <= chunks.MOST_TOGETHER
+    mine = [i for chunk in iter(lambda: left.take(0), range(0)) for i in chunk]
+    assert mine[: 100 - len(first)] == list(range(len(first), 100))
+    assert sorted([*first, *second, *mine]) == list(range(200)) and not left
+
+
+@pytest.mark.parametrize(("count", "workers"), [(0, 2), (1, 2), (3, 8), (7, 3)])
+def test_every_trial_is_handed_out_once(count, workers):
+    left = chunks.Stretches(count, workers)
+    taken = [i for worker in [*range(workers)] * (count + 1) for i in left.take(worker)]
+    assert sorted(taken) == list(range(count)) and not left

@@ -14,18 +14,33 @@ MOST_TOGETHER = 32
 """Trials in one task at most: what is lost when its worker dies."""
 
 
-def chunks(count: int, workers: int) -> list[range]:
-    """Neighbouring trials together: they are alike, so that a worker prices their kernels once.
+class Stretches:
+    """Trials not handed out yet, a stretch of neighbours for each worker.
 
-    The last tasks are short, so that all workers end at about the same time.
+    Neighbours are alike, so a worker that stays in its stretch prices what they share once, and no other
+    worker does. One that is done helps where most is left, from that stretch's end. The last tasks are
+    short, so that all workers end at about the same time.
     """
-    size = max(1, min(MOST_TOGETHER, -(-count // (ROUNDS * workers))))
-    found, at = [], 0
-    while at < count:
-        take = max(1, min(size, (count - at) // (2 * workers) or 1))
-        found.append(range(at, at + take))
-        at += take
-    return found
+
+    def __init__(self, count: int, workers: int) -> None:
+        self._left = [range(count * i // workers, count * (i + 1) // workers) for i in range(workers)]
+        self._size = max(1, min(MOST_TOGETHER, -(-count // (ROUNDS * workers))))
+
+    def __bool__(self) -> bool:
+        return any(self._left)
+
+    def take(self, worker: int) -> range:
+        """The next trials of a worker; empty where none are left."""
+        total = sum(map(len, self._left))
+        take = max(1, min(self._size, total // (2 * len(self._left))))
+        mine = self._left[worker]
+        if mine:
+            self._left[worker] = mine[take:]
+            return mine[:take]
+        longest = max(range(len(self._left)), key=lambda i: len(self._left[i]))
+        other = self._left[longest]
+        self._left[longest] = other[: max(0, len(other) - take)]
+        return other[max(0, len(other) - take) :]
 
 
 def evaluate_some(document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> list[Row]:

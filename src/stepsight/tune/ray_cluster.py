@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.tune.chunks import chunks, evaluate_some
+from stepsight.tune.chunks import Stretches, evaluate_some
 from stepsight.tune.trial import Row, Trial, failed
 
 CONNECT_S = 5.0
@@ -42,37 +42,40 @@ class RayCluster:
                 "start a cluster (ray start --head), or fix the address",
             ) from None
         self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        self._starting: dict[Any, Any] = {}
-        self._idle: list[Any] = []
-        for _ in range(self.workers):
-            self._start()
+        self._actors: dict[int, Any] = {}
+        self._starting: dict[Any, int] = {}
+        self._idle: list[int] = []
+        for worker in range(self.workers):
+            self._start(worker)
 
-    def _start(self) -> None:
-        """One more actor, which is idle as soon as it says that it is there."""
-        actor = self._ray.remote(num_cpus=1)(Evaluator).remote()
-        self._starting[actor.there.remote()] = actor
+    def _start(self, worker: int) -> None:
+        """An actor, which is idle as soon as it says that it is there."""
+        self._actors[worker] = self._ray.remote(num_cpus=1)(Evaluator).remote()
+        self._starting[self._actors[worker].there.remote()] = worker
 
     def run(
         self, document: Mapping[str, Any], trials: Sequence[Trial], where: str
     ) -> Iterator[tuple[int, Row]]:
         held = self._ray.put(dict(document))
-        waiting = chunks(len(trials), self.workers)[::-1]
-        flying: dict[Any, tuple[Any, range]] = {}
-        while waiting or flying:
-            while waiting and self._idle:
-                actor, chunk = self._idle.pop(), waiting.pop()
-                flying[actor.some.remote(held, [trials[i] for i in chunk], where)] = (actor, chunk)
-            done = self._next([*flying, *(self._starting if waiting else ())], bool(flying))
+        left = Stretches(len(trials), self.workers)
+        flying: dict[Any, tuple[int, range]] = {}
+        while left or flying:
+            while left and self._idle:
+                worker = self._idle.pop()
+                chunk = left.take(worker)
+                task = self._actors[worker].some.remote(held, [trials[i] for i in chunk], where)
+                flying[task] = (worker, chunk)
+            done = self._next([*flying, *(self._starting if left else ())], bool(flying))
             if done in self._starting:
                 self._welcome(done)
                 continue
-            actor, chunk = flying.pop(done)
+            worker, chunk = flying.pop(done)
             rows = self._result(done)
             if rows is None:
-                self._start()
+                self._start(worker)
                 rows = [self._alone(held, trials[i], where) for i in chunk]
             else:
-                self._idle.append(actor)
+                self._idle.append(worker)
             yield from zip(chunk, rows, strict=True)
 
     def _next(self, refs: list[Any], working: bool) -> Any:
@@ -87,7 +90,7 @@ class RayCluster:
 
     def _welcome(self, ref: Any) -> None:
         """An actor that has come up takes trials; one that cannot says why."""
-        actor = self._starting.pop(ref)
+        worker = self._starting.pop(ref)
         try:
             self._ray.get(ref)
         except Exception as error:
@@ -96,7 +99,7 @@ class RayCluster:
                 f"--ray {self.address}", f"a worker does not start: {said}",
                 "install stepsight, in this version, on every node",
             ) from None  # fmt: skip
-        self._idle.append(actor)
+        self._idle.append(worker)
 
     def _result(self, ref: Any) -> list[Row] | None:
         """The rows; ``None`` where their worker died."""
@@ -113,7 +116,7 @@ class RayCluster:
         return rows[0] if rows else failed(trial)
 
     def close(self) -> None:
-        for actor in (*self._idle, *self._starting.values()):
+        for actor in self._actors.values():
             self._ray.kill(actor)
         self._ray.shutdown()
 

@@ -128,7 +128,7 @@ def search(
     while at < len(order):
         chosen, at = order[at : at + batch], at + batch
         batch *= 2  # workers stand still between two batches
-        chosen = _worth(chosen, limits, best, rows, asked, found)
+        chosen = sorted(_worth(chosen, limits, best, rows, asked, found))  # neighbours share most
         for index, row in _answered(
             document, [(i, asked.trial(found.candidates[i])) for i in chosen], asked, workers, journal
         ):

@@ -16,12 +16,14 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.processes import as_pool_worker
-from stepsight.tune.chunks import chunks, evaluate_some
+from stepsight.tune.chunks import Stretches, evaluate_some
 from stepsight.tune.evaluate import evaluate
 from stepsight.tune.ray_cluster import RayCluster
 from stepsight.tune.trial import Row, Trial, failed
 
 Answers = Iterator[tuple[int, Row]]
+QUEUED = 2
+"""Tasks that a process has at once: the next lies there when one is done."""
 
 
 class Here:
@@ -36,60 +38,73 @@ class Here:
 
 
 class Processes:
-    """``workers`` processes on this machine."""
+    """``workers`` processes on this machine, each with a queue of its own."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._pool: ProcessPoolExecutor | None = None
+        self._pools: dict[int, ProcessPoolExecutor] = {}
 
     def run(self, document: Mapping[str, Any], trials: Sequence[Trial], where: str) -> Answers:
-        waiting, flying = chunks(len(trials), self.workers)[::-1], dict[Future[list[Row]], range]()
-        while waiting or flying:
-            while waiting and len(flying) < 2 * self.workers:
-                chunk = waiting.pop()
-                some = [trials[i] for i in chunk]
-                flying[self._open().submit(evaluate_some, document, some, where)] = chunk
+        left = Stretches(len(trials), self.workers)
+        flying: dict[Future[list[Row]], tuple[int, ProcessPoolExecutor, range]] = {}
+
+        def hand_out(worker: int) -> None:
+            chunk = left.take(worker)
+            if chunk:
+                pool, future = self._submit(worker, document, [trials[i] for i in chunk], where)
+                flying[future] = (worker, pool, chunk)
+
+        for _ in range(QUEUED):
+            for worker in range(self.workers):
+                hand_out(worker)
+        while flying:
             done, _ = wait(flying, return_when=FIRST_COMPLETED)
-            broken: list[range] = []
             for future in done:
-                chunk = flying.pop(future)
+                worker, pool, chunk = flying.pop(future)
                 try:
-                    yield from zip(chunk, future.result(), strict=True)
+                    rows = future.result()
                 except BrokenProcessPool:
-                    broken.append(chunk)
-            if broken:
-                suspects = sorted(i for chunk in (*broken, *flying.values()) for i in chunk)
-                flying.clear()
-                self._shut()
-                yield from ((i, self._alone(document, trials[i], where)) for i in suspects)
+                    self._shut(worker, pool)
+                    rows = [_alone(document, trials[i], where) for i in chunk]
+                hand_out(worker)
+                yield from zip(chunk, rows, strict=True)
 
-    def _alone(self, document: Mapping[str, Any], trial: Trial, where: str) -> Row:
-        """Once more, with a process of its own."""
-        with _pool(1) as pool:
-            try:
-                return pool.submit(evaluate_some, document, [trial], where).result()[0]
-            except BrokenProcessPool:
-                return failed(trial)
+    def _submit(
+        self, worker: int, document: Mapping[str, Any], trials: Sequence[Trial], where: str
+    ) -> tuple[ProcessPoolExecutor, Future[list[Row]]]:
+        """Give trials to a worker, a new one where it has died over its last task."""
+        if worker not in self._pools:
+            self._pools[worker] = _one_process()
+        pool = self._pools[worker]
+        try:
+            return pool, pool.submit(evaluate_some, document, trials, where)
+        except BrokenProcessPool:
+            self._shut(worker, pool)
+            return self._submit(worker, document, trials, where)
 
-    def _open(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            self._pool = _pool(self.workers)
-        return self._pool
-
-    def _shut(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+    def _shut(self, worker: int, pool: ProcessPoolExecutor) -> None:
+        """End a pool; another that has taken its place stays."""
+        if self._pools.get(worker) is pool:
+            del self._pools[worker]
+        pool.shutdown(wait=False, cancel_futures=True)
 
     def close(self) -> None:
-        self._shut()
+        for worker, pool in list(self._pools.items()):
+            self._shut(worker, pool)
 
 
-def _pool(workers: int) -> ProcessPoolExecutor:
+def _alone(document: Mapping[str, Any], trial: Trial, where: str) -> Row:
+    """Once more, with a process of its own."""
+    with _one_process() as pool:
+        try:
+            return pool.submit(evaluate_some, document, [trial], where).result()[0]
+        except BrokenProcessPool:
+            return failed(trial)
+
+
+def _one_process() -> ProcessPoolExecutor:
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    return ProcessPoolExecutor(
-        workers, mp_context=context, initializer=as_pool_worker, initargs=(os.getpid(),)
-    )
+    return ProcessPoolExecutor(1, mp_context=context, initializer=as_pool_worker, initargs=(os.getpid(),))
 
 
 Workers = Here | Processes | RayCluster
