@@ -79,7 +79,7 @@ def cut_off(run: TraceRun) -> list[str]:
 
 def _orphaned_share(linked: LinkedTrace) -> float:
     total = sum(e.dur for e in linked.trace.gpu)
-    return sum(e.dur for e in linked.orphans) / total if total else 0.0
+    return sum(e.dur for e in linked.earlier_work) / total if total else 0.0
 
 
 def opaque_share(program: StepProgram) -> float:
