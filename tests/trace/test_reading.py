@@ -15,7 +15,7 @@ from stepsight.trace.reading.files import TraceFile, trace_files
 from stepsight.trace.reading.kineto import looks_like_kineto, read_kineto
 from stepsight.trace.reading.repair import mended, salvaged
 from stepsight.trace.step.run import load_trace
-from tests.trace.making import Made, two_step_training
+from tests.trace.making import Made, made_run, two_step_training
 
 DATA = Path(__file__).parent / "data"
 

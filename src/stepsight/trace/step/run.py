@@ -175,8 +175,9 @@ def run_of(
             add_shapes(linked, et)
         dtype = add_types(linked)
         if dtype is not None:
+            name = file_name(trace.path)
             warnings.append(
-                f"{file_name(trace.path)}: no types of inputs were recorded; taken as {dtype}, as products are"
+                f"{name}: no types of inputs were recorded; taken as {dtype}, as its products are"
             )
         rank = trace.rank if trace.rank is not None else number
         steps = tuple(find_steps(linked))
