@@ -26,6 +26,12 @@ def test_inputs_are_of_the_type_that_products_compute_in():
     assert any("no types of inputs were recorded; taken as bf16" in w for w in made_run(made).warnings)
 
 
+def test_amds_products_name_their_types():
+    assert _dtypes(_made("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT32x16x64")) == ["bf16", "bf16"]
+    assert _dtypes(_made("Cijk_Ailk_Bjlk_HHS_BH_MT128x128x32")) == ["fp16", "fp16"]
+    assert _dtypes(_made("Cijk_Ailk_Bljk_SB_MT64x64x8")) == ["fp32", "fp32"]
+
+
 def test_recorded_types_stay():
     made = _made("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_tn", typed=True)
     assert _dtypes(made) == ["fp32", "fp32"]
