@@ -29,6 +29,15 @@ def test_a_recording_that_began_within_its_only_step_says_so():
     assert "75% of the GPU time was launched before the recording began" in _notes(made)
 
 
+def test_a_lost_launch_within_a_step_is_no_earlier_work():
+    made = Made()
+    for at in (100.0, 400.0):
+        made.op("aten::relu", at, 50, [[64, 64]])
+        made.launch(at + 10, 5, "vectorized_elementwise_kernel<4, relu>", at + 20, 100)
+    made._add("kernel", "its call was lost", 230, 150, 7, 0, stream=7, correlation=1)
+    assert "launched before the recording" not in _notes(made)
+
+
 def test_recorded_sizes_need_no_word():
     made = Made()
     for number in range(3):

@@ -15,7 +15,7 @@ from stepsight.trace.reading.files import TraceFile, trace_files
 from stepsight.trace.reading.kineto import looks_like_kineto, read_kineto
 from stepsight.trace.reading.repair import mended, salvaged
 from stepsight.trace.step.run import load_trace
-from tests.trace.making import Made, two_step_training
+from tests.trace.making import Made, made_run, two_step_training
 
 DATA = Path(__file__).parent / "data"
 
@@ -152,6 +152,21 @@ def test_a_trace_that_lies_there_packed_and_plain_is_one_rank(tmp_path):
     run = load_trace(tmp_path)
     assert (len(run.ranks), run.world_size) == (1, 1)
     assert "rank.json.gz is a copy of rank.json: it counts once" in run.warnings
+
+
+def test_a_run_has_no_fewer_ranks_than_its_process_groups_name(tmp_path):
+    path = two_step_training().save(tmp_path)
+    content = path.read_bytes().replace(
+        b'"world_size": 1', b'"world_size": 0, "pg_config": [{"pg_name": "0", "ranks": [0, 1, 2, 3]}]'
+    )
+    path.write_bytes(content)
+    assert load_trace(tmp_path).world_size == 4
+
+
+def test_a_trace_without_a_number_of_ranks_takes_that_of_its_collectives():
+    made = two_step_training()
+    made._add("kernel", "ncclKernel_AllReduce_RING_LL_Sum_float", 900, 50, 20, 0, **{"Group size": 8})
+    assert made_run(made).world_size == 8
 
 
 def test_a_chakra_file_alone_is_refused_with_its_reason(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsight.errors import StepsightError
 from stepsight.prediction.answer import Prediction
 
 
@@ -43,6 +44,8 @@ class Comparison:
 
 def compare(before: Prediction, after: Prediction) -> Comparison:
     """Line the two breakdowns up."""
+    if after.step_us <= 0:
+        raise StepsightError("the second step takes no time at all: nothing is left of it to compare")
     names = dict.fromkeys((*before.breakdown_us, *after.breakdown_us))
     changes = [
         Difference(name, before.breakdown_us.get(name, 0.0), after.breakdown_us.get(name, 0.0))

@@ -11,7 +11,7 @@ from stepsight.prediction.traced.predict import predict_trace
 from stepsight.trace.step.host_times import samples_of
 from stepsight.trace.step.job import rank_program
 from stepsight.trace.step.platforms import guess_platform
-from stepsight.trace.step.run import load_trace
+from stepsight.trace.step.run import load_trace, measured_step_us
 from tests.trace.making import Made, made_run, two_step_training
 
 
@@ -19,6 +19,20 @@ def test_replay_of_a_gpu_bound_run_gives_the_gpus_period():
     prediction = predict_trace(made_run(two_step_training(host_us=50, kernel_us=200)), replay=True)
     assert prediction.step_us == pytest.approx(600, rel=0.01)
     assert prediction.measured_us == pytest.approx(600)
+
+
+def test_a_single_step_counts_from_the_end_of_the_step_before():
+    made = Made()
+    made._add("kernel", "of the step before", 900, 600, 7, 0, stream=7, correlation=1)
+    made.step(5, 1000, 100)
+    for i in range(4):
+        made.op("aten::relu", 1000 + 20 * i, 18, [[256, 64]])
+        made.launch(1005 + 20 * i, 5, "vectorized_elementwise_kernel<4, relu>", 1500 + 200 * i, 200)
+    made.call("cudaDeviceSynchronize", 1100, 1205)
+    run = made_run(made)
+    assert measured_step_us(run) == pytest.approx(800)
+    assert predict_trace(run).step_us == pytest.approx(800)
+    assert predict_trace(run, replay=True).step_us == pytest.approx(800, rel=0.05)
 
 
 def test_replay_of_a_host_bound_run_gives_the_hosts_pace():

@@ -62,6 +62,32 @@ def test_more_ranks_run_the_same_program():
     assert whatif.with_ranks(_job(), 8).ranks == 8
 
 
+def test_as_many_ranks_as_before_change_nothing():
+    assert whatif.with_ranks(_job(), 4) == _job()
+
+
+def _bytes(*collectives: tuple[str, str], ranks: int = 8) -> list[float]:
+    ops = tuple(Op("nccl", collective=Collective(kind, 1e6), phase=phase) for kind, phase in collectives)
+    widened = whatif.with_ranks(Job.replicated(RankProgram(ops), 4), ranks)
+    return [op.collective.bytes for op in widened.programs[0].ops if op.collective]
+
+
+def test_weights_and_gradients_are_as_large_on_any_number_of_ranks():
+    fully_sharded = ("all_gather", "forward"), ("all_gather", "backward"), ("reduce_scatter", "backward")
+    assert _bytes(*fully_sharded, ("all_gather", "optimizer"), ("all_reduce", "backward")) == [1e6] * 5
+
+
+def test_results_that_every_rank_adds_to_grow_with_the_ranks():
+    row_wise = ("reduce_scatter", "forward"), ("all_gather", "backward")
+    assert _bytes(*row_wise) == [2e6, 2e6]
+
+
+def test_more_nodes_are_joined_by_the_usual_network():
+    spec = whatif.with_nodes(PLATFORM, 4).spec
+    assert (spec.ranks, spec.nodes, spec.link) == (16, 4, PLATFORM.spec.link)
+    assert spec.nic is not None
+
+
 def test_tensor_parallel_groups_are_not_widened():
     ops = (Op("nccl", collective=Collective("all_reduce", 1e6, group="tp")),)
     with pytest.raises(StepsightError, match="tp"):

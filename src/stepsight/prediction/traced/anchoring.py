@@ -188,6 +188,24 @@ def _without_measured_collectives(job: Job) -> Job:
     return _each_op(job, changed)
 
 
+def with_waits_kept(job: Job, own: Platform) -> Job:
+    """An anchored job whose collectives the models time, for another number of ranks: what each took beyond
+    its model stays as a wait, so that as many ranks as before take as long as before."""
+    model_us: dict[Like, float] = {}
+
+    def changed(op: Op) -> Op:
+        c = op.collective
+        if c is None or not c.measured_us:
+            return op
+        if _like(c) not in model_us:
+            estimate = estimate_collective(job, own, c)
+            model_us[_like(c)] = estimate.time_us if estimate else 0.0
+        waited_us = max(c.measured_us - c.correction * model_us[_like(c)], 0.0)
+        return replace(op, collective=replace(c, measured_us=None, late_us=c.late_us + waited_us))
+
+    return _each_op(job, changed)
+
+
 def _like(c: Collective) -> Like:
     return c.group, c.kind, c.bytes
 

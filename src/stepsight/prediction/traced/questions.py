@@ -11,11 +11,13 @@ from stepsight.inputs import finite, whole
 from stepsight.limits import limit
 from stepsight.prediction.captured import CapturedOn
 from stepsight.prediction.traced import whatif
-from stepsight.prediction.traced.predict import TracedStep
+from stepsight.prediction.traced.anchoring import with_waits_kept
+from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.records import nearest
 from stepsight.trace.step.absent_peers import without_late_peers
 
 Answer = Callable[[Any, str], Any]
+Asked = TypeVar("Asked", TracedStep, CapturedOn)
 
 
 def _number(text: str, question: str) -> float:
@@ -24,6 +26,18 @@ def _number(text: str, question: str) -> float:
 
 def _count(text: str, question: str) -> int:
     return whole(text, f"--what-if {question}={text}", most=limit("RANKS"))
+
+
+def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | CapturedOn:
+    """The step on so many ranks; of a traced one, on as many more nodes of its kind as they need."""
+    if isinstance(step, CapturedOn) or ranks == step.job.ranks:
+        return replace(step, job=whatif.with_ranks(step.job, ranks))
+    job = with_waits_kept(step.job, step.own) if step.basis is Basis.ANCHORED else step.job
+    platform, notes = step.platform, step.notes
+    if ranks > platform.spec.ranks:
+        platform = whatif.with_nodes(platform, -(-ranks // platform.spec.gpus_per_node))
+        notes = (*notes, f"{ranks} ranks: {platform.spec.nodes} nodes of {platform.spec.gpus_per_node} GPUs")
+    return replace(step, job=whatif.with_ranks(job, ranks), platform=platform, notes=notes)
 
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
@@ -37,7 +51,7 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
     ),
     "ranks": (
         "ranks=N: so many data-parallel ranks, each with the batch it has",
-        lambda s, v: replace(s, job=whatif.with_ranks(s.job, _count(v, "ranks"))),
+        lambda s, v: _with_ranks(s, _count(v, "ranks")),
     ),
     "no-host": (
         "no-host: no host overhead, as with CUDA graphs",
@@ -66,9 +80,6 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
 }
 """Question → how it is written and what it says, and the change it makes."""
 _WITHOUT_VALUE = ("no-host", "peers-on-time")
-
-
-Asked = TypeVar("Asked", TracedStep, CapturedOn)
 
 
 def changed(step: Asked, questions: Iterable[str]) -> Asked:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stepsight.errors import StepsightError
+from stepsight.hardware.gpus import find_gpu
 from stepsight.patterns import compiled
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram, Wait, world
@@ -44,6 +45,20 @@ def on_gpu(platform: Platform, gpu: str) -> Platform:
     return load_platform(f"{shape}{gpu}")
 
 
+def with_nodes(platform: Platform, nodes: int) -> Platform:
+    """More nodes of the same kind, with the network that GPUs of this kind usually have if it names none."""
+    spec = platform.spec
+    entry = find_gpu(spec.gpu.name)
+    nic = spec.nic or (entry.nic if entry else None)
+    if nic is None:
+        raise StepsightError(
+            f"{spec.name} has {spec.ranks} GPUs, and what joins nodes of {spec.gpu.name} is not known; "
+            "name a larger platform with --platform"
+        )
+    name = f"{nodes}x{spec.gpus_per_node}x{spec.gpu.name}"
+    return replace(platform, spec=replace(spec, name=name, nodes=nodes, nic=nic))
+
+
 def without_host(job: Job) -> Job:
     """No host overhead, as if the step were one CUDA graph: waits for the device stay."""
     return _each_op(job, lambda op: replace(op, overhead_us=_NO_HOST))
@@ -52,7 +67,9 @@ def without_host(job: Job) -> Job:
 def with_ranks(job: Job, ranks: int) -> Job:
     """The same step on another number of data-parallel ranks; every rank's batch stays as it was.
 
-    Only jobs whose collectives are all over the whole world can be widened so.
+    Only jobs whose collectives are all over the whole world can be widened so. Gradients and weights are as
+    large on any number of ranks, however they are reduced and gathered. What every rank adds to grows with
+    them: results of a forward that are reduced and scattered (row-wise tables), and their gradients.
     """
     if ranks < 1:
         raise StepsightError("a job needs at least one rank")
@@ -62,18 +79,26 @@ def with_ranks(job: Job, ranks: int) -> Job:
             f"the trace also uses the process groups {sorted(groups - {'world'})}; "
             "how they would grow is not known"
         )
+    if ranks == job.ranks:
+        return job
     programs = tuple(job.program_of_rank[r % job.ranks] for r in range(ranks))
-    widened = replace(job, program_of_rank=programs, groups=world(ranks), start_us=())
-    factor = ranks / job.ranks
+    starts = tuple(job.start_us[r % job.ranks] for r in range(ranks)) if job.start_us else ()
+    widened = replace(job, program_of_rank=programs, groups=world(ranks), start_us=starts)
+    scattered = any(_scatters_results(op) for p in job.programs for op in p.ops)
 
     def grown(op: Op) -> Op:
         c = op.collective
         if c is None:
             return op
-        grown_by = factor if c.kind in ("all_gather", "reduce_scatter") else 1.0
+        their_gradients = scattered and c.kind == "all_gather" and op.phase == "backward"
+        grown_by = ranks / job.ranks if _scatters_results(op) or their_gradients else 1.0
         return replace(op, collective=replace(c, bytes=c.bytes * grown_by, measured_us=None))
 
     return _each_op(widened, grown)
+
+
+def _scatters_results(op: Op) -> bool:
+    return op.collective is not None and op.collective.kind == "reduce_scatter" and op.phase == "forward"
 
 
 def without_ops(job: Job, pattern: str) -> Job:

@@ -72,6 +72,16 @@ class LinkedTrace:
         return found / kernels if kernels else 1.0
 
     @property
+    def earlier_work(self) -> list[Event]:
+        """What was launched before the recording: kernels without a call, ahead of all others of a stream."""
+        first: dict[int | str, float] = {}
+        for launch in self.launches:
+            for event in launch.gpu:
+                stream = event.args.stream
+                first[stream] = min(first.get(stream, event.ts), event.ts)
+        return [e for e in self.orphans if e.ts < first.get(e.args.stream, float("-inf"))]
+
+    @property
     def op_names(self) -> set[str]:
         """The names of its operators."""
         return {op.name for op in self.ops}

@@ -80,7 +80,11 @@ class KinetoTrace:
 
     @property
     def world_size(self) -> int:
-        return max(self.distributed.world_size, 1) if self.distributed else 1
+        """Ranks of the run: as many as it says, and no fewer than its process groups name."""
+        if self.distributed is None:
+            return 1
+        named = (rank for group in self.distributed.pg_config or () for rank in group.ranks)
+        return max(self.distributed.world_size, 1, max(named, default=0) + 1)
 
     @property
     def device(self) -> str:

@@ -28,7 +28,7 @@ from stepsight.trace.sizing.tensors import tensors_of
 from stepsight.trace.sizing.vector_map import describes, vector_kernel
 
 Mapped = Kernel | None
-_OFF_ITS_GRID = (Sizing.COUNTED, Sizing.GRID)
+_OFF_GRIDS = (Sizing.COUNTED, Sizing.GRID, Sizing.NEIGHBOURS)
 _OTHER_COMMUNICATION = re.compile(
     r"multimem_|symm_mem::|nvshmem|cross_device_reduce|deep_ep|(one|two)_?shot_all_?reduce|custom_all_?reduce",
     re.I,
@@ -56,7 +56,7 @@ def kernel_of(
     unsure = 0.0
     if mapped is None:
         mapped = sized_by_grid(facts, launch, call, event)
-        if mapped.sizing in _OFF_ITS_GRID and not event.grid():
+        if mapped.sizing in _OFF_GRIDS and not event.grid():
             mapped = replace(mapped, sizing=Sizing.UNKNOWN)  # a trace without launch grids
         unsure = size_spread(mapped, event)
     opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")

@@ -11,6 +11,7 @@ from stepsight.trace.step.matching import unmatched
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun, measured_step_us
+from stepsight.trace.step.steps import NO_MARKS
 
 _MANY_GUESSED = RULES.value("many_guessed")
 _MUCH_DELAY = RULES.value("much_delay")
@@ -25,9 +26,12 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     measured_us = measured_step_us(run)
     notes = []
     if guessed > _MANY_GUESSED:
+        how = "theirs are read off launch grids and the kernels beside them"
+        if not any(event.grid() for one in linked.values() for event in one.trace.gpu):
+            how = "without launch grids either, kernels count as they took and collectives as small"
         notes.append(
-            f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: theirs are read off launch"
-            " grids and the kernels beside them (record with record_shapes=True)"
+            f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: {how}"
+            " (record with record_shapes=True)"
         )
     kept = max(opaque_share(program) for program in programs.values())
     if kept > _MANY_GUESSED:
@@ -62,7 +66,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
 
 def cut_off(run: TraceRun) -> list[str]:
     """A single step whose recording began in its midst: kernels whose launches lie before it."""
-    if run.steps > 1:
+    if run.steps > 1 or run.ranks[0].steps[0].how != NO_MARKS:
         return []
     shares = [_orphaned_share(r.linked) for r in run.ranks]
     if max(shares) <= _MUCH_CUT_OFF:
@@ -75,7 +79,7 @@ def cut_off(run: TraceRun) -> list[str]:
 
 def _orphaned_share(linked: LinkedTrace) -> float:
     total = sum(e.dur for e in linked.trace.gpu)
-    return sum(e.dur for e in linked.orphans) / total if total else 0.0
+    return sum(e.dur for e in linked.earlier_work) / total if total else 0.0
 
 
 def opaque_share(program: StepProgram) -> float:

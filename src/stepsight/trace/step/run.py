@@ -16,11 +16,12 @@ from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.chakra import looks_like_chakra
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
-from stepsight.trace.reading.files import TraceFile, trace_files
+from stepsight.trace.reading.files import TraceFile, file_name, trace_files
 from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
+from stepsight.trace.sizing.guessing.missing_types import add_types
 from stepsight.trace.step.process_groups import ProcessGroups, process_groups
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.rank_clocks import clock_offsets_us
@@ -172,6 +173,12 @@ def run_of(
         mine = [] if has_shapes(linked) else [et for et in shaped if belongs(linked, et)]
         for et in mine:
             add_shapes(linked, et)
+        dtype = add_types(linked)
+        if dtype is not None:
+            name = file_name(trace.path)
+            warnings.append(
+                f"{name}: no types of inputs were recorded; taken as {dtype}, as its products are"
+            )
         rank = trace.rank if trace.rank is not None else number
         steps = tuple(find_steps(linked))
         if mine and len(steps) > 1:
@@ -188,6 +195,9 @@ def run_of(
         most_ms = (max(ahead_us) - min(ahead_us)) / 1e3
         warnings.append(f"the ranks' clocks are {most_ms:.1f} ms apart: set by the ends of their collectives")
     world = max([t.world_size for t in traces] + [max(r.rank for r in ranks) + 1])
+    if world == 1:  # a trace that does not say how many ranks there are may say it of a collective
+        stated = (e.args.group_size for events in (traces[0].gpu, ranks[0].linked.ops) for e in events)
+        world = max(1, max(stated, default=1))
     device = next((t.device for t in traces if t.device), "")
     if len(ranks) < world:
         warnings.append(f"{len(ranks)} of {world} ranks have a trace; stand-ins take the place of the others")
@@ -199,13 +209,22 @@ def measured_step_us(run: TraceRun) -> float:
     """The run's true step time.
 
     Several steps: the median period of the GPU timelines, over ranks, without what
-    allocation storms stretch. One step: from when the last rank began to when the last ended.
+    allocation storms stretch. One step: from when the last rank began to when the last ended; where GPUs were
+    still at work for the step before and took longer than the hosts, from when that work was done.
     """
     periods = [p for r in run.ranks for p in r.periods_us.tolist() if not np.isnan(p)]
     if periods:
         return float(np.median(periods))
     starts, ends = zip(*(step_bounds(r, 0) for r in run.ranks), strict=True)
-    return float(max(ends) - max(starts))
+    earlier = max(_earlier_work_until(r) for r in run.ranks)
+    on_host_us = max(r.steps[0].end_us - r.steps[0].start_us for r in run.ranks)
+    whole_us, on_gpu_us = max(ends) - max(starts), max(ends) - earlier
+    return float(on_gpu_us if on_host_us < on_gpu_us < whole_us else whole_us)
+
+
+def _earlier_work_until(rank: RankTrace) -> float:
+    """When the GPU was done with what had been launched before the recording, wall clock in µs."""
+    return rank.base_us + max((e.end for e in rank.linked.earlier_work), default=float("-inf"))
 
 
 def step_bounds(rank: RankTrace, step: int) -> tuple[float, float]:
