@@ -51,5 +51,21 @@ def test_rows_faster_than_the_gpu_can_be_are_counted(tmp_path: Path) -> None:
     assert "without 1 rows" in forward.note
 
 
+def test_rows_that_state_one_time_for_both_passes_stand_for_neither(tmp_path: Path) -> None:
+    rows = table((1024.0, 2048.0, 4096.0))
+    rows["forward_us"], rows["backward_us"] = [200.0, 800.0, 900.0], [300.0, 800.0, 1300.0]
+    write(tmp_path, rows)
+    for score in half_scores(tmp_path, "all"):
+        assert score.rows == 2
+        assert "without 1 rows that state one time for both passes" in score.note
+
+
+def test_an_operator_that_always_states_one_time_is_scored(tmp_path: Path) -> None:
+    rows = table((1024.0, 2048.0))
+    rows["forward_us"] = rows["backward_us"] = [200.0, 400.0]
+    write(tmp_path, rows)
+    assert [score.rows for score in half_scores(tmp_path, "all")] == [2, 2]
+
+
 def test_a_folder_without_the_file_is_skipped(tmp_path: Path) -> None:
     assert half_scores(tmp_path, "heldout") == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import read_table
 from stepsight.prediction.kernel_tables.megatron import FILE, PASSES, Operator, edition, operators, possible
-from stepsight.score import Score
+from stepsight.score import Score, gmae
 
 TOPIC = "kernels"
 NINETY = 1.645
@@ -57,13 +57,15 @@ def half_scores(data: Path, rows: str) -> list[Score]:
         spec = load_gpu(operator.gpu)
         measured = times[operator.direction][operator.positions]
         able = possible(operator, measured, spec)
+        once = stated_once(operator, times)
         chosen = able & (left_out(operator) if some else True)
-        if not chosen.any():
+        if not (chosen & ~once).any():
             continue
-        judged = judge(operator, measured, chosen, KernelModels.for_gpu(spec))
+        whole = judge(operator, measured, chosen, KernelModels.for_gpu(spec))
         used = "a fifth of the shapes, left out" if some else "all rows"
         bars = BARS | BACKWARD_BARS if operator.direction == "backward" else BARS
-        found.append(_score(judged, used, bars.get(operator.op), _without(able)))
+        judged, apart = _apart(whole, once[chosen])
+        found.append(_score(judged, used, bars.get(operator.op), _without(able), apart))
     return found + list(_from_another(table, times, str(path)))
 
 
@@ -95,21 +97,41 @@ def _from_another(table: object, times: dict[str, FloatArray], where: str) -> It
             continue
         measured = times[operator.direction][operator.positions]
         able = possible(operator, measured, spec)
-        if not able.any():
+        once = stated_once(operator, times)
+        if not (able & ~once).any():
             continue
-        judged = judge(operator, measured, able, blind)
+        judged, apart = _apart(judge(operator, measured, able, blind), once[able])
         parts.append(judged)
         constants = operator.kernels[0].family in ("gemm", "attention", "attention_backward")
         used = "by A100's fits alone" if constants else "A100's corrections on constants fitted to both"
-        yield _score(judged, f"{used}, all rows", OTHER_GPU, _without(able), "from A100: ")
+        yield _score(judged, f"{used}, all rows", OTHER_GPU, _without(able), apart, prefix="from A100: ")
     if parts:
         lines = f"all rows of the {len(parts)} lines above"
-        yield _score(_pooled(parts), lines, OTHER_GPU, "", "from A100: ")
+        yield _score(_pooled(parts), lines, OTHER_GPU, prefix="from A100: ")
+
+
+def stated_once(operator: Operator, times: Mapping[str, FloatArray]) -> npt.NDArray[np.bool_]:
+    """Rows whose two passes agree to the last digit where those of other rows differ: one was not measured.
+
+    Which of the two is not said, so they stand for neither.
+    """
+    same = np.equal(*(times[key][operator.positions] for key in ("forward", "backward")))
+    return np.zeros_like(same) if same.all() else same
 
 
 def _without(able: npt.NDArray[np.bool_]) -> str:
     gone = int((~able).sum())
     return f"without {gone} rows faster than the GPU can be" if gone else ""
+
+
+def _apart(whole: Judged, once: npt.NDArray[np.bool_]) -> tuple[Judged, str]:
+    """The rows that state two times, and what the line would read with the others."""
+    if not once.any():
+        return whole, ""
+    columns = (column[~once] for column in (whole.predicted, whole.measured, whole.inside))
+    error = gmae(whole.predicted, whole.measured)
+    said = f"without {int(once.sum())} rows that state one time for both passes ({error:.1%} with them)"
+    return Judged(whole.label, whole.gpu, *columns), said
 
 
 def _pooled(parts: Sequence[Judged]) -> Judged:
@@ -121,9 +143,9 @@ def _pooled(parts: Sequence[Judged]) -> Judged:
     )  # fmt: skip
 
 
-def _score(judged: Judged, used: str, bar: float | None, note: str, prefix: str = "") -> Score:
+def _score(judged: Judged, used: str, bar: float | None, *notes: str, prefix: str = "") -> Score:
     held = f"{judged.inside.mean():.0%} inside the 90 % interval"
     return Score.of(
         TOPIC, f"{prefix}fp16 {judged.label} {judged.gpu}", judged.predicted, judged.measured, used,
-        gmae_target=bar, note="; ".join(filter(None, (held, note))),
+        gmae_target=bar, note="; ".join(filter(None, (held, *notes))),
     )  # fmt: skip
