@@ -53,7 +53,7 @@ class Command:
 
 
 def _trials(folder: Path) -> None:
-    Trials(folder / "trials.jsonl")
+    Trials(folder / "trials.jsonl", {})
 
 
 def _calibration(folder: Path) -> None:
