@@ -11,12 +11,14 @@ from stepsight.tune.trial import Row
 from .model import DLRM, MODEL
 
 MEGATRON = {
+    "untie-embeddings-and-output-weights", "no-gradient-accumulation-fusion", "ckpt-format",
     "tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size", "micro-batch-size",
     "global-batch-size", "seq-length", "expert-model-parallel-size", "num-layers-per-virtual-pipeline-stage",
     "sequence-parallel", "use-distributed-optimizer", "use-torch-fsdp2", "overlap-grad-reduce",
     "recompute-granularity", "recompute-method", "recompute-num-layers", "bf16", "fp16", "fp8-format",
 }  # fmt: skip
 TORCHTITAN = {
+    "parallelism.fsdp_reshard_after_forward",
     "training.global_batch_size", "training.local_batch_size", "training.seq_len",
     "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_shard_degree",
     "parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree",

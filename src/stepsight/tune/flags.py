@@ -38,8 +38,8 @@ def flags(document: Mapping[str, Any], row: Row, where: str = "workload") -> lis
 def _torchtitan(c: LanguageConfig) -> Flags:
     """torchtitan's command line (``[parallelism]`` and ``[training]`` of its configuration)."""
     s = c.layout
-    shard = s.data if s.zero == 3 else 1
-    replicate = 1 if s.zero == 3 else s.data
+    shard = s.data if s.zero >= 2 else 1
+    replicate = s.data // shard
     parts = [
         f"--training.global_batch_size {c.batch_per_rank * s.data}",
         f"--training.local_batch_size {c.micro_batch if s.pipeline == 1 else c.batch_per_rank}",
@@ -58,8 +58,10 @@ def _torchtitan(c: LanguageConfig) -> Flags:
             f"--parallelism.pipeline_parallel_schedule {name}",
             f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
         ]
+    if s.zero == 2:  # parameters stay gathered from the forward to the backward pass
+        parts.append("--parallelism.fsdp_reshard_after_forward never")
     parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
-    lacks = "ZeRO 1 and 2: parameters are sharded or replicated" if s.zero in (1, 2) else ""
+    lacks = "ZeRO 1: parameters are sharded or replicated" if s.zero == 1 else ""
     return Flags("torchtitan", " ".join(parts), lacks)
 
 
@@ -82,9 +84,10 @@ def _megatron(c: LanguageConfig) -> Flags:
         parts.append("--sequence-parallel")
     if s.zero == 1:
         parts.append("--use-distributed-optimizer")
-    if s.zero == 3:
-        parts.append("--use-torch-fsdp2")
-    if s.overlap_gradients and s.data > 1:
+    if s.zero == 3:  # what --use-torch-fsdp2 insists on
+        parts.append("--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist")
+        parts += [] if c.model.tied else ["--untie-embeddings-and-output-weights"]
+    elif s.overlap_gradients and s.data > 1:
         parts.append("--overlap-grad-reduce")
     if t.recompute == "full":
         parts.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
@@ -130,12 +133,13 @@ def _nanotron(c: LanguageConfig) -> Flags:
 def _deepspeed(c: LanguageConfig) -> Flags:
     """DeepSpeed's JSON; tensor and pipeline parallelism are the model's own business there."""
     s = c.layout
-    precision = '"bf16": {"enabled": true}' if c.training.dtype == "bf16" else '"fp16": {"enabled": true}'
+    half = c.training.dtype if c.training.half else ""
+    precision = f', "{half}": {{"enabled": true}}' if half else ""
     content = (
         f'{{"train_batch_size": {c.batch_per_rank * s.data}, '
         f'"train_micro_batch_size_per_gpu": {c.micro_batch}, '
         f'"gradient_accumulation_steps": {s.micro_batches}, '
-        f'"zero_optimization": {{"stage": {s.zero}, "overlap_comm": {str(s.overlap_gradients).lower()}}}, '
+        f'"zero_optimization": {{"stage": {s.zero}, "overlap_comm": {str(s.overlap_gradients).lower()}}}'
         f"{precision}}}"
     )
     lacks = "tensor and pipeline parallelism (use Megatron-DeepSpeed)" if s.tensor * s.pipeline > 1 else ""

@@ -29,9 +29,8 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
         table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")
     for place, row in enumerate(answer.top, 1):
-        mark = "≈" if place > 1 and within_noise(row, answer.best, answer.objective) else ""
         table.add_row(
-            f"{place}{mark}", settings_text(row.settings), milliseconds(row.step_time_us),
+            f"{place}{noise_mark(row, answer)}", settings_text(row.settings), milliseconds(row.step_time_us),
             f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
             f"{row.memory_gb:.0f} of {row.capacity_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
             why(row, answer.best),
@@ -42,6 +41,12 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     for one in written:
         lacks = f" (it has no {one.lacks})" if one.lacks else ""
         console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
+
+
+def noise_mark(row: Row, answer: Answer) -> str:
+    """≈ where the prediction cannot tell a row from the first."""
+    told_apart = row is answer.best or not within_noise(row, answer.best, answer.objective)
+    return "" if told_apart else "≈"
 
 
 def remarks(answer: Answer) -> list[str]:

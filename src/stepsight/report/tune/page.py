@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import Column, Fragment, Html, bar, frame, notes, section, table, tag
-from stepsight.report.tune.console import milliseconds, remarks
+from stepsight.report.tune.console import milliseconds, noise_mark, remarks
 from stepsight.report.tune.picks import picks_script, two_picks
 from stepsight.tune.answer import Answer, settings_text, why
 from stepsight.tune.dimensions import short_name
@@ -54,7 +54,7 @@ def _best(answer: Answer) -> Html:
     ]  # fmt: skip
     rows = [
         (
-            place, settings_text(r.settings), milliseconds(r.step_time_us),
+            f"{place}{noise_mark(r, answer)}", settings_text(r.settings), milliseconds(r.step_time_us),
             f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}", f"{r.memory_gb:.0f}",
             f"{100 * r.mfu:.1f} %" if r.mfu else "", why(r, answer.best),
         )
@@ -149,6 +149,8 @@ def _figures(rows: Sequence[Row]) -> list[tuple[str, str, Figure]]:
         found.append(("MFU", "%", lambda r: 100 * r.mfu))
     if any(r.cost_per_step is not None for r in rows):
         found.append(("Cost per step", "", lambda r: r.cost_per_step or 0.0))
+    if any(r.cost_per_million_tokens is not None for r in rows):
+        found.append(("Cost per million tokens", "", lambda r: r.cost_per_million_tokens or 0.0))
     return found
 
 
@@ -186,7 +188,7 @@ def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
             cells = [
                 milliseconds(r.step_time_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
                 f"{r.tokens_per_s or r.samples_per_s:,.0f}" if r.tokens_per_s or r.samples_per_s else "",
-                f"{r.memory_gb:.1f}", "" if r.fits else f"does not fit: the GPU has {r.capacity_gb:.0f} GB",
+                f"{r.memory_gb:.1f}", "" if r.fits else f"over {r.capacity_gb:.0f} GB",
             ]  # fmt: skip
         else:
             cells = ["", "", "", "", f"{r.status}: {r.reason}"]

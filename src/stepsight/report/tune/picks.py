@@ -70,7 +70,7 @@ def _figures(row: Row) -> dict[str, float | None]:
         "step ms": row.step_time_us / 1e3,
         "memory GB": row.memory_gb,
         "MFU %": 100 * row.mfu if row.mfu else None,
-        "cost per step": row.cost_per_step,
+        "cost per 1,000 steps": None if row.cost_per_step is None else 1e3 * row.cost_per_step,
     }
 
 
