@@ -16,7 +16,8 @@ from stepsight.fitting.kernels.sources import Measured
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.features import FEATURES
-from stepsight.kernels.learned.model import LIGHT, RANGE_KEYS, LearnedModel, Provenance, base_us
+from stepsight.kernels.learned.model import LIGHT, RANGE_KEYS, REACH, LearnedModel, Provenance, base_us
+from stepsight.kernels.learned.reach import REACH_BYTES
 from stepsight.kernels.machine import Machine
 from stepsight.score import gmae, mape
 
@@ -46,7 +47,10 @@ def learn(
     not show; without it such rows are left out.
     """
     first = measured[0]
-    family, features = first.batch.family, FEATURE_SET[first.batch.family]
+    family = first.batch.family
+    # Where no end of the reach shows, its column serves the table no better and relatives worse (L4, T4).
+    spanned = base == REACH and machine.architecture in REACH_BYTES
+    features = "linear" if spanned else FEATURE_SET[family]
     path = path or EventPath()
     tables, targets, weights, lows, highs = [], [], [], [], []
     names: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ from stepsight.kernels.learned.artefacts import save_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Board, save_boards
 from stepsight.kernels.learned.events import EventPath
-from stepsight.kernels.learned.model import LIGHT, TILED, LearnedModel
+from stepsight.kernels.learned.model import LIGHT, REACH, TILED, LearnedModel
 from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.streams import Streamed, save_streams
@@ -59,8 +59,8 @@ FP32_ARTEFACTS = {
 FP8_GPUS = ("H100-SXM-80G", "H200-SXM-141G", "L40S", "B200-SXM-180G")
 """GPUs of the serving tables with fp8 units."""
 
-BASES = {"bmm": TILED}
-"""Products whose trees correct the time of whole tiles instead of the speed of light."""
+BASES = {"bmm": TILED, "linear": REACH}
+"""Products whose trees correct more than the speed of light."""
 
 Progress = Callable[[str], None]
 

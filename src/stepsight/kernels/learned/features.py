@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.kernels.families import Dims, conv_output
+from stepsight.kernels.learned.reach import span_bytes
 from stepsight.kernels.machine import Machine
 
 FeatureSet = Callable[[Dims, FloatArray, Machine], dict[str, FloatArray]]
@@ -72,6 +73,13 @@ def gemm_features(d: Dims, element_bytes: FloatArray, machine: Machine) -> dict[
             columns[f"waves_{rows}"] = ln_waves
             columns[f"idle_{rows}"] = idle
     columns["slow_best"] = np.asarray(best)
+    return columns
+
+
+def linear_features(d: Dims, element_bytes: FloatArray, machine: Machine) -> dict[str, FloatArray]:
+    """Those of a product, and how much memory lies between the rows that are read at a time."""
+    columns = gemm_features(d, element_bytes, machine)
+    columns["span"] = np.log(span_bytes(d, element_bytes, machine))
     return columns
 
 
@@ -155,6 +163,7 @@ def row_features(d: Dims, element_bytes: FloatArray, machine: Machine) -> dict[s
 
 FEATURES: Mapping[str, FeatureSet] = {
     "gemm": gemm_features,
+    "linear": linear_features,
     "attention": attention_features,
     "conv": conv_features,
     "rows": row_features,

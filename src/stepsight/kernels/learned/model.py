@@ -11,6 +11,7 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.features import FEATURES
+from stepsight.kernels.learned.reach import look_up_stretch
 from stepsight.kernels.learned.trees import ObliviousTrees, as_table
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.tiles import tiled_us
@@ -19,11 +20,13 @@ BASE_US = 2.5
 """Added to the speed of light before the efficiency is learned, so that it stays finite for the
 smallest kernels: the shortest GEMMs of the bf16 tables (A100, H100) take 2.45 µs."""
 
-LIGHT, TILED = "light", "tiles"
-"""What trees correct: the speed of light, or whole tiles of batched fp32 products (`tiles`)."""
+LIGHT, TILED, REACH = "light", "tiles", "reach"
+"""What trees correct: the speed of light, whole tiles of batched fp32 products (`tiles`), or the speed of
+light with the look-up of addresses (`reach`)."""
 
 RANGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "gemm": ("batch", "m", "n", "k", "light"),
+    "linear": ("batch", "m", "n", "k", "light"),
     "attention": ("batch", "heads", "q", "kv", "head_dim", "light"),
     "conv": ("batch", "m", "n", "k", "light"),
     "rows": ("rows", "cols", "light"),
@@ -107,10 +110,13 @@ class LearnedModel:
 
 
 def base_us(base: str, batch: Batch, machine: Machine) -> FloatArray:
-    """What the trees correct: the speed of light, or whole tiles."""
-    return tiled_us(batch, machine) if base == TILED else BASE_US + light_us(batch, machine)
+    """What the trees correct: the speed of light, with or without looking addresses up, or whole tiles."""
+    if base == TILED:
+        return tiled_us(batch, machine)
+    return BASE_US + light_us(batch, machine, look_up_stretch(batch, machine) if base == REACH else 1.0)
 
 
-def light_us(batch: Batch, machine: Machine) -> FloatArray:
-    """Speed of light against the figures of ``machine``."""
-    return np.maximum(batch.flops / (machine.tflops * 1e6), batch.bytes / (machine.memory_gbps * 1e3))
+def light_us(batch: Batch, machine: Machine, stretch: FloatArray | float = 1.0) -> FloatArray:
+    """Speed of light against the figures of ``machine``; ``stretch`` multiplies the arithmetic."""
+    arithmetic = batch.flops / (machine.tflops * 1e6) * stretch
+    return np.maximum(arithmetic, batch.bytes / (machine.memory_gbps * 1e3))
