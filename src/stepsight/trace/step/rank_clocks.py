@@ -26,6 +26,8 @@ def clock_offsets_us(ranks: Sequence[tuple[float, LinkedTrace]]) -> list[float]:
 
     Zero where nothing tells, and for all where no two differ by more than ranks may by chance.
     """
+    if len(ranks) < 2:
+        return [0.0] * len(ranks)
     streams = [_streams(base_us, linked) for base_us, linked in ranks]
     edges = sorted(
         (scatter, i, j, apart)

@@ -16,8 +16,10 @@ def add_types(linked: LinkedTrace) -> str | None:
 
     Returns that type, or None where there was nothing to add.
     """
-    sized = [op for op in linked.ops if op.sizes_text() not in (b"", b"[]")]
-    if not sized or any(op.args.types is not NO_RAW and op.types() for op in sized):
+    if any(op.args.types is not NO_RAW for op in linked.ops):
+        return None
+    sized = [op for op in linked.ops if op.args.dims is not NO_RAW or op.args.old_dims is not NO_RAW]
+    if not any(op.shapes() for op in sized):
         return None
     dtype = common_dtype(linked)
     spelt = _SPELT.get(dtype, "float")
