@@ -135,7 +135,10 @@ class Event(msgspec.Struct, gc=False):
 
     def sizes_text(self) -> bytes:
         """Input sizes as the trace writes them."""
-        return bytes(self.args.dims) or bytes(self.args.old_dims)
+        args = self.args
+        if args.dims is NO_RAW and args.old_dims is NO_RAW:
+            return b""
+        return bytes(args.dims) or bytes(args.old_dims)
 
     def types(self) -> list[Any]:
         """Input dtypes as the profiler names them ("float", "c10::BFloat16", "" for none)."""
