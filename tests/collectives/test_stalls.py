@@ -9,7 +9,9 @@ import pytest
 
 from stepsight.collectives.stalls import JobLayout, SlowOdds, Stalls
 
-STALLS = Stalls(message_us=100.0, collective_us=2.0, odds=SlowOdds({"one": -6.0, "doublings": 1.0, "pipeline": 1.0}))
+STALLS = Stalls(
+    message_us=100.0, collective_us=2.0, odds=SlowOdds({"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
+)
 LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, replicas=2, filled=0.5)
 
 

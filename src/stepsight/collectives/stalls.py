@@ -76,7 +76,9 @@ class SlowOdds:
         """
         x = [columns.get(name, 0.0) for name in self.weights]
         mean = sum(weight * value for weight, value in zip(self.weights.values(), x, strict=True))
-        variance = sum(a * b * c for a, row in zip(x, self.covariance, strict=False) for b, c in zip(x, row, strict=True))
+        variance = sum(
+            a * b * c for a, row in zip(x, self.covariance, strict=False) for b, c in zip(x, row, strict=True)
+        )
         return 1 / (1 + math.exp(-mean / math.sqrt(1 + math.pi / 8 * variance)))
 
 
