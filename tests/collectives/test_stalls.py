@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from stepsight.collectives.stalls import JobLayout, Stalls
+from stepsight.collectives.stalls import JobLayout, SlowOdds, Stalls
 
-STALLS = Stalls(message_us=100.0, collective_us=2.0, weights={"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
+STALLS = Stalls(
+    message_us=100.0, collective_us=2.0, odds=SlowOdds({"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
+)
 LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, replicas=2, filled=0.5)
 
 
@@ -24,14 +26,14 @@ def test_odds_are_logistic_in_the_columns() -> None:
 
 
 def test_a_full_allocator_and_many_nodes_count_where_they_have_a_weight() -> None:
-    stalls = Stalls(1.0, 1.0, {"many_nodes": 1.0, "full": 2.0})
+    stalls = Stalls(1.0, 1.0, SlowOdds({"many_nodes": 1.0, "full": 2.0}))
     assert stalls.probability(replace(LAYOUT, nodes=16)) == 0.5
     assert stalls.probability(replace(LAYOUT, nodes=64)) == pytest.approx(1 / (1 + math.exp(-4.0)))
     assert stalls.probability(replace(LAYOUT, filled=1.1)) == pytest.approx(1 / (1 + math.exp(-2)))
 
 
 def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_and_up_to_sixteen_nodes() -> None:
-    stalls = Stalls(1.0, 1.0, {"accumulating": 1.0})
+    stalls = Stalls(1.0, 1.0, SlowOdds({"accumulating": 1.0}))
     many = replace(LAYOUT, whole_gradients=16)
     assert stalls.probability(many) == pytest.approx(1 / (1 + math.exp(-3.0)))
     for other in ({"whole_gradients": 8}, {"pipeline": 1}, {"nodes": 32}):

@@ -49,8 +49,8 @@ class JobLayout:
             "doublings": math.log2(min(self.nodes, FEW_NODES)),
             "pipeline": piped,
             "replicated_pipeline": piped * (self.replicas > 1),
-            "many_nodes": many * piped,
-            "many_nodes_alone": many * (1 - piped),
+            "many_nodes": many,
+            "many_nodes_pipeline": many * piped,
             "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
             "accumulating": piped * accumulating * math.log2(self.nodes),
             "full": min(1.0, max(0.0, (self.filled - NEARLY_FULL) / (FULL - NEARLY_FULL))),
@@ -58,24 +58,45 @@ class JobLayout:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowOdds:
+    """A logistic model of the share of slow runs, and how sure it is of itself.
+
+    ``weights`` by column of `JobLayout`; ``covariance`` of their errors, row by row in the same order (none:
+    they are certain).
+    """
+
+    weights: Mapping[str, float]
+    covariance: tuple[tuple[float, ...], ...] = ()
+
+    def probability(self, columns: Mapping[str, float]) -> float:
+        """The share, as a mean over what the weights may be: where little is known it lies near one half.
+
+        The mean of a logistic function over a normal distribution is that function of the mean drawn
+        towards zero (MacKay, The evidence framework applied to classification networks, 1992).
+        """
+        x = [columns.get(name, 0.0) for name in self.weights]
+        mean = sum(weight * value for weight, value in zip(self.weights.values(), x, strict=True))
+        variance = sum(
+            a * b * c for a, row in zip(x, self.covariance, strict=False) for b, c in zip(x, row, strict=True)
+        )
+        return 1 / (1 + math.exp(-mean / math.sqrt(1 + math.pi / 8 * variance)))
+
+
+@dataclass(frozen=True, slots=True)
 class Stalls:
     """A site's slow state.
 
     ``message_us``: lost at every message between stages. ``collective_us``: without a pipeline, lost at every
-    tensor collective for each of its ranks. ``weights``: the logistic model of the share of slow runs, by
-    column of `JobLayout`.
+    tensor collective for each of its ranks. ``odds``: how likely a run is slow.
     """
 
     message_us: float
     collective_us: float
-    weights: Mapping[str, float]
+    odds: SlowOdds
 
     def probability(self, layout: JobLayout) -> float:
         """How likely a run is slow; on one node none is."""
-        if layout.nodes == 1:
-            return 0.0
-        odds = sum(self.weights.get(name, 0.0) * x for name, x in layout.columns().items())
-        return 1 / (1 + math.exp(-odds))
+        return self.odds.probability(layout.columns()) if layout.nodes > 1 else 0.0
 
     def lost_us(self, pipeline: int, tensor: int, tensor_collectives: float) -> float:
         """What a slow run loses on each micro-batch, on its busiest stage."""

@@ -77,8 +77,8 @@ def _odds(cases: list[Case], out: Path | None) -> None:
         return
     found = odds.fit_odds(runs)
     path = (out or Path(package.__file__).parent) / odds.FILE
-    path.write_text(to_json({"all": dict(found.all), "without": dict(found.without)}) + "\n")
-    for name, weight in found.all.items():
+    path.write_text(to_json({"all": found.all, "without": dict(found.without)}) + "\n")
+    for name, weight in found.all.weights.items():
         click.echo(f"{'slow runs':10s} {name:40s} {weight:g}")
     slow = sum(run.slow for run in runs)
     click.echo(f"{slow} of {len(runs)} runs over nodes are slow; wrote {path}")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from stepsight.collectives.site import SiteBandwidth
-from stepsight.collectives.stalls import Stalls
+from stepsight.collectives.stalls import SlowOdds, Stalls
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.prediction.llm.compose import Composed
@@ -61,7 +61,7 @@ def platform() -> Platform:
 
 
 def with_stalls(platform: Platform, odds: float) -> Platform:
-    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(1e5, 0.0, {"one": odds}))
+    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(1e5, 0.0, SlowOdds({"one": odds})))
     return replace(platform, site=site)
 
 

@@ -1,8 +1,8 @@
 """The odds of a slow run on the H100 sweep's cluster, fitted on its runs and again without each group.
 
 A run is taken as slow where its measured time is nearer to the prediction of the slow state than to that of
-the usual one. ``odds.json`` is what ``stepsight fit llm`` made: the weights of `Stalls` from all groups
-(model × nodes), and those without each. A group's rows are scored, and chosen among, with the latter.
+the usual one. ``odds.json`` is what ``stepsight fit llm`` made: the `SlowOdds` from all groups (model ×
+nodes), and those without each. A group's rows are scored, and chosen among, with the latter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib import resources
 import msgspec
 import numpy as np
 
-from stepsight.collectives.stalls import Stalls
+from stepsight.collectives.stalls import SlowOdds, Stalls
 from stepsight.estimate import FloatArray
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.slow_runs import job_layout
@@ -40,21 +40,21 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """Weights of all groups, and those without each."""
+    """Odds of all groups, and those without each."""
 
-    all: Mapping[str, float]
-    without: Mapping[str, Mapping[str, float]]
+    all: SlowOdds
+    without: Mapping[str, SlowOdds]
 
-    def of(self, group: str) -> Mapping[str, float]:
-        """What a group is scored with: weights that it took no part in."""
+    def of(self, group: str) -> SlowOdds:
+        """What a group is scored with: odds that it took no part in."""
         return self.without.get(group, self.all)
 
 
 @cache
 def shipped_odds() -> Odds:
-    """The weights that ship; none where the file is absent."""
+    """The odds that ship; even ones where the file is absent."""
     file = resources.files("stepsight.validate.llm") / FILE
-    return msgspec.json.decode(file.read_bytes(), type=Odds) if file.is_file() else Odds({}, {})
+    return msgspec.json.decode(file.read_bytes(), type=Odds) if file.is_file() else Odds(SlowOdds({}), {})
 
 
 def run_of(composer: Composer, measured_ms: float, group: str) -> Run | None:
@@ -74,18 +74,19 @@ def run_of(composer: Composer, measured_ms: float, group: str) -> Run | None:
 
 
 def fit_odds(runs: Sequence[Run]) -> Odds:
-    """Weights from all runs and without each group."""
+    """Odds from all runs and without each group."""
     others = {g: [r for r in runs if r.group != g] for g in dict.fromkeys(run.group for run in runs)}
-    return Odds(_weights(runs), {group: _weights(rest) for group, rest in others.items() if rest})
+    return Odds(_fitted(runs), {group: _fitted(rest) for group, rest in others.items() if rest})
 
 
-def _weights(runs: Sequence[Run]) -> dict[str, float]:
-    """Ridge logistic regression by Newton's method."""
+def _fitted(runs: Sequence[Run]) -> SlowOdds:
+    """Ridge logistic regression by Newton's method; the last curvature tells how sure the weights are."""
     names = list(runs[0].columns)
     x = np.array([[run.columns[name] for name in names] for run in runs])
     slow = np.array([float(run.slow) for run in runs])
     penalty = np.diag([FIRST_RIDGE if name == names[0] else RIDGE for name in names])
     weights: FloatArray = np.zeros(len(names))
+    curvature: FloatArray = penalty
     for _ in range(ROUNDS):
         share = 1 / (1 + np.exp(-x @ weights))
         slope = x.T @ (share - slow) + penalty @ weights
@@ -94,7 +95,11 @@ def _weights(runs: Sequence[Run]) -> dict[str, float]:
         weights = weights - step
         if float(np.abs(step).max()) < 1e-9:
             break
-    return {name: round(float(weight), 3) for name, weight in zip(names, weights, strict=True)}
+    covariance = np.linalg.inv(curvature)
+    return SlowOdds(
+        {name: round(float(weight), 3) for name, weight in zip(names, weights, strict=True)},
+        tuple(tuple(round(float(c), 4) for c in row) for row in covariance),
+    )
 
 
 def stalls_of(group: str, message_us: float, collective_us: float) -> Stalls:

@@ -87,8 +87,8 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     wide = c.framework.gradients == "fp32" or not t.half
     stored = parameters / (share if s.zero == 3 else 1)
     gradients = stored * (4 if wide else 2) / (share if s.zero == 2 else 1)
-    if wide and t.half and not c.framework.wgrad_accumulates:
-        gradients += stored * 2  # added to the fp32 ones
+    if wide and t.half and s.data > 1 and not c.framework.wgrad_accumulates:
+        gradients += stored * 2  # buckets between replicas; a single one adds to the fp32 ones and drops them
     mine = owned(c, sum(w.parameters for _, w in works), sum(w.expert_parameters for _, w in works))
     optimizer = mine * 4 * UPDATES[t.optimizer]
     if t.half and t.master_weights:
