@@ -14,6 +14,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.score import Score, gmae
+from stepsight.validate.live.draws import add_draw
 from stepsight.validate.live.steps import (
     LiveRow,
     as_dict,
@@ -48,14 +49,19 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
     "--beside", type=click.Path(path_type=Path), help="The --out of another platform: what the link changes."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Predicted against measured as a picture.")
+@click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    help="Folder of `validate all`: add this draw there.",
+)
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
 @click.option("--interface", default="", help="Network interface of gloo or NCCL.")
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     platform_path: str, configs: int, nlp: int, skew_sets: int, stack: str, seed: int, steps: int,
-    blocks: int, out: Path | None, budget: str, beside: Path | None, plot: Path | None, address: str,
-    interface: str, prefix: str, as_json: bool,
+    blocks: int, out: Path | None, budget: str, beside: Path | None, plot: Path | None,
+    results: Path | None, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
     from stepsight.calibrate.journal import Journal
@@ -65,7 +71,8 @@ def command(
 
     platform = load_platform(platform_path)
     ranks, device = platform.spec.ranks, "cpu" if platform.spec.host.synchronous else "cuda"
-    deadline = time.monotonic() + (budget_seconds(budget) if budget else 1e9)
+    began = time.monotonic()
+    deadline = began + (budget_seconds(budget) if budget else 1e9)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
 
     def start() -> Ranks:
@@ -86,9 +93,11 @@ def command(
         others = rows_of(Journal(beside, resume=True)) if beside else []
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
-    report(rows, others, platform.name, as_json=as_json)
+    if results:
+        add_draw(results, seed, scores(rows), time.monotonic() - began)
     if plot:
         draw(plot, rows, platform.name)
+    report(rows, others, platform.name, as_json=as_json)
 
 
 def scores(rows: Sequence[LiveRow]) -> list[Score]:
