@@ -61,8 +61,9 @@ def _torchtitan(c: LanguageConfig) -> Flags:
     if s.zero == 2:  # parameters stay gathered from the forward to the backward pass
         parts.append("--parallelism.fsdp_reshard_after_forward never")
     parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
-    lacks = "ZeRO 1: parameters are sharded or replicated" if s.zero == 1 else ""
-    return Flags("torchtitan", " ".join(parts), lacks)
+    lacking = ["ZeRO 1: parameters are sharded or replicated"] if s.zero == 1 else []
+    lacking += ["heads exchanged for parts of the sequence"] if s.context_kind == "all_to_all" else []
+    return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
 
 
 def _megatron(c: LanguageConfig) -> Flags:
@@ -75,6 +76,8 @@ def _megatron(c: LanguageConfig) -> Flags:
         f"--global-batch-size {c.batch_per_rank * s.data}",
         f"--seq-length {c.sequence}",
     ]
+    if s.context > 1 and s.context_kind != "ring":
+        parts.append(f"--cp-comm-type {'a2a' if s.context_kind == 'all_to_all' else 'all_gather'}")
     if s.expert > 1:
         parts.append(f"--expert-model-parallel-size {s.expert}")
     if s.virtual_stages > 1:

@@ -41,6 +41,7 @@ SPREADS: list[dict[str, Any]] = [
     {"pipeline": 2, "virtual_stages": 2, "micro_batch": 1},
     {"pipeline": 4, "schedule": "afab", "micro_batch": 2},
     {"context": 2, "data": 4, "micro_batch": 1},
+    {"context": 4, "context_kind": "all_to_all", "data": 2, "micro_batch": 1},
 ]
 
 

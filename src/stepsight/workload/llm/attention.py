@@ -6,7 +6,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.messages import context_messages, tensor_messages
+from stepsight.workload.llm.messages import context_messages, exchange_copies, tensor_messages
 from stepsight.workload.llm.operators import Both
 
 
@@ -43,6 +43,7 @@ def attention_block(c: LanguageConfig) -> Block:
         both += ops.norm(m.norm, dtype, turned / m.head_dim, m.head_dim, fused=c.training.fused_norm)
     inner = core(c)
     both += inner
+    both += exchange_copies(c)
     again += inner.forward if not keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
     both.kept_bytes += e * n * m.heads * v_dim / t
@@ -90,15 +91,21 @@ def _latent_projections(c: LanguageConfig, n: float) -> Both:
 
 
 def core(c: LanguageConfig) -> Both:
-    """Attention proper, for this rank's heads and its part of the sequence."""
-    m, s, t = c.model, c.training, c.layout.tensor
+    """Attention proper, for this rank's heads and its part of the sequence.
+
+    Where ranks exchange heads for parts of the sequence, each sees all of it with its share of the heads.
+    """
+    m, s = c.model, c.training
+    exchanged = c.layout.context_kind == "all_to_all"
+    parts = 1 if exchanged else c.layout.context
+    t = c.layout.tensor * (c.layout.context if exchanged else 1)
     heads, kv_heads = m.heads // t, max(1, m.kv_heads // t)
     dim = m.head_dim
     if m.latent:  # kernels for its two widths run as those for heads of 128, by arithmetic
         dim = 128
         heads = round(heads * (m.latent.nope_dim + m.latent.rope_dim + m.latent.v_dim) / 2 / dim)
         kv_heads = heads
-    batch, length, parts = c.micro_batch, c.sequence, c.layout.context
+    batch, length = c.micro_batch, c.sequence
     if m.window and m.window < length:
         full = 1 / m.window_every if m.window_every > 1 else 0.0
         seen = int(m.window + full * (length / 2 - m.window))

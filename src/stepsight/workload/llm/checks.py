@@ -103,6 +103,14 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         f"{s.context} does not divide sequence",
         "use a divisor",
     )
+    kv_heads = m.heads if m.latent else m.kv_heads
+    refuse(
+        parallel,
+        "context_kind",
+        s.context_kind == "all_to_all" and kv_heads % (s.tensor * s.context) != 0,
+        f"{kv_heads} heads of keys do not divide over tensor × context = {s.tensor * s.context}",
+        'use a smaller context, or "ring"',
+    )
     refuse(
         training,
         "master_weights",

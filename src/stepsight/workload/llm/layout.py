@@ -8,7 +8,7 @@ AXES = ("tensor", "context", "data", "pipeline")
 """The axes of a job, innermost first as Megatron numbers ranks. Expert groups lie inside tensor, context
 and data."""
 SCHEDULES = ("1f1b", "afab", "interleaved", "zero_bubble")
-CONTEXT_KINDS = ("ring", "all_gather")
+CONTEXT_KINDS = ("ring", "all_gather", "all_to_all")
 DISPATCH = ("each", "once")
 
 

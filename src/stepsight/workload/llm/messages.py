@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
+from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.operators import Both
 from stepsight.workload.llm.work import Message
@@ -60,10 +61,17 @@ def products(kernels: list[Kernel], name: str) -> tuple[Kernel, ...]:
 
 
 def context_messages(c: LanguageConfig, core: Both) -> tuple[list[Message], list[Message]]:
-    """Keys and values travel round the ring beside attention, or are gathered before it."""
+    """Keys and values travel round the ring beside attention, or are gathered before it; or all three and
+    the result change from parts of the sequence to parts of the heads and back."""
     m, parts = c.model, c.layout.context
     if parts == 1:
         return [], []
+    if c.layout.context_kind == "all_to_all":
+        e = dtype_bytes(c.training.dtype)
+        inward, outward = (
+            Message("context", "all_to_all", e * elements, c.training.dtype) for elements in _exchanged(c)
+        )
+        return [inward, outward], [outward, inward]
     kv = max(1, m.kv_heads // c.layout.tensor) * m.head_dim
     bytes_ = 2.0 * dtype_bytes(c.training.dtype) * c.tokens * kv
     dtype = c.training.dtype
@@ -73,3 +81,27 @@ def context_messages(c: LanguageConfig, core: Both) -> tuple[list[Message], list
     hop = Message("context", "send_recv", bytes_, dtype, tuple(core.forward[1:2]))
     back = Message("context", "send_recv", 2 * bytes_, dtype, tuple(core.backward[:1]))
     return [hop] * (parts - 1), [back] * (parts - 1)
+
+
+def exchange_copies(c: LanguageConfig) -> Both:
+    """Elements put in order for an exchange of heads, and again behind it."""
+    if c.layout.context == 1 or c.layout.context_kind != "all_to_all":
+        return Both()
+    e = dtype_bytes(c.training.dtype)
+    copies = [
+        ops.stream("exchange", c.training.dtype, elements, e, e)
+        for elements in _exchanged(c)
+        for _ in range(2)
+    ]
+    return Both(copies, list(copies))
+
+
+def _exchanged(c: LanguageConfig) -> tuple[float, float]:
+    """Elements of queries, keys and values, and of the result, that a rank exchanges."""
+    m, t = c.model, c.layout.tensor
+    if m.latent is not None:
+        query = m.heads * (m.latent.nope_dim + m.latent.rope_dim) / t
+        result = m.heads * m.latent.v_dim / t
+        return c.tokens * (2 * query + result), c.tokens * result
+    result = m.heads * m.head_dim / t
+    return c.tokens * (result + 2 * m.kv_heads * m.head_dim / t), c.tokens * result

@@ -1,0 +1,55 @@
+"""A sequence that is split over ranks: what each computes and sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.program.job import Kernel
+from stepsight.workload.llm.attention import attention_block, core
+from stepsight.workload.llm.config import LanguageConfig, read_language
+
+KINDS = ["ring", "all_gather", "all_to_all"]
+
+
+def config(kv_heads: int = 8, **parallel: Any) -> LanguageConfig:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8,
+        "kv_heads": kv_heads, "ffn": 4096, "vocab": 8192, "sequence": 4096, "global_batch": 8,
+        "parallel": {"micro_batch": 1, **parallel},
+    }  # fmt: skip
+    return read_language(document, "test")
+
+
+def looked_at(kernel: Kernel) -> float:
+    """Pairs of a query and a key that a kernel looks at."""
+    d = dict(kernel.dims)
+    return d["batch"] * d["heads"] * d["q"] * d["kv"] * (0.5 if d["causal"] else 1.0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_ranks_share_the_pairs_evenly(kind: str, parts: int) -> None:
+    whole = sum(map(looked_at, core(config()).forward))
+    split = sum(map(looked_at, core(config(context=parts, context_kind=kind)).forward))
+    assert parts * split == pytest.approx(whole)
+
+
+def test_exchanged_heads_see_the_whole_sequence_in_one_kernel() -> None:
+    (kernel,) = core(config(context=4, context_kind="all_to_all")).forward
+    assert dict(kernel.dims)["q"] == dict(kernel.dims)["kv"] == 4096 and dict(kernel.dims)["heads"] == 2
+
+
+def test_an_exchange_sends_all_three_in_and_the_result_back() -> None:
+    block = attention_block(config(context=4, context_kind="all_to_all"))
+    one = 4096 / 4 * 1024 * 2  # a rank's tokens in bf16
+    assert [m.bytes for m in block.forward if m.axis == "context"] == [3 * one, one]
+    assert [m.bytes for m in block.backward if m.axis == "context"] == [one, 3 * one]
+
+
+def test_heads_of_keys_must_divide_over_the_ranks() -> None:
+    with pytest.raises(InputError, match="context_kind"):
+        config(kv_heads=2, context=4, context_kind="all_to_all")
+    assert config(kv_heads=2, context=4, context_kind="ring").layout.context == 4
