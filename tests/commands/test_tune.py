@@ -132,3 +132,15 @@ def test_mistakes_are_named(model, arguments, said):
 def test_a_sweep_over_names_without_values(dlrm):
     with pytest.raises(InputError, match="gives no values"):
         CliRunner().invoke(sweep, [dlrm, "-p", "4xV100-SXM2", "--over", "batch"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("command", [tune, sweep], ids=["tune", "sweep"])
+def test_a_model_is_given_once_by_place_or_by_option(command):
+    for given in ([], ["llama3-8b", "--model", "llama3-8b"]):
+        done = CliRunner().invoke(command, [*given, "-p", "8xH100-SXM", "--over", "zero=1,3"])
+        assert done.exit_code == 2 and "give one MODEL" in done.output
+    done = CliRunner().invoke(
+        command, ["--model", "llama3-8b", "-p", "8xH100-SXM", "--over", "parallel.zero=1,3",
+                  "--set", "global_batch=8", "--set", "parallel.ranks=8", "--json"]
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output

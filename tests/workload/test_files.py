@@ -33,6 +33,14 @@ def test_a_file_becomes_its_kind_of_workload() -> None:
     assert isinstance(load_workload(EXAMPLES / "bert.toml"), TransformerWorkload)
 
 
+def test_a_known_model_is_read_by_its_name() -> None:
+    assert isinstance(load_workload("llama3-8b"), LanguageWorkload)
+    with pytest.raises(InputError, match="did you mean 'llama3-8b'"):
+        load_workload("llama3_8b")
+    with pytest.raises(InputError, match="check the path"):
+        load_workload("llama3-8b.toml")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -45,7 +45,7 @@ def command(
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
     if bool(workload) + bool(trace) + bool(model) != 1:
-        raise click.UsageError("give one of a WORKLOAD file, --model and --trace")
+        raise click.UsageError("give one of a WORKLOAD (a file, or a model's name), --model and --trace")
     check_outputs((timeline, html), folders=(chakra,))
     if replay and models_only:
         raise click.UsageError(

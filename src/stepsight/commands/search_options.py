@@ -35,6 +35,19 @@ def with_search_options(command: Command) -> Command:
     return command
 
 
+def with_model(command: Command) -> Command:
+    """Adds the MODEL, which `predict` takes as ``--model`` where it is a name."""
+    named = click.option("--model", "named", help="A well-known model by name: the same as MODEL.")
+    return named(click.argument("model", required=False, type=click.Path(path_type=Path))(command))
+
+
+def asked_model(model: Path | None, named: str | None) -> Path:
+    """The one that was given."""
+    if (model is None) == (named is None):
+        raise click.UsageError("give one MODEL: a file, or a name such as llama3-8b")
+    return model or Path(named or "")
+
+
 def platform_parts(assignments: tuple[str, ...]) -> tuple[list[str], list[str]]:
     """Assignments to the workload, and those to the platform."""
     theirs = [a.removeprefix("platform.") for a in assignments if a.startswith("platform.")]

@@ -7,7 +7,13 @@ from pathlib import Path
 import click
 
 from stepsight.commands.outputs import check_outputs, command_line, say_written
-from stepsight.commands.search_options import counter, platform_parts, with_search_options
+from stepsight.commands.search_options import (
+    asked_model,
+    counter,
+    platform_parts,
+    with_model,
+    with_search_options,
+)
 from stepsight.errors import StepsightError
 
 EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
@@ -15,22 +21,23 @@ OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.lin
 
 
 @click.command("sweep")
-@click.argument("model", type=click.Path(path_type=Path))
+@with_model
 @click.option("--platform", "-p", help="A name such as 8xA100-SXM4-40G, or a path.")
 @click.option("--over", multiple=True, required=True, metavar="FIELD=A,B,…", help=OVER_HELP)
 @click.option("--csv", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option("--explore", type=click.Path(path_type=Path), help=EXPLORE_HELP)
 @with_search_options
 def command(
-    model: Path, platform: str | None, over: tuple[str, ...], csv: Path | None, explore: Path | None,
-    assignments: tuple[str, ...],
-    price: float | None, workers: int, ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
+    model: Path | None, named: str | None, platform: str | None, over: tuple[str, ...], csv: Path | None,
+    explore: Path | None, assignments: tuple[str, ...], price: float | None, workers: int,
+    ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Predict MODEL for every combination of the values given."""
     from stepsight.documents import to_json, write_whole
     from stepsight.report.tune.document import row_document, rows_csv
     from stepsight.tune.api import sweep
 
+    model = asked_model(model, named)
     check_outputs((html, csv, explore, resume))
     on_workload, on_platform = platform_parts(assignments)
     with counter("sweep", quiet=as_json) as progress:

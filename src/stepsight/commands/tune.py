@@ -7,13 +7,19 @@ from pathlib import Path
 import click
 
 from stepsight.commands.outputs import check_outputs, command_line
-from stepsight.commands.search_options import counter, platform_parts, with_search_options
+from stepsight.commands.search_options import (
+    asked_model,
+    counter,
+    platform_parts,
+    with_model,
+    with_search_options,
+)
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
 
 
 @click.command("tune")
-@click.argument("model", type=click.Path(path_type=Path))
+@with_model
 @click.option("--platform", "-p", required=True, help="A name such as 16x8xH100-SXM-400G, or a path.")
 @click.option("--gpus", default="", metavar="N,N,…", help="How many of its GPUs; all by default.")
 @click.option("--global-batch", type=click.IntRange(1), help="Sequences in a step; the model's by default.")
@@ -24,9 +30,9 @@ OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,preci
 @click.option("--csv", type=click.Path(path_type=Path), help="Write all rows here.")
 @with_search_options
 def command(
-    model: Path, platform: str, gpus: str, global_batch: int | None, over: tuple[str, ...], objective: str,
-    top: int, epoch: int | None, csv: Path | None, assignments: tuple[str, ...], price: float | None,
-    workers: int,
+    model: Path | None, named: str | None, platform: str, gpus: str, global_batch: int | None,
+    over: tuple[str, ...], objective: str, top: int, epoch: int | None, csv: Path | None,
+    assignments: tuple[str, ...], price: float | None, workers: int,
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
@@ -35,6 +41,7 @@ def command(
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
 
+    model = asked_model(model, named)
     check_outputs((html, csv, resume))
     try:
         counts = [int(n) for n in gpus.split(",") if n.strip()]

@@ -13,7 +13,7 @@ from stepsight.records import Assignments, Table, assigned, nearest, override, r
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.llm.config import read_language
-from stepsight.workload.llm.known import is_config, named, read_config, shipped_sizes
+from stepsight.workload.llm.known import is_config, named, read_config, shipped, shipped_sizes
 from stepsight.workload.llm.workload import LanguageWorkload, is_language_model
 from stepsight.workload.transformers.build import TransformerWorkload
 from stepsight.workload.transformers.config import read_transformer
@@ -23,9 +23,18 @@ KINDS = ("dlrm", "transformer")
 
 
 def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
-    """Read a workload file or a model's config.json; ``overrides`` (``key.path=value``) are set before it is
-    checked."""
+    """Read a workload file or a model's config.json, or take a well-known model by its name; ``overrides``
+    (``key.path=value``) are set before it is checked."""
+    if _is_name(Path(path)):
+        if str(path) not in shipped():
+            raise InputError(str(path), "neither a file nor a known model", nearest(str(path), shipped()))
+        return load_model(str(path), overrides)
     return _changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
+
+
+def _is_name(path: Path) -> bool:
+    """Whether it can only be meant as a model's name."""
+    return path.name == str(path) and path.suffix not in (".toml", ".json") and not path.exists()
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:
