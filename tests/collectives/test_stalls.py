@@ -12,7 +12,7 @@ from stepsight.collectives.stalls import JobLayout, SlowOdds, Stalls
 STALLS = Stalls(
     message_us=100.0, collective_us=2.0, odds=SlowOdds({"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
 )
-LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, replicas=2, filled=0.5)
+LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, replicas=2, overfull=0.0)
 
 
 def test_one_node_has_no_slow_runs() -> None:
@@ -29,7 +29,7 @@ def test_a_full_allocator_and_many_nodes_count_where_they_have_a_weight() -> Non
     stalls = Stalls(1.0, 1.0, SlowOdds({"many_nodes": 1.0, "full": 2.0}))
     assert stalls.probability(replace(LAYOUT, nodes=16)) == 0.5
     assert stalls.probability(replace(LAYOUT, nodes=64)) == pytest.approx(1 / (1 + math.exp(-4.0)))
-    assert stalls.probability(replace(LAYOUT, filled=1.1)) == pytest.approx(1 / (1 + math.exp(-2)))
+    assert stalls.probability(replace(LAYOUT, overfull=1.0)) == pytest.approx(1 / (1 + math.exp(-2)))
 
 
 def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_and_up_to_sixteen_nodes() -> None:

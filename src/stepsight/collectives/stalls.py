@@ -17,8 +17,6 @@ BLOCKING_MESSAGES = 4
 
 FEW_NODES = 16
 """Nodes from which on the share of slow runs grows faster."""
-NEARLY_FULL, FULL = 0.93, 0.98
-"""Shares of the usable memory: between them the allocator begins to give blocks back and ask for others."""
 WIDE_NODES = 4
 """Nodes of a tensor group that is counted as wide."""
 MANY_MICRO_BATCHES = 16
@@ -29,14 +27,15 @@ fewer were not slow."""
 @dataclass(frozen=True, slots=True)
 class JobLayout:
     """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, the
-    replicas, which share of the usable memory the allocator would hold, and the micro-batches over which
-    each replica accumulates whole gradients (0 where gradients or optimizer are sharded)."""
+    replicas, how likely the allocator would hold more than the usable memory (it then gives blocks back and
+    asks for others), and the micro-batches over which each replica accumulates whole gradients (0 where
+    gradients or optimizer are sharded)."""
 
     nodes: int
     tensor_nodes: int
     pipeline: int
     replicas: int
-    filled: float
+    overfull: float
     whole_gradients: int = 0
 
     def columns(self) -> dict[str, float]:
@@ -53,7 +52,7 @@ class JobLayout:
             "many_nodes_pipeline": many * piped,
             "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
             "accumulating": piped * accumulating * math.log2(self.nodes),
-            "full": min(1.0, max(0.0, (self.filled - NEARLY_FULL) / (FULL - NEARLY_FULL))),
+            "full": self.overfull,
         }
 
 

@@ -9,7 +9,7 @@ import pytest
 from stepsight.collectives.stalls import JobLayout, SlowOdds, Stalls
 from stepsight.validate.llm.odds import Odds, Run, fit_odds, shipped_odds, stalls_of
 
-USUAL = JobLayout(nodes=8, tensor_nodes=1, pipeline=2, replicas=2, filled=0.5)
+USUAL = JobLayout(nodes=8, tensor_nodes=1, pipeline=2, replicas=2, overfull=0.0)
 
 
 def made(group: str, layout: JobLayout, slow: int, runs: int) -> list[Run]:
@@ -17,7 +17,7 @@ def made(group: str, layout: JobLayout, slow: int, runs: int) -> list[Run]:
 
 
 def test_a_column_that_only_slow_runs_have_raises_the_odds() -> None:
-    wide = JobLayout(nodes=8, tensor_nodes=4, pipeline=2, replicas=2, filled=0.5)
+    wide = JobLayout(nodes=8, tensor_nodes=4, pipeline=2, replicas=2, overfull=0.0)
     odds = fit_odds([*made("a", USUAL, 5, 50), *made("b", wide, 49, 50)])
     stalls = Stalls(1.0, 1.0, odds.all)
     assert stalls.probability(wide) > 0.8 and stalls.probability(USUAL) < 0.2
@@ -30,7 +30,7 @@ def test_shares_of_many_runs_are_met() -> None:
 
 def test_columns_that_no_run_had_leave_it_open() -> None:
     odds = fit_odds(made("a", USUAL, 5, 1000)).all
-    far = JobLayout(nodes=512, tensor_nodes=1, pipeline=2, replicas=2, filled=0.5)
+    far = JobLayout(nodes=512, tensor_nodes=1, pipeline=2, replicas=2, overfull=0.0)
     certain = SlowOdds(odds.weights)
     assert odds.probability(USUAL.columns()) == pytest.approx(0.005, abs=0.005)
     assert certain.probability(far.columns()) < 0.2 < odds.probability(far.columns()) < 0.5

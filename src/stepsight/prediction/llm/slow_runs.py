@@ -9,6 +9,7 @@ from statistics import NormalDist
 from stepsight.collectives.stalls import JobLayout
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
+from stepsight.prediction.memory import fit_probability
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 
@@ -101,6 +102,6 @@ def job_layout(c: LanguageConfig, platform: Platform) -> JobLayout:
         wide,
         c.layout.pipeline,
         c.layout.data,
-        filled=max(m.reserved for m in stage_memory(c)) / usable_bytes(gpu.memory_gb),
+        overfull=1 - fit_probability(max(m.reserved for m in stage_memory(c)), usable_bytes(gpu.memory_gb)),
         whole_gradients=c.layout.micro_batches if c.layout.data > 1 and not c.layout.zero else 0,
     )
