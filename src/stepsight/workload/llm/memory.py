@@ -156,7 +156,7 @@ def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
 
 def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float:
     """The largest moment of a backward pass: a layer run again with its gradients, or the logits'."""
-    m, e, t = c.model, dtype_bytes(c.training.dtype), c.layout.tensor
+    m, f, e, t = c.model, c.framework, dtype_bytes(c.training.dtype), c.layout.tensor
     inner = (2 if m.gated else 1) * m.ffn
     layer = e * c.tokens * (2 * inner + 4 * m.hidden) / t
     if c.training.recompute == "full":
@@ -164,8 +164,12 @@ def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float
         layer += whole
     head = 0.0
     if any(piece.last for piece, _ in works) and c.training.loss != "none":
-        wide = 0 if c.framework.sharded_loss else 4  # its gradient takes the place of the probabilities
-        whole = c.framework.gathers_logits and t > 1
+        split = (t > 1 or f.sharded_loss) and not f.gathers_logits
+        if f.fused_loss or c.training.compiled or split:
+            wide = e + (0 if f.sharded_loss else 4)  # its gradient takes the place of the probabilities
+        else:
+            wide = 8  # the gradients before and behind the softmax, beside its result
+        whole = f.gathers_logits and t > 1
         pieces = 3 * e if whole else 0  # what the others sent, and both gradients of putting it together
-        head = c.tokens * c.padded_vocab / (1 if c.framework.gathers_logits else t) * (wide + e + pieces)
+        head = c.tokens * c.padded_vocab / (1 if f.gathers_logits else t) * (wide + pieces)
     return max(layer, head)
