@@ -156,20 +156,23 @@ def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
 
 def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float:
     """The largest moment of a backward pass: a layer run again with its gradients, or the logits'."""
-    m, f, e, t = c.model, c.framework, dtype_bytes(c.training.dtype), c.layout.tensor
+    m, e, t = c.model, dtype_bytes(c.training.dtype), c.layout.tensor
     inner = (2 if m.gated else 1) * m.ffn
     layer = e * c.tokens * (2 * inner + 4 * m.hidden) / t
     if c.training.recompute == "full":
         whole = layer_work(c, experts=False, recompute="none").forward.kept_bytes
         layer += whole
-    head = 0.0
-    if any(piece.last for piece, _ in works) and c.training.loss != "none":
-        split = (t > 1 or f.sharded_loss) and not f.gathers_logits
-        if f.fused_loss or c.training.compiled or split:
-            wide = e + (0 if f.sharded_loss else 4)  # its gradient takes the place of the probabilities
-        else:
-            wide = 8  # the gradients before and behind the softmax, beside its result
-        whole = f.gathers_logits and t > 1
-        pieces = 3 * e if whole else 0  # what the others sent, and both gradients of putting it together
-        head = c.tokens * c.padded_vocab / (1 if f.gathers_logits else t) * (wide + pieces)
-    return max(layer, head)
+    scored = any(piece.last for piece, _ in works) and c.training.loss != "none"
+    return max(layer, _loss_bytes(c) if scored else 0.0)
+
+
+def _loss_bytes(c: LanguageConfig) -> float:
+    """Of the logits and their gradients, what the loss needs beside what it keeps."""
+    f, e, t = c.framework, dtype_bytes(c.training.dtype), c.layout.tensor
+    split = (t > 1 or f.sharded_loss) and not f.gathers_logits
+    wide = e + (0 if f.sharded_loss else 4)  # the gradient takes the place of the probabilities
+    if not (f.fused_loss or c.training.compiled or split):
+        wide = 8  # gradients before and behind the softmax, beside its result
+    if f.gathers_logits and t > 1:
+        wide += 3 * e  # what the others sent, and both gradients of putting it together
+    return float(c.tokens * c.padded_vocab / (1 if f.gathers_logits else t) * wide)
