@@ -80,6 +80,13 @@ def test_a_schedule_is_tried_where_there_is_a_pipeline():
     assert {c["parallel.schedule"] for c in flat} == {"1f1b", "afab", "zero_bubble"}
 
 
+def test_how_sequences_are_split_is_tried_where_they_are():
+    found = legal(["cp=1,2", "context_kind", "micro_batch=1"])
+    assert [c.get("parallel.context_kind") for c in found.candidates if c["parallel.context"] == 1] == [None]
+    split = {c["parallel.context_kind"] for c in found.candidates if c["parallel.context"] == 2}
+    assert split == {"ring", "all_gather", "all_to_all"}
+
+
 def test_several_gpu_counts():
     ranks = {c["parallel.data"] for c in legal(["tp=1"], gpus=(2, 4)).candidates}
     assert ranks == {2, 4}

@@ -10,6 +10,7 @@ from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tune.trial import Setting
+from stepsight.workload.llm.layout import CONTEXT_KINDS
 
 ALIASES = {
     "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
@@ -20,7 +21,7 @@ ALIASES = {
     "precision": "training.precision", "sharding": "parallel.sharding", "ranks": "parallel.ranks",
     "gpus": "parallel.ranks", "attention": "training.attention", "compile": "training.compile",
     "sequence_parallel": "parallel.sequence_parallel", "schedule": "parallel.schedule",
-    "data": "parallel.data", "dp": "parallel.data",
+    "data": "parallel.data", "dp": "parallel.data", "context_kind": "parallel.context_kind",
 }  # fmt: skip
 """What people write for a field; any other field is written as its path."""
 SHORT = {
@@ -86,6 +87,7 @@ VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
     "training.recompute": lambda m: ["none", "selective", "full"],
     "parallel.virtual_stages": lambda m: [1, 2, 4],
     "parallel.context": lambda m: _powers(8) if m.number("sequence") >= LONG_SEQUENCE else [1, 2, 4],
+    "parallel.context_kind": lambda m: list(CONTEXT_KINDS),
     "parallel.expert": _experts,
     "training.precision": lambda m: ["bf16", "fp8"] if m.document.get("kind") != "dlrm" else ["fp32", "tf32"],
     "training.attention": lambda m: ["eager", "flash2"],

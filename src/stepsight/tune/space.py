@@ -142,6 +142,8 @@ def _spread(
         made.setdefault("parallel.sequence_parallel", True)
     else:
         made.pop("parallel.sequence_parallel", None)
+    if of("context") == 1:
+        made.pop("parallel.context_kind", None)
     if of("pipeline") == 1:
         if of("virtual_stages") > 1:
             return "interleaved stages need a pipeline"
