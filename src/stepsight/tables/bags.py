@@ -25,6 +25,11 @@ def spread_of(lengths: npt.ArrayLike) -> float:
     return float(np.sqrt(np.log1p(values.var() / mean**2))) if mean > 0 else 0.0
 
 
+def counted_spread(mean: float) -> float:
+    """The spread of lengths that vary as counts do (Poisson), where no more than their mean is known."""
+    return float(np.sqrt(np.log1p(1 / mean))) if mean > 0 else 0.0
+
+
 @lru_cache(maxsize=4096)
 def longest_over_mean(spread: float, bags: int) -> float:
     """The expected longest of so many bags, as a multiple of the mean length."""

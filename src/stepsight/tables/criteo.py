@@ -26,6 +26,12 @@ FREQUENT_3_ROWS = (
 FREQUENT_2_ROWS = tuple(rows if rows < 1_000_000 else round(1.57 * rows) for rows in FREQUENT_3_ROWS)
 """NVIDIA's xlarge model. Its table sizes are not published: those above a million rows of the large
 one, scaled to the 142 GB that are."""
+MULTI_HOT_ROWS = (
+    40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155,
+    4, 976, 14, 40000000, 40000000, 40000000, 590152, 12973, 108, 36,
+)  # fmt: skip
+"""Rows per feature of MLPerf's multi-hot model (MLPerf training reference, recommendation_v2/torchrec_dlrm,
+--num_embeddings_per_feature)."""
 MULTI_HOT_SIZES = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
 """Lookups a feature of the multi-hot Criteo set (MLPerf training reference, recommendation_v2/torchrec_dlrm,
 --multi_hot_sizes), over the tables of `CRITEO_TB_ROWS`."""

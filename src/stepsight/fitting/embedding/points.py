@@ -6,15 +6,17 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.fitting.embedding.gpu import MeasuredKernel
+from stepsight.fitting.embedding.gpu import BACKWARDS, MeasuredKernel
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
+from stepsight.tables.bags import counted_spread
+from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, MULTI_HOT_ROWS, MULTI_HOT_SIZES, ORDERED
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
@@ -25,6 +27,9 @@ UNKNOWN_INDICES = IndexDistribution.zipf(1.05)
 """What stands in where a trace does not tell which rows were asked for."""
 LITTLE_KNOWN = 0.3
 """Weight of a kernel whose indices matter and are not known."""
+
+FEW_TABLES = 3
+"""With more, sums of rows and of lookups leave it open which tables of a known model they are."""
 
 DEFAULT, MLPERF, DDP = "DLRM_default list", "DLRM_MLPerf list", "DLRM_DDP list"
 LISTED = {
@@ -136,11 +141,13 @@ def _traced_backward(
     calls = sum(row["n"] for row in kernels if "linearize_index" in row["kernel"])
     ours = [row for row in kernels if "grad_indice_weights" not in row["kernel"]]
     time_us = sum(row["n"] * row["dur_us_mean"] for row in ours) / calls
+    arranged_us = time_us - sum(r["n"] * r["dur_us_mean"] for r in ours if "_per_row" in r["kernel"]) / calls
     middle = forwards[len(forwards) // 2]
     assert middle.kernel.lookup is not None
     lookup = replace(middle.kernel.lookup, optimizer=_optimizer(kernels[0]["op"]))
     kernel = Kernel(BACKWARD, lookup=lookup)
-    return MeasuredKernel(f"{middle.source}, backward", middle.gpu, kernel, time_us, middle.weight)
+    source = middle.source + BACKWARDS
+    return MeasuredKernel(source, middle.gpu, kernel, time_us, middle.weight, arranged_us)
 
 
 def _optimizer(op: str) -> str:
@@ -158,14 +165,31 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     # Rowwise state has one value a row, so it tells the width of rows, if not of the mean table.
     told = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
     dim = max(round(min(widths, key=lambda width: abs(width / told - 1))), 1)
-    table = TableLookup(
-        rows=max(values // (tables * dim), 1), dim=dim, batch=batch, pooling=lookups / (batch * tables),
-        indices=UNKNOWN_INDICES, dtype="fp16" if "Half" in row["kernel"] else "fp32",
-        weighted="_weighted_" in row["kernel"],
-    )  # fmt: skip
+    dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
+    looked_up = tuple(
+        TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)
+        for rows, pooling in _multi_hot(tables, values / dim, lookups / batch)
+    )
+    if not looked_up:
+        rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
+        spread = counted_spread(pooling)
+        looked_up = (
+            TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread),
+        ) * tables
     known = row["gpu"] or ""
     spec = gpu(V100 if "V100" in known else A100)
-    kernel = Kernel(FORWARD, lookup=Lookup((table,) * tables, "rowwise_adagrad"))
+    kernel = Kernel(FORWARD, lookup=Lookup(looked_up, "rowwise_adagrad"))
     fits_cache = min(values, lookups * dim) * 4 < spec.l2_mb * 2**20
     source = f"trace {row['source']}" + ("" if known else ", GPU unnamed")
     return MeasuredKernel(source, spec, kernel, row["dur_us_mean"], 1.0 if fits_cache else LITTLE_KNOWN)
+
+
+def _multi_hot(tables: int, rows: float, pooling: float) -> Sequence[tuple[int, float]]:
+    """Rows and lookups a bag of a few tables of MLPerf's multi-hot model, if some add up to exactly these."""
+    if tables > FEW_TABLES:
+        return ()
+    known = zip(MULTI_HOT_ROWS, MULTI_HOT_SIZES, strict=True)
+    for some in combinations(known, tables):
+        if sum(r for r, _ in some) == rows and sum(p for _, p in some) == pooling:
+            return some
+    return ()

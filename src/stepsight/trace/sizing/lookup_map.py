@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stepsight.program.job import Kernel
+from stepsight.tables.bags import counted_spread
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.trace.linking.launches import NO_OP, Launch
@@ -202,7 +203,8 @@ def _lookup(
     tables: int, batch: int, pooling: float, dim: float, weights: float, dtype: str, optimizer: str
 ) -> Lookup:
     rows = max(int(weights / (tables * dim)), 1)
-    one = TableLookup(rows, max(round(dim), 1), batch, pooling, _ASSUMED, dtype)
+    spread = counted_spread(pooling)
+    one = TableLookup(rows, max(round(dim), 1), batch, pooling, _ASSUMED, dtype, bag_spread=spread)
     return Lookup((one,) * tables, optimizer, True)
 
 
