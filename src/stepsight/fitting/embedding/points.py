@@ -6,7 +6,6 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,8 @@ from stepsight.fitting.embedding.gpu import BACKWARDS, MeasuredKernel
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
-from stepsight.tables.bags import counted_spread
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, MULTI_HOT_ROWS, MULTI_HOT_SIZES, ORDERED
+from stepsight.tables.bags import traced_spread
+from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED, multi_hot_tables
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
@@ -27,9 +26,6 @@ UNKNOWN_INDICES = IndexDistribution.zipf(1.05)
 """What stands in where a trace does not tell which rows were asked for."""
 LITTLE_KNOWN = 0.3
 """Weight of a kernel whose indices matter and are not known."""
-
-FEW_TABLES = 3
-"""With more, sums of rows and of lookups leave it open which tables of a known model they are."""
 
 DEFAULT, MLPERF, DDP = "DLRM_default list", "DLRM_MLPerf list", "DLRM_DDP list"
 LISTED = {
@@ -168,11 +164,11 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
     looked_up = tuple(
         TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)
-        for rows, pooling in _multi_hot(tables, values / dim, lookups / batch)
+        for rows, pooling in multi_hot_tables(tables, values / dim, lookups / batch)
     )
     if not looked_up:
         rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
-        spread = counted_spread(pooling)
+        spread = traced_spread(lookups, batch, tables)
         looked_up = (
             TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread),
         ) * tables
@@ -182,14 +178,3 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     fits_cache = min(values, lookups * dim) * 4 < spec.l2_mb * 2**20
     source = f"trace {row['source']}" + ("" if known else ", GPU unnamed")
     return MeasuredKernel(source, spec, kernel, row["dur_us_mean"], 1.0 if fits_cache else LITTLE_KNOWN)
-
-
-def _multi_hot(tables: int, rows: float, pooling: float) -> Sequence[tuple[int, float]]:
-    """Rows and lookups a bag of a few tables of MLPerf's multi-hot model, if some add up to exactly these."""
-    if tables > FEW_TABLES:
-        return ()
-    known = zip(MULTI_HOT_ROWS, MULTI_HOT_SIZES, strict=True)
-    for some in combinations(known, tables):
-        if sum(r for r, _ in some) == rows and sum(p for _, p in some) == pooling:
-            return some
-    return ()

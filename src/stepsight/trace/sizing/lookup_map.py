@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stepsight.program.job import Kernel
-from stepsight.tables.bags import counted_spread
+from stepsight.tables.bags import traced_spread
+from stepsight.tables.criteo import CRITEO, multi_hot_tables
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.trace.linking.launches import NO_OP, Launch
@@ -41,6 +42,7 @@ _WEIGHTS = (
 """How the work of one backward lies on its kernels, roughly, in per cent (FBGEMM on an A100, 2022); only
 their sum counts."""
 _LITTLE = RULES.value("lookup_little")
+_CLICKS = IndexDistribution.parse(CRITEO, "Criteo")
 _ASSUMED = IndexDistribution.zipf(1.05)
 """A trace does not hold the indices; DESIGN's example exponent stands in."""
 
@@ -142,9 +144,10 @@ def _from_forward(linked: LinkedTrace, call: Event) -> Lookup | None:
     batch = max((offsets.elements - 1) // tables, 1)
     dim = _dim(linked, call, batch, tables)
     dtype = next((t.dtype for t in vectors if t.elements == weights), "fp32")
-    return _lookup(
-        tables, batch, indices.elements / (batch * tables), dim, weights, dtype, _optimizer(call.name)
-    )
+    # Per-sample weights are as many as indices.
+    weighted = any(t.dtype == "fp32" and t.elements == indices.elements for t in vectors)
+    found_tables = _table_lookups(tables, batch, indices.elements, dim, weights, dtype, weighted)
+    return Lookup(found_tables, _optimizer(call.name), True)
 
 
 def _tables(vectors: list[Tensor]) -> int:
@@ -199,13 +202,17 @@ def _from_backward(linked: LinkedTrace, call: Event) -> Lookup | None:
     return None
 
 
-def _lookup(
-    tables: int, batch: int, pooling: float, dim: float, weights: float, dtype: str, optimizer: str
-) -> Lookup:
-    rows = max(int(weights / (tables * dim)), 1)
-    spread = counted_spread(pooling)
-    one = TableLookup(rows, max(round(dim), 1), batch, pooling, _ASSUMED, dtype, bag_spread=spread)
-    return Lookup((one,) * tables, optimizer, True)
+def _table_lookups(
+    tables: int, batch: int, lookups: int, dim: float, weights: float, dtype: str, weighted: bool
+) -> tuple[TableLookup, ...]:
+    """Tables of a known model, or as many alike."""
+    width = max(round(dim), 1)
+    known = multi_hot_tables(tables, weights / width, lookups / batch)
+    if known:
+        return tuple(TableLookup(r, width, batch, p, _CLICKS, dtype, weighted) for r, p in known)
+    rows, spread = max(int(weights / (tables * dim)), 1), traced_spread(lookups, batch, tables)
+    one = TableLookup(rows, width, batch, lookups / (batch * tables), _ASSUMED, dtype, weighted, spread)
+    return (one,) * tables
 
 
 def _bag(inputs: list[Tensor]) -> Lookup | None:
