@@ -184,7 +184,9 @@ class GpuTimes:
         """Little's law: the warps that fit take bags in turn, and a bag is a chain of loads."""
         cycles = sums[..., traffic.WARP_BAGS] * bag_cycles + sums[..., traffic.WARP_LOOKUPS] * row_cycles
         cycles = cycles + sums[..., traffic.WARP_MISSES] * miss_cycles
-        return np.asarray(cycles / (self.spec.sms * warps) / self.spec.clock_mhz)
+        widest = sums[..., traffic.WIDEST] ** (1 / traffic.WIDTH_POWER)
+        room = warps / np.sqrt(np.maximum(widest / traffic.REGISTER_DIM, 1.0))
+        return np.asarray(cycles / (self.spec.sms * room) / self.spec.clock_mhz)
 
     def _latency_us(self, sums: FloatArray) -> FloatArray:
         """The work, and the longest chain while the last bags leave other warps idle."""

@@ -23,17 +23,17 @@ INDEX_BYTES = 8
 ACCUMULATE_BYTES = 4
 """Per-sample weights and optimizer state are fp32, whatever the rows are."""
 
-DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, WARP_MISSES, CHAIN, MISS_CHAIN = range(8)
+DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, WARP_MISSES, CHAIN, MISS_CHAIN, WIDEST = range(9)
 """Columns: bytes from memory, bytes through the cache, lookups; in units of a full warp's occupancy bags
 (of a sorted backward: rows that a warp updates), lookups and those that no cache serves; the longest bag and
-what no cache serves of it (as power sums, see `CHAIN_POWER`)."""
-SCATTERED, HOTTEST = range(8, 10)
+what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`, `WIDTH_POWER`)."""
+SCATTERED, HOTTEST = range(9, 11)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), and those of every table's most popular row."""
-ROWS, SORTED, LONG_RUNS = range(8, 11)
+ROWS, SORTED, LONG_RUNS = range(9, 12)
 """Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
 twice with per-sample weights), and runs of lookups of one row that whole blocks fold (see `WARP_RUN`)."""
-COLUMNS = 11
+COLUMNS = 12
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
@@ -47,8 +47,11 @@ BLOCK_RUN = 1024
 """Lookups of one row that it leaves to a single block (max_segment_length_per_cta)."""
 _RUN_LENGTHS = 0.75 * 2.0 ** np.arange(REUSE_BINS)
 """The middle of every bin of `IndexStats.reuse`."""
+WIDTH_POWER = 32.0
+"""The widest row over tables is the 32-norm: for 500 tables alike within 21 % of the maximum."""
 REGISTER_DIM = 256
-"""Wider rows hold so much in registers that fewer bags fit on an SM."""
+"""Wider rows hold so much in registers that fewer bags fit on an SM. One kernel serves all tables, so the
+widest row decides: in traces 75 % of the warps fit with rows of up to 256 values, 50 % with up to 640."""
 TRANSLATED_BYTES = 32 * 2**20
 """What an SM's first translation buffer covers on Volta: 16 pages of 2 MB (Jia et al., Dissecting the NVIDIA
 Volta GPU Architecture via Microbenchmarking, 2018)."""
@@ -184,6 +187,7 @@ def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
     out[WARP_MISSES] = table.lookups * warps * missed
     out[CHAIN] = table.pooling**CHAIN_POWER
     out[MISS_CHAIN] = (table.pooling * missed) ** CHAIN_POWER
+    out[WIDEST] = float(table.dim) ** WIDTH_POWER
 
 
 def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
@@ -198,8 +202,8 @@ def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
 
 
 def _warps(table: TableLookup) -> float:
-    """What a bag or a run takes of an SM, in full warps."""
-    return _lanes(table) / WARP_LANES * float(max(1.0, table.dim / REGISTER_DIM) ** 0.5)
+    """The lanes of a bag or a run, in full warps."""
+    return _lanes(table) / WARP_LANES
 
 
 def _hold(out: FloatArray, table: TableLookup) -> None:

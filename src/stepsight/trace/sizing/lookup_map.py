@@ -8,6 +8,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from stepsight.kernels.embedding.traffic import LANE_VALUES, REGISTER_DIM, WARP_LANES
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
 from stepsight.tables.criteo import CRITEO, multi_hot_tables
@@ -31,6 +32,7 @@ _BACKWARD_OP = re.compile(r"SplitLookupFunction|split_embedding_backward")
 _LOOKUP_OP = re.compile(
     r"(?:split|dense)_embedding_codegen_(?:lookup|forward)|_embedding_bag$|SplitLookupFunction|SplitNoWeight"
 )
+_INSTANCE = re.compile(r"split_embedding\w*<([^(]*)>\(")
 _SAMPLE_WEIGHTS = "grad_indice_weights"
 """The gradient of per-sample weights reads every row again, as a forward does."""
 _WEIGHTS = (
@@ -67,7 +69,7 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
     call = next((e for e in linked.chain(launch.op) if _looks_up(e.name)), op)
     if _is_forward(event.name):
         lookup = _from_forward(linked, call)
-        return _kernel("embedding", call, lookup) if lookup else None
+        return _kernel("embedding", call, _with_widest(lookup, event.name)) if lookup else None
     backward = facts.lookup_backwards.get(id(call))
     if backward is None or _by_itself(linked, launch):
         return None
@@ -108,7 +110,10 @@ def lookup_backwards(linked: LinkedTrace) -> dict[int, LookupBackward]:
             continue
         if id(call) not in found:
             found[id(call)] = LookupBackward(_from_backward(linked, call))
-        found[id(call)].weight += sum(_weight(event) for event in launch.gpu)
+        one = found[id(call)]
+        for event in launch.gpu:
+            one.weight += _weight(event)
+            one.lookup = _with_widest(one.lookup, event.name) if one.lookup else None
     return found
 
 
@@ -213,6 +218,33 @@ def _table_lookups(
     rows, spread = max(int(weights / (tables * dim)), 1), traced_spread(lookups, batch, tables)
     one = TableLookup(rows, width, batch, lookups / (batch * tables), _ASSUMED, dtype, weighted, spread)
     return (one,) * tables
+
+
+def _with_widest(lookup: Lookup, kernel: str) -> Lookup:
+    """The same with one table as wide as the kernel is made for, where its tables are taken as alike."""
+    widest, others = _widest(kernel), len(lookup.tables) - 1
+    if widest <= REGISTER_DIM or not others or len(set(lookup.tables)) > 1:
+        return lookup
+    first = lookup.tables[0]
+    rest = round((first.dim * (others + 1) - widest) / others)
+    if rest < LANE_VALUES or rest > widest:
+        return lookup
+    return replace(lookup, tables=(replace(first, dim=widest), *(replace(first, dim=rest),) * others))
+
+
+@lru_cache(maxsize=8192)
+def _widest(kernel: str) -> int:
+    """Values of the widest row that an instance of FBGEMM's kernels serves; 0 where its name does not tell.
+
+    Its last numbers are the vectors of four that a thread holds and the threads of a row; old ones have the
+    vectors alone, new ones, which also say whether there is a cache, the threads alone.
+    """
+    made = _INSTANCE.search(kernel)
+    values = made[1].split(", ") if made else []
+    numbers = [int(v.removesuffix("ul")) for v in values if v.removesuffix("ul").isdigit()]
+    if not numbers or (len(numbers) == 1 and {"true", "false"} & set(values)):
+        return 0
+    return numbers[0] * (numbers[1] if len(numbers) > 1 else WARP_LANES) * LANE_VALUES
 
 
 def _bag(inputs: list[Tensor]) -> Lookup | None:
