@@ -16,14 +16,12 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
 from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED, multi_hot_tables
-from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
 V100, A100, H100 = "V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"
 POINTS, REPORTS = "V100 points", "H100 report"
 FORWARD, BACKWARD = "embedding", "embedding_backward"
-UNKNOWN_INDICES = IndexDistribution.zipf(1.05)
-"""What stands in where a trace does not tell which rows were asked for."""
 LITTLE_KNOWN = 0.3
 """Weight of a kernel whose indices matter and are not known."""
 

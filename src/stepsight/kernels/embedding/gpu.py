@@ -52,12 +52,11 @@ class GpuCoefficients:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
     ``contended_cycles`` passes between two updates of the same row.
 
-    The others are set: ``cache_share`` of the L2 is there for rows (5.2 of a V100's 6.3 MB stay in
-    it in the points); memory, cache and latency times are joined by their ``norm``; 64 warps fit
+    The others are set: memory, cache and latency times are joined by their ``norm``; 64 warps fit
     on an SM (V100, A100 and H100 data sheets), with the registers of FBGEMM's kernels ``resident_warps``
     (75 % occupancy in three traces, for rows of up to 256 values). ``spread``, ``backward_spread`` and
     ``legacy_spread`` (the kernels of 2020, whose indices are known) hold nine of ten of the measured kernels
-    with their source left out of the fit (26, 15 and 24 kernels).
+    with their source left out of the fit or outside it (34, 18 and 24 kernels).
     """
 
     read_efficiency: float
@@ -77,13 +76,12 @@ class GpuCoefficients:
     update_us: float
     run_cycles: float
     block_cycles: float
-    cache_share: float = 0.9
     norm: float = 3.0
     l2_efficiency: float = 1.0
     warps_per_sm: float = 64.0
     resident_warps: float = 48.0
-    spread: float = 0.22
-    backward_spread: float = 0.31
+    spread: float = 0.16
+    backward_spread: float = 0.13
     legacy_spread: float = 0.11
 
 
@@ -113,11 +111,10 @@ class GpuTimes:
 
     @property
     def cache(self) -> CacheView:
-        c = self.coefficients
-        return CacheView(
-            self.spec.l2_mb * 2**20 * c.cache_share, self.spec.sector_bytes, self.spec.sms * c.warps_per_sm,
-            self.spec.shared_kb_per_sm * 2**10, self.spec.sms,
-        )  # fmt: skip
+        spec, bags = self.spec, self.spec.sms * self.coefficients.warps_per_sm
+        l2_bytes = spec.l2_mb * 2**20 / spec.l2_copies
+        near_bytes = spec.shared_kb_per_sm * 2**10
+        return CacheView(l2_bytes, spec.sector_bytes, bags, near_bytes, spec.sms)
 
     def forward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
         """A fused forward; ``sorted_update`` False is the kernel of 2020."""
@@ -158,7 +155,9 @@ class GpuTimes:
         by_warps = self._work_us(sums, c.resident_warps, c.run_cycles, c.row_cycles, c.miss_cycles)
         any_long = -np.expm1(-long)
         start = c.update_us * (1 + any_long) + c.small_us * (1 - any_long)
-        memory = self._memory_us(sums, c.write_efficiency)
+        # Gradients are read alone; rows and their state are written back.
+        written = sums[..., traffic.UPDATED] * (1 / c.write_efficiency - 1 / c.read_efficiency)
+        memory = self._memory_us(sums, c.read_efficiency) + written / (self._memory_gbps * 1e3)
         return self._joined(sums, start, memory, self._cache_us(sums), by_warps + by_blocks)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:

@@ -30,10 +30,11 @@ what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`
 SCATTERED, HOTTEST = range(9, 11)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), and those of every table's most popular row."""
-ROWS, SORTED, LONG_RUNS = range(9, 12)
+ROWS, SORTED, LONG_RUNS, UPDATED = range(9, 13)
 """Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
-twice with per-sample weights), and runs of lookups of one row that whole blocks fold (see `WARP_RUN`)."""
-COLUMNS = 12
+twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`), and those
+of the bytes from memory that are read to be written back."""
+COLUMNS = 13
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
@@ -107,8 +108,10 @@ def forward_columns(
     for i, table in enumerate(tables):
         stats = table.indices.stats(table.rows, table.lookups)
         row = cache.sectors(table.dim * dtype_bytes(table.dtype))
-        hit = _hit_rate(stats, cache.share(table.batch, together) / row / window(table), replayed)
         streamed = _streamed_bytes(table, pooled_dtype)
+        # What is streamed through the cache takes its place there beside the rows.
+        room = cache.share(table.batch, together) * table.lookups * row / (table.lookups * row + streamed)
+        hit = _hit_rate(stats, room / row / window(table), replayed)
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed
         out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, stats, row)) + streamed
         _count(out[i], table, 1 - hit)
@@ -137,6 +140,7 @@ def backward_columns(
             grads = max(table.lookups * missed - table.batch, 0.0) * grad
             updated = stats.unique_rows * 2 * (row + state)
             out[i, DRAM] = updated + grads + streamed
+            out[i, UPDATED] = updated
             out[i, L2] = updated + table.lookups * grad + streamed
             _count(out[i], table, float(missed))
             _runs(out[i], table, stats)

@@ -12,7 +12,7 @@ from stepsight.kernels.embedding.traffic import LANE_VALUES, REGISTER_DIM, WARP_
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
 from stepsight.tables.criteo import CRITEO, multi_hot_tables
-from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
@@ -45,8 +45,6 @@ _WEIGHTS = (
 their sum counts."""
 _LITTLE = RULES.value("lookup_little")
 _CLICKS = IndexDistribution.parse(CRITEO, "Criteo")
-_ASSUMED = IndexDistribution.zipf(1.05)
-"""A trace does not hold the indices; DESIGN's example exponent stands in."""
 
 
 @dataclass(slots=True)
@@ -216,7 +214,9 @@ def _table_lookups(
     if known:
         return tuple(TableLookup(r, width, batch, p, _CLICKS, dtype, weighted) for r, p in known)
     rows, spread = max(int(weights / (tables * dim)), 1), traced_spread(lookups, batch, tables)
-    one = TableLookup(rows, width, batch, lookups / (batch * tables), _ASSUMED, dtype, weighted, spread)
+    one = TableLookup(
+        rows, width, batch, lookups / (batch * tables), UNKNOWN_INDICES, dtype, weighted, spread
+    )
     return (one,) * tables
 
 
@@ -253,6 +253,6 @@ def _bag(inputs: list[Tensor]) -> Lookup | None:
     weight, indices, offsets = inputs[0], inputs[1], inputs[2]
     batch = max(offsets.elements, 1)
     table = TableLookup(
-        weight.shape[0], weight.shape[1], batch, indices.elements / batch, _ASSUMED, weight.dtype
+        weight.shape[0], weight.shape[1], batch, indices.elements / batch, UNKNOWN_INDICES, weight.dtype
     )
     return Lookup((table,), "none", False)
