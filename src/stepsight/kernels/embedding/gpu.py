@@ -46,7 +46,7 @@ class GpuCoefficients:
     ``pass_us`` and their bytes at ``sort_efficiency``; to number the rows a warp takes 32 bags one after the
     other, ``number_cycles`` for each 32 lookups of a bag. Then it folds gradients and updates rows: kernels
     that take ``update_us`` however little they do, ``run_cycles`` of a warp for each row besides its lookups,
-    or ``block_cycles`` of a block for each row with many.
+    or ``block_cycles`` of a block for each row with many; an SM takes one block of full warps at a time.
 
     ``legacy_*``: the table-batched kernels of 2020, whose backward updates rows one by one:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
@@ -151,7 +151,7 @@ class GpuTimes:
         """Fold the gradients of each run and update its row: a warp a short run, a block a long one."""
         c = self.coefficients
         long = sums[..., traffic.LONG_RUNS]
-        by_blocks = long / self.spec.sms * c.block_cycles / self.spec.clock_mhz
+        by_blocks = sums[..., traffic.WARP_LONG_RUNS] / self.spec.sms * c.block_cycles / self.spec.clock_mhz
         by_warps = self._work_us(sums, c.resident_warps, c.run_cycles, c.row_cycles, c.miss_cycles)
         any_long = -np.expm1(-long)
         start = c.update_us * (1 + any_long) + c.small_us * (1 - any_long)

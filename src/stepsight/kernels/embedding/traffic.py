@@ -30,11 +30,11 @@ what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`
 SCATTERED, HOTTEST = range(9, 11)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), and those of every table's most popular row."""
-ROWS, SORTED, LONG_RUNS, UPDATED = range(9, 13)
+ROWS, SORTED, LONG_RUNS, WARP_LONG_RUNS, UPDATED = range(9, 14)
 """Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
-twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`), and those
-of the bytes from memory that are read to be written back."""
-COLUMNS = 13
+twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`; again in
+units of a full warp's occupancy), and those of the bytes from memory that are read to be written back."""
+COLUMNS = 14
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
@@ -201,6 +201,7 @@ def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
     pieces = np.maximum(_RUN_LENGTHS[first:] / BLOCK_RUN, 1.0)
     out[WARP_BAGS] = (stats.unique_rows - long.sum()) * _warps(table)
     out[LONG_RUNS] = long @ pieces
+    out[WARP_LONG_RUNS] = out[LONG_RUNS] * _warps(table)
     out[ROWS] = table.rows
     out[SORTED] = table.lookups * (2 if table.weighted else 1)
 

@@ -214,9 +214,8 @@ def _table_lookups(
     if known:
         return tuple(TableLookup(r, width, batch, p, _CLICKS, dtype, weighted) for r, p in known)
     rows, spread = max(int(weights / (tables * dim)), 1), traced_spread(lookups, batch, tables)
-    one = TableLookup(
-        rows, width, batch, lookups / (batch * tables), UNKNOWN_INDICES, dtype, weighted, spread
-    )
+    pooling = lookups / (batch * tables)
+    one = TableLookup(rows, width, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
     return (one,) * tables
 
 
