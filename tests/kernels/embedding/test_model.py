@@ -105,6 +105,12 @@ def test_a_rank_without_tables_takes_no_time() -> None:
     assert not model.backward_us(nothing).any()
 
 
+def test_empty_bags_are_looked_up_all_the_same() -> None:
+    empty = TableLookup(1_000, 64, 65536, 0.0, IndexDistribution.uniform())
+    assert time_us("embedding", empty) > 10
+    assert time_us("embedding_backward", empty) == 0
+
+
 def test_tables_one_by_one_cost_more_than_fused() -> None:
     parts = [TableLookup(1_000, 32, 256, 4, IndexDistribution.uniform())] * 20
     assert time_us("embedding", *parts, fused=False) > 5 * time_us("embedding", *parts)

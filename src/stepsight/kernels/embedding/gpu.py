@@ -32,6 +32,9 @@ ARRANGING_KERNELS, SORTING_KERNELS = 5, 2
 """Small kernels of a backward: runs, their sums, what both begin with, and the search for long runs; and the
 histogram of the keys and its sums where a sort takes several passes."""
 
+ROUNDING = 1e-6
+"""Residue of taking a power and its root."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuCoefficients:
@@ -121,7 +124,8 @@ class GpuTimes:
         c = self.coefficients
         memory = self._memory_us(sums, c.read_efficiency)
         latency = self._latency_us(sums) if sorted_update else self._legacy_latency_us(sums)
-        return self._joined(sums, c.start_us, memory, self._cache_us(sums), latency)
+        # Empty bags are set up and written, too.
+        return self._joined(sums, traffic.WARP_BAGS, c.start_us, memory, self._cache_us(sums), latency)
 
     def backward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
         """A fused backward and update; without a sort every lookup reads and writes its row."""
@@ -132,7 +136,8 @@ class GpuTimes:
         memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self._memory_gbps * 1e3)
         contended = sums[..., traffic.HOTTEST] * c.contended_cycles / self.spec.clock_mhz
         latency = self._legacy_latency_us(sums)
-        return self._joined(sums, c.start_us + contended, memory, self._cache_us(sums), latency)
+        start = c.start_us + contended
+        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), latency)
 
     def arrange_us(self, sums: FloatArray) -> FloatArray:
         """What a sorted backward does before it touches a gradient: number the rows, sort, find the runs."""
@@ -141,7 +146,7 @@ class GpuTimes:
         passes = np.ceil(np.log2(np.maximum(sums[..., traffic.ROWS], 2)) / RADIX_BITS)
         several = SORTING_KERNELS * c.small_us + passes * c.pass_us
         sort = np.where(lookups <= SINGLE_TILE, c.pass_us, several) * keys / np.maximum(lookups, 1.0)
-        turns = traffic.WARP_LANES * np.ceil(_longest(sums, traffic.CHAIN) / traffic.WARP_LANES)
+        turns = traffic.WARP_LANES * np.ceil(_longest(sums, traffic.CHAIN) / traffic.WARP_LANES - ROUNDING)
         number = c.start_us + turns * c.number_cycles / self.spec.clock_mhz
         moved = lookups * ARRANGED_BYTES + keys * (KEY_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
         stream = moved / (self._memory_gbps * 1e3 * c.sort_efficiency)
@@ -158,7 +163,8 @@ class GpuTimes:
         # Gradients are read alone; rows and their state are written back.
         written = sums[..., traffic.UPDATED] * (1 / c.write_efficiency - 1 / c.read_efficiency)
         memory = self._memory_us(sums, c.read_efficiency) + written / (self._memory_gbps * 1e3)
-        return self._joined(sums, start, memory, self._cache_us(sums), by_warps + by_blocks)
+        work = by_warps + by_blocks
+        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), work)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
         return np.asarray(sums[..., traffic.DRAM] / (self._memory_gbps * 1e3 * efficiency))
@@ -201,10 +207,13 @@ class GpuTimes:
         work = self._work_us(sums, c.warps_per_sm, c.legacy_bag_cycles, c.legacy_row_cycles)
         return work + longest / self.spec.clock_mhz
 
-    def _joined(self, sums: FloatArray, start_us: FloatArray | float, *parts: FloatArray) -> FloatArray:
+    def _joined(
+        self, sums: FloatArray, needed: int, start_us: FloatArray | float, *parts: FloatArray
+    ) -> FloatArray:
+        """The start and the longest of the parts, smoothly; nothing where the ``needed`` column is empty."""
         norm = self.coefficients.norm
         joined = np.sum(np.stack(parts) ** norm, axis=0) ** (1 / norm)
-        return np.where(sums[..., traffic.LOOKUPS] > 0, start_us + joined, 0.0)
+        return np.where(sums[..., needed] > 0, start_us + joined, 0.0)
 
 
 def _longest(sums: FloatArray, column: int) -> FloatArray:
