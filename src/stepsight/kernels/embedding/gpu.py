@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import inf
+from math import inf, log2
 from pathlib import Path
 
 import msgspec
@@ -19,9 +19,9 @@ from stepsight.kernels.streams import cached_streams, measured_stream
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 
-RADIX_BITS, SINGLE_TILE = 8, 2304
-"""A pass of CUB's radix sort takes eight bits of the key; so many keys are sorted by one block in one kernel
-(256 threads × 9 keys of 8 bytes)."""
+RADIX_BITS, SINGLE_TILE = (8, 16, 24, 32), 2304
+"""A pass of CUB's radix sort takes eight bits of the key, so that a key of more needs one more; so many keys
+are sorted by one block in one kernel (256 threads × 9 keys of 8 bytes)."""
 KEY_BYTES, INFO_BYTES = 8, 4
 """FBGEMM sorts rows numbered through all tables, with the bag that asked for them."""
 ARRANGED_BYTES = 52
@@ -55,7 +55,7 @@ class GpuCoefficients:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
     ``contended_cycles`` passes between two updates of the same row.
 
-    The others are set: memory, cache and latency times are joined by their ``norm``; 64 warps fit
+    The others are set: 64 warps fit
     on an SM (V100, A100 and H100 data sheets), with the registers of FBGEMM's kernels ``resident_warps``
     (75 % occupancy in three traces, for rows of up to 256 values). ``spread``, ``backward_spread`` and
     ``legacy_spread`` (the kernels of 2020, whose indices are known) hold nine of ten of the measured kernels
@@ -79,7 +79,6 @@ class GpuCoefficients:
     update_us: float
     run_cycles: float
     block_cycles: float
-    norm: float = 3.0
     l2_efficiency: float = 1.0
     warps_per_sm: float = 64.0
     resident_warps: float = 48.0
@@ -143,7 +142,7 @@ class GpuTimes:
         """What a sorted backward does before it touches a gradient: number the rows, sort, find the runs."""
         c = self.coefficients
         lookups, keys = sums[..., traffic.LOOKUPS], sums[..., traffic.SORTED]
-        passes = np.ceil(np.log2(np.maximum(sums[..., traffic.ROWS], 2)) / RADIX_BITS)
+        passes = 1 + sum((sums[..., traffic.ROWS] > 2.0**bits).astype(np.float64) for bits in RADIX_BITS)
         several = SORTING_KERNELS * c.small_us + passes * c.pass_us
         sort = np.where(lookups <= SINGLE_TILE, c.pass_us, several) * keys / np.maximum(lookups, 1.0)
         turns = traffic.WARP_LANES * np.ceil(_longest(sums, traffic.CHAIN) / traffic.WARP_LANES - ROUNDING)
@@ -189,7 +188,7 @@ class GpuTimes:
         """Little's law: the warps that fit take bags in turn, and a bag is a chain of loads."""
         cycles = sums[..., traffic.WARP_BAGS] * bag_cycles + sums[..., traffic.WARP_LOOKUPS] * row_cycles
         cycles = cycles + sums[..., traffic.WARP_MISSES] * miss_cycles
-        widest = sums[..., traffic.WIDEST] ** (1 / traffic.WIDTH_POWER)
+        widest = _root(sums[..., traffic.WIDEST], traffic.WIDTH_POWER)
         room = warps / np.sqrt(np.maximum(widest / traffic.REGISTER_DIM, 1.0))
         return np.asarray(cycles / (self.spec.sms * room) / self.spec.clock_mhz)
 
@@ -210,12 +209,18 @@ class GpuTimes:
     def _joined(
         self, sums: FloatArray, needed: int, start_us: FloatArray | float, *parts: FloatArray
     ) -> FloatArray:
-        """The start and the longest of the parts, smoothly; nothing where the ``needed`` column is empty."""
-        norm = self.coefficients.norm
-        joined = np.sum(np.stack(parts) ** norm, axis=0) ** (1 / norm)
+        """The start and the longest of the parts, smoothly (a 3-norm); nothing where ``needed`` is zero."""
+        joined = np.cbrt(sum(part * part * part for part in parts))
         return np.where(sums[..., needed] > 0, start_us + joined, 0.0)
 
 
 def _longest(sums: FloatArray, column: int) -> FloatArray:
     """The longest chain of all tables, from the sum of its powers."""
-    return np.asarray(sums[..., column] ** (1 / traffic.CHAIN_POWER))
+    return _root(sums[..., column], traffic.CHAIN_POWER)
+
+
+def _root(values: FloatArray, power: float) -> FloatArray:
+    """The root of a power of two: square roots, which are much faster than any others."""
+    for _ in range(int(log2(power))):
+        values = np.sqrt(values)
+    return values

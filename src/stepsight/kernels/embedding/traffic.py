@@ -34,7 +34,7 @@ ROWS, SORTED, LONG_RUNS, WARP_LONG_RUNS, UPDATED = range(9, 14)
 """Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
 twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`; again in
 units of a full warp's occupancy), and those of the bytes from memory that are read to be written back."""
-COLUMNS = 14
+FORWARD_COLUMNS, COLUMNS = 9, 14
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
@@ -104,7 +104,7 @@ def forward_columns(
     pooled_dtype: str = "",
 ) -> FloatArray:  # fmt: skip
     """Columns of the forward lookup: one row per table. ``pooled_dtype``: of the output, if not the rows'."""
-    out = np.zeros((len(tables), COLUMNS))
+    out = np.zeros((len(tables), FORWARD_COLUMNS))
     for i, table in enumerate(tables):
         stats = table.indices.stats(table.rows, table.lookups)
         row = cache.sectors(table.dim * dtype_bytes(table.dtype))
