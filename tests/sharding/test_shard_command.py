@@ -105,9 +105,12 @@ def test_margins_are_shares():
             margin(wrong)
 
 
-def test_tables_stay_whole_unless_cutting_them_pays(workload):
+def test_tables_stay_whole_unless_cutting_them_pays(tmp_path):
+    uneven = tmp_path / "uneven.toml"
+    uneven.write_text(WORKLOAD.replace("pooling = 80.0", "pooling = 240.0"))
+
     def kinds(*more):
-        asked = [workload, "-p", "4xA100-SXM4-40G", "--set", "batch=131072", "--json", *more]
+        asked = [str(uneven), "-p", "4xA100-SXM4-40G", "--set", "batch=131072", "--json", *more]
         result = CliRunner().invoke(command, asked)
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)["candidates"][0]["kinds"]

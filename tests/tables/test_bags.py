@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from stepsight.tables.bags import draw_lengths, longest_over_mean, spread_of
+from stepsight.tables.bags import draw_lengths, longest_over_mean, spread_of, traced_spread
 
 
 def test_bags_that_are_alike_have_no_longest_one():
@@ -30,3 +30,10 @@ def test_drawn_lengths_have_the_mean_and_the_spread():
     assert lengths.sum() == 600_000
     assert spread_of(lengths) == pytest.approx(0.7, rel=0.05)
     assert np.ptp(draw_lengths(2.5, 0.0, 100, rng)) == 1
+
+
+def test_of_a_total_alone_bags_vary_as_counts_do_unless_every_sample_has_as_many():
+    assert traced_spread(128 * 12, 128, 3) == 0.0
+    counts = np.random.default_rng(0).poisson(5.0, 100_000)
+    assert traced_spread(5.0 * 128 * 3 + 1, 128, 3) == pytest.approx(spread_of(counts), rel=0.02)
+    assert traced_spread(0, 128, 3) == 0.0

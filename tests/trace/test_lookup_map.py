@@ -9,6 +9,7 @@ import pytest
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.program.job import Kernel
+from stepsight.tables.lookup import TableLookup
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
@@ -27,13 +28,21 @@ KERNELS = (
 )
 
 
-def _trace(*kernels: str, gradient: list[int], fill: bool = False) -> LinkedTrace:
+FORWARD = "void split_embedding_codegen_forward_unweighted_kernel<float, float, float, {}>(int)"
+
+
+def _trace(
+    *kernels: str, gradient: list[int], fill: bool = False, values: int = 640000, lookups: int = 1792,
+    weighted: bool = False, instance: str = "long",
+) -> LinkedTrace:  # fmt: skip
     made = Made()
-    dims = [[0], [640000], [0], [0, 0], [3], [3], [4], [], [], [4], [], [1792], [385]]
+    dims = [[0], [values], [0], [0, 0], [3], [3], [4], [], [], [4], [], [lookups], [385]]
     scalars = ["Scalar", "Scalar", "long int", "Scalar", "long int", "long int"]
     types = ["float", "float", "float", "float", "int", "long int", "int", *scalars]
+    if weighted:
+        dims, types = [*dims, [lookups]], [*types, "float"]
     made.op("fbgemm::split_embedding_codegen_lookup_adagrad_function", 0, 50, dims, types)
-    made.launch(10, 5, "void split_embedding_codegen_forward_unweighted_kernel<float>", 20, 5)
+    made.launch(10, 5, FORWARD.format(instance), 20, 5)
     made.op("torch::autograd::CppNode<SplitLookupFunction_adagrad_Op>", 100, 500, [gradient], ["float"])
     for i, kernel in enumerate(kernels):
         made.launch(110 + 10 * i, 5, kernel, 800 + 10 * i, 5)
@@ -45,6 +54,39 @@ def _trace(*kernels: str, gradient: list[int], fill: bool = False) -> LinkedTrac
 
 def _backward(linked: LinkedTrace) -> list[Kernel]:
     return [kernel_of(Facts(linked), x, x.gpu[0], "compute") for x in linked.launches[1:]]
+
+
+def _forward(**sizes: object) -> tuple[TableLookup, ...]:
+    linked = _trace(*KERNELS, **{"gradient": [128, 48], **sizes})
+    launch = linked.launches[0]
+    lookup = kernel_of(Facts(linked), launch, launch.gpu[0], "compute").lookup
+    assert lookup is not None
+    return lookup.tables
+
+
+def test_bags_have_one_length_where_every_sample_has_as_many_lookups() -> None:
+    assert {t.bag_spread for t in _forward(lookups=128 * 14)} == {0.0}
+    varied = _forward(lookups=128 * 14 + 5)
+    assert all(0.3 < t.bag_spread < 0.5 for t in varied)
+
+
+def test_a_vector_as_long_as_the_indices_holds_their_weights() -> None:
+    assert not _forward()[0].weighted
+    assert _forward(weighted=True)[0].weighted
+
+
+def test_tables_of_mlperfs_multi_hot_model_are_known_by_their_sums() -> None:
+    tables = _forward(values=(40_000_000 + 12_973 + 108) * 16, lookups=128 * 104)
+    assert [(t.rows, t.pooling) for t in tables] == [(40_000_000, 100), (12_973, 3), (108, 1)]
+
+
+@pytest.mark.parametrize(
+    ("instance", "widest"),
+    [("long, 5ul", 640), ("false, long, 5ul, 32ul", 640), ("false, long, 32ul", 256), ("long", 256)],
+)
+def test_the_instance_of_the_kernel_tells_the_widest_table(instance: str, widest: int) -> None:
+    dims = [t.dim for t in _forward(gradient=[128, 768], instance=instance)]
+    assert max(dims) == widest and sum(dims) == 768
 
 
 def test_all_kernels_of_a_backward_take_as_long_as_one_backward() -> None:

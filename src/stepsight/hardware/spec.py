@@ -24,6 +24,8 @@ class GpuSpec:
     the models expect (a power limit, heat, older libraries).
     ``inline_ecc``: error correction is on and its check bits share the memory's bus with the data (boards of
     data centres with GDDR memory); HBM has wires of its own for them.
+    ``l2_copies``: partitions of the L2 that each keep what their own SMs read, so that data of all SMs is
+    there as often.
     """
 
     name: str
@@ -46,6 +48,7 @@ class GpuSpec:
     aliases: tuple[str, ...] = ()
     power_share: float = 1.0
     inline_ecc: bool = False
+    l2_copies: int = 1
 
     def peak_flops(self, dtype: str) -> float:
         """Peak FLOP/s for a dtype; a dtype without its own unit runs on the fp32 one."""

@@ -25,6 +25,16 @@ def spread_of(lengths: npt.ArrayLike) -> float:
     return float(np.sqrt(np.log1p(values.var() / mean**2))) if mean > 0 else 0.0
 
 
+def traced_spread(lookups: float, batch: int, tables: int) -> float:
+    """The spread of bags of which a trace tells the total alone.
+
+    Whole lookups a sample: bags of fixed length. Otherwise lengths vary at least as counts do (Poisson).
+    """
+    if lookups <= 0 or lookups % batch == 0:
+        return 0.0
+    return float(np.sqrt(np.log1p(batch * tables / lookups)))
+
+
 @lru_cache(maxsize=4096)
 def longest_over_mean(spread: float, bags: int) -> float:
     """The expected longest of so many bags, as a multiple of the mean length."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import combinations
+
 CRITEO_TB_ROWS = (
     39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208, 11938, 155,
     4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
@@ -26,6 +30,26 @@ FREQUENT_3_ROWS = (
 FREQUENT_2_ROWS = tuple(rows if rows < 1_000_000 else round(1.57 * rows) for rows in FREQUENT_3_ROWS)
 """NVIDIA's xlarge model. Its table sizes are not published: those above a million rows of the large
 one, scaled to the 142 GB that are."""
+MULTI_HOT_ROWS = (
+    40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155,
+    4, 976, 14, 40000000, 40000000, 40000000, 590152, 12973, 108, 36,
+)  # fmt: skip
+"""Rows per feature of MLPerf's multi-hot model (MLPerf training reference, recommendation_v2/torchrec_dlrm,
+--num_embeddings_per_feature)."""
 MULTI_HOT_SIZES = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
 """Lookups a feature of the multi-hot Criteo set (MLPerf training reference, recommendation_v2/torchrec_dlrm,
 --multi_hot_sizes), over the tables of `CRITEO_TB_ROWS`."""
+FEW_TABLES = 3
+"""With more, sums of rows and of lookups leave it open which tables of a known model they are."""
+
+
+@lru_cache(maxsize=1024)
+def multi_hot_tables(tables: int, rows: float, pooling: float) -> Sequence[tuple[int, int]]:
+    """Rows and lookups a bag of a few tables of MLPerf's multi-hot model, if some add up to exactly these."""
+    if tables > FEW_TABLES:
+        return ()
+    known = zip(MULTI_HOT_ROWS, MULTI_HOT_SIZES, strict=True)
+    for some in combinations(known, tables):
+        if sum(r for r, _ in some) == rows and sum(p for _, p in some) == pooling:
+            return some
+    return ()

@@ -17,6 +17,7 @@ from stepsight.fitting.embedding.points import DEFAULT, MLPERF, POINTS, measured
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic
+from stepsight.kernels.embedding.gpu import GpuTimes
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.program.job import Kernel
 from stepsight.score import gmae
@@ -54,12 +55,11 @@ def test_the_order_of_tables_changes_nothing(family: str, parts: list[TableLooku
     assert time_us(family, *shuffled) == pytest.approx(time_us(family, *parts))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @given(table=tables, exponents=st.tuples(st.floats(0, 1.4), st.floats(0, 1.4)))
 @settings(max_examples=60, deadline=None)
-def test_more_skew_is_never_slower(family: str, table: TableLookup, exponents: tuple[float, float]) -> None:
+def test_more_skew_is_never_slower_to_look_up(table: TableLookup, exponents: tuple[float, float]) -> None:
     less, more = (replace(table, indices=IndexDistribution.zipf(e)) for e in sorted(exponents))
-    assert time_us(family, more) <= time_us(family, less) * 1.001
+    assert time_us("embedding", more) <= time_us("embedding", less) * 1.001
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -105,6 +105,12 @@ def test_a_rank_without_tables_takes_no_time() -> None:
     assert not model.backward_us(nothing).any()
 
 
+def test_empty_bags_are_looked_up_all_the_same() -> None:
+    empty = TableLookup(1_000, 64, 65536, 0.0, IndexDistribution.uniform())
+    assert time_us("embedding", empty) > 10
+    assert time_us("embedding_backward", empty) == 0
+
+
 def test_tables_one_by_one_cost_more_than_fused() -> None:
     parts = [TableLookup(1_000, 32, 256, 4, IndexDistribution.uniform())] * 20
     assert time_us("embedding", *parts, fused=False) > 5 * time_us("embedding", *parts)
@@ -114,6 +120,47 @@ def test_tables_one_by_one_cost_more_than_fused() -> None:
 def test_half_precision_rows_are_faster_where_memory_is_the_limit(family: str) -> None:
     table = TableLookup(10_000_000, 256, 16384, 50, IndexDistribution.uniform())
     assert time_us(family, replace(table, dtype="fp16")) < 0.8 * time_us(family, table)
+
+
+def test_the_longest_bag_of_a_few_tables_is_waited_for() -> None:
+    def few(*poolings: float) -> float:
+        return time_us(
+            "embedding", *(TableLookup(10**6, 16, 128, p, IndexDistribution.zipf(1.05)) for p in poolings)
+        )
+
+    assert few(100, 3, 1) > 2 * few(35, 35, 34)
+
+
+def test_a_lookup_returns_single_precision_whatever_its_rows_are() -> None:
+    table = TableLookup(1_000, 64, 4096, 1, IndexDistribution.uniform(), "fp16")
+    cache = traffic.CacheView(1e6, 32, 5120)
+    own, single = (
+        traffic.forward_columns([table], cache, together=1, pooled_dtype=dtype)[0, traffic.DRAM]
+        for dtype in ("", "fp32")
+    )
+    assert single - own == pytest.approx(4096 * 64 * 2)
+
+
+def test_a_backward_sorts_by_as_many_bits_as_its_rows_need() -> None:
+    model = EmbeddingModel.for_gpu(V100)
+    times = GpuTimes(model.spec, model.coefficients)
+    rows = (2**16, 2**16 + 1, 2**24)
+    parts = [TableLookup(r, 16, 4096, 2, IndexDistribution.uniform()) for r in rows]
+    two, three, still_three = times.arrange_us(model.table_costs(parts).backward)
+    assert three > two + model.coefficients.pass_us
+    assert still_three == pytest.approx(three)
+
+
+def test_per_sample_weights_are_sorted_too() -> None:
+    table = TableLookup(10**6, 16, 4096, 10, IndexDistribution.uniform())
+    more = time_us("embedding_backward", replace(table, weighted=True)) - time_us("embedding_backward", table)
+    assert more > 3 * EmbeddingModel.for_gpu(V100).coefficients.pass_us
+
+
+def test_a_row_with_many_lookups_takes_a_kernel_of_its_own() -> None:
+    even = TableLookup(10_000, 16, 128, 1, IndexDistribution.uniform())
+    hot = replace(even, indices=IndexDistribution.hot(1e-4, 0.5))
+    assert time_us("embedding_backward", hot) > time_us("embedding_backward", even) + 5
 
 
 def test_state_of_the_optimizer_costs_by_its_size() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.embedding.gpu import GpuCoefficients, shipped_coefficients
-from stepsight.kernels.embedding.model import EmbeddingModel
+from stepsight.kernels.embedding.gpu import GpuCoefficients, GpuTimes, shipped_coefficients
+from stepsight.kernels.embedding.model import FAMILIES, EmbeddingModel
 from stepsight.program.job import Kernel
 
+BACKWARDS = ", backward"
+"""How the backwards of a source are told apart from its forwards."""
+Part = Callable[[GpuTimes, FloatArray], FloatArray]
 MEMORY = {
     "read_efficiency": (0.88, 0.7, 0.95),
     "write_efficiency": (0.85, 0.5, 0.95),
@@ -26,15 +29,30 @@ MEMORY = {
 bounds. Streams reach 88 % of the data sheet on a V100, reads and writes mixed a little less; a launch that
 does nothing takes 3 µs; a load that hits the L2 takes 200 to 300 cycles and a bag begins with two of them;
 an update costs a row buffer of 1 KB; a line of the L2 takes its four sectors one after the other."""
-WARPS = {
-    "bag_cycles": (6000.0, 600.0, 4e4),
-    "row_cycles": (1200.0, 100.0, 1e4),
-    "update_cycles": (4800.0, 600.0, 4e4),
-    "backward_start_us": (80.0, 20.0, 150.0),
+FORWARD = {
+    "bag_cycles": (3000.0, 500.0, 1e4),
+    "row_cycles": (500.0, 100.0, 2e3),
+    "miss_cycles": (450.0, 50.0, 2e3),
 }
-"""Fitted after them on FBGEMM's kernels, most of them in traces that do not tell the indices: under load a
-fetch takes 1,200 cycles with all warps at work, setting up a bag five of them and folding in a lookup four;
-a dozen kernels that do next to nothing take 80 µs."""
+"""Fitted after them on FBGEMM's forwards: a bag begins with four or five loads that wait for each other; a
+load takes 200 cycles from the L2 and 375 to 1,030 from memory (Jia et al. 2018) and is waited for, with some
+300 cycles of instructions around it."""
+ARRANGE = {
+    "small_us": (4.0, 2.0, 8.0),
+    "pass_us": (11.0, 4.0, 25.0),
+    "number_cycles": (400.0, 100.0, 1500.0),
+    "sort_efficiency": (0.75, 0.4, 0.95),
+}
+"""Fitted on the kernels of FBGEMM's backwards that arrange indices: launches that do next to nothing take
+3 µs and wait for a load or two; a block of a sort's pass waits for its neighbour's counts."""
+UPDATE = {
+    "update_us": (9.0, 3.0, 25.0),
+    "run_cycles": (4000.0, 500.0, 2e4),
+    "block_cycles": (1e4, 2e3, 4e4),
+}
+"""Fitted on the kernels of FBGEMM's backwards that update rows: for each row eight or so loads that wait for
+each other, and with a block the sum over its warps."""
+WARPS = {**FORWARD, **ARRANGE, **UPDATE}
 _GUESS = {name: guess for name, (guess, _, _) in {**MEMORY, **WARPS}.items()}
 _FIRST = GpuCoefficients(**_GUESS)
 _PRIOR = 0.15
@@ -47,7 +65,8 @@ _DIGITS = 3
 class MeasuredKernel:
     """One measured lookup kernel: where from, on what, and how long it took.
 
-    ``weight`` is below one where something that matters (the indices, the GPU) is not known.
+    ``weight`` is below one where something that matters (the indices, the GPU) is not known. ``arranged_us``:
+    the part of a sorted backward before it folds gradients, where a trace shows it.
     """
 
     source: str
@@ -55,6 +74,12 @@ class MeasuredKernel:
     kernel: Kernel
     time_us: float
     weight: float = 1.0
+    arranged_us: float = 0.0
+
+    @property
+    def origin(self) -> str:
+        """The source; forwards and backwards of one trace are left out together."""
+        return self.source.removesuffix(BACKWARDS)
 
     @property
     def legacy(self) -> bool:
@@ -73,17 +98,26 @@ def predict_with(coefficients: GpuCoefficients, points: Sequence[MeasuredKernel]
 
 
 def fit_coefficients(points: Sequence[MeasuredKernel]) -> GpuCoefficients:
-    """Memory on the well-known kernels first, then the warps' work on the others; rounded."""
-    memory = _fitted([p for p in points if p.legacy], MEMORY, _GUESS)
-    return GpuCoefficients(**_fitted([p for p in points if not p.legacy], WARPS, memory))
+    """Memory on the well-known kernels first, then the parts of the others one by one; rounded."""
+    fitted = _fitted([p for p in points if p.legacy], MEMORY, _GUESS)
+    sorting = [p for p in points if not p.legacy]
+    forwards = [p for p in sorting if p.kernel.family == FAMILIES[0]]
+    backwards = [p for p in sorting if p.kernel.family != FAMILIES[0]]
+    seen = [p for p in backwards if p.arranged_us]
+    fitted = _fitted(forwards, FORWARD, fitted)
+    fitted = _fitted([replace(p, time_us=p.arranged_us) for p in seen], ARRANGE, fitted, GpuTimes.arrange_us)
+    whole = [p for p in backwards if not p.arranged_us]
+    update = [replace(p, time_us=p.time_us - p.arranged_us) for p in seen]
+    return GpuCoefficients(**_fitted([*update, *whole], UPDATE, fitted, GpuTimes.update_us))
 
 
 def _fitted(
     points: Sequence[MeasuredKernel],
     free: Mapping[str, tuple[float, float, float]],
     known: Mapping[str, float],
+    part: Part | None = None,
 ) -> dict[str, float]:
-    """Robust fit of log errors in which every source weighs the same."""
+    """Robust fit of log errors in which every source weighs the same; ``part``: what of a traced backward."""
     from scipy.optimize import least_squares
 
     if not points:
@@ -97,7 +131,7 @@ def _fitted(
         return {**known, **{name: float(np.exp(v)) for name, v in zip(free, logs, strict=True)}}
 
     def errors(logs: FloatArray) -> FloatArray:
-        times = _times(points, launches, GpuCoefficients(**coefficients(logs)))
+        times = _times(points, launches, GpuCoefficients(**coefficients(logs)), part)
         return np.concatenate([np.log(times / measured) * weights, _PRIOR * (logs - guess)])
 
     found = least_squares(
@@ -112,11 +146,14 @@ def _launches(points: Sequence[MeasuredKernel]) -> list[FloatArray]:
 
 
 def _times(
-    points: Sequence[MeasuredKernel], launches: Sequence[FloatArray], coefficients: GpuCoefficients
-) -> FloatArray:
+    points: Sequence[MeasuredKernel], launches: Sequence[FloatArray], coefficients: GpuCoefficients,
+    part: Part | None = None,
+) -> FloatArray:  # fmt: skip
     return np.array(
         [
             EmbeddingModel(p.gpu, coefficients).launches_us(p.kernel, columns)
+            if part is None or not p.arranged_us
+            else part(GpuTimes(p.gpu, coefficients), columns).sum()
             for p, columns in zip(points, launches, strict=True)
         ]
     )
@@ -125,8 +162,8 @@ def _times(
 def predict_left_out(points: Sequence[MeasuredKernel]) -> FloatArray:
     """For every point the time by coefficients fitted on the other sources alone."""
     predicted = np.zeros(len(points))
-    for source in dict.fromkeys(p.source for p in points):
-        fitted = fit_coefficients([p for p in points if p.source != source])
-        mine = [i for i, p in enumerate(points) if p.source == source]
+    for origin in dict.fromkeys(p.origin for p in points):
+        fitted = fit_coefficients([p for p in points if p.origin != origin])
+        mine = [i for i, p in enumerate(points) if p.origin == origin]
         predicted[mine] = predict_with(fitted, [points[i] for i in mine])
     return predicted

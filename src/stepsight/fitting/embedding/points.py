@@ -10,19 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.fitting.embedding.gpu import MeasuredKernel
+from stepsight.fitting.embedding.gpu import BACKWARDS, MeasuredKernel
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
-from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.bags import traced_spread
+from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED, multi_hot_tables
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
 V100, A100, H100 = "V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"
 POINTS, REPORTS = "V100 points", "H100 report"
 FORWARD, BACKWARD = "embedding", "embedding_backward"
-UNKNOWN_INDICES = IndexDistribution.zipf(1.05)
-"""What stands in where a trace does not tell which rows were asked for."""
 LITTLE_KNOWN = 0.3
 """Weight of a kernel whose indices matter and are not known."""
 
@@ -135,12 +134,23 @@ def _traced_backward(
     """All kernels of one backward together, on average over the trace's calls."""
     calls = sum(row["n"] for row in kernels if "linearize_index" in row["kernel"])
     ours = [row for row in kernels if "grad_indice_weights" not in row["kernel"]]
-    time_us = sum(row["n"] * row["dur_us_mean"] for row in ours) / calls
+    time_us = sum(row["n"] * row["dur_us_mean"] for row in ours) / calls + _lost_passes_us(ours) / calls
+    arranged_us = time_us - sum(r["n"] * r["dur_us_mean"] for r in ours if "_per_row" in r["kernel"]) / calls
     middle = forwards[len(forwards) // 2]
     assert middle.kernel.lookup is not None
     lookup = replace(middle.kernel.lookup, optimizer=_optimizer(kernels[0]["op"]))
     kernel = Kernel(BACKWARD, lookup=lookup)
-    return MeasuredKernel(f"{middle.source}, backward", middle.gpu, kernel, time_us, middle.weight)
+    source = middle.source + BACKWARDS
+    return MeasuredKernel(source, middle.gpu, kernel, time_us, middle.weight, arranged_us)
+
+
+def _lost_passes_us(kernels: Sequence[Mapping[str, Any]]) -> float:
+    """Passes of the sorts that a sampled profile lacks: the sums before them have a block a pass."""
+    passes = [row for row in kernels if "Onesweep" in row["kernel"]]
+    seen = sum(row["n"] for row in passes)
+    sums = [row for row in kernels if "ExclusiveSum" in row["kernel"]]
+    run = sum(row["n"] * json.loads(row["grid"])[0] for row in sums)
+    return (run - seen) * sum(row["n"] * row["dur_us_mean"] for row in passes) / seen if seen else 0.0
 
 
 def _optimizer(op: str) -> str:
@@ -158,14 +168,20 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     # Rowwise state has one value a row, so it tells the width of rows, if not of the mean table.
     told = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
     dim = max(round(min(widths, key=lambda width: abs(width / told - 1))), 1)
-    table = TableLookup(
-        rows=max(values // (tables * dim), 1), dim=dim, batch=batch, pooling=lookups / (batch * tables),
-        indices=UNKNOWN_INDICES, dtype="fp16" if "Half" in row["kernel"] else "fp32",
-        weighted="_weighted_" in row["kernel"],
-    )  # fmt: skip
+    dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
+    looked_up = tuple(
+        TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)
+        for rows, pooling in multi_hot_tables(tables, values / dim, lookups / batch)
+    )
+    if not looked_up:
+        rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
+        spread = traced_spread(lookups, batch, tables)
+        looked_up = (
+            TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread),
+        ) * tables
     known = row["gpu"] or ""
     spec = gpu(V100 if "V100" in known else A100)
-    kernel = Kernel(FORWARD, lookup=Lookup((table,) * tables, "rowwise_adagrad"))
+    kernel = Kernel(FORWARD, lookup=Lookup(looked_up, "rowwise_adagrad"))
     fits_cache = min(values, lookups * dim) * 4 < spec.l2_mb * 2**20
     source = f"trace {row['source']}" + ("" if known else ", GPU unnamed")
     return MeasuredKernel(source, spec, kernel, row["dur_us_mean"], 1.0 if fits_cache else LITTLE_KNOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf, log2
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,22 @@ from stepsight.kernels.streams import cached_streams, measured_stream
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 
+RADIX_BITS, SINGLE_TILE = (8, 16, 24, 32), 2304
+"""A pass of CUB's radix sort takes eight bits of the key, so that a key of more needs one more; so many keys
+are sorted by one block in one kernel (256 threads × 9 keys of 8 bytes)."""
+KEY_BYTES, INFO_BYTES = 8, 4
+"""FBGEMM sorts rows numbered through all tables, with the bag that asked for them."""
+ARRANGED_BYTES = 52
+"""Of a lookup besides the sort: numbering rows reads the index and writes key and bag (20), finding runs
+reads keys and writes rows and lengths (20), summing lengths up reads and writes them (8), seeking long ones
+reads them (4)."""
+ARRANGING_KERNELS, SORTING_KERNELS = 5, 2
+"""Small kernels of a backward: runs, their sums, what both begin with, and the search for long runs; and the
+histogram of the keys and its sums where a sort takes several passes."""
+
+ROUNDING = 1e-6
+"""Residue of taking a power and its root."""
+
 
 @dataclass(frozen=True, slots=True)
 class GpuCoefficients:
@@ -25,18 +42,24 @@ class GpuCoefficients:
 
     Those without a default are fitted (`stepsight fit embedding`). Efficiencies are shares of a
     V100's bandwidths, by the data sheet; other chips reach so much less of theirs as plain streams
-    do. Cycles are those of a warp: to set up a bag, to fetch one more row of
-    it, to fold one lookup into its row's update. ``legacy_*``: the same of the table-batched
-    kernels of 2020, whose backward updates rows one by one: ``scattered_bytes`` is the traffic
-    that an update far from the last ones is worth besides its own, ``contended_cycles`` passes
-    between two updates of the same row.
+    do. Cycles are those of a warp: to set up a bag, to fetch one more row of it that a cache holds,
+    ``miss_cycles`` more if it comes from memory.
 
-    The others are set: ``cache_share`` of the L2 is there for rows (5.2 of a V100's 6.3 MB stay in
-    it in the points); memory, cache and latency times are joined by their ``norm``; 64 warps fit
-    on an SM (V100, A100 and H100 data sheets); ``sort_bytes`` is read off the sort kernels of three
-    A100 traces (198 to 235 bytes a lookup at the data sheet's bandwidth). ``spread``, ``backward_spread`` and
+    A sorted backward first arranges the indices: small kernels of ``small_us``, passes of a sort of
+    ``pass_us`` and their bytes at ``sort_efficiency``; to number the rows a warp takes 32 bags one after the
+    other, ``number_cycles`` for each 32 lookups of a bag. Then it folds gradients and updates rows: kernels
+    that take ``update_us`` however little they do, ``run_cycles`` of a warp for each row besides its lookups,
+    or ``block_cycles`` of a block for each row with many; an SM takes one block of full warps at a time.
+
+    ``legacy_*``: the table-batched kernels of 2020, whose backward updates rows one by one:
+    ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
+    ``contended_cycles`` passes between two updates of the same row.
+
+    The others are set: 64 warps fit
+    on an SM (V100, A100 and H100 data sheets), with the registers of FBGEMM's kernels ``resident_warps``
+    (75 % occupancy in three traces, for rows of up to 256 values). ``spread``, ``backward_spread`` and
     ``legacy_spread`` (the kernels of 2020, whose indices are known) hold nine of ten of the measured kernels
-    with their source left out of the fit (26, 15 and 24 kernels).
+    with their source left out of the fit or outside it (34, 18 and 24 kernels).
     """
 
     read_efficiency: float
@@ -48,15 +71,19 @@ class GpuCoefficients:
     contended_cycles: float
     bag_cycles: float
     row_cycles: float
-    update_cycles: float
-    backward_start_us: float
-    cache_share: float = 0.9
-    norm: float = 3.0
+    miss_cycles: float
+    small_us: float
+    pass_us: float
+    number_cycles: float
+    sort_efficiency: float
+    update_us: float
+    run_cycles: float
+    block_cycles: float
     l2_efficiency: float = 1.0
     warps_per_sm: float = 64.0
-    sort_bytes: float = 200.0
-    spread: float = 0.22
-    backward_spread: float = 0.31
+    resident_warps: float = 48.0
+    spread: float = 0.16
+    backward_spread: float = 0.13
     legacy_spread: float = 0.11
 
 
@@ -69,7 +96,8 @@ def shipped_coefficients() -> GpuCoefficients:
 
 UNCALIBRATED_CPU = GpuCoefficients(
     read_efficiency=0.5, write_efficiency=0.4, l2_efficiency=0.3, start_us=20.0, warps_per_sm=1.0,
-    bag_cycles=12.0, row_cycles=10.0, update_cycles=80.0, backward_start_us=30.0, sort_bytes=0.0,
+    resident_warps=1.0, bag_cycles=12.0, row_cycles=10.0, miss_cycles=0.0, small_us=2.0, pass_us=0.0,
+    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0, block_cycles=80.0,
     legacy_bag_cycles=12.0, legacy_row_cycles=10.0, scattered_bytes=0.0, contended_cycles=0.0, spread=0.6,
 )  # fmt: skip
 """A stated guess for a CPU that nobody has measured, from one core of an AMD EPYC of 2023 with torch's
@@ -85,33 +113,57 @@ class GpuTimes:
 
     @property
     def cache(self) -> CacheView:
-        c = self.coefficients
-        return CacheView(
-            self.spec.l2_mb * 2**20 * c.cache_share, self.spec.sector_bytes, self.spec.sms * c.warps_per_sm,
-            self.spec.shared_kb_per_sm * 2**10, self.spec.sms,
-        )  # fmt: skip
+        spec, bags = self.spec, self.spec.sms * self.coefficients.warps_per_sm
+        l2_bytes = spec.l2_mb * 2**20 / spec.l2_copies
+        near_bytes = spec.shared_kb_per_sm * 2**10
+        return CacheView(l2_bytes, spec.sector_bytes, bags, near_bytes, spec.sms)
 
     def forward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
         """A fused forward; ``sorted_update`` False is the kernel of 2020."""
         c = self.coefficients
         memory = self._memory_us(sums, c.read_efficiency)
-        latency = self._latency_us(sums, c.bag_cycles, c.row_cycles)
-        if not sorted_update:
-            latency = self._latency_us(sums, c.legacy_bag_cycles, c.legacy_row_cycles)
-        return self._joined(sums, c.start_us, memory, self._cache_us(sums), latency)
+        latency = self._latency_us(sums) if sorted_update else self._legacy_latency_us(sums)
+        # Empty bags are set up and written, too.
+        return self._joined(sums, traffic.WARP_BAGS, c.start_us, memory, self._cache_us(sums), latency)
 
     def backward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
         """A fused backward and update; without a sort every lookup reads and writes its row."""
+        if sorted_update:
+            return self.arrange_us(sums) + self.update_us(sums)
         c = self.coefficients
         memory = self._memory_us(sums, c.write_efficiency)
-        if not sorted_update:
-            memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self._memory_gbps * 1e3)
-            latency = self._latency_us(sums, c.legacy_bag_cycles, c.legacy_row_cycles)
-            contended = sums[..., traffic.HOTTEST] * c.contended_cycles / self.spec.clock_mhz
-            return self._joined(sums, c.start_us + contended, memory, self._cache_us(sums), latency)
-        sort = sums[..., traffic.LOOKUPS] * c.sort_bytes / (self.spec.memory_gbps * 1e3)
-        fold = self._work_us(sums, 0.0, c.update_cycles)
-        return self._joined(sums, c.backward_start_us + sort, memory, self._cache_us(sums), fold)
+        memory = memory + sums[..., traffic.SCATTERED] * c.scattered_bytes / (self._memory_gbps * 1e3)
+        contended = sums[..., traffic.HOTTEST] * c.contended_cycles / self.spec.clock_mhz
+        latency = self._legacy_latency_us(sums)
+        start = c.start_us + contended
+        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), latency)
+
+    def arrange_us(self, sums: FloatArray) -> FloatArray:
+        """What a sorted backward does before it touches a gradient: number the rows, sort, find the runs."""
+        c = self.coefficients
+        lookups, keys = sums[..., traffic.LOOKUPS], sums[..., traffic.SORTED]
+        passes = 1 + sum((sums[..., traffic.ROWS] > 2.0**bits).astype(np.float64) for bits in RADIX_BITS)
+        several = SORTING_KERNELS * c.small_us + passes * c.pass_us
+        sort = np.where(lookups <= SINGLE_TILE, c.pass_us, several) * keys / np.maximum(lookups, 1.0)
+        turns = traffic.WARP_LANES * np.ceil(_longest(sums, traffic.CHAIN) / traffic.WARP_LANES - ROUNDING)
+        number = c.start_us + turns * c.number_cycles / self.spec.clock_mhz
+        moved = lookups * ARRANGED_BYTES + keys * (KEY_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
+        stream = moved / (self._memory_gbps * 1e3 * c.sort_efficiency)
+        return np.where(lookups > 0, ARRANGING_KERNELS * c.small_us + number + sort + stream, 0.0)
+
+    def update_us(self, sums: FloatArray) -> FloatArray:
+        """Fold the gradients of each run and update its row: a warp a short run, a block a long one."""
+        c = self.coefficients
+        long = sums[..., traffic.LONG_RUNS]
+        by_blocks = sums[..., traffic.WARP_LONG_RUNS] / self.spec.sms * c.block_cycles / self.spec.clock_mhz
+        by_warps = self._work_us(sums, c.resident_warps, c.run_cycles, c.row_cycles, c.miss_cycles)
+        any_long = -np.expm1(-long)
+        start = c.update_us * (1 + any_long) + c.small_us * (1 - any_long)
+        # Gradients are read alone; rows and their state are written back.
+        written = sums[..., traffic.UPDATED] * (1 / c.write_efficiency - 1 / c.read_efficiency)
+        memory = self._memory_us(sums, c.read_efficiency) + written / (self._memory_gbps * 1e3)
+        work = by_warps + by_blocks
+        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), work)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
         return np.asarray(sums[..., traffic.DRAM] / (self._memory_gbps * 1e3 * efficiency))
@@ -130,18 +182,45 @@ class GpuTimes:
         bandwidth = self.spec.l2_gbps * 1e3 * self.coefficients.l2_efficiency
         return np.asarray(sums[..., traffic.L2] / bandwidth)
 
-    def _work_us(self, sums: FloatArray, bag_cycles: float, row_cycles: float) -> FloatArray:
+    def _work_us(
+        self, sums: FloatArray, warps: float, bag_cycles: float, row_cycles: float, miss_cycles: float = 0.0
+    ) -> FloatArray:
         """Little's law: the warps that fit take bags in turn, and a bag is a chain of loads."""
-        at_once = self.spec.sms * self.coefficients.warps_per_sm
         cycles = sums[..., traffic.WARP_BAGS] * bag_cycles + sums[..., traffic.WARP_LOOKUPS] * row_cycles
-        return np.asarray(cycles / at_once / self.spec.clock_mhz)
+        cycles = cycles + sums[..., traffic.WARP_MISSES] * miss_cycles
+        widest = _root(sums[..., traffic.WIDEST], traffic.WIDTH_POWER)
+        room = warps / np.sqrt(np.maximum(widest / traffic.REGISTER_DIM, 1.0))
+        return np.asarray(cycles / (self.spec.sms * room) / self.spec.clock_mhz)
 
-    def _latency_us(self, sums: FloatArray, bag_cycles: float, row_cycles: float) -> FloatArray:
+    def _latency_us(self, sums: FloatArray) -> FloatArray:
         """The work, and the longest chain while the last bags leave other warps idle."""
-        longest = bag_cycles + row_cycles * sums[..., traffic.CHAIN] ** (1 / traffic.CHAIN_POWER)
-        return self._work_us(sums, bag_cycles, row_cycles) + longest / self.spec.clock_mhz
+        c = self.coefficients
+        longest = c.bag_cycles + c.row_cycles * _longest(sums, traffic.CHAIN)
+        longest = longest + c.miss_cycles * _longest(sums, traffic.MISS_CHAIN)
+        work = self._work_us(sums, c.resident_warps, c.bag_cycles, c.row_cycles, c.miss_cycles)
+        return work + longest / self.spec.clock_mhz
 
-    def _joined(self, sums: FloatArray, start_us: FloatArray | float, *parts: FloatArray) -> FloatArray:
-        norm = self.coefficients.norm
-        joined = np.sum(np.stack(parts) ** norm, axis=0) ** (1 / norm)
-        return np.where(sums[..., traffic.LOOKUPS] > 0, start_us + joined, 0.0)
+    def _legacy_latency_us(self, sums: FloatArray) -> FloatArray:
+        c = self.coefficients
+        longest = c.legacy_bag_cycles + c.legacy_row_cycles * _longest(sums, traffic.CHAIN)
+        work = self._work_us(sums, c.warps_per_sm, c.legacy_bag_cycles, c.legacy_row_cycles)
+        return work + longest / self.spec.clock_mhz
+
+    def _joined(
+        self, sums: FloatArray, needed: int, start_us: FloatArray | float, *parts: FloatArray
+    ) -> FloatArray:
+        """The start and the longest of the parts, smoothly (a 3-norm); nothing where ``needed`` is zero."""
+        joined = np.cbrt(sum(part * part * part for part in parts))
+        return np.where(sums[..., needed] > 0, start_us + joined, 0.0)
+
+
+def _longest(sums: FloatArray, column: int) -> FloatArray:
+    """The longest chain of all tables, from the sum of its powers."""
+    return _root(sums[..., column], traffic.CHAIN_POWER)
+
+
+def _root(values: FloatArray, power: float) -> FloatArray:
+    """The root of a power of two: square roots, which are much faster than any others."""
+    for _ in range(int(log2(power))):
+        values = np.sqrt(values)
+    return values

@@ -18,6 +18,8 @@ from stepsight.tables.lookup import Lookup, TableLookup
 CPU = "cpu"
 """The architecture of a platform whose kernels the host executes itself."""
 FAMILIES = ("embedding", "embedding_backward")
+POOLED_DTYPE = "fp32"
+"""What FBGEMM's fused lookup returns, and its gradient, whatever its rows are (its default output_dtype)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +87,10 @@ class EmbeddingModel:
         n = len(tables) if together is None else together
         cache = self._times.cache
         return TableCosts(
-            traffic.forward_columns(tables, cache, together=n),
-            traffic.backward_columns(tables, cache, together=n, optimizer=optimizer),
+            traffic.forward_columns(tables, cache, together=n, pooled_dtype=POOLED_DTYPE),
+            traffic.backward_columns(
+                tables, cache, together=n, optimizer=optimizer, pooled_dtype=POOLED_DTYPE
+            ),
         )
 
     def forward_us(self, sums: FloatArray) -> FloatArray:
@@ -116,11 +120,14 @@ class EmbeddingModel:
 
     def _columns(self, family: str, lookup: Lookup, together: int) -> FloatArray:
         cache, replayed = self._times.cache, lookup.replayed
+        pooled = POOLED_DTYPE if lookup.fused and lookup.sorted_update else ""
         if family == FAMILIES[0]:
-            return traffic.forward_columns(lookup.tables, cache, together=together, replayed=replayed)
+            return traffic.forward_columns(
+                lookup.tables, cache, together=together, replayed=replayed, pooled_dtype=pooled
+            )
         return traffic.backward_columns(
             lookup.tables, cache, together=together, optimizer=lookup.optimizer,
-            sorted_update=lookup.sorted_update, replayed=replayed,
+            sorted_update=lookup.sorted_update, replayed=replayed, pooled_dtype=pooled,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.tables.bags import longest_over_mean
-from stepsight.tables.indices.stats import IndexStats
+from stepsight.tables.indices.stats import REUSE_BINS, REUSE_EDGES, IndexStats
 from stepsight.tables.lookup import TableLookup
 
 INDEX_BYTES = 8
@@ -23,21 +23,37 @@ INDEX_BYTES = 8
 ACCUMULATE_BYTES = 4
 """Per-sample weights and optimizer state are fp32, whatever the rows are."""
 
-DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, CHAIN, SCATTERED, HOTTEST = range(8)
-"""Columns: bytes from memory, bytes through the cache, lookups, bags and lookups in units of a
-full warp's occupancy, the longest bag (as a power sum, see `CHAIN_POWER`), updates of rows
-in memory that lie outside the reach of the address translation (see `TRANSLATED_BYTES`), and those of
-every table's most popular row."""
-COLUMNS = 8
+DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, WARP_MISSES, CHAIN, MISS_CHAIN, WIDEST = range(9)
+"""Columns: bytes from memory, bytes through the cache, lookups; in units of a full warp's occupancy bags
+(of a sorted backward: rows that a warp updates), lookups and those that no cache serves; the longest bag and
+what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`, `WIDTH_POWER`)."""
+SCATTERED, HOTTEST = range(9, 11)
+"""Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
+address translation (see `TRANSLATED_BYTES`), and those of every table's most popular row."""
+ROWS, SORTED, LONG_RUNS, WARP_LONG_RUNS, UPDATED = range(9, 14)
+"""Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
+twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`; again in
+units of a full warp's occupancy), and those of the bytes from memory that are read to be written back."""
+FORWARD_COLUMNS, COLUMNS = 9, 14
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 
 WARP_LANES, LANE_VALUES, FEWEST_LANES = 32, 4, 8
 """FBGEMM gives a bag one lane per four values, at least eight lanes and at most a warp."""
-BLOCK_THREADS = 1024
-"""Threads of a block in the points of 2020; FBGEMM's have 512 or 1,024."""
+BLOCK_THREADS, FBGEMM_THREADS = 1024, 512
+"""Threads of a block in the points of 2020, and of FBGEMM's forward in traces."""
+WARP_RUN = 32
+"""Lookups of one row that FBGEMM's backward leaves to a single warp (max_segment_length_per_warp)."""
+BLOCK_RUN = 1024
+"""Lookups of one row that it leaves to a single block (max_segment_length_per_cta)."""
+_RUN_LENGTHS = 0.75 * 2.0 ** np.arange(REUSE_BINS)
+"""The middle of every bin of `IndexStats.reuse`."""
+WIDTH_POWER = 16.0
+"""The widest row over tables is the 16-norm: for 100 tables alike 33 % above the maximum. With higher powers
+a table that leaves a sum would not leave it clean in double precision."""
 REGISTER_DIM = 256
-"""Wider rows hold so much in registers that fewer bags fit on an SM."""
+"""Wider rows hold so much in registers that fewer bags fit on an SM. One kernel serves all tables, so the
+widest row decides: in traces 75 % of the warps fit with rows of up to 256 values, 50 % with up to 640."""
 TRANSLATED_BYTES = 32 * 2**20
 """What an SM's first translation buffer covers on Volta: 16 pages of 2 MB (Jia et al., Dissecting the NVIDIA
 Volta GPU Architecture via Microbenchmarking, 2018)."""
@@ -85,27 +101,30 @@ class CacheView:
 
 
 def forward_columns(
-    tables: Sequence[TableLookup], cache: CacheView, *, together: int, replayed: bool = False
-) -> FloatArray:
-    """Columns of the forward lookup: one row per table."""
-    out = np.zeros((len(tables), COLUMNS))
+    tables: Sequence[TableLookup], cache: CacheView, *, together: int, replayed: bool = False,
+    pooled_dtype: str = "",
+) -> FloatArray:  # fmt: skip
+    """Columns of the forward lookup: one row per table. ``pooled_dtype``: of the output, if not the rows'."""
+    out = np.zeros((len(tables), FORWARD_COLUMNS))
     for i, table in enumerate(tables):
         stats = table.indices.stats(table.rows, table.lookups)
         row = cache.sectors(table.dim * dtype_bytes(table.dtype))
-        hit = _hit_rate(stats, cache.share(table.batch, together) / row / window(table), replayed)
-        streamed = _streamed_bytes(table)
+        streamed = _streamed_bytes(table, pooled_dtype)
+        # What is streamed through the cache takes its place there beside the rows.
+        room = cache.share(table.batch, together) * table.lookups * row / (table.lookups * row + streamed)
+        hit = _hit_rate(stats, room / row / window(table), replayed)
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed
         out[i, L2] = table.lookups * row * (1 - cache.near_hits(table, stats, row)) + streamed
-        _count(out[i], table)
+        _count(out[i], table, 1 - hit)
         _hold(out[i], table)
     return out
 
 
 def backward_columns(
     tables: Sequence[TableLookup], cache: CacheView, *, together: int, optimizer: str,
-    sorted_update: bool = True, replayed: bool = False,
+    sorted_update: bool = True, replayed: bool = False, pooled_dtype: str = "",
 ) -> FloatArray:  # fmt: skip
-    """Columns of the backward with its fused update: one row per table."""
+    """Columns of the backward with its fused update: one row per table. ``pooled_dtype``: of the gradient."""
     per_element, per_row = optimizer_state(optimizer)
     out = np.zeros((len(tables), COLUMNS))
     for i, table in enumerate(tables):
@@ -114,15 +133,18 @@ def backward_columns(
         share = cache.share(table.batch, together)
         state = cache.sectors(per_element * table.dim * ACCUMULATE_BYTES)
         state += cache.sectors(per_row * ACCUMULATE_BYTES)
-        streamed = _streamed_bytes(table)
+        streamed = _streamed_bytes(table, pooled_dtype)
         if sorted_update:
             # Lookups of one row lie together; their gradients come from all over the batch.
-            grad = cache.sectors(table.dim * dtype_bytes(table.dtype))
+            grad = cache.sectors(table.dim * dtype_bytes(pooled_dtype or table.dtype))
             missed = np.clip(1 - share / max(grad * table.batch, 1.0), 0.0, 1.0)
             grads = max(table.lookups * missed - table.batch, 0.0) * grad
             updated = stats.unique_rows * 2 * (row + state)
             out[i, DRAM] = updated + grads + streamed
+            out[i, UPDATED] = updated
             out[i, L2] = updated + table.lookups * grad + streamed
+            _count(out[i], table, float(missed))
+            _runs(out[i], table, stats)
         else:
             hit = _hit_rate(stats, share / (row + state) / window(table), replayed)
             touched = table.lookups * 2 * (row + state)
@@ -131,7 +153,7 @@ def backward_columns(
             spread_over = window(table) * table.rows * row
             out[i, SCATTERED] = table.lookups * (1 - hit) * max(1 - TRANSLATED_BYTES / spread_over, 0.0)
             out[i, HOTTEST] = stats.hottest
-        _count(out[i], table)
+            _count(out[i], table, 1 - hit)
     return out
 
 
@@ -155,26 +177,47 @@ def _hit_rate(stats: IndexStats, capacity_rows: float, replayed: bool) -> float:
     return float(stats.hit_rate(capacity_rows, replay=replayed))
 
 
-def _streamed_bytes(table: TableLookup) -> float:
+def _streamed_bytes(table: TableLookup, pooled_dtype: str) -> float:
     """Indices, per-sample weights, offsets and the output (or its gradient): touched once."""
     per_lookup = INDEX_BYTES + (ACCUMULATE_BYTES if table.weighted else 0)
-    return table.lookups * per_lookup + table.batch * (INDEX_BYTES + table.dim * dtype_bytes(table.dtype))
+    pooled = table.dim * dtype_bytes(pooled_dtype or table.dtype)
+    return table.lookups * per_lookup + table.batch * (INDEX_BYTES + pooled)
 
 
-def _count(out: FloatArray, table: TableLookup) -> None:
-    warps = _lanes(table) / WARP_LANES * max(1.0, table.dim / REGISTER_DIM) ** 0.5
+def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
+    warps = _warps(table)
     out[LOOKUPS] = table.lookups
     out[WARP_BAGS] = table.batch * warps
     out[WARP_LOOKUPS] = table.lookups * warps
+    out[WARP_MISSES] = table.lookups * warps * missed
     out[CHAIN] = table.pooling**CHAIN_POWER
+    out[MISS_CHAIN] = (table.pooling * missed) ** CHAIN_POWER
+    out[WIDEST] = float(table.dim) ** WIDTH_POWER
+
+
+def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
+    """A sorted backward works run by run: all lookups of one row."""
+    first = REUSE_EDGES.index(WARP_RUN) + 1
+    long = stats.reuse[first:] * stats.unique_rows
+    pieces = np.maximum(_RUN_LENGTHS[first:] / BLOCK_RUN, 1.0)
+    out[WARP_BAGS] = (stats.unique_rows - long.sum()) * _warps(table)
+    out[LONG_RUNS] = long @ pieces
+    out[WARP_LONG_RUNS] = out[LONG_RUNS] * _warps(table)
+    out[ROWS] = table.rows
+    out[SORTED] = table.lookups * (2 if table.weighted else 1)
+
+
+def _warps(table: TableLookup) -> float:
+    """The lanes of a bag or a run, in full warps."""
+    return _lanes(table) / WARP_LANES
 
 
 def _hold(out: FloatArray, table: TableLookup) -> None:
     """Bags of different length: a block's places stay taken until its longest bag is done, and the last
     block ends with the batch's longest."""
-    in_block = int(BLOCK_THREADS / _lanes(table))
-    out[WARP_LOOKUPS] *= longest_over_mean(table.bag_spread, min(in_block, table.batch))
-    out[CHAIN] *= longest_over_mean(table.bag_spread, table.batch) ** CHAIN_POWER
+    in_block = int(FBGEMM_THREADS / _lanes(table))
+    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, min(in_block, table.batch))
+    out[CHAIN : MISS_CHAIN + 1] *= longest_over_mean(table.bag_spread, table.batch) ** CHAIN_POWER
 
 
 def _lanes(table: TableLookup) -> float:

@@ -8,8 +8,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from stepsight.kernels.embedding.traffic import LANE_VALUES, REGISTER_DIM, WARP_LANES
 from stepsight.program.job import Kernel
-from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.bags import traced_spread
+from stepsight.tables.criteo import CRITEO, multi_hot_tables
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
@@ -29,6 +32,7 @@ _BACKWARD_OP = re.compile(r"SplitLookupFunction|split_embedding_backward")
 _LOOKUP_OP = re.compile(
     r"(?:split|dense)_embedding_codegen_(?:lookup|forward)|_embedding_bag$|SplitLookupFunction|SplitNoWeight"
 )
+_INSTANCE = re.compile(r"split_embedding\w*<([^(]*)>\(")
 _SAMPLE_WEIGHTS = "grad_indice_weights"
 """The gradient of per-sample weights reads every row again, as a forward does."""
 _WEIGHTS = (
@@ -40,8 +44,7 @@ _WEIGHTS = (
 """How the work of one backward lies on its kernels, roughly, in per cent (FBGEMM on an A100, 2022); only
 their sum counts."""
 _LITTLE = RULES.value("lookup_little")
-_ASSUMED = IndexDistribution.zipf(1.05)
-"""A trace does not hold the indices; DESIGN's example exponent stands in."""
+_CLICKS = IndexDistribution.parse(CRITEO, "Criteo")
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
     call = next((e for e in linked.chain(launch.op) if _looks_up(e.name)), op)
     if _is_forward(event.name):
         lookup = _from_forward(linked, call)
-        return _kernel("embedding", call, lookup) if lookup else None
+        return _kernel("embedding", call, _with_widest(lookup, event.name)) if lookup else None
     backward = facts.lookup_backwards.get(id(call))
     if backward is None or _by_itself(linked, launch):
         return None
@@ -105,7 +108,10 @@ def lookup_backwards(linked: LinkedTrace) -> dict[int, LookupBackward]:
             continue
         if id(call) not in found:
             found[id(call)] = LookupBackward(_from_backward(linked, call))
-        found[id(call)].weight += sum(_weight(event) for event in launch.gpu)
+        one = found[id(call)]
+        for event in launch.gpu:
+            one.weight += _weight(event)
+            one.lookup = _with_widest(one.lookup, event.name) if one.lookup else None
     return found
 
 
@@ -141,9 +147,10 @@ def _from_forward(linked: LinkedTrace, call: Event) -> Lookup | None:
     batch = max((offsets.elements - 1) // tables, 1)
     dim = _dim(linked, call, batch, tables)
     dtype = next((t.dtype for t in vectors if t.elements == weights), "fp32")
-    return _lookup(
-        tables, batch, indices.elements / (batch * tables), dim, weights, dtype, _optimizer(call.name)
-    )
+    # Per-sample weights are as many as indices.
+    weighted = any(t.dtype == "fp32" and t.elements == indices.elements for t in vectors)
+    found_tables = _table_lookups(tables, batch, indices.elements, dim, weights, dtype, weighted)
+    return Lookup(found_tables, _optimizer(call.name), True)
 
 
 def _tables(vectors: list[Tensor]) -> int:
@@ -198,12 +205,45 @@ def _from_backward(linked: LinkedTrace, call: Event) -> Lookup | None:
     return None
 
 
-def _lookup(
-    tables: int, batch: int, pooling: float, dim: float, weights: float, dtype: str, optimizer: str
-) -> Lookup:
-    rows = max(int(weights / (tables * dim)), 1)
-    one = TableLookup(rows, max(round(dim), 1), batch, pooling, _ASSUMED, dtype)
-    return Lookup((one,) * tables, optimizer, True)
+def _table_lookups(
+    tables: int, batch: int, lookups: int, dim: float, weights: float, dtype: str, weighted: bool
+) -> tuple[TableLookup, ...]:
+    """Tables of a known model, or as many alike."""
+    width = max(round(dim), 1)
+    known = multi_hot_tables(tables, weights / width, lookups / batch)
+    if known:
+        return tuple(TableLookup(r, width, batch, p, _CLICKS, dtype, weighted) for r, p in known)
+    rows, spread = max(int(weights / (tables * dim)), 1), traced_spread(lookups, batch, tables)
+    pooling = lookups / (batch * tables)
+    one = TableLookup(rows, width, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
+    return (one,) * tables
+
+
+def _with_widest(lookup: Lookup, kernel: str) -> Lookup:
+    """The same with one table as wide as the kernel is made for, where its tables are taken as alike."""
+    widest, others = _widest(kernel), len(lookup.tables) - 1
+    if widest <= REGISTER_DIM or not others or len(set(lookup.tables)) > 1:
+        return lookup
+    first = lookup.tables[0]
+    rest = round((first.dim * (others + 1) - widest) / others)
+    if rest < LANE_VALUES or rest > widest:
+        return lookup
+    return replace(lookup, tables=(replace(first, dim=widest), *(replace(first, dim=rest),) * others))
+
+
+@lru_cache(maxsize=8192)
+def _widest(kernel: str) -> int:
+    """Values of the widest row that an instance of FBGEMM's kernels serves; 0 where its name does not tell.
+
+    Its last numbers are the vectors of four that a thread holds and the threads of a row; old ones have the
+    vectors alone, new ones, which also say whether there is a cache, the threads alone.
+    """
+    made = _INSTANCE.search(kernel)
+    values = made[1].split(", ") if made else []
+    numbers = [int(v.removesuffix("ul")) for v in values if v.removesuffix("ul").isdigit()]
+    if not numbers or (len(numbers) == 1 and {"true", "false"} & set(values)):
+        return 0
+    return numbers[0] * (numbers[1] if len(numbers) > 1 else WARP_LANES) * LANE_VALUES
 
 
 def _bag(inputs: list[Tensor]) -> Lookup | None:
@@ -212,6 +252,6 @@ def _bag(inputs: list[Tensor]) -> Lookup | None:
     weight, indices, offsets = inputs[0], inputs[1], inputs[2]
     batch = max(offsets.elements, 1)
     table = TableLookup(
-        weight.shape[0], weight.shape[1], batch, indices.elements / batch, _ASSUMED, weight.dtype
+        weight.shape[0], weight.shape[1], batch, indices.elements / batch, UNKNOWN_INDICES, weight.dtype
     )
     return Lookup((table,), "none", False)
