@@ -32,6 +32,8 @@ _TENSOR_CORES = frozenset({"tf32", "fp16", "bf16"})
 their models leave out. In fp32 the tables time the call with all its kernels."""
 _CUDNN_DEPTHWISE = re.compile(r"c1_k1|grouped_direct", re.IGNORECASE)
 """cuDNN's kernels for one channel a group."""
+_PLAIN_ENGINE = re.compile(r"\bdgrad_engine\b")
+"""cuDNN's plain engine for the image's gradient."""
 _PADDING_FIRST = re.compile(r"::(cudnn|miopen|mkldnn)_(depthwise_)?convolution$")
 """Operators that take padding before stride (PyTorch's native_functions.yaml); others take stride first."""
 _LAYOUT_SLACK = 4
@@ -101,7 +103,10 @@ def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, s
 
 
 def _name(op: Event, longest: Event) -> str:
-    """The operator's; with the library that its kernel is of, where the operator leaves that open."""
+    """The operator's; with the library or the engine that its kernel is of, where the operator leaves that
+    open."""
+    if _PLAIN_ENGINE.search(longest.name):
+        return f"{op.name} (dgrad_engine)"
     return f"{op.name} (cudnn)" if _CUDNN_DEPTHWISE.search(longest.name) else op.name
 
 
