@@ -35,6 +35,7 @@ from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.popular_rows import chain_us
+from stepsight.kernels.radix_sort import passes_us, sort_bytes
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
 from stepsight.kernels.stream_costs import (
@@ -100,7 +101,7 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     """Times and spread of kernels of one family and variant; ``fitted`` scales the share where measured."""
     name = plain_name(batch.names[0]) if batch.names else ""
     stream = VARIANTS.get((batch.family, name), STREAMS[batch.family])
-    traffic = batch.bytes * stream.traffic
+    traffic = sort_bytes(batch) if batch.family == "sort" else batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
     if batch.family in PCIE_FAMILIES:
@@ -119,6 +120,8 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     extra = stream.per_row_us * rows if rows is not None else 0.0
     if batch.family == "reduce":  # values are added up in turns that wait for their loads
         extra = REDUCE_TURN_US * np.minimum(batch.dims["cols"] / REDUCE_ROWS, REDUCE_TURNS)
+    if batch.family == "sort":
+        extra = passes_us(batch, STREAMS["sort_pass"].start_us)
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
     start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
     busy = meet(memory, _instructions_us(batch, spec, stream))
