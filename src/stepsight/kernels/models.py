@@ -424,7 +424,7 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
         return [*groups, ("", everything[~np.isin(names, list(apart))])]
     batched: FloatArray = batch.dims["batch"]
     many = batched > 1
-    if "bmm" in set(batch.names):
+    if not batch.alike or batch.names[0] == "bmm":
         many = many | batch.where_name(lambda name: name == "bmm")
     return [("bmm", everything[many]), ("linear", everything[~many])]
 
