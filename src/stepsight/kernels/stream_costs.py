@@ -63,7 +63,8 @@ STREAMS: Mapping[str, Stream] = {
     "transpose": Stream(2.5, 0.62, 0.2, rate=1.45),  # T: half A100 1.33 to 1.49, H100 1.35 to 1.64; N: fp32
     # A pass of a radix sort. Published rates of whole sorts of 32-bit keys, 36 bytes a key: 0.66 of A100's
     # bandwidth (Adinets and Merrill, arXiv 2206.01784: 29.4 G keys/s), 0.63 of V100's (cub's tuning: 15.8).
-    # Start: passes of two to 17 blocks, V100 and A100 11 µs, B200 6.6 (T).
+    # Start: passes of two to 17 blocks, V100 and A100 11 µs, B200 6.6 (T). On traces that took no part (V100,
+    # A800, A100) 5,000 to 15 M keys take 0.92 to 1.3 times this.
     "sort_pass": Stream(9.0, 0.65, 0.2),
     "sort": Stream(9.0, 0.65, 0.4),  # V100 DLRM lists: 351 keys, sorted by one block, in 10 µs
     # From and to pinned memory, share of the raw PCIe rate: mean of logarithms over four hosts. In training

@@ -68,15 +68,10 @@ def gather_kernel(weight: Sized, picked: int) -> Kernel:
 
 
 def scatter_kernels(dtype: str, picked: int, cols: int, table_rows: int) -> list[Kernel]:
-    """Gradients of picked rows added into a dense gradient; long index lists are sorted first."""
+    """Gradients of picked rows added into a dense gradient; long index lists are sorted first, by all bits of
+    a row number."""
     put = Kernel.of("scatter", dtype, rows=picked, cols=cols, table_rows=table_rows)
-    return [_sorted_rows(picked, table_rows), put] if picked > SORTED_ABOVE else [put]
-
-
-def _sorted_rows(picked: int, table_rows: int) -> Kernel:
-    """Row numbers sorted by as many digits as the largest of them has."""
-    digits = ceil(max(table_rows, 2).bit_length() / DIGIT_BITS)
-    return Kernel.of("sort", "int64", elements=picked, passes=digits)
+    return [Kernel.of("sort", "int64", elements=picked), put] if picked > SORTED_ABOVE else [put]
 
 
 def concat(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -130,7 +125,8 @@ def put(call: AtenCall, precision: Precision) -> list[Kernel]:
                            read_bytes=16 * count, write_bytes=8 * count)  # fmt: skip
     rows = max(target.elements // cols, 1)
     added = Kernel.of("scatter", values.dtype, name="index_put", rows=count, cols=cols, table_rows=rows)
-    return [arithmetic] * 3 + [_sorted_rows(count, rows), added]
+    digits = ceil(max(rows, 2).bit_length() / DIGIT_BITS)  # of the largest row number
+    return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count, passes=digits), added]
 
 
 def scattered(call: AtenCall, precision: Precision) -> list[Kernel]:
