@@ -30,6 +30,7 @@ from stepsight.kernels.constants import (
     UNMEASURED_SPREAD,
     USUAL_SHARE,
     WARP_COLUMNS,
+    WARP_HALF_RATE,
 )
 from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
@@ -141,7 +142,8 @@ def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
     d = batch.dims
     rate = np.full(len(batch), stream.rate if stream.rate > 0 else np.inf)
     if batch.family == "softmax":
-        rate = np.where(d["cols"] > WARP_COLUMNS, rate, np.inf)
+        plain_half = batch.dtype in HALF and stream is STREAMS["softmax"]
+        rate = np.where(d["cols"] > WARP_COLUMNS, rate, WARP_HALF_RATE if plain_half else np.inf)
     if "indexed" in d:
         rate = np.where(d["indexed"] > 0, np.minimum(rate, INDEXED_RATE), rate)
     elements = (
