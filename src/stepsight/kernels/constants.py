@@ -118,7 +118,7 @@ BASES = {
     ),
     "WARP_HALF_RATE": Basis(
         "elements per multiprocessor and clock",
-        "softmax of 1,024 columns in fp16 on A100, 2.0 to 3.1 beside the bytes (megatron_ops_fp16, 61 shapes)",
+        "fp16 softmax of 1,024 columns on A100, 2.0 to 3.1 beside the bytes (megatron_ops_fp16, 61 shapes)",
         "softmax in half precision whose rows one warp holds", runs=1,
     ),
     "GDDR_NORMS": Basis(
