@@ -134,9 +134,12 @@ def test_what_is_added_up_for_the_weights_was_made_by_the_kernel_before():
 
 def test_the_plain_engine_adds_to_an_image_that_was_cleared():
     dims = [[8, 64, 14, 14], [8, 32, 28, 28], [64, 32, 1, 1]]
-    names = ("cudnn::ops::scalePackedTensor_kernel<float>", "cudnn::detail::dgrad_engine<float, 512, 6, 5>",
-             "wgrad_alg0_engine<float>")  # fmt: skip
-    clear, engine, _ = _kernels("aten::convolution_backward", dims, [(name, 10, {}) for name in names])
+    launched = [
+        ("cudnn::ops::scalePackedTensor_kernel<float>", 10, {}),
+        ("cudnn::detail::dgrad_engine<float, 512, 6, 5>", 90, {}),
+        ("wgrad_alg0_engine<float>", 80, {}),
+    ]
+    clear, engine, _ = _kernels("aten::convolution_backward", dims, launched)
     assert (clear.family, clear.dim("bytes")) == ("fill", 4 * 8 * 32 * 28 * 28)
     assert (engine.family, engine.share) == ("conv_dgrad", 1.0)
     assert engine.name.endswith("(dgrad_engine)")
