@@ -19,9 +19,9 @@ WORKLOADS = [parse_workload(d, d["name"]) for d in rehearsal_documents(2, 2, 3)]
 KERNELS = chosen_kernels(WORKLOADS, "cpu", 60)
 FUSED_ON_GPUS = {
     "cross_entropy", "cross_entropy_backward", "layer_norm_weights", "masked_fill", "masked_fill_backward",
-    "rms_norm", "rms_norm_backward", "rotary", "rotary_backward",
+    "rms_norm", "rms_norm_backward", "rotary", "rotary_backward", "sort_pass",
 }  # fmt: skip
-"""Kernels of fused libraries: on a CPU torch runs these as several element-wise ones."""
+"""Kernels of fused libraries, which a CPU runs as several element-wise ones, and passes of a GPU's sorts."""
 SMALL = [k for k in KERNELS if operand_bytes(k) < 1e6]
 
 

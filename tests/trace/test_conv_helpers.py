@@ -66,6 +66,10 @@ def test_amds_transposes_name_their_tiles() -> None:
      (16, 3, 1), 16),
     ([512, 512, 14, 14], [512, 512, 3, 3], "sm90_xmma_fprop_implicit_gemm_tilesize128x256x32_warpgroup",
      (66, 2, 1), 1),
+    ([32, 1024, 14, 14], [2048, 1024, 1, 1], "void implicit_convolve_sgemm<float, float, 128, 6, 7, 3, 3>",
+     (25, 16, 1), 2),
+    ([32, 1024, 14, 14], [512, 1024, 1, 1], "void implicit_convolve_sgemm<float, float, 128, 6, 7, 3, 3>",
+     (98, 4, 1), 1),
 ])  # fmt: skip
 def test_a_stride_that_was_not_recorded_shows_in_the_grid(
     image: list[int], weight: list[int], kernel: str, grid: tuple[int, ...], stride: int

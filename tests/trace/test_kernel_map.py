@@ -125,6 +125,26 @@ def test_a_convolution_s_backward_is_one_call_for_the_image_and_one_for_the_weig
     assert sum(p.share for p in parts) == pytest.approx(2.0)
 
 
+def test_what_is_added_up_for_the_weights_was_made_by_the_kernel_before():
+    dims = [[8, 16, 28, 28], [8, 32, 28, 28], [16, 32, 1, 1]]
+    names = ("volta_sgemm_64x64_nt", "volta_sgemm_64x64_tn", "cudnn::cnn::reduce_wgrad_nchw_helper<float>")
+    parts = _kernels("aten::convolution_backward", dims, [(name, 10, {}) for name in names])
+    assert [p.family for p in parts] == ["conv_dgrad", "conv_wgrad", "conv_wgrad"]
+
+
+def test_the_plain_engine_adds_to_an_image_that_was_cleared():
+    dims = [[8, 64, 14, 14], [8, 32, 28, 28], [64, 32, 1, 1]]
+    launched = [
+        ("cudnn::ops::scalePackedTensor_kernel<float>", 10, {}),
+        ("cudnn::detail::dgrad_engine<float, 512, 6, 5>", 90, {}),
+        ("wgrad_alg0_engine<float>", 80, {}),
+    ]
+    clear, engine, _ = _kernels("aten::convolution_backward", dims, launched)
+    assert (clear.family, clear.dim("bytes")) == ("fill", 4 * 8 * 32 * 28 * 28)
+    assert (engine.family, engine.share) == ("conv_dgrad", 1.0)
+    assert engine.name.endswith("(dgrad_engine)")
+
+
 def test_a_convolution_s_stride_shows_in_what_reads_its_result():
     made = Made()
     made.op("aten::cudnn_convolution", 0, 50, [[32, 512, 28, 28], [1024, 512, 1, 1]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ UNKNOWN_DTYPE_BYTES = 4
 
 _NEUTRAL = {
     "padding": 0.0, "causal": 0.0, "window": 0.0, "indexed": 0.0, "flops": 0.0, "reordered": 0.0,
-    "hottest": 0.0,
+    "hottest": 0.0, "passes": 0.0,
 }  # fmt: skip
 """What a size is when a kernel does not state it; 1 for all others."""
+
+_FAMILY, _DTYPE, _NAME, _DIMS = map(attrgetter, ("family", "dtype", "name", "dims"))
 
 _SAME_AS = {"kv_heads": "heads", "kv": "q", "kw": "kh", "w": "h", "write_bytes": "read_bytes"}
 """Sizes that, unless stated, equal another one (plain attention, square images, copies)."""
@@ -45,6 +48,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.positions)
 
+    @property
+    def alike(self) -> bool:
+        """Whether all kernels have one name."""
+        return bool(self.names) and self.names.count(self.names[0]) == len(self.names)
+
     def take(self, rows: IntArray) -> Batch:
         """Some of the kernels, by their position within this batch."""
         dims = {key: column[rows] for key, column in self.dims.items()}
@@ -53,7 +61,7 @@ class Batch:
 
     def parts(self, groups: Iterable[IntArray]) -> Iterator[tuple[IntArray, Batch]]:
         """The kernels group by group; names that are all alike are not looked up one by one."""
-        alike = len(set(self.names)) == 1
+        alike = self.alike
         for rows in groups:
             dims = {key: column[rows] for key, column in self.dims.items()}
             names = [self.names[0]] * len(rows) if alike else [self.names[i] for i in rows.tolist()]
@@ -61,6 +69,8 @@ class Batch:
 
     def where_name(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
         """Which kernels' names pass a test; each distinct name is tested once."""
+        if self.alike:
+            return np.full(len(self), test(self.names[0]))
         passed = {name: test(name) for name in dict.fromkeys(self.names)}
         if len(set(passed.values())) <= 1:
             return np.full(len(self), next(iter(passed.values()), False))
@@ -119,21 +129,30 @@ def complete(family: str, dtype: str, dims: Mapping[str, FloatArray], n: int) ->
             column = full.get(_SAME_AS[key], dims.get(_SAME_AS[key]))
         if column is None:
             column = np.full(n, _NEUTRAL.get(key, 1.0))
-        full[key] = np.maximum(np.nan_to_num(column, nan=1.0, posinf=1e18), 0.0)
+        full[key] = _sound(column)
     return full
+
+
+def _sound(column: FloatArray) -> FloatArray:
+    """The column, copied only where a value is below zero or not finite."""
+    if len(column) and column.min() >= 0 and column.max() < np.inf:  # both fail where a value is not a number
+        return column
+    return np.maximum(np.nan_to_num(column, nan=1.0, posinf=1e18), 0.0)
 
 
 def batches(kernels: Sequence[Kernel]) -> Iterator[Batch]:
     """Sort kernels into one batch per family and dtype."""
     for (family, dtype), positions in _kinds(kernels).items():
-        members = kernels if len(positions) == len(kernels) else [kernels[i] for i in positions]
+        alike = len(positions) == len(kernels)
+        members = kernels if alike else [kernels[i] for i in positions]
         dims = complete(family, dtype, _columns(members), len(members))
-        yield Batch(family, dtype, dims, [k.name for k in members], np.array(positions, dtype=np.int64))
+        at = np.arange(len(members)) if alike else np.array(positions, dtype=np.int64)
+        yield Batch(family, dtype, dims, list(map(_NAME, members)), at)
 
 
 def _kinds(kernels: Sequence[Kernel]) -> dict[tuple[str, str], Sequence[int]]:
     """Where the kernels of each family and dtype stand."""
-    families, dtypes = {k.family for k in kernels}, {k.dtype for k in kernels}
+    families, dtypes = set(map(_FAMILY, kernels)), set(map(_DTYPE, kernels))
     if len(families) == len(dtypes) == 1:
         return {(families.pop(), dtypes.pop()): range(len(kernels))}
     groups: dict[tuple[str, str], list[int]] = {}
@@ -150,7 +169,7 @@ def _columns(members: Sequence[Kernel]) -> dict[str, FloatArray]:
 def _uniform_columns(members: Sequence[Kernel]) -> dict[str, FloatArray] | None:
     """The usual case: all kernels of a family state the same sizes in the same order."""
     order = [key for key, _ in members[0].dims]
-    flat: list[Any] = list(chain.from_iterable(chain.from_iterable([kernel.dims for kernel in members])))
+    flat: list[Any] = list(chain.from_iterable(chain.from_iterable(map(_DIMS, members))))
     step = 2 * len(order)  # key, value, key, value …
     if len(flat) != step * len(members):
         return None

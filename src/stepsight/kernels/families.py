@@ -79,7 +79,7 @@ _CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "g
 _ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal", "window")
 _MATRIX = ("rows", "cols")
 
-FLAGS = frozenset({"reordered", "hottest"})
+FLAGS = frozenset({"reordered", "hottest", "passes"})
 """Sizes that say how a kernel's operands are, not how large."""
 
 FAMILIES: dict[str, Family] = {
@@ -129,7 +129,10 @@ FAMILIES: dict[str, Family] = {
         Family("concat", ("read_bytes", "write_bytes", "inputs"), "vector", _zero, _stated),
         # A strided copy: the read and the write order differ.
         Family("transpose", ("elements",), "vector", _zero, lambda d, e: 2 * e * d["elements"]),
-        Family("sort", ("elements",), "vector", _zero, lambda d, e: 4 * e * 2 * d["elements"]),
+        # A whole radix sort, values beside the keys. ``passes``: digits of eight bits, 0 for all of a key's.
+        Family("sort", ("elements", "passes"), "vector", _zero, lambda d, e: 4 * e * 2 * d["elements"]),
+        # One kernel of a sort over `elements` keys: kernel.name says radix_pass, radix_histogram, radix_scan.
+        Family("sort_pass", ("elements", "read_bytes", "write_bytes"), "vector", _zero, _stated),
         Family("copy_h2d", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),
         Family("copy_d2h", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),
         Family("copy_d2d", ("bytes",), "copy", _zero, lambda d, e: 2 * d["bytes"]),

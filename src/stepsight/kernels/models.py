@@ -18,7 +18,15 @@ from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
 from stepsight.kernels.conv.grouped import grouped_estimates, is_grouped
 from stepsight.kernels.conv.layout import has_tensor_cores, with_copies
-from stepsight.kernels.conv.pointwise import CONVOLUTIONS, as_convolution, as_product, is_pointwise
+from stepsight.kernels.conv.plain_engine import engine_estimates, is_plain_engine
+from stepsight.kernels.conv.pointwise import (
+    CONVOLUTIONS,
+    as_convolution,
+    as_product,
+    faster,
+    is_pointwise,
+    turned,
+)
 from stepsight.kernels.conv.tiled import tiled_estimates
 from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
@@ -235,25 +243,31 @@ class KernelModels:
             parts.append((rows, self.estimate_batch(part, stack)))
         return _joined(parts, len(batch))
 
-    def _kinds(self, batch: Batch) -> tuple[BoolArray, BoolArray, BoolArray]:
-        """Which convolutions have groups, are plain products, or (without tensor cores) are in no table."""
-        grouped, plain = is_grouped(batch), is_pointwise(batch)
+    def _kinds(self, batch: Batch) -> tuple[BoolArray, BoolArray, BoolArray, BoolArray]:
+        """Which convolutions are of cuDNN's plain engine, have groups, are plain products, or (without tensor
+        cores) are in no table."""
+        engine = is_plain_engine(batch)
+        grouped, plain = is_grouped(batch) & ~engine, is_pointwise(batch) & ~engine
         known = has_tensor_cores(batch.dtype, self.spec) or batch.dtype == "fp64"
-        beyond = np.zeros(len(batch), dtype=bool) if known else beyond_tables(batch) & ~grouped & ~plain
-        return grouped, plain, beyond
+        beyond = np.zeros(len(batch), dtype=bool)
+        if not known:
+            beyond = beyond_tables(batch) & ~(engine | grouped | plain)
+        return engine, grouped, plain, beyond
 
     def _sorted_convolutions(
-        self, batch: Batch, grouped: BoolArray, plain: BoolArray, beyond: BoolArray
+        self, batch: Batch, engine: BoolArray, grouped: BoolArray, plain: BoolArray, beyond: BoolArray
     ) -> Estimates:
         """Convolutions of which some are not timed by tables or tiles."""
         parts: list[tuple[np.typing.NDArray[np.int64], Estimates]] = []
-        others = ~(grouped | plain | beyond)
-        groups, products, outside, rest = (np.nonzero(w)[0] for w in (grouped, plain, beyond, others))
+        kinds = (engine, grouped, plain, beyond, ~(engine | grouped | plain | beyond))
+        engines, groups, products, outside, rest = (np.nonzero(w)[0] for w in kinds)
+        if len(engines):
+            parts.append((engines, engine_estimates(batch.take(engines), self.spec)))
         if len(groups):
             parts.append((groups, grouped_estimates(batch.take(groups), self.spec)))
         if len(products):
             taken = batch.take(products)
-            product = as_convolution(self.estimate_batch(as_product(taken)))
+            product = as_convolution(self._over_pixels(taken))
             parts.append((products, with_copies(product, taken, self.spec)))
         if len(outside):
             answer = fastest_estimates(batch.take(outside), self.spec, self.estimate_batch)
@@ -261,6 +275,15 @@ class KernelModels:
         if len(rest):
             parts.append((rest, self.estimate_batch(batch.take(rest))))
         return _joined(parts, len(batch))
+
+    def _over_pixels(self, batch: Batch) -> Estimates:
+        """Pointwise convolutions as products. Where images lie by channel, libraries have kernels with pixels
+        as rows and with pixels as columns; tensor cores read images by pixel, which makes pixels the rows."""
+        product = as_product(batch)
+        answer = self.estimate_batch(product)
+        if has_tensor_cores(batch.dtype, self.spec) or batch.family == "conv_wgrad":
+            return answer
+        return faster(answer, self.estimate_batch(turned(product)))
 
     def _full_precision(self, batch: Batch) -> FloatArray:
         return self.estimate_batch(batch).time_us
@@ -401,7 +424,7 @@ def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
         return [*groups, ("", everything[~np.isin(names, list(apart))])]
     batched: FloatArray = batch.dims["batch"]
     many = batched > 1
-    if "bmm" in set(batch.names):
+    if not batch.alike or batch.names[0] == "bmm":
         many = many | batch.where_name(lambda name: name == "bmm")
     return [("bmm", everything[many]), ("linear", everything[~many])]
 

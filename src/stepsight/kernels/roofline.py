@@ -36,7 +36,6 @@ EFFICIENCY: Mapping[str, Efficiency] = {
     "gather": Efficiency(0.5, 0.55),
     "scatter": Efficiency(0.5, 0.40),
     "transpose": Efficiency(0.5, 0.60),
-    "sort": Efficiency(0.5, 0.30),
     "layer_norm_backward": Efficiency(0.5, 0.65),
     "reduce": Efficiency(0.5, 0.70),
 }

@@ -61,7 +61,12 @@ STREAMS: Mapping[str, Stream] = {
     "scatter": Stream(6.0, 0.60, 0.3, rate=0.70),  # T: index_put, B200 0.70 to 0.73
     "concat": Stream(3.5, 0.68, 0.2),  # V100 DLRM lists: 9.4 MB in 19.4 µs, 56.6 MB in 92.6 µs
     "transpose": Stream(2.5, 0.62, 0.2, rate=1.45),  # T: half A100 1.33 to 1.49, H100 1.35 to 1.64; N: fp32
-    "sort": Stream(9.0, 0.35, 0.4),  # one-tile radix sort of the V100 DLRM lists takes 10 µs
+    # A pass of a radix sort. Published rates of whole sorts of 32-bit keys, 36 bytes a key: 0.66 of A100's
+    # bandwidth (Adinets and Merrill, arXiv 2206.01784: 29.4 G keys/s), 0.63 of V100's (cub's tuning: 15.8).
+    # Start: passes of two to 17 blocks, V100 and A100 11 µs, B200 6.6 (T). On traces that took no part (V100,
+    # A800, A100) 5,000 to 15 M keys take 0.92 to 1.3 times this.
+    "sort_pass": Stream(9.0, 0.65, 0.2),
+    "sort": Stream(9.0, 0.65, 0.4),  # V100 DLRM lists: 351 keys, sorted by one block, in 10 µs
     # From and to pinned memory, share of the raw PCIe rate: mean of logarithms over four hosts. In training
     # traces they reach 6 of 15.75 GB/s (V100), 11.5 of 31.5 (A100) and 21 of 31.5 (A800); alone on the V100
     # DLRM lists' host 12.4 of 15.75.
@@ -74,6 +79,8 @@ STREAMS: Mapping[str, Stream] = {
 }
 
 VARIANTS: Mapping[tuple[str, str], Stream] = {
+    ("sort_pass", "radix_histogram"): Stream(5.0, 0.75, 0.2),  # T: A100 0.69 to 0.86; 5 µs of 65,000 keys
+    ("sort_pass", "radix_scan"): Stream(3.5, 0.75, 0.35),  # T: V100 3, A100 3.5 to 8, B200 1.7 µs
     # Accumulating index_put on strided columns, V100 DLRM lists: 74 k elements in 41 µs, 719 k in 319 µs.
     ("scatter", "index_put"): Stream(6.0, 0.04, 0.4),
     ("gather", "index_select"): Stream(4.0, 0.60, 0.2, rate=0.60),  # T: A100 0.54, H100 0.59 to 0.76

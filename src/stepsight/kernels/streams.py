@@ -30,11 +30,13 @@ from stepsight.kernels.constants import (
     UNMEASURED_SPREAD,
     USUAL_SHARE,
     WARP_COLUMNS,
+    WARP_HALF_RATE,
 )
 from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.popular_rows import chain_us
+from stepsight.kernels.radix_sort import passes_us, sort_bytes
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
 from stepsight.kernels.stream_costs import (
@@ -100,7 +102,7 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     """Times and spread of kernels of one family and variant; ``fitted`` scales the share where measured."""
     name = plain_name(batch.names[0]) if batch.names else ""
     stream = VARIANTS.get((batch.family, name), STREAMS[batch.family])
-    traffic = batch.bytes * stream.traffic
+    traffic = sort_bytes(batch) if batch.family == "sort" else batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
     if batch.family in PCIE_FAMILIES:
@@ -119,6 +121,8 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     extra = stream.per_row_us * rows if rows is not None else 0.0
     if batch.family == "reduce":  # values are added up in turns that wait for their loads
         extra = REDUCE_TURN_US * np.minimum(batch.dims["cols"] / REDUCE_ROWS, REDUCE_TURNS)
+    if batch.family == "sort":
+        extra = passes_us(batch, STREAMS["sort_pass"].start_us)
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
     start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
     busy = meet(memory, _instructions_us(batch, spec, stream))
@@ -138,7 +142,8 @@ def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
     d = batch.dims
     rate = np.full(len(batch), stream.rate if stream.rate > 0 else np.inf)
     if batch.family == "softmax":
-        rate = np.where(d["cols"] > WARP_COLUMNS, rate, np.inf)
+        plain_half = batch.dtype in HALF and stream is STREAMS["softmax"]
+        rate = np.where(d["cols"] > WARP_COLUMNS, rate, WARP_HALF_RATE if plain_half else np.inf)
     if "indexed" in d:
         rate = np.where(d["indexed"] > 0, np.minimum(rate, INDEXED_RATE), rate)
     elements = (

@@ -25,11 +25,15 @@ def turns(dims: Mapping[str, FloatArray], n: int, most: int) -> Iterator[IntArra
 
 
 def _halves(rows: IntArray, dims: Mapping[str, FloatArray], most: int) -> Iterator[IntArray]:
+    """Rows stay in order, so that memory is read and written in one direction."""
     if len(rows) <= most:
-        yield np.sort(rows)  # memory is read and written in one direction
+        yield rows
         return
     looked_at = rows[:: max(1, len(rows) // LOOKED_AT)]
     widest = max(dims, key=lambda key: float(np.std(np.log1p(dims[key][looked_at]))))
-    order = np.argpartition(dims[widest][rows], len(rows) // 2)
-    for half in (order[: len(rows) // 2], order[len(rows) // 2 :]):
-        yield from _halves(rows[half], dims, most)
+    sizes, middle = dims[widest][rows], len(rows) // 2
+    below = sizes < np.partition(sizes, middle)[middle]
+    if not most // 2 < below.sum() < len(rows) - most // 2:  # kernels alike in every size
+        below = np.arange(len(rows)) < middle
+    for half in (rows[below], rows[~below]):
+        yield from _halves(half, dims, most)

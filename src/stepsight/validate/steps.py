@@ -19,7 +19,8 @@ class StepRow:
     """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
 
     ``set`` names the collection that the row is scored with. ``active_ms`` is the time in which the GPU
-    does anything, where it was measured, too.
+    does anything, where it was measured, too. ``contradicted``: what else was measured of the same step does
+    not fit its time.
     """
 
     name: str
@@ -32,6 +33,7 @@ class StepRow:
     set: str = ""
     active_ms: float | None = None
     measured_active_ms: float | None = None
+    contradicted: bool = False
 
     @property
     def error(self) -> float:

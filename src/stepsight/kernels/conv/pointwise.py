@@ -35,6 +35,21 @@ def as_product(batch: Batch) -> Batch:
     return Batch("gemm", batch.dtype, dims, ["linear"] * len(batch), np.arange(len(batch)))
 
 
+def turned(product: Batch) -> Batch:
+    """The same product with its sides exchanged: the weights' channels as rows, the pixels as columns."""
+    dims = {**product.dims, "m": product.dims["n"], "n": product.dims["m"]}
+    return Batch("gemm", product.dtype, dims, product.names, product.positions)
+
+
+def faster(one: Estimates, other: Estimates) -> Estimates:
+    """The shorter of two times, each with its own source and note."""
+    first = one.time_us <= other.time_us
+    notes = {i: (one if first[i] else other).notes.get(i, "") for i in range(len(one))}
+    pairs = ((one.time_us, other.time_us), (one.source, other.source), (one.spread, other.spread))
+    time_us, source, spread = (np.where(first, a, b) for a, b in pairs)
+    return Estimates(time_us, source, spread, {i: note for i, note in notes.items() if note})
+
+
 def as_convolution(product: Estimates) -> Estimates:
     """The product's times, told as what they are."""
     source = np.maximum(product.source, int(Source.TRANSFERRED))

@@ -6,6 +6,8 @@ The same rules read a whole trace (``stepsight.trace``); here they meet one row 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from math import ceil, log2
 
@@ -20,6 +22,7 @@ from stepsight.trace.sizing.convolutions import convolution_of_row
 from stepsight.trace.sizing.kernel_map import SPLIT
 from stepsight.trace.sizing.launch_grid import elements_by_grid, is_elementwise
 from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_kernel
+from stepsight.trace.sizing.sort_map import is_radix_sort, sort_kernel
 from stepsight.trace.sizing.tensors import Tensor, tensors_of
 from stepsight.trace.sizing.vector_map import vector_kernel
 
@@ -32,8 +35,14 @@ INDEXABLE_BYTES = 2.0**31
 """What PyTorch's element-wise and reducing kernels can index with 32 bits."""
 
 
-def kernel_of_row(op: str, dims: str, types: str, kernel: str, grid: str = "[]", block: str = "[]") -> Kernel:
-    """The family and sizes of one launched kernel; ``other`` where no rule knows the operator."""
+def kernel_of_row(
+    op: str, dims: str, types: str, kernel: str, grid: str = "[]", block: str = "[]",
+    beside: Sequence[Event] = (),
+) -> Kernel:  # fmt: skip
+    """The family and sizes of one launched kernel; ``other`` where no rule knows the operator.
+
+    ``beside``: sort kernels of calls with the same operator and inputs.
+    """
     try:
         shapes = msgspec.json.decode(dims or "[]")
         names = [_SPACED.get(name, name) for name in msgspec.json.decode(types or "[]")]
@@ -43,6 +52,9 @@ def kernel_of_row(op: str, dims: str, types: str, kernel: str, grid: str = "[]",
     args = Args(dims=msgspec.Raw(msgspec.json.encode(shapes)), types=msgspec.Raw(msgspec.json.encode(names)))
     call, event = Event(name=op, args=args), Event(name=kernel, args=launched)
     tensors = tensors_of(call)
+    sort = sort_kernel(event, call, tensors, beside)
+    if sort:
+        return sort
     if not tensors:
         return _by_grid(event) or _unknown(op)
     made = convolution_of_row(call, event)
@@ -82,7 +94,14 @@ def trace_layout(table: Table, at: IntArray, where: str) -> list[Rows]:
     columns = [
         _text(table, key, at) for key in ("op", "input_dims", "input_types", "kernel", "grid", "block")
     ]
-    kernels = [kernel_of_row(*row) for row in zip(*columns, strict=True)]
+    sorts: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for op, dims, _, kernel, grid, block in zip(*columns, strict=True):
+        if is_radix_sort(kernel):
+            sorts[op, dims].append(Event(name=kernel, args=Args(grid=_raw(grid), block=_raw(block))))
+    kernels = [
+        kernel_of_row(op, dims, types, kernel, grid, block, sorts.get((op, dims), ()))
+        for op, dims, types, kernel, grid, block in zip(*columns, strict=True)
+    ]
     return [
         Rows("", replace(batch, positions=at[batch.positions]), timed_by_events=False)
         for batch in batches(kernels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, prod
 
 from stepsight.program.aten.call import (
     AtenCall,
@@ -20,6 +20,13 @@ from stepsight.program.job import Kernel
 
 SORTED_ABOVE = 3072
 """Longer index lists are sorted before their gradients are added (ATen/native/cuda/Embedding.cu)."""
+DIGIT_BITS = 8
+"""Bits that one pass of a radix sort looks at (cub)."""
+ONE_BLOCK_ROW = 4096
+"""The longest row that one block sorts (ATen/native/cuda/Sort.cpp)."""
+TOPK_PASSES = 2
+"""Assumed: a selection reads values digit by digit and writes next to nothing."""
+_WITHOUT_SORTING = frozenset({"unique_consecutive", "histc"})
 
 
 def pointwise_kernel(name: str, inputs: Sequence[Sized], out: Sized) -> Kernel:
@@ -61,7 +68,8 @@ def gather_kernel(weight: Sized, picked: int) -> Kernel:
 
 
 def scatter_kernels(dtype: str, picked: int, cols: int, table_rows: int) -> list[Kernel]:
-    """Gradients of picked rows added into a dense gradient; long index lists are sorted first."""
+    """Gradients of picked rows added into a dense gradient; long index lists are sorted first, by all bits of
+    a row number."""
     put = Kernel.of("scatter", dtype, rows=picked, cols=cols, table_rows=table_rows)
     return [Kernel.of("sort", "int64", elements=picked), put] if picked > SORTED_ABOVE else [put]
 
@@ -117,7 +125,8 @@ def put(call: AtenCall, precision: Precision) -> list[Kernel]:
                            read_bytes=16 * count, write_bytes=8 * count)  # fmt: skip
     rows = max(target.elements // cols, 1)
     added = Kernel.of("scatter", values.dtype, name="index_put", rows=count, cols=cols, table_rows=rows)
-    return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count), added]
+    digits = ceil(max(rows, 2).bit_length() / DIGIT_BITS)  # of the largest row number
+    return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count, passes=digits), added]
 
 
 def scattered(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -137,8 +146,16 @@ def scattered(call: AtenCall, precision: Precision) -> list[Kernel]:
 
 
 def sort(call: AtenCall, precision: Precision) -> list[Kernel]:
+    """Rows up to `ONE_BLOCK_ROW` are sorted by a block each, in one pass over memory; longer ones, and what
+    is to be unique, digit by digit. ``topk`` selects, which reads the values several times."""
     x = call.on_gpu[0]
-    return [Kernel.of("sort", x.dtype, elements=max(x.elements, 1))]
+    row = x.shape[call.get("dim", -1)] if x.shape else 1
+    digits = 1 if row <= ONE_BLOCK_ROW or call.name in _WITHOUT_SORTING else 0
+    if call.name in ("_unique2", "unique_dim"):
+        digits = 0
+    elif call.name == "topk":
+        digits = TOPK_PASSES
+    return [Kernel.of("sort", x.dtype, elements=max(x.elements, 1), passes=digits)]
 
 
 def nonzero(call: AtenCall, precision: Precision) -> list[Kernel]:

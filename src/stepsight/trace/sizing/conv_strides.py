@@ -9,6 +9,8 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.launch_grid import grid_blocks
 
 _TILE = re.compile(r"(?:tilesize|_bt|_)(\d{2,3})x(\d{2,3})(?!\d)")
+_LOGARITHMS = re.compile(r"(?:im|ex)plicit_convolve_sgemm<\w+, (?:float|int), \d+, (\d), (\d),")
+"""cuDNN's older kernels name the binary logarithms of a tile's pixels and channels."""
 _PERSISTENT = re.compile(r"sm90_|sm100_|warpgroup", re.IGNORECASE)
 """Kernels that stay on the GPU and take tile after tile: their grids count multiprocessors."""
 _STRIDES = (1, 2, 4)
@@ -25,10 +27,10 @@ def stride_by_grid(event: Event, image: tuple[int, ...], weight: tuple[int, ...]
     patches = side % 2 == 0
     padding = 0 if patches else (side - 1) // 2
     usual = side if patches else 1
-    tile = None if _PERSISTENT.search(event.name) else _TILE.search(event.name)
+    tile = _tile(event.name)
     if tile is None or not event.grid():
         return usual, padding
-    a, b = int(tile[1]), int(tile[2])
+    a, b = tile
     covered = prod(grid_blocks(event)) * a * b
     found, least = usual, log(_SLACK)
     for stride in sorted({*_STRIDES, usual}):
@@ -40,3 +42,12 @@ def stride_by_grid(event: Event, image: tuple[int, ...], weight: tuple[int, ...]
             if off < least:
                 found, least = stride, off
     return found, padding
+
+
+def _tile(kernel: str) -> tuple[int, int] | None:
+    """The sides of a block's tile by the kernel's name; None where the name or the grid does not tell."""
+    named = _LOGARITHMS.search(kernel)
+    if named:
+        return 2 ** int(named[1]), 2 ** int(named[2])
+    found = None if _PERSISTENT.search(kernel) else _TILE.search(kernel)
+    return (int(found[1]), int(found[2])) if found else None

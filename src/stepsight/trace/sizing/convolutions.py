@@ -22,6 +22,8 @@ from stepsight.trace.sizing.tensors import Tensor, positional, tensors_of
 
 _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
 _IMAGE = re.compile(r"dgrad|bwd_?data|BwdD|_bwd(?!_?w)", re.IGNORECASE)
+_ADDS_UP = "reduce_wgrad"
+"""Kernels that add the parts of the weights' gradient up, which the kernel before them made."""
 _HELPER = re.compile(r"offsets|precompute|nchwToNhwc|nhwcToNchw|transpose|generateWinograd|init_device", re.I)
 """Kernels that prepare for the ones behind them."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|transpose", re.IGNORECASE)
@@ -32,6 +34,9 @@ _TENSOR_CORES = frozenset({"tf32", "fp16", "bf16"})
 their models leave out. In fp32 the tables time the call with all its kernels."""
 _CUDNN_DEPTHWISE = re.compile(r"c1_k1|grouped_direct", re.IGNORECASE)
 """cuDNN's kernels for one channel a group."""
+_PLAIN_ENGINE = re.compile(r"\bdgrad_engine\b")
+"""cuDNN's plain engine for the image's gradient, which adds to an image that was cleared before it."""
+_CLEARS = "scalePackedTensor"
 _PADDING_FIRST = re.compile(r"::(cudnn|miopen|mkldnn)_(depthwise_)?convolution$")
 """Operators that take padding before stride (PyTorch's native_functions.yaml); others take stride first."""
 _LAYOUT_SLACK = 4
@@ -78,6 +83,10 @@ def conv_kernel(call: Call, event: Event) -> Kernel | None:
         if not any(e is event for e in working):
             return _layout(family, event, inputs, result, stride)
         together = working
+    if _PLAIN_ENGINE.search(longest.name):
+        if _CLEARS in event.name:
+            return Kernel.of("fill", inputs.image.dtype, name="clear", bytes=max(inputs.image.bytes, 1))
+        together = tuple(e for e in together if _CLEARS not in e.name)
     made = Kernel.of(
         family, dtype, name=_name(call.op, longest), batch=b,
         c_in=c_in, c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
@@ -101,7 +110,10 @@ def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, s
 
 
 def _name(op: Event, longest: Event) -> str:
-    """The operator's; with the library that its kernel is of, where the operator leaves that open."""
+    """The operator's; with the library or the engine that its kernel is of, where the operator leaves that
+    open."""
+    if _PLAIN_ENGINE.search(longest.name):
+        return f"{op.name} (dgrad_engine)"
     return f"{op.name} (cudnn)" if _CUDNN_DEPTHWISE.search(longest.name) else op.name
 
 
@@ -185,6 +197,8 @@ def _first_of_weights(kernels: tuple[Event, ...]) -> int:
     others = [i for i, e in enumerate(kernels) if _IMAGE.search(e.name) and i not in named]
     if named:
         at = named[0]
+        if _ADDS_UP in kernels[at].name and at > max(others, default=-1) + 1:
+            at -= 1  # the product in parts has no name of its own
         # What prepares it has no name of its own; the kernels of the image before it do.
         while at > (max(others, default=-1) + 1) and _prepares(kernels[at - 1]):
             at -= 1

@@ -24,6 +24,7 @@ from stepsight.trace.sizing.guessing.grid_sizes import sized_by_grid
 from stepsight.trace.sizing.guessing.size_spread import size_spread
 from stepsight.trace.sizing.lookup_map import lookup_kernel
 from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_by_scalars, gemm_kernel
+from stepsight.trace.sizing.sort_map import sort_kernel
 from stepsight.trace.sizing.tensors import tensors_of
 from stepsight.trace.sizing.vector_map import describes, vector_kernel
 
@@ -75,6 +76,9 @@ def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
     if mapped:
         return mapped
     tensors = call.tensors
+    sort = sort_kernel(event, op, tensors, call.kernels, facts.gpu)
+    if sort:
+        return sort
     if not tensors:
         return gemm_by_scalars(op) or _concat_by_reader(facts.linked, launch, event)
     if is_convolution(op):

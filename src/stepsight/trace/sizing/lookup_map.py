@@ -18,6 +18,7 @@ from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.sort_map import sort_kernel
 from stepsight.trace.sizing.tensors import Tensor, tensors_of
 
 if TYPE_CHECKING:
@@ -72,8 +73,11 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
     if backward is None or _by_itself(linked, launch):
         return None
     if backward.lookup is None:
-        main = _BACKWARD.search(event.name) and not _SIDE.search(event.name)
-        return None if main else Kernel.of("fill", name="embedding_bookkeeping", bytes=1.0)
+        if _BACKWARD.search(event.name) and not _SIDE.search(event.name):
+            return None
+        whole = facts.calls.of(launch)
+        sort = sort_kernel(event, beside=whole.kernels if whole else (), gpu=facts.gpu)
+        return sort or Kernel.of("fill", name="embedding_bookkeeping", bytes=1.0)
     if _SAMPLE_WEIGHTS in event.name:
         return _kernel("embedding", call, backward.lookup)
     part = replace(backward.lookup, part=_weight(event) / backward.weight)

@@ -11,6 +11,7 @@ from math import prod
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.launch_grid import elements_by_grid
+from stepsight.trace.sizing.sort_map import sort_kernel
 from stepsight.trace.sizing.tensors import Tensor, positional
 
 _UNARY = frozenset(
@@ -20,7 +21,7 @@ _UNARY = frozenset(
 )  # fmt: skip
 """Functions of one tensor."""
 _INDEX_BYTES = 8
-"""Where a maximum was found is kept as a 64-bit number."""
+"""Where a maximum was found, or a sorted value came from, is kept as a 64-bit number."""
 
 _IN_PART = re.compile(r"slice|split|select|embedding|index")
 """What Inductor names fused kernels by when they read or write a part of a tensor."""
@@ -134,10 +135,17 @@ def _moved(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
 
 
 def _sort(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
+    """One kernel of a sort: by its grid where it is cub's, else a pass over the largest list of integers."""
+    made = sort_kernel(event, op, tensors)
+    if made:
+        return made
     keys = max(
         (t for t in tensors if t.dtype.startswith("int")), key=lambda t: t.elements, default=tensors[0]
     )
-    return Kernel.of("sort", keys.dtype, name=op.name, elements=keys.elements)
+    moved = float(keys.bytes + _INDEX_BYTES * keys.elements)
+    return Kernel.of(
+        "sort_pass", keys.dtype, name=op.name, elements=keys.elements, read_bytes=moved, write_bytes=moved
+    )
 
 
 def _optimizer(op: Event, tensors: list[Tensor], event: Event) -> Kernel:

@@ -32,6 +32,8 @@ SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
 instructions take 1.6 to 1.9 times as long and small kernels twice, while large concatenations reach the full
 bandwidth."""
 COLLECTIVE = "nccl"
+TOGETHER = {"sort_pass": "sort"}
+"""Families that stand in one line with another: a sort as a whole and its kernels one by one."""
 LOOKUP = "split_embedding"
 """FBGEMM's lookups and their gradients, which a row's shapes do not size (see `validate embedding`)."""
 
@@ -83,7 +85,7 @@ def _families(gpu: str, part: Table) -> Iterator[Family]:
         if len(kept):
             chosen = batch.take(kept)
             answer = models.estimate_batch(chosen)
-            groups.setdefault(batch.family, []).append(
+            groups.setdefault(TOGETHER.get(batch.family, batch.family), []).append(
                 (answer.time_us, times[chosen.positions], answer.spread)
             )
     for family, parts in groups.items():

@@ -25,6 +25,7 @@ from stepsight.trace.sizing.guessing.persistent_gemms import row_width
 from stepsight.trace.sizing.guessing.precision import dtype_by_name
 from stepsight.trace.sizing.guessing.region_products import product_of_region
 from stepsight.trace.sizing.launch_grid import elements_by_grid, is_elementwise
+from stepsight.trace.sizing.sort_map import sort_kernel
 
 if TYPE_CHECKING:
     from stepsight.trace.sizing.facts import Facts
@@ -54,6 +55,9 @@ def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event)
     convolution = conv_by_neighbours(linked, facts.conv_weights, launch, dtype)
     if convolution:
         return convolution
+    sort = sort_kernel(event, beside=call.kernels if call else (), gpu=facts.gpu)
+    if sort:
+        return sort
     gemm = grid_of(event)
     if gemm:
         listed = product_of_region(facts, call, event, gemm, dtype) if call is not None else None
