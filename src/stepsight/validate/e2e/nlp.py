@@ -20,9 +20,9 @@ from stepsight.workload.files import parse_workload
 TOPIC = "e2e"
 FILE = "e2e/nlp_fp32.csv"
 MORE = "e2e/nlp_fp32_more.csv"
+"""The same kind of steps, most of them on AMD GPUs, of which no kernel table is in the fits."""
 BAR = 0.04
 """GMAE asked of rows on one GPU."""
-"""The same kind of steps, most of them on AMD GPUs, of which no kernel table is in the fits."""
 MODELS: dict[str, dict[str, Any]] = {
     # Sizes of the published models; gpt3_xl as GPT-3's table 2.1 has its heads (24 × 128).
     "bert_large": {"family": "bert", "layers": 24, "hidden": 1024, "heads": 16, "vocab": 30522},
