@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
-from stepsight.report.page.pieces import Column, Fragment, Html, bar, frame, notes, section, table, tag
+from stepsight.report.page.pieces import (
+    Column,
+    Fragment,
+    Html,
+    bar,
+    frame,
+    legend,
+    notes,
+    section,
+    table,
+    tag,
+)
 from stepsight.report.tune.console import milliseconds, noise_mark, remarks
 from stepsight.report.tune.picks import picks_script, two_picks
 from stepsight.tune.answer import Answer, settings_text, why
@@ -65,7 +76,9 @@ def _best(answer: Answer) -> Html:
 
 def _side_by_side(answer: Answer) -> Html:
     longest = max(r.step_time_us for r in answer.top)
-    return tag("div", *(_bar(r, longest) for r in answer.top))
+    meant = dict.fromkeys((_kind(name), _colour(name)) for r in answer.top for name in r.shares)
+    key = legend(Fragment(kind, 0, "", colour) for kind, colour in meant)
+    return tag("div", *(_bar(r, longest) for r in answer.top), key)
 
 
 def _bar(row: Row, longest: float) -> Html:
@@ -77,6 +90,11 @@ def _bar(row: Row, longest: float) -> Html:
     ]
     title = f"{settings_text(row.settings)}: {milliseconds(row.step_time_us)} ms"
     return tag("div", tag("p", title), bar(parts, total=longest, name=title))
+
+
+def _kind(name: str) -> str:
+    """What a colour stands for: all exposed transfers have one."""
+    return "exposed transfers" if name.startswith("exposed") else name.replace("_", " ")
 
 
 def _colour(name: str) -> str:
