@@ -63,6 +63,9 @@ def test_every_flag_is_one_that_the_framework_knows(settings):
     found = written(settings)
     assert set(re.findall(r"--([\w-]+)", found["Megatron-LM"].text)) <= MEGATRON
     assert set(re.findall(r"--([\w.]+)", found["torchtitan"].text)) <= TORCHTITAN
+    if "DeepSpeed" not in found:  # sequences are split, which it and nanotron cannot
+        assert settings["parallel.context"] > 1 and "nanotron" not in found
+        return
     assert set(json.loads(found["DeepSpeed"].text)) <= DEEPSPEED
     section = ""
     for line in found["nanotron"].text.splitlines():
@@ -86,6 +89,13 @@ def test_what_a_framework_cannot_do_is_said():
     found = written(LAYOUTS[4])
     assert "ZeRO 2 and 3" in found["nanotron"].lacks and not found["Megatron-LM"].lacks
     assert "tensor and pipeline" in written(LAYOUTS[1])["DeepSpeed"].lacks
+
+
+def test_what_is_lacking_is_written_as_what_holds_no_more_memory():
+    second = written({"parallel.data": 8, "parallel.zero": 2})["Megatron-LM"]
+    assert "--use-distributed-optimizer" in second.text and "written with ZeRO 1" in second.lacks
+    first = written({"parallel.data": 8, "parallel.zero": 1})["torchtitan"]
+    assert "data_parallel_shard_degree 8" in first.text and "ZeRO 1" in first.lacks
 
 
 def test_a_dlrm_has_no_such_flags():

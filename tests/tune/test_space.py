@@ -87,6 +87,12 @@ def test_how_sequences_are_split_is_tried_where_they_are():
     assert split == {"ring", "all_gather", "all_to_all"}
 
 
+def test_a_way_to_split_sequences_that_is_stated_stays():
+    parallel = {**MODEL.get("parallel", {}), "context": 2, "context_kind": "all_to_all"}
+    found = space({**MODEL, "parallel": parallel}, gpus=[8], per_node=8, over=parsed_over(["zero=0,1"]))
+    assert {c["parallel.context_kind"] for c in found.candidates} == {"all_to_all"}
+
+
 def test_several_gpu_counts():
     ranks = {c["parallel.data"] for c in legal(["tp=1"], gpus=(2, 4)).candidates}
     assert ranks == {2, 4}

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.records import read_toml
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, load_workload, parse_workload, settled
@@ -31,6 +32,16 @@ def test_every_example_makes_a_job(path: Path) -> None:
 def test_a_file_becomes_its_kind_of_workload() -> None:
     assert isinstance(load_workload(EXAMPLES / "dlrm.toml"), DlrmWorkload)
     assert isinstance(load_workload(EXAMPLES / "bert.toml"), TransformerWorkload)
+
+
+def test_a_plan_tells_the_ranks_where_the_file_does_not(tmp_path: Path) -> None:
+    described = load_workload(SHIPPED / "dlrm.toml", ["parallel.ranks=4"])
+    assert isinstance(described, DlrmWorkload)
+    plan = tmp_path / "plan.json"
+    described.config.plan.write(plan)
+    document = read_toml(SHIPPED / "dlrm.toml")
+    planned = parse_workload({**document, "parallel": {"sharding": {"file": str(plan)}}}, "test")
+    assert planned.ranks == 4
 
 
 def test_a_known_model_is_read_by_its_name() -> None:

@@ -35,6 +35,12 @@ def _zero(d: Dims) -> FloatArray:
     return np.zeros_like(next(iter(d.values())))
 
 
+def _sort_bytes(d: Dims, e: FloatArray) -> FloatArray:
+    """Keys are read once to be counted; every pass reads and writes keys and 64-bit positions."""
+    passes = np.where(d["passes"] > 0, d["passes"], e)
+    return np.asarray(d["elements"] * (2 * passes * (e + 8) + e))
+
+
 def _gemm_bytes(d: Dims, e: FloatArray) -> FloatArray:
     return e * d["batch"] * (d["m"] * d["k"] + d["k"] * d["n"] + d["m"] * d["n"])
 
@@ -130,7 +136,7 @@ FAMILIES: dict[str, Family] = {
         # A strided copy: the read and the write order differ.
         Family("transpose", ("elements",), "vector", _zero, lambda d, e: 2 * e * d["elements"]),
         # A whole radix sort, values beside the keys. ``passes``: digits of eight bits, 0 for all of a key's.
-        Family("sort", ("elements", "passes"), "vector", _zero, lambda d, e: 4 * e * 2 * d["elements"]),
+        Family("sort", ("elements", "passes"), "vector", _zero, _sort_bytes),
         # One kernel of a sort over `elements` keys: kernel.name says radix_pass, radix_histogram, radix_scan.
         Family("sort_pass", ("elements", "read_bytes", "write_bytes"), "vector", _zero, _stated),
         Family("copy_h2d", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),

@@ -17,23 +17,26 @@ def what_would_help(
     ranks: int,
     *,
     sharded: bool = False,
+    field: str = "a batch",
 ) -> tuple[str, ...]:
-    """Changes that would make room, the most direct first; empty where it fits."""
+    """Changes that would make room, the most direct first; empty where it fits. ``batch_per_rank`` are the
+    samples that a rank holds activations of at once, and ``field`` is what sets them."""
     if not memory.excess_bytes:
         return ()
-    helps = [*_activations(memory, batch_per_rank), *_tables(memory), *_state(memory, ranks, sharded)]
+    helps = [*_activations(memory, batch_per_rank, field), *_tables(memory), *_state(memory, ranks, sharded)]
     return (*(helps or _together(memory)), *_larger(memory, gpu))
 
 
-def _activations(memory: MemoryLine, batch_per_rank: float | None) -> list[str]:
-    held = memory.parts_bytes.get("activations", 0.0)
-    left = held - memory.excess_bytes
-    if held <= 0 or left <= 0:
+def _activations(memory: MemoryLine, batch_per_rank: float | None, field: str) -> list[str]:
+    """Activations and what goes with them: buffers of the loss, and what the allocator cannot join."""
+    stays = sum(memory.parts_bytes.get(name, 0.0) for name in (*STATE, "tables"))
+    held, left = memory.total_bytes - stays, memory.capacity_bytes - stays
+    if memory.parts_bytes.get("activations", 0.0) <= 0 or held <= 0 or left <= 0:
         return []
-    if batch_per_rank and batch_per_rank * left / held >= 1:
-        most = int(batch_per_rank * left / held)
-        return [f"a batch of at most {most:,} a rank, or recomputation of activations"]
-    return ["recomputation of activations"]
+    most = int((batch_per_rank or 0) * left / held)
+    if most >= 1:
+        return [f"{field} of at most {most:,} a rank, or recomputation of activations"]
+    return ["recomputation of activations, or sequences split over ranks (tensor or context parallelism)"]
 
 
 def _tables(memory: MemoryLine) -> list[str]:

@@ -113,9 +113,15 @@ class Prediction:
             return ()
         samples = self.setup.samples if self.setup else None
         ranks = len(self.ranks)
+        at_once = self.setup.at_once if self.setup else None
         sharded = self.setup is not None and "FSDP" in self.setup.details
         return what_would_help(
-            self.memory, self.gpu, samples / ranks if samples else None, ranks, sharded=sharded
+            self.memory,
+            self.gpu,
+            at_once or (samples / ranks if samples else None),
+            ranks,
+            sharded=sharded,
+            field="parallel.micro_batch" if at_once else "a batch",
         )
 
     @property

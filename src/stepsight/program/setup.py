@@ -14,6 +14,7 @@ class Setup:
     ``(("data", 4), ("tensor", 2))``. ``details`` are further choices worth a reader's glance.
     ``model_flops`` is what one step of the whole job must compute by its definition: forward and
     backward pass without recomputation. Without it FLOPs are counted from the job's kernels.
+    ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
     """
 
     samples: float | None = None
@@ -23,3 +24,4 @@ class Setup:
     parallel: tuple[tuple[str, int], ...] = ()
     details: tuple[str, ...] = ()
     model_flops: float | None = None
+    at_once: float | None = None

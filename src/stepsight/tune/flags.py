@@ -24,7 +24,8 @@ class Flags:
 
 
 def flags(document: Mapping[str, Any], row: Row, where: str = "workload") -> list[Flags]:
-    """Flags of torchtitan, Megatron-LM, nanotron and DeepSpeed; none for a DLRM."""
+    """Flags of torchtitan, Megatron-LM, and where sequences stay whole of nanotron and DeepSpeed; none for a
+    DLRM. What a framework lacks is written as what it has that holds no more memory, if there is such."""
     try:
         workload = parse_workload(settled(document, row.settings, where), where)
     except StepsightError:
@@ -32,13 +33,14 @@ def flags(document: Mapping[str, Any], row: Row, where: str = "workload") -> lis
     if not isinstance(workload, LanguageWorkload):
         return []
     c = workload.config
-    return [_torchtitan(c), _megatron(c), _nanotron(c), _deepspeed(c)]
+    written = [_torchtitan(c), _megatron(c)]
+    return written if c.layout.context > 1 else [*written, _nanotron(c), _deepspeed(c)]
 
 
 def _torchtitan(c: LanguageConfig) -> Flags:
     """torchtitan's command line (``[parallelism]`` and ``[training]`` of its configuration)."""
     s = c.layout
-    shard = s.data if s.zero >= 2 else 1
+    shard = s.data if s.zero else 1
     replicate = s.data // shard
     parts = [
         f"--training.global_batch_size {c.batch_per_rank * s.data}",
@@ -58,10 +60,10 @@ def _torchtitan(c: LanguageConfig) -> Flags:
             f"--parallelism.pipeline_parallel_schedule {name}",
             f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
         ]
-    if s.zero == 2:  # parameters stay gathered from the forward to the backward pass
+    if s.zero in (1, 2):  # parameters stay gathered from the forward to the backward pass
         parts.append("--parallelism.fsdp_reshard_after_forward never")
     parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
-    lacking = ["ZeRO 1: parameters are sharded or replicated"] if s.zero == 1 else []
+    lacking = ["ZeRO 1: written with gradients sharded, too"] if s.zero == 1 else []
     lacking += ["heads exchanged for parts of the sequence"] if s.context_kind == "all_to_all" else []
     return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
 
@@ -85,7 +87,7 @@ def _megatron(c: LanguageConfig) -> Flags:
         parts.append(f"--num-layers-per-virtual-pipeline-stage {per_stage}")
     if s.sequence_parallel:
         parts.append("--sequence-parallel")
-    if s.zero == 1:
+    if s.zero in (1, 2):
         parts.append("--use-distributed-optimizer")
     if s.zero == 3:  # what --use-torch-fsdp2 insists on
         parts.append("--use-torch-fsdp2 --no-gradient-accumulation-fusion --ckpt-format torch_dist")
@@ -98,7 +100,7 @@ def _megatron(c: LanguageConfig) -> Flags:
         parts.append("--recompute-granularity selective")
     parts += [f"--{t.precision}"] if t.precision in ("bf16", "fp16") else []
     parts += ["--bf16 --fp8-format hybrid"] if t.precision == "fp8" else []
-    return Flags("Megatron-LM", " ".join(parts), "ZeRO 2" if s.zero == 2 else "")
+    return Flags("Megatron-LM", " ".join(parts), "ZeRO 2: written with ZeRO 1" if s.zero == 2 else "")
 
 
 def _nanotron(c: LanguageConfig) -> Flags:

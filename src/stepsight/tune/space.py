@@ -142,8 +142,11 @@ def _spread(
         made.setdefault("parallel.sequence_parallel", True)
     else:
         made.pop("parallel.sequence_parallel", None)
+    stated = m.document.get("parallel", {}).get("context_kind")
     if of("context") == 1:
         made.pop("parallel.context_kind", None)
+    elif stated:
+        made.setdefault("parallel.context_kind", stated)
     if of("pipeline") == 1:
         if of("virtual_stages") > 1:
             return "interleaved stages need a pipeline"

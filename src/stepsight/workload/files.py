@@ -34,7 +34,7 @@ def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
 
 def _is_name(path: Path) -> bool:
     """Whether it can only be meant as a model's name."""
-    return path.name == str(path) and path.suffix not in (".toml", ".json") and not path.exists()
+    return path.name == str(path) and path.suffix not in (".toml", ".json") and not path.is_file()
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:

@@ -150,7 +150,7 @@ def _lost_passes_us(kernels: Sequence[Mapping[str, Any]]) -> float:
     seen = sum(row["n"] for row in passes)
     sums = [row for row in kernels if "ExclusiveSum" in row["kernel"]]
     run = sum(row["n"] * json.loads(row["grid"])[0] for row in sums)
-    return (run - seen) * sum(row["n"] * row["dur_us_mean"] for row in passes) / seen if seen else 0.0
+    return max(run - seen, 0) * sum(row["n"] * row["dur_us_mean"] for row in passes) / seen if seen else 0.0
 
 
 def _optimizer(op: str) -> str:

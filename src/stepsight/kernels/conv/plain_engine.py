@@ -46,16 +46,17 @@ def is_plain_engine(batch: Batch) -> npt.NDArray[np.bool_]:
 def engine_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of image gradients by the plain engine."""
     values = tile_values(batch)
-    arithmetic = 2 * values * batch.dims["c_out"] / (SHARE * spec.peak_flops("fp32")) * 1e6
+    summed = batch.dims["c_out"] / np.maximum(batch.dims["groups"], 1.0)
+    arithmetic = 2 * values * summed / (SHARE * spec.peak_flops("fp32")) * 1e6
     added = UPDATED_BYTES * values / (spec.memory_gbps * 1e3)
     return Estimates.uniform(KERNEL_FLOOR_US + arithmetic + added, Source.TRANSFERRED, SPREAD, NOTE)
 
 
 def tile_values(batch: Batch) -> FloatArray:
-    """Values in all tiles, full or not."""
+    """Values in all tiles of all groups, full or not."""
     d = batch.dims
     high, wide = conv_output(d)
     pixels = np.ceil(high * wide / PIXELS) * PIXELS
     groups = np.maximum(d["groups"], 1.0)
     channels = np.ceil(d["c_in"] / groups * d["kh"] * d["kw"] / CHANNELS) * CHANNELS
-    return np.asarray(d["batch"] * pixels * channels)
+    return np.asarray(d["batch"] * pixels * channels * groups)

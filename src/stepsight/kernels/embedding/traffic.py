@@ -107,6 +107,8 @@ def forward_columns(
     """Columns of the forward lookup: one row per table. ``pooled_dtype``: of the output, if not the rows'."""
     out = np.zeros((len(tables), FORWARD_COLUMNS))
     for i, table in enumerate(tables):
+        if not table.batch:
+            continue
         stats = table.indices.stats(table.rows, table.lookups)
         row = cache.sectors(table.dim * dtype_bytes(table.dtype))
         streamed = _streamed_bytes(table, pooled_dtype)
@@ -196,10 +198,12 @@ def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
 
 
 def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
-    """A sorted backward works run by run: all lookups of one row."""
+    """A sorted backward works run by run: all lookups of one row. A block of its own takes as long for 33 of
+    them as for 1,024, so a table with more rows, whose runs are short, can be cheaper."""
     first = REUSE_EDGES.index(WARP_RUN) + 1
     long = stats.reuse[first:] * stats.unique_rows
-    pieces = np.maximum(_RUN_LENGTHS[first:] / BLOCK_RUN, 1.0)
+    lengths = np.append(_RUN_LENGTHS[first:-1], max(_RUN_LENGTHS[-1], stats.hottest))
+    pieces = np.maximum(lengths / BLOCK_RUN, 1.0)
     out[WARP_BAGS] = (stats.unique_rows - long.sum()) * _warps(table)
     out[LONG_RUNS] = long @ pieces
     out[WARP_LONG_RUNS] = out[LONG_RUNS] * _warps(table)

@@ -113,6 +113,7 @@ def traced_step(
         basis = Basis.MODELS
     own, notes = own_platform(run)
     own = machine or own
+    _refuse_host(overrides)
     chosen = _chosen(platform, overrides) if platform or overrides else None
     if chosen is not None and not platform:
         chosen = load_platform(own.name, [o.removeprefix(PREFIX) for o in overrides])
@@ -190,6 +191,17 @@ def _anchored_on(
     note = f"the step shown takes {walked_us / 1e3:.2f} ms; times are scaled by {factor:.3f} to the usual one"
     job = rescaled(job, factor) if as_recorded else anchored(job, own, factor=factor)
     return job, [note] if abs(factor - 1) > SAID_RESCALING else []
+
+
+def _refuse_host(overrides: Sequence[str]) -> None:
+    """A traced step keeps its own host: another one's speed would change nothing."""
+    for given in overrides:
+        field = given.removeprefix(PREFIX).partition("=")[0]
+        if field.startswith("host."):
+            raise InputError(
+                f"--set {PREFIX}{field}", "has no effect on a trace, which keeps its own host times",
+                "leave it out; `stepsight compare --trace … --what-if no-host` shows what the host costs",
+            )  # fmt: skip
 
 
 def _chosen(platform: str | Platform | None, overrides: Sequence[str]) -> Platform | None:

@@ -125,7 +125,7 @@ def put(call: AtenCall, precision: Precision) -> list[Kernel]:
                            read_bytes=16 * count, write_bytes=8 * count)  # fmt: skip
     rows = max(target.elements // cols, 1)
     added = Kernel.of("scatter", values.dtype, name="index_put", rows=count, cols=cols, table_rows=rows)
-    digits = ceil(max(rows, 2).bit_length() / DIGIT_BITS)  # of the largest row number
+    digits = ceil(max(rows - 1, 1).bit_length() / DIGIT_BITS)  # of the largest row number
     return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count, passes=digits), added]
 
 
@@ -149,7 +149,7 @@ def sort(call: AtenCall, precision: Precision) -> list[Kernel]:
     """Rows up to `ONE_BLOCK_ROW` are sorted by a block each, in one pass over memory; longer ones, and what
     is to be unique, digit by digit. ``topk`` selects, which reads the values several times."""
     x = call.on_gpu[0]
-    row = x.shape[call.get("dim", -1)] if x.shape else 1
+    row = x.shape[call.get("dim", 0 if call.name == "msort" else -1)] if x.shape else 1
     digits = 1 if row <= ONE_BLOCK_ROW or call.name in _WITHOUT_SORTING else 0
     if call.name in ("_unique2", "unique_dim"):
         digits = 0

@@ -66,7 +66,8 @@ def _candidates(choice: Choice) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("why not chosen")
     for c in choice.candidates:
-        slower = "" if c is choice.winner else f"+{share(c.step_us / choice.winner.step_us - 1)}"
+        more = c.step_us / choice.winner.step_us - 1
+        slower = "" if c is choice.winner else ("−" if more < 0 else "+") + share(abs(more))
         table.add_row(
             c.name, time(c.step_us), slower, size(max(c.memory_bytes)), c.why,
             style="" if c.fits else "bright_black",

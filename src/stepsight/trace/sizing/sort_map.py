@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import inf
 
 from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.radix_sort import ONE_BLOCK_KEYS
 from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.tensors import Tensor
@@ -79,7 +80,7 @@ def sort_kernel(
         return None
     if sort.part == "SingleTile":
         dtype = f"int{8 * max(sort.key, 1)}"
-        return Kernel.of("sort", dtype, name="radix_sort", sizing=sizing, elements=keys)
+        return Kernel.of("sort", dtype, name="radix_sort", sizing=sizing, elements=min(keys, ONE_BLOCK_KEYS))
     if sort.part in _COUNTS:
         return _pass(event, "radix_histogram", keys, sort.key, 0, sizing)
     return _pass(event, "radix_pass", keys, sort.key + sort.value, sort.key + sort.value, sizing)

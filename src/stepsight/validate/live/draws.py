@@ -12,11 +12,11 @@ from stepsight.validate.results import TopicResult, load_result, save_result
 TOPIC, COMMAND = "live", "stepsight validate live -p FOLDER --seed N --results results"
 
 
-def add_draw(folder: Path, seed: int, lines: Sequence[Score], seconds: float) -> Path:
+def add_draw(folder: Path, platform: str, seed: int, lines: Sequence[Score], seconds: float) -> Path:
     """Put a draw's lines into the folder's result; those of the same draw and kind are replaced."""
     path = folder / f"{TOPIC}.json"
     before = load_result(path) if path.is_file() else TopicResult(TOPIC, COMMAND, 0.0)
-    named = {f"draw {seed}, {line.name}": line for line in lines}
+    named = {f"draw {seed} on {platform}, {line.name}": line for line in lines}
     kept = [line for line in before.scores if line.name not in named]
     new = [replace(line, name=name, exposure="blind") for name, line in named.items()]
     return save_result(

@@ -94,7 +94,7 @@ def command(
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
     if results:
-        add_draw(results, seed, scores(rows), time.monotonic() - began)
+        add_draw(results, platform.name, seed, scores(rows), time.monotonic() - began)
     if plot:
         draw(plot, rows, platform.name)
     report(rows, others, platform.name, as_json=as_json)

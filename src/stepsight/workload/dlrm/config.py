@@ -124,7 +124,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     training = Training.read(training_fields, LOSSES, "sgd", 0.0, _WITHOUT_EFFECT)
     tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
     _name_apart(tables, source)
-    ranks = parallel.integer("ranks", 1)
+    ranks = parallel.integer("ranks", _planned_ranks(parallel, source))
     batch = fields.integer("batch")
     if batch % ranks:
         raise fields.fail(
@@ -284,6 +284,22 @@ def _name_apart(tables: tuple[Table, ...], source: str) -> None:
         seen.add(table.name)
 
 
+def _planned_ranks(parallel: Fields, source: str) -> int:
+    """As many as the plan was made for, where it is given; else one."""
+    value = parallel.anything("sharding", "")
+    if isinstance(value, Mapping) and set(value) == {"file"}:
+        return Plan.read(_beside(source, str(value["file"]))).ranks
+    if isinstance(value, list) and value and all(isinstance(r, int) and r >= 0 for r in value):
+        return int(max(value)) + 1
+    return 1
+
+
+def _beside(source: str, file: str) -> Path:
+    """A file as it is named, or beside the workload's."""
+    path = Path(file)
+    return path if path.is_absolute() or path.exists() else Path(source).parent / path
+
+
 def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) -> Plan:
     """A sharder's name, ``{ file = … }``, or a list with the rank of each table."""
     value = parallel.anything("sharding", "size_lookup_greedy")
@@ -301,14 +317,16 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) 
             )
         plan = Plan.table_wise(tables, value, ranks, "given")
     elif isinstance(value, Mapping) and set(value) == {"file"}:
-        path = Path(str(value["file"]))
-        plan = Plan.read(path if path.is_absolute() or path.exists() else Path(source).parent / path)
-        where = str(path)
+        where = str(value["file"])
+        plan = Plan.read(_beside(source, where))
     else:
         raise InputError(
             where, f"is {value!r}", 'write a sharder\'s name, { file = "plan.json" } or a list of ranks'
         )
     if plan.ranks != ranks:
-        raise InputError(where, f"the plan is for {plan.ranks} ranks, the job has {ranks}", "make them agree")
+        raise InputError(
+            where, f"the plan is for {plan.ranks} ranks, the job has {ranks}",
+            f"set parallel.ranks={plan.ranks}, or make a plan for {ranks} (`stepsight shard`)",
+        )  # fmt: skip
     plan.check(tables, where)
     return plan

@@ -87,7 +87,7 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     wide = c.framework.gradients == "fp32" or not t.half
     stored = parameters / (share if s.zero == 3 else 1)
     gradients = stored * (4 if wide else 2) / (share if s.zero == 2 else 1)
-    if wide and t.half and s.data > 1 and not c.framework.wgrad_accumulates:
+    if wide and t.half and s.data * s.context > 1 and not c.framework.wgrad_accumulates:
         gradients += stored * 2  # buckets between replicas; a single one adds to the fp32 ones and drops them
     mine = owned(c, sum(w.parameters for _, w in works), sum(w.expert_parameters for _, w in works))
     optimizer = mine * 4 * UPDATES[t.optimizer]
@@ -175,4 +175,5 @@ def _loss_bytes(c: LanguageConfig) -> float:
         wide = 8  # gradients before and behind the softmax, beside its result
     if f.gathers_logits and t > 1:
         wide += 3 * e  # what the others sent, and both gradients of putting it together
-    return float(c.tokens * c.padded_vocab / (1 if f.gathers_logits else t) * wide)
+    seen = c.micro_batch if c.model.patches else c.tokens * c.training.loss_share
+    return float(seen * c.padded_vocab / (1 if f.gathers_logits else t) * wide)

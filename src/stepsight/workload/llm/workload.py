@@ -55,6 +55,8 @@ class LanguageWorkload(Described[LanguageConfig]):
         axes = [(name, int(getattr(s, name))) for name in AXES if int(getattr(s, name, 1)) > 1]
         details = ["FSDP" if s.zero == 3 else f"ZeRO-{s.zero}"] if s.zero else []
         details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
+        details += [f"{c.training.recompute} recomputation"] if c.training.recompute != "none" else []
+        details.append(f"{c.training.attention} attention")
         return Setup(
             samples=c.tokens_per_step / c.sequence,
             tokens=c.tokens_per_step,
@@ -62,6 +64,7 @@ class LanguageWorkload(Described[LanguageConfig]):
             precision=c.training.precision,
             parallel=tuple(axes),
             details=tuple(details),
+            at_once=float(c.micro_batch),
             model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
         )
 
