@@ -307,6 +307,8 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) 
     if not tables:
         return Plan(ranks, ())
     if isinstance(value, str):
+        if value.endswith(".json"):
+            raise InputError(where, f"names a file, {value}", f'write {{ file = "{value}" }}')
         if value not in PLACEMENTS:
             raise InputError(where, f"unknown sharder {value!r}", nearest(value, list(PLACEMENTS)))
         return PLACEMENTS[value](tables, ranks)

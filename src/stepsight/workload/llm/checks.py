@@ -109,7 +109,7 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         "context_kind",
         s.context_kind == "all_to_all" and kv_heads % (s.tensor * s.context) != 0,
         f"{kv_heads} heads of keys do not divide over tensor × context = {s.tensor * s.context}",
-        'use a smaller context, or "ring"',
+        'use a smaller context, "ring" or "all_gather"',
     )
     refuse(
         training,
