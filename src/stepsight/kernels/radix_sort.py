@@ -14,19 +14,11 @@ from stepsight.kernels.columns import Batch
 
 ONE_BLOCK_KEYS = 2304
 """Keys that one block sorts: 256 threads with nine keys of eight bytes (cub's code)."""
-POSITION_BYTES = 8
-"""PyTorch sorts 64-bit positions along with the keys."""
 
 
 def passes(batch: Batch) -> FloatArray:
     """Digits of eight bits that are sorted by: those stated, else all of a key."""
     return np.where(batch.dims["passes"] > 0, batch.dims["passes"], batch.element_bytes)
-
-
-def sort_bytes(batch: Batch) -> FloatArray:
-    """Keys are read once to be counted; every pass reads and writes keys and positions."""
-    moved = 2 * passes(batch) * (batch.element_bytes + POSITION_BYTES)
-    return np.asarray(batch.dims["elements"] * (moved + batch.element_bytes))
 
 
 def passes_us(batch: Batch, start_us: float) -> FloatArray:

@@ -36,7 +36,7 @@ from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.popular_rows import chain_us
-from stepsight.kernels.radix_sort import passes_us, sort_bytes
+from stepsight.kernels.radix_sort import passes_us
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.stream_columns import columns
 from stepsight.kernels.stream_costs import (
@@ -102,7 +102,7 @@ def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[Flo
     """Times and spread of kernels of one family and variant; ``fitted`` scales the share where measured."""
     name = plain_name(batch.names[0]) if batch.names else ""
     stream = VARIANTS.get((batch.family, name), STREAMS[batch.family])
-    traffic = sort_bytes(batch) if batch.family == "sort" else batch.bytes * stream.traffic
+    traffic = batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
     if batch.family in PCIE_FAMILIES:

@@ -15,13 +15,13 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.constants import USUAL_SHARE
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
+from stepsight.kernels.radix_sort import ONE_BLOCK_KEYS
 from stepsight.kernels.streams import cached_streams, measured_stream
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 
-RADIX_BITS, SINGLE_TILE = (8, 16, 24, 32), 2304
-"""A pass of CUB's radix sort takes eight bits of the key, so that a key of more needs one more; so many keys
-are sorted by one block in one kernel (256 threads × 9 keys of 8 bytes)."""
+RADIX_BITS = (8, 16, 24, 32)
+"""A pass of CUB's radix sort takes eight bits of the key, so that a key of more needs one more."""
 KEY_BYTES, INFO_BYTES = 8, 4
 """FBGEMM sorts rows numbered through all tables, with the bag that asked for them."""
 ARRANGED_BYTES = 52
@@ -144,7 +144,7 @@ class GpuTimes:
         lookups, keys = sums[..., traffic.LOOKUPS], sums[..., traffic.SORTED]
         passes = 1 + sum((sums[..., traffic.ROWS] > 2.0**bits).astype(np.float64) for bits in RADIX_BITS)
         several = SORTING_KERNELS * c.small_us + passes * c.pass_us
-        sort = np.where(lookups <= SINGLE_TILE, c.pass_us, several) * keys / np.maximum(lookups, 1.0)
+        sort = np.where(lookups <= ONE_BLOCK_KEYS, c.pass_us, several) * keys / np.maximum(lookups, 1.0)
         turns = traffic.WARP_LANES * np.ceil(_longest(sums, traffic.CHAIN) / traffic.WARP_LANES - ROUNDING)
         number = c.start_us + turns * c.number_cycles / self.spec.clock_mhz
         moved = lookups * ARRANGED_BYTES + keys * (KEY_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
