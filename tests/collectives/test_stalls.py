@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from stepsight.collectives.stalls import JobLayout, SlowOdds, Stalls
+from stepsight.collectives.stalls import PLAIN, HostState, JobLayout, SlowOdds, Stalls
 
-STALLS = Stalls(
-    message_us=100.0, collective_us=2.0, odds=SlowOdds({"one": -6.0, "doublings": 1.0, "pipeline": 1.0})
-)
+STALLS = Stalls(check_us=2.0, poll_us=100.0, odds=SlowOdds({"one": -6.0, "doublings": 1.0, "pipeline": 1.0}))
 LAYOUT = JobLayout(nodes=8, tensor_nodes=1, pipeline=4, replicas=2, overfull=0.0)
 
 
@@ -25,11 +23,15 @@ def test_odds_are_logistic_in_the_columns() -> None:
     assert STALLS.probability(replace(LAYOUT, pipeline=1)) < other
 
 
-def test_a_full_allocator_and_many_nodes_count_where_they_have_a_weight() -> None:
-    stalls = Stalls(1.0, 1.0, SlowOdds({"many_nodes": 1.0, "full": 2.0}))
+def test_many_nodes_count_where_they_have_a_weight() -> None:
+    stalls = Stalls(1.0, 1.0, SlowOdds({"many_nodes": 1.0}))
     assert stalls.probability(replace(LAYOUT, nodes=16)) == 0.5
     assert stalls.probability(replace(LAYOUT, nodes=64)) == pytest.approx(1 / (1 + math.exp(-4.0)))
-    assert stalls.probability(replace(LAYOUT, overfull=1.0)) == pytest.approx(1 / (1 + math.exp(-2)))
+
+
+def test_a_measured_run_is_slow_where_no_other_fits() -> None:
+    stalls = Stalls(1.0, 1.0, SlowOdds({}))
+    assert [stalls.probability(replace(LAYOUT, overfull=o)) for o in (0.0, 0.5, 1.0)] == [0.5, 0.75, 1.0]
 
 
 def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_and_up_to_sixteen_nodes() -> None:
@@ -44,10 +46,14 @@ def test_a_column_that_no_weight_names_counts_nothing() -> None:
     assert STALLS.probability(replace(LAYOUT, tensor_nodes=4)) == STALLS.probability(LAYOUT)
 
 
-def test_a_stage_between_two_others_waits_at_four_messages() -> None:
-    assert [STALLS.lost_us(p, 8, 10) for p in (2, 3, 16)] == [200.0, 400.0, 400.0]
+def test_pipelines_over_nodes_check_and_slow_ones_poll() -> None:
+    assert STALLS.usual(2, 4) == HostState(check_us=2.0)
+    assert STALLS.slow(2, 4) == HostState(check_us=2.0, poll_us=100.0)
 
 
-def test_without_a_pipeline_tensor_collectives_wait_for_each_rank() -> None:
-    assert STALLS.lost_us(1, 8, 10) == 2.0 * 8 * 10
-    assert STALLS.lost_us(1, 1, 0) == 0.0
+def test_without_a_pipeline_only_slow_runs_check() -> None:
+    assert STALLS.usual(2, 1) == PLAIN and STALLS.slow(2, 1) == HostState(check_us=2.0)
+
+
+def test_on_one_node_hosts_do_neither() -> None:
+    assert STALLS.usual(1, 4) == STALLS.slow(1, 4) == PLAIN

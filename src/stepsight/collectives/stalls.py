@@ -1,8 +1,8 @@
-"""Runs in a slow state: a site's runs that lose a fixed time at every message, while others of nearly the
-same configuration do not.
+"""What the hosts of a site's runs do beside their framework's work: some runs are slow, while others of
+nearly the same configuration are not.
 
 No configuration tells the state of one run for sure, but the share of slow runs depends on how a job is
-spread. So a prediction on such a site is a mixture: how likely a run is slow, and what it then loses.
+spread. So a prediction on such a site is a mixture: how likely a run is slow, and how long it then takes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-BLOCKING_MESSAGES = 4
-"""Messages of a stage between two others for a micro-batch: an input and a gradient received, both sent."""
-
 
 FEW_NODES = 16
 """Nodes from which on the share of slow runs grows faster."""
@@ -25,11 +21,28 @@ fewer were not slow."""
 
 
 @dataclass(frozen=True, slots=True)
+class HostState:
+    """How the hosts of a run behave.
+
+    ``check_us``: before a collective of a tensor group runs, its hosts agree on it, which takes each of them
+    so long for every rank of the group, as PyTorch's checks do (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
+    ``poll_us``: hosts of neighbouring stages look this often whether a message went through.
+    """
+
+    check_us: float = 0.0
+    poll_us: float = 0.0
+
+
+PLAIN = HostState()
+"""Neither."""
+
+
+@dataclass(frozen=True, slots=True)
 class JobLayout:
     """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, the
-    replicas, how likely the allocator would hold more than the usable memory (it then gives blocks back and
-    asks for others), and the micro-batches over which each replica accumulates whole gradients (0 where
-    gradients or optimizer are sharded)."""
+    replicas, the micro-batches over which each replica accumulates whole gradients (0 where gradients or
+    optimizer are sharded), and how likely a run that is not slow would not fit: its hosts run ahead of the
+    devices and hold more memory, so that only a slow run could be measured."""
 
     nodes: int
     tensor_nodes: int
@@ -52,7 +65,6 @@ class JobLayout:
             "many_nodes_pipeline": many * piped,
             "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
             "accumulating": piped * accumulating * math.log2(self.nodes),
-            "full": self.overfull,
         }
 
 
@@ -83,22 +95,29 @@ class SlowOdds:
 
 @dataclass(frozen=True, slots=True)
 class Stalls:
-    """A site's slow state.
+    """What the hosts of a site's runs do beside their framework's work, and how likely a run is slow.
 
-    ``message_us``: lost at every message between stages. ``collective_us``: without a pipeline, lost at every
-    tensor collective for each of its ranks. ``odds``: how likely a run is slow.
+    Every pipeline over nodes there checks its tensor collectives (``check_us``); a slow one also polls
+    (``poll_us``). Without a pipeline a slow run checks, the others do not. Both are those of `HostState`.
     """
 
-    message_us: float
-    collective_us: float
+    check_us: float
+    poll_us: float
     odds: SlowOdds
 
-    def probability(self, layout: JobLayout) -> float:
-        """How likely a run is slow; on one node none is."""
-        return self.odds.probability(layout.columns()) if layout.nodes > 1 else 0.0
+    def usual(self, nodes: int, pipeline: int) -> HostState:
+        """A run that is not slow."""
+        return HostState(self.check_us) if nodes > 1 and pipeline > 1 else PLAIN
 
-    def lost_us(self, pipeline: int, tensor: int, tensor_collectives: float) -> float:
-        """What a slow run loses on each micro-batch, on its busiest stage."""
-        if pipeline > 1:
-            return self.message_us * min(BLOCKING_MESSAGES, 2 * (pipeline - 1))
-        return self.collective_us * tensor * tensor_collectives if tensor > 1 else 0.0
+    def slow(self, nodes: int, pipeline: int) -> HostState:
+        """A run that is."""
+        if nodes == 1:
+            return PLAIN
+        return HostState(self.check_us, self.poll_us if pipeline > 1 else 0.0)
+
+    def probability(self, layout: JobLayout) -> float:
+        """How likely a run that was measured is slow: by the odds, or because no other fits; on one node
+        none is."""
+        if layout.nodes == 1:
+            return 0.0
+        return 1 - (1 - self.odds.probability(layout.columns())) * (1 - layout.overfull)

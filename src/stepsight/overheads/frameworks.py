@@ -17,17 +17,15 @@ from stepsight.program.job import HostTimes
 class HostProfile:
     """µs a launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`).
 
-    ``staged_collective_us``: with a pipeline over nodes, what each collective of a tensor group takes the
-    host for every rank of the group. ``skew_us``: what a collective that compute waits for loses to every
-    further rank of its group, because hosts are never in step. ``step_us``: work once a step that no launch
-    covers (loops over parameters around clipping and the update). ``micro_batch_us``: what a micro-batch
-    costs beside its launches: fetching and broadcasting it, the schedule, the loss.
+    ``skew_us``: what a collective that compute waits for loses to every further rank of its group, because
+    hosts are never in step. ``step_us``: work once a step that no launch covers (loops over parameters around
+    clipping and the update). ``micro_batch_us``: what a micro-batch costs beside its launches: fetching and
+    broadcasting it, the schedule, the loss.
     """
 
     forward_us: float
     backward_us: float
     optimizer_us: float = 6.0
-    staged_collective_us: float = 0.0
     skew_us: float = 0.0
     step_us: float = 0.0
     micro_batch_us: float = 0.0
@@ -40,7 +38,7 @@ PROFILES = {
     "eager": HostProfile(14.0, 8.0),
     "megatron": HostProfile(14.0, 8.0),
     "megatron-deepspeed": HostProfile(52.0, 52.0, 100.0, skew_us=25.0, micro_batch_us=500.0),
-    "nanotron": HostProfile(110.0, 110.0, staged_collective_us=215.0, step_us=20e3),
+    "nanotron": HostProfile(110.0, 110.0, step_us=20e3),
     "torchtitan": HostProfile(10.0, 7.0),
     "jax": HostProfile(10.0, 7.0),
     "deepspeed": HostProfile(16.0, 9.0),

@@ -11,6 +11,7 @@ from stepsight.collectives.stalls import SlowOdds, Stalls
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.prediction.llm.compose import Composed
+from stepsight.prediction.llm.polled import ANNOUNCEMENTS, BACKWARD_TENSORS, FORWARD_TENSORS
 from stepsight.prediction.llm.slow_runs import Mixture, job_layout
 from stepsight.workload.llm.config import LanguageConfig, read_language
 
@@ -61,16 +62,26 @@ def platform() -> Platform:
 
 
 def with_stalls(platform: Platform, odds: float) -> Platform:
-    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(1e5, 0.0, SlowOdds({"one": odds})))
+    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(0.0, 1e5, SlowOdds({"one": odds})))
     return replace(platform, site=site)
 
 
-def test_a_slow_run_loses_at_every_message_of_every_micro_batch(platform: Platform) -> None:
-    usual = quick(config(2), platform)
+def test_a_slow_run_sleeps_at_every_message_of_every_micro_batch(platform: Platform) -> None:
     slow = quick(config(2), with_stalls(platform, 9.0))
     assert slow.runs.is_slow
-    lost = config(2).layout.micro_batches * 2 * 1e5
-    assert slow.step_us == pytest.approx(usual.step_us + lost, rel=0.05)
+    sleeps = ANNOUNCEMENTS * (FORWARD_TENSORS + BACKWARD_TENSORS)
+    assert slow.step_us == pytest.approx(config(2).layout.micro_batches * sleeps * 1e5, rel=0.1)
+
+
+def test_hosts_that_check_collectives_take_time_for_each_rank(platform: Platform) -> None:
+    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(1e3, 0.0, SlowOdds({"one": -9.0})))
+    c = config(2)
+    split = replace(c, layout=replace(c.layout, data=4, tensor=2, sequence_parallel=True))
+    plain = quick(split, platform).step_us
+    checked = quick(split, replace(platform, site=site)).step_us
+    layers, collectives = 2, 4
+    assert checked > plain + split.layout.micro_batches * layers * collectives * 2 * 1e3
+    assert quick(c, replace(platform, site=site)).step_us == quick(c, platform).step_us
 
 
 def test_a_site_without_slow_runs_states_the_usual_one(platform: Platform) -> None:

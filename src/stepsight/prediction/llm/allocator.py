@@ -18,14 +18,18 @@ passes: pipelines of two stages in llm_h100_sweep.csv that wait less hold piled-
 
 def reserved_bytes(composer: Composer, runs: Mixture) -> float:
     """The figure with the least expected relative error over the states that a run can be in."""
-    needed = stage_memory(composer.c)[0].total
-    usual = _usual_bytes(composer, runs.usual)
+    needed, usual = needed_bytes(composer), usual_bytes(composer, runs.usual)
     missed = runs.probability * (usual / needed - 1)
     invented = (1 - runs.probability) * (1 - needed / usual)
     return usual if missed <= invented else needed
 
 
-def _usual_bytes(composer: Composer, usual: Composed) -> float:
+def needed_bytes(composer: Composer) -> float:
+    """What a run whose host waits holds: no free blocks."""
+    return stage_memory(composer.c)[0].total
+
+
+def usual_bytes(composer: Composer, usual: Composed) -> float:
     """With the free blocks of a run that is not slow, as far as there is room for them."""
     c = composer.c
     held, first = stage_memory(c)[0], usual.stages[0]

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stepsight.collectives.stalls import PLAIN, HostState
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.passes import HOST, KnownPasses, Part, PassTime, Pricer, Scale
 from stepsight.prediction.llm.piece_times import (
     SHARD,
+    Durations,
     PieceTimes,
     StageParts,
 )
 from stepsight.prediction.llm.pipeline import walk
+from stepsight.prediction.llm.polled import StagePasses, polled_ends_us
 from stepsight.simulate.sustained import FELT_BY
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.schedule import Item
-from stepsight.workload.llm.stages import Pieces, PieceWork, pieces
+from stepsight.workload.llm.stages import Pieces, pieces
 from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
 
 PIPELINE, DATA = "pipeline", "data"
@@ -69,6 +72,19 @@ class Composer:
         )
 
     @property
+    def usual(self) -> HostState:
+        """How the hosts of most runs on the platform's site behave."""
+        site = self.pricer.platform.site
+        if site is None or site.stalls is None:
+            return PLAIN
+        return site.stalls.usual(self.nodes, self.s.pipeline)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the job takes."""
+        return -(-self.c.ranks // self.pricer.platform.spec.gpus_per_node)
+
+    @property
     def _reduces(self) -> bool:
         return self.s.data * self.s.context > 1
 
@@ -93,24 +109,17 @@ class Composer:
         host_spread: float = 0.2,
         knobs: Knobs = AS_SHIPPED,
         *,
-        lost_us: float = 0.0,
+        state: HostState | None = None,
     ) -> Composed:
-        """The step, with one part free or slower by its spread; ``knobs``: with other constants.
-
-        ``lost_us`` is what a slow run loses on each micro-batch (`stepsight.collectives.stalls`).
-        """
+        """The step, with one part free or slower by its spread; ``knobs``: with other constants; ``state``:
+        how the run's hosts behave, by default as most runs of the platform's site do."""
+        state = state or self.usual
         scale = replace(self.scale.asking(asked, how), factors=self._factors(knobs))
         host = {"free": 0.0, "slow": 1.0 + host_spread}.get(how, 1.0) if asked == HOST else 1.0
         host *= knobs.host
-        durations = {key: times.durations(scale, host, self.s) for key, times in self._times.items()}
+        durations = {key: times.durations(scale, host, state.check_us) for key, times in self._times.items()}
         s = self.s
-
-        def duration(item: Item) -> float:
-            late = lost_us if item.kind == "F" and item.piece == 0 else 0.0
-            return durations[id(self.works[item.piece])].of(item.kind) + late
-
-        transfer = [scale.of(PIPELINE, part) for part in self._transfer]
-        walked = walk(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, duration, transfer)
+        walked_us = self._walked_us([durations[id(w)] for w in self.works], scale, state)
         stages, ends = [], []
         for stage in range(s.pipeline):
             mine = [durations[id(w)] for w in self.works[stage :: s.pipeline]]
@@ -119,7 +128,7 @@ class Composer:
                 d.add_to(parts, s.micro_batches)
             behind = self._behind(stage, scale, parts)
             stages.append(parts)
-            ends.append(walked.end_us[stage] + behind)
+            ends.append(walked_us[stage] + behind)
         last = max(ends)
         update = [self._update(stage, scale, host, parts) for stage, parts in enumerate(stages)]
         world_us = scale.of("world", self._world)
@@ -132,6 +141,22 @@ class Composer:
             parts.bubble_us = max(0.0, step_us - spent)
         return Composed(step_us, tuple(stages))
 
+    def _walked_us(self, pieces: Sequence[Durations], scale: Scale, state: HostState) -> tuple[float, ...]:
+        """When each stage ends its last pass."""
+        s = self.s
+        transfer = [scale.of(PIPELINE, part) for part in self._transfer]
+        if state.poll_us and s.pipeline > 1:
+            passes = [
+                StagePasses((d.host_us["F"], d.host_us["B"]), (d.device_us["F"], d.device_us["B"]))
+                for d in pieces
+            ]
+            return polled_ends_us(passes, s.micro_batches, transfer, state.poll_us)
+
+        def duration(item: Item) -> float:
+            return pieces[item.piece].of(item.kind)
+
+        return walk(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, duration, transfer).end_us
+
     def _factors(self, knobs: Knobs) -> dict[str, float]:
         """What the knobs mean for categories of kernels and axes of communication."""
         factors = dict.fromkeys(FELT_BY, knobs.products) if knobs.products != 1.0 else {}
@@ -141,16 +166,6 @@ class Composer:
             across += [PIPELINE] if self.c.ranks > node and self.s.pipeline > 1 else []
             factors |= dict.fromkeys(across, knobs.network)
         return factors
-
-    @property
-    def tensor_collectives(self) -> int:
-        """Collectives of a tensor group in both passes of a micro-batch, on the fullest piece."""
-
-        def count(work: PieceWork) -> int:
-            runs = (run for runs in (work.forward, work.backward) for run in runs)
-            return sum(n for run in runs for m, n in run.work.messages.items() if m.axis == "tensor")
-
-        return max(count(work) for work in self.works)
 
     def _behind(self, stage: int, scale: Scale, parts: StageParts) -> float:
         """Gradient reduction that the last backward pass does not cover, and tied embeddings."""

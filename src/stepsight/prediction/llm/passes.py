@@ -30,8 +30,8 @@ COMMUNICATION_AXES = (
 
 MOST_KNOWN = 8192
 """Passes that are remembered at most: a search over a thousand configurations has a few thousand."""
-OVER_NODES = 1.2
-"""What a tensor group over nodes needs of `HostProfile.staged_collective_us`, against one inside a node."""
+CHECK_OVER_NODES = 1.2
+"""What comparing a collective between the hosts of several nodes takes, against those of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,16 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """Compute by category, messages that compute waits for by axis, and overlapping pairs."""
+    """Compute by category, messages that compute waits for by axis, and overlapping pairs.
+
+    ``checks``: ranks of the tensor group, for each of its collectives (`HostState.check_us`).
+    """
 
     compute: Mapping[str, Part] = field(default_factory=dict)
     waited: Mapping[str, Part] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     host_us: float = 0.0
+    checks: float = 0.0
 
     def device_us(self, scale: Scale) -> float:
         """The device's time for the pass, with some parts scaled."""
@@ -147,16 +151,10 @@ class Pricer:
         return found[1]
 
     def _key(self, work: Pass, phase: str) -> tuple[object, ...]:
-        """The pass, and what of the layout decides how long it takes: the ranks of its groups, and whether
-        a pipeline over nodes makes its collectives dearer. All else is in the pass itself."""
+        """The pass, and what of the layout decides how long it takes: the ranks of its groups. All else is
+        in the pass itself."""
         groups = tuple(self.blocks.spans[axis] for axis in {m.axis: None for m in work.messages})
-        return id(work), phase, self._staged, groups
-
-    @property
-    def _staged(self) -> bool:
-        """Whether tensor collectives lie in a pipeline over nodes."""
-        s = self.c.layout
-        return s.pipeline > 1 and s.tensor > 1 and self.c.ranks > self.platform.spec.gpus_per_node
+        return id(work), phase, groups
 
     def kernels(self, kernels: Mapping[Kernel, int]) -> dict[str, Part]:
         """Kernels one behind the other, by category."""
@@ -214,8 +212,8 @@ class Pricer:
             name, kernels = next(iter(self.kernels(beside).items()))
             overlaps.append(Overlap(message.axis, part, kernels, name))
         launches = 1 if self.c.training.cuda_graphs else work.launches
-        host_us = self.host_us(phase, launches) + self._staged_us(work)
-        return PassTime(self.kernels(alone), waited, tuple(overlaps), host_us)
+        host_us = self.host_us(phase, launches)
+        return PassTime(self.kernels(alone), waited, tuple(overlaps), host_us, self._checks(work))
 
     def _hopped(self, part: Part, message: Message, count: int) -> Part:
         """A message inside a layer waits for each rank's host, and over nodes for each of them
@@ -230,14 +228,11 @@ class Pricer:
         nodes = len({rank // self.platform.spec.gpus_per_node for rank in ranks})
         return part.plus(count * site.hop_us * math.log2(nodes), 0.3)
 
-    def _staged_us(self, work: Pass) -> float:
-        """The host's time for tensor collectives in a pipeline over nodes (`HostProfile`)."""
-        if not self._staged:
-            return 0.0
-        s = self.c.layout
+    def _checks(self, work: Pass) -> float:
+        """How many ranks' hosts are compared in a pass, where a run compares them at tensor collectives."""
+        tensor = self.c.layout.tensor
         count = sum(n for message, n in work.messages.items() if message.axis == "tensor")
-        wide = OVER_NODES if s.tensor > self.platform.spec.gpus_per_node else 1.0
-        return count * s.tensor * wide * profile_of(self.c.framework.name).staged_collective_us
+        return count * tensor * (CHECK_OVER_NODES if tensor > self.platform.spec.gpus_per_node else 1.0)
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
         """Takes the kernels that run beside a message out of those that run alone."""

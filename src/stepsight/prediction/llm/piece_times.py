@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stepsight.prediction.llm.passes import Overlap, Part, PassTime, Pricer, Scale, added, overlapped
@@ -13,8 +14,8 @@ from stepsight.workload.llm.work import Pass
 
 SHARD = "shard"
 EVEN_HANDED = 5.0
-"""Exponent of the mean of host and device time: equal ones take 15 % longer together
-(gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
+"""Exponent of the mean of host and device time where the host waits inside a pass: equal ones take 15 %
+longer together (gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
 
 
 @dataclass(slots=True)
@@ -38,7 +39,8 @@ class Durations:
     parts: list[tuple[PassTime, Scale]]
     exposed_gathers: float
     host_late: float
-    host_us: float
+    host_us: Mapping[str, float]
+    device_us: Mapping[str, float]
     gathers: float
 
     def of(self, kind: str) -> float:
@@ -57,7 +59,7 @@ class Durations:
         if self.gathers:
             add_exposed(parts, SHARD, times * self.exposed_gathers, times * self.gathers)
         parts.host_bound_us += times * self.host_late
-        parts.host_us += times * self.host_us
+        parts.host_us += times * sum(self.host_us.values())
 
 
 def add_exposed(parts: StageParts, axis: str, exposed: float, all_of_it: float) -> None:
@@ -101,10 +103,10 @@ class PieceTimes:
         parts = [pricer.collective(*m) for m in gradient_messages(self.c, run)]
         return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
 
-    def durations(self, scale: Scale, host: float, spread: object) -> Durations:
+    def durations(self, scale: Scale, host: float, check_us: float = 0.0) -> Durations:
         """Both passes: the device's time, or the host's where that is longer.
 
-        A host that never waits for the device evens both passes out.
+        A host that never waits for the device evens both passes out. ``check_us``: `HostState`.
         """
         passes = {"F": self.forward, "B": self.backward}
         if self.weights is not None:
@@ -118,27 +120,31 @@ class PieceTimes:
             exposed["B"], more = self._exposed(self.runs_backward, again, self.reductions, scale)
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
-        hosts = {kind: one.host_us * host for kind, one in passes.items()}
+        hosts = {kind: one.host_us * host + one.checks * check_us for kind, one in passes.items()}
+        behind_us = lateness_us if check_us * self.forward.checks else queued_us
         if self.c.framework.lockstep:
-            late = {kind: self._late_by_run(kind, scale, host) for kind in passes}
+            late = {kind: self._late_by_run(kind, scale, host, check_us) for kind in passes}
         elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
-            late = {kind: lateness_us(hosts[kind], busy[kind]) for kind in passes}
+            late = {kind: behind_us(hosts[kind], busy[kind]) for kind in passes}
         else:
-            behind = lateness_us(sum(hosts.values()), sum(busy.values()))
+            behind = behind_us(sum(hosts.values()), sum(busy.values()))
             late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
         return Durations(
             {kind: busy[kind] + late[kind] for kind in passes},
             [(one, scale) for one in passes.values()],
             sum(exposed.values()),
             sum(late.values()),
-            sum(hosts.values()),
+            hosts,
+            busy,
             total_gathers,
         )
 
-    def _late_by_run(self, kind: str, scale: Scale, host: float) -> float:
+    def _late_by_run(self, kind: str, scale: Scale, host: float, check_us: float) -> float:
         """The host waits for the device at the ends of a pass, so that neither works ahead over them."""
         runs = self.runs_forward if kind == "F" else self.runs_backward
-        late = sum(lateness_us(run.host_us * host, run.device_us(scale)) for run in runs)
+        late = sum(
+            lateness_us(run.host_us * host + run.checks * check_us, run.device_us(scale)) for run in runs
+        )
         return late + (self.fetched_us * host if kind == "F" else 0.0)
 
     def _exposed(
@@ -161,8 +167,14 @@ class PieceTimes:
         return max(compute, link) - busy, total
 
 
+def queued_us(host_us: float, busy_us: float) -> float:
+    """How much longer a pass takes than its device work because of a host that never waits inside it: its
+    launches are queued, so that only the longer of both counts."""
+    return max(0.0, host_us - busy_us)
+
+
 def lateness_us(host_us: float, busy_us: float) -> float:
-    """How much longer a pass takes than its device work because of the host.
+    """The same for a host that waits inside the pass, for the device or for other hosts.
 
     Where both take about as long, some launches come late and some kernels are behind: neither hides all of
     the other.
@@ -181,4 +193,5 @@ def joined(times: tuple[PassTime, ...]) -> PassTime:
         added(one.waited for one in times),
         tuple(overlaps),
         sum(one.host_us for one in times),
+        sum(one.checks for one in times),
     )

@@ -6,13 +6,16 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from stepsight.collectives.stalls import JobLayout
+from stepsight.collectives.stalls import PLAIN, HostState, JobLayout
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
-from stepsight.prediction.memory import fit_probability
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.memory import stage_memory, usable_bytes
+from stepsight.workload.llm.memory import stage_memory
 
+AHEAD_SHARE, AHEAD_SPREAD = 0.91, 0.06
+"""Of a GPU's memory, what a run whose hosts are ahead may be predicted to hold and still be measured, and the
+standard deviation of the logarithm of such predictions: of the H100 sweep's pipelines that are predicted to
+hold more than 74 GiB, all but one are slow; between 0.89 and 0.95, left-out groups tell no better."""
 TAIL = 0.05
 """The share of runs below a 90 % interval, and above it."""
 REACH, HALVINGS = 8.0, 50
@@ -76,15 +79,27 @@ def mixture(composer: Composer, usual: Composed | None = None) -> Mixture:
     """The states of a run on the composer's platform; one where its site has no slow ones."""
     usual = usual or composer.step()
     platform = composer.pricer.platform
+    state = slow_state(composer)
+    probability = slow_probability(composer.c, platform)
+    if state is None or probability <= 0.0:
+        return Mixture(usual)
+    return Mixture(usual, composer.step(state=state), probability)
+
+
+def slow_state(composer: Composer) -> HostState | None:
+    """How the hosts of a slow run behave; None where they behave as those of all others."""
+    platform, s = composer.pricer.platform, composer.s
     stalls = platform.site.stalls if platform.site else None
-    if stalls is None:
-        return Mixture(usual)
-    c, s = composer.c, composer.s
-    probability = slow_probability(c, platform)
-    lost_us = stalls.lost_us(s.pipeline, s.tensor, composer.tensor_collectives)
-    if probability <= 0.0 or lost_us <= 0.0:
-        return Mixture(usual)
-    return Mixture(usual, composer.step(lost_us=lost_us), probability)
+    if stalls is None or not (s.tensor > 1 or s.pipeline > 1) or s.schedule != "1f1b":
+        return None
+    state = stalls.slow(composer.nodes, s.pipeline)
+    return state if state != composer.usual else None
+
+
+def possible_states(composer: Composer) -> tuple[HostState, ...]:
+    """The states that runs of the composer's site were in; one where it has no slow ones."""
+    slow = slow_state(composer)
+    return (composer.usual,) if slow is None else tuple(dict.fromkeys((composer.usual, slow, PLAIN)))
 
 
 def slow_probability(c: LanguageConfig, platform: Platform) -> float:
@@ -97,11 +112,12 @@ def job_layout(c: LanguageConfig, platform: Platform) -> JobLayout:
     """What the share of slow runs depends on, of a configuration on a platform."""
     gpu, per_node = platform.spec.gpu, platform.spec.gpus_per_node
     nodes, wide = -(-c.ranks // per_node), -(-c.layout.tensor // per_node)
+    held = max(m.reserved for m in stage_memory(c)) / (gpu.memory_gb * 2**30)
     return JobLayout(
         nodes,
         wide,
         c.layout.pipeline,
         c.layout.data,
-        overfull=1 - fit_probability(max(m.reserved for m in stage_memory(c)), usable_bytes(gpu.memory_gb)),
+        overfull=_NORMAL.cdf(math.log(held / AHEAD_SHARE) / AHEAD_SPREAD),
         whole_gradients=c.layout.micro_batches if c.layout.data > 1 and not c.layout.zero else 0,
     )

@@ -19,12 +19,14 @@ import numpy as np
 from stepsight.collectives.stalls import SlowOdds, Stalls
 from stepsight.estimate import FloatArray
 from stepsight.prediction.llm.compose import Composer
-from stepsight.prediction.llm.slow_runs import job_layout
+from stepsight.prediction.llm.slow_runs import job_layout, slow_state
 
 FILE = "odds.json"
-RIDGE, FIRST_RIDGE = 0.3, 0.01
-"""Penalty on the squares of weights: it keeps columns that few runs have from certainty. The first, which all
-runs have, is hardly held."""
+RIDGE, FIRST_RIDGE = 0.03, 0.01
+"""Penalty on the squares of weights: it keeps columns that few runs have from certainty (of 0.01 to 0.6, the
+one with the least log loss of left-out groups). The first, which all runs have, is hardly held."""
+FULL = 0.3
+"""Runs that are likelier than this to be slow because no other fits tell nothing of the odds."""
 ROUNDS = 50
 """Newton's method is done after about ten."""
 
@@ -58,17 +60,14 @@ def shipped_odds() -> Odds:
 
 
 def run_of(composer: Composer, measured_ms: float, group: str) -> Run | None:
-    """A run and its state; None where its layout has one state only."""
-    platform = composer.pricer.platform
-    stalls = platform.site.stalls if platform.site else None
-    layout = job_layout(composer.c, platform)
-    s = composer.s
-    if stalls is None or layout.nodes == 1:
+    """A run and its state; None where its layout has one state only, or memory may decide it."""
+    state = slow_state(composer)
+    if state is None:
         return None
-    lost_us = stalls.lost_us(s.pipeline, s.tensor, composer.tensor_collectives)
-    if lost_us <= 0:
+    layout = job_layout(composer.c, composer.pricer.platform)
+    if layout.overfull > FULL:
         return None
-    usual, slow = composer.step().step_us, composer.step(lost_us=lost_us).step_us
+    usual, slow = composer.step().step_us, composer.step(state=state).step_us
     nearer = abs(math.log(1e3 * measured_ms / slow)) < abs(math.log(1e3 * measured_ms / usual))
     return Run(group, layout.columns(), nearer)
 
@@ -102,6 +101,6 @@ def _fitted(runs: Sequence[Run]) -> SlowOdds:
     )
 
 
-def stalls_of(group: str, message_us: float, collective_us: float) -> Stalls:
+def stalls_of(group: str, check_us: float, poll_us: float) -> Stalls:
     """The site's slow state as a group sees it that took no part in its odds."""
-    return Stalls(message_us, collective_us, shipped_odds().of(group))
+    return Stalls(check_us, poll_us, shipped_odds().of(group))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stepsight.collectives.site import SiteBandwidth
+from stepsight.collectives.stalls import HostState
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.allocator import reserved_bytes
+from stepsight.prediction.llm.allocator import needed_bytes, reserved_bytes, usual_bytes
 from stepsight.prediction.llm.answer import answered, naive_us
-from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
+from stepsight.prediction.llm.compose import AS_SHIPPED, Composer, Knobs
+from stepsight.prediction.llm.slow_runs import possible_states, slow_state
 from stepsight.score import gmae, mape
 from stepsight.validate.llm.left_out import is_known, row_id, scoring_knobs
 from stepsight.workload.files import parse_workload
@@ -54,7 +57,8 @@ class Outcome:
     was not asked for.
 
     ``predicted_ms`` is made with constants that no row of its group took part in; ``shipped_ms`` with the
-    shipped ones.
+    shipped ones. ``told``: time and memory in the state that the measured time tells, where the runs of a
+    site were in several.
     """
 
     case: Case
@@ -66,6 +70,7 @@ class Outcome:
     lacks: str = ""
     naive_ms: float = 0.0
     shipped_ms: float = 0.0
+    told: tuple[float, float] | None = None
 
     @property
     def timed(self) -> bool:
@@ -96,6 +101,8 @@ class FileScore:
     memory_mape: float | None = None
     shipped_mape: float = 0.0
     shipped_gmae: float = 0.0
+    state_told_mape: float | None = None
+    state_told_memory_mape: float | None = None
     lacking: dict[str, int] = field(default_factory=dict)
     bar: float | None = None
     note: str = ""
@@ -133,8 +140,8 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
     row = row_id(case.file, case.name)
     found = answered(composer, known_source=is_known(case.source, row, case.fit_group))
     knobs = scoring_knobs(composer, case.source, row, case.fit_group)
-    usual, lost_us = found.runs.usual.step_us, found.step_us - found.runs.usual.step_us
-    moved = (composer.step(knobs=knobs).step_us + lost_us) / (usual + lost_us) if knobs != AS_SHIPPED else 1.0
+    state = slow_state(composer) if found.runs.is_slow else None
+    moved = composer.step(knobs=knobs, state=state).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
     return Outcome(
         case,
         moved * found.step_us / 1e3,
@@ -144,7 +151,26 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         peak <= capacity,
         naive_ms=naive_us(found.composed) / 1e3,
         shipped_ms=found.step_us / 1e3,
+        told=_told(composer, knobs, case.measured_ms),
     )
+
+
+def _told(composer: Composer, knobs: Knobs, measured_ms: float | None) -> tuple[float, float] | None:
+    """Time and memory in the state of the site's runs whose time is nearest to the measured one."""
+    if measured_ms is None or len(possible_states(composer)) == 1:
+        return None
+    state = state_told_by(composer, measured_ms)
+    waits = state == slow_state(composer)
+    held = needed_bytes(composer) if waits else usual_bytes(composer, composer.step())
+    return composer.step(knobs=knobs, state=state).step_us / 1e3, held / 2**30
+
+
+def state_told_by(composer: Composer, measured_ms: float) -> HostState:
+    """The state of a site's runs that a measured time lies nearest to."""
+    states = possible_states(composer)
+    if len(states) == 1:
+        return states[0]
+    return min(states, key=lambda s: abs(math.log(composer.step(state=s).step_us / (1e3 * measured_ms))))
 
 
 def priced(case: Case) -> Composer | None:
@@ -172,6 +198,7 @@ def scored(file: str, outcomes: Sequence[Outcome], bar: float | None = None, not
     ran = [o for o in outcomes if o.fits is not None]
     any_crashed = any(o.case.crashed for o in ran)
     with_memory = [o for o in timed if o.case.measured_gb]
+    several = any(o.told for o in timed)
     lacking: dict[str, int] = {}
     for o in outcomes:
         if o.lacks:
@@ -191,6 +218,13 @@ def scored(file: str, outcomes: Sequence[Outcome], bar: float | None = None, not
         else None,
         mape([o.shipped_ms for o in timed], measured) if timed else 0.0,
         gmae([o.shipped_ms for o in timed], measured) if timed else 0.0,
+        mape([o.told[0] if o.told else o.predicted_ms for o in timed], measured) if several else None,
+        mape(
+            [o.told[1] if o.told else o.memory_gb for o in with_memory],
+            [o.case.measured_gb or 0.0 for o in with_memory],
+        )
+        if several and with_memory
+        else None,
         dict(sorted(lacking.items(), key=lambda item: -item[1])),
         bar,
         note,

@@ -90,6 +90,8 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
             note += f"; fits right in {s.fits_right:.1%} of {s.fits_rows}"
         if s.memory_mape is not None:
             note += f"; memory {s.memory_mape:.1%}"
+        if s.state_told_mape is not None:
+            note += f"; if a run's state were known {_if_told(s)}"
         met = None if s.bar is None else s.mape <= s.bar
         bar = "" if s.bar is None else f"MAPE ≤ {s.bar:.0%}"
         lines.append(Score(TOPIC, s.file, s.timed, s.gmae, s.mape, "all rows with a time", bar, met, note))
@@ -130,8 +132,15 @@ def _show(s: FileScore) -> None:
         click.echo(f"  fits or not, right in {s.fits_right:.1%} of {s.fits_rows}")
     if s.memory_mape is not None:
         click.echo(f"  memory MAPE {s.memory_mape:.1%}")
+    if s.state_told_mape is not None:
+        click.echo(f"  if the state of each run were known (told by its measured time): {_if_told(s)}")
     for reason, count in list(s.lacking.items())[:6]:
         click.echo(f"  not expressed: {count} × {reason}")
+
+
+def _if_told(s: FileScore) -> str:
+    memory = "" if s.state_told_memory_mape is None else f", memory {s.state_told_memory_mape:.1%}"
+    return f"{s.state_told_mape or 0.0:.1%}{memory}"
 
 
 def _show_rows(folder: Path, wanted: Sequence[str], as_json: bool) -> None:
