@@ -31,7 +31,13 @@ def test_many_nodes_count_where_they_have_a_weight() -> None:
 
 def test_a_measured_run_is_slow_where_no_other_fits() -> None:
     stalls = Stalls(1.0, 1.0, SlowOdds({}))
-    assert [stalls.probability(replace(LAYOUT, overfull=o)) for o in (0.0, 0.5, 1.0)] == [0.5, 0.75, 1.0]
+    assert [stalls.measured_probability(replace(LAYOUT, overfull=o)) for o in (0.0, 0.5, 1.0)] == [
+        0.5,
+        0.75,
+        1.0,
+    ]
+    assert stalls.probability(replace(LAYOUT, overfull=1.0)) == 0.5
+    assert stalls.measured_probability(replace(LAYOUT, nodes=1, overfull=1.0)) == 0.0
 
 
 def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_and_up_to_sixteen_nodes() -> None:

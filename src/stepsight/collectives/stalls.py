@@ -42,7 +42,7 @@ class JobLayout:
     """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, the
     replicas, the micro-batches over which each replica accumulates whole gradients (0 where gradients or
     optimizer are sharded), and how likely a run that is not slow would not fit: its hosts run ahead of the
-    devices and hold more memory, so that only a slow run could be measured."""
+    devices and hold more memory."""
 
     nodes: int
     tensor_nodes: int
@@ -116,8 +116,11 @@ class Stalls:
         return HostState(self.check_us, self.poll_us if pipeline > 1 else 0.0)
 
     def probability(self, layout: JobLayout) -> float:
-        """How likely a run that was measured is slow: by the odds, or because no other fits; on one node
-        none is."""
+        """How likely a run will be slow; on one node none is."""
+        return self.odds.probability(layout.columns()) if layout.nodes > 1 else 0.0
+
+    def measured_probability(self, layout: JobLayout) -> float:
+        """How likely a run that was measured is slow: by the odds, or because no other fits."""
         if layout.nodes == 1:
             return 0.0
-        return 1 - (1 - self.odds.probability(layout.columns())) * (1 - layout.overfull)
+        return 1 - (1 - self.probability(layout)) * (1 - layout.overfull)

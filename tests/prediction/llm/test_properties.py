@@ -83,3 +83,18 @@ def test_more_bandwidth_never_costs_time(gpu: str, parallel: dict[str, Any]) -> 
             step_us(load_platform(f"2x8x{gpu}", [f"{field}={rate}"]), parallel=parallel) for rate in rates
         ]
         assert all(b <= TOLERANCE * a for a, b in pairwise(times)), (field, times)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nanotron", "llm-foundry", "torchtitan", "deepspeed"])
+def test_more_nodes_never_make_an_answer_surer(framework: str) -> None:
+    """On a machine that nobody measured: the interval of a job over nodes is no narrower than on one node."""
+    widths = []
+    for nodes in (1, 2, 4, 16, 64):
+        machine = load_platform(f"{nodes}x8xH100-SXM-80G-400G" if nodes > 1 else "8xH100-SXM-80G")
+        document = {
+            "kind": "transformer", "family": "llama", **SIZES, "batch_per_rank": 16,
+            "training": {"framework": framework}, "parallel": {"data": 8 * nodes, "zero": 3},
+        }  # fmt: skip
+        found = quick(read_language(document, "test"), machine)
+        widths.append(found.high_us / found.low_us)
+    assert all(b >= 0.97 * a for a, b in pairwise(widths)), widths

@@ -75,12 +75,15 @@ class Mixture:
         return math.exp(high)
 
 
-def mixture(composer: Composer, usual: Composed | None = None) -> Mixture:
-    """The states of a run on the composer's platform; one where its site has no slow ones."""
+def mixture(composer: Composer, usual: Composed | None = None, *, measured: bool = False) -> Mixture:
+    """The states of a run on the composer's platform; one where its site has no slow ones.
+
+    ``measured``: of a run that is known to have ended, so that a state that does not fit is less likely.
+    """
     usual = usual or composer.step()
     platform = composer.pricer.platform
     state = slow_state(composer)
-    probability = slow_probability(composer.c, platform)
+    probability = slow_probability(composer.c, platform, measured=measured)
     if state is None or probability <= 0.0:
         return Mixture(usual)
     return Mixture(usual, composer.step(state=state), probability)
@@ -102,10 +105,13 @@ def possible_states(composer: Composer) -> tuple[HostState, ...]:
     return (composer.usual,) if slow is None else tuple(dict.fromkeys((composer.usual, slow, PLAIN)))
 
 
-def slow_probability(c: LanguageConfig, platform: Platform) -> float:
+def slow_probability(c: LanguageConfig, platform: Platform, *, measured: bool = False) -> float:
     """How likely a run of a configuration is slow on the platform's site."""
     stalls = platform.site.stalls if platform.site else None
-    return 0.0 if stalls is None else stalls.probability(job_layout(c, platform))
+    if stalls is None:
+        return 0.0
+    layout = job_layout(c, platform)
+    return stalls.measured_probability(layout) if measured else stalls.probability(layout)
 
 
 def job_layout(c: LanguageConfig, platform: Platform) -> JobLayout:

@@ -138,7 +138,8 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
             return Outcome(case, fits=False)
         return Outcome(case, lacks=_reason(case, error))
     row = row_id(case.file, case.name)
-    found = answered(composer, known_source=is_known(case.source, row, case.fit_group))
+    known = is_known(case.source, row, case.fit_group)
+    found = answered(composer, known_source=known, measured=True)
     knobs = scoring_knobs(composer, case.source, row, case.fit_group)
     state = slow_state(composer) if found.runs.is_slow else None
     moved = composer.step(knobs=knobs, state=state).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
