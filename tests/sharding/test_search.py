@@ -60,6 +60,14 @@ def test_no_plan_lies_below_the_bound(on_paper, seed, ranks):
     assert pricer.step_us(drawn).min() >= found.bound_us * (1 - 1e-9)
 
 
+def test_long_bags_on_one_rank_do_not_raise_the_bound_of_all(on_paper):
+    """Two ranks, one with the long bags and one with the wide rows, are faster than two with half of each."""
+    tables = population(5, 2819)
+    pricer = on_paper(tables, 2)
+    drawn = [sharder(tables, 2) for sharder in SHARDERS.values()]
+    assert pricer.step_us(drawn).min() >= search(pricer, budget_s=0.0).bound_us
+
+
 def test_more_ranks_than_tables_splits_columns(on_paper):
     tables = [Table("a", 100_000, 256, 50), Table("b", 100_000, 256, 50)]
     found = search(on_paper(tables, 4), Rules(kinds=(TABLE_WISE, COLUMN_WISE)), budget_s=5)

@@ -93,6 +93,11 @@ class EmbeddingModel:
             ),
         )
 
+    @property
+    def concave(self) -> tuple[int, ...]:
+        """Columns whose first part costs most."""
+        return traffic.CONCAVE
+
     def forward_us(self, sums: FloatArray) -> FloatArray:
         """Time of a fused forward whose tables' columns add up to ``sums`` (…, columns)."""
         return self._times.forward_us(np.asarray(sums, dtype=np.float64))

@@ -35,6 +35,8 @@ ROWS, SORTED, LONG_RUNS, WARP_LONG_RUNS, UPDATED = range(9, 14)
 twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`; again in
 units of a full warp's occupancy), and those of the bytes from memory that are read to be written back."""
 FORWARD_COLUMNS, COLUMNS = 9, 14
+CONCAVE = (CHAIN, MISS_CHAIN, WIDEST, ROWS, LONG_RUNS)
+"""Columns whose first part costs most: roots of power sums, passes of a sort, the first long run."""
 CHAIN_POWER = 8.0
 """The longest bag over tables is the 8-norm: it adds up, and lies within 30 % of the maximum for 8 tables."""
 

@@ -1,8 +1,9 @@
 """The least step time that any plan could reach: all work shared out evenly, nothing extra.
 
-The step is monotone in every load, and the busiest rank carries at least the mean. Each
-column of a table's costs is taken at its least over the ways of cutting the table, so no
-plan that keeps the rules can lie below.
+The step is monotone in every load, and where a kernel's time is convex in what it does, the slowest rank
+takes at least as long as one that does the mean. What it is concave in (the longest bag, the passes of a
+sort) is left out: one rank may have all of it and another all of the rest. Each column of a table's costs is
+taken at its least over the ways of cutting the table, so no plan that keeps the rules can lie below.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def least_loads(costs: PartCosts, rules: Rules) -> Loads:
     matrix = costs.matrix
     least = [np.minimum.reduce([count * matrix[row] for row, count in cuts]) for cuts in ways]
     even = np.repeat((np.sum(least, axis=0) / costs.ranks)[:, None, :], costs.ranks, axis=1)
-    return costs.times(even[None])
+    return costs.times(costs.without_concave(even[None]))
 
 
 def _ways(costs: PartCosts, rules: Rules, table: int) -> Iterable[tuple[TablePart, int]]:

@@ -138,6 +138,13 @@ class PartCosts:
             *(extra[..., column] for column in range(EXTRAS)),
         )
 
+    def without_concave(self, sums: FloatArray) -> FloatArray:
+        """Summed cost rows less the columns in which time is concave."""
+        left: FloatArray = sums.copy()
+        for begin, end in ((0, self._split), (self._split, left.shape[-1] - EXTRAS)):
+            left[..., [begin + c for c in self.model.concave if begin + c < end]] = 0.0
+        return left
+
     def loads(self, plans: Sequence[Plan]) -> Loads:
         """The loads of many plans at once."""
         rows, places = self._shards(plans)

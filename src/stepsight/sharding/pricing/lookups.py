@@ -23,6 +23,11 @@ class LookupModel(Protocol):
         self, tables: Sequence[TableLookup], *, optimizer: str = ..., together: int | None = ...
     ) -> TableCosts: ...
 
+    @property
+    def concave(self) -> tuple[int, ...]:
+        """Columns in which time is concave: shared out evenly, they cost more than all on one rank."""
+        ...
+
     def forward_us(self, sums: FloatArray) -> FloatArray: ...
 
     def backward_us(self, sums: FloatArray) -> FloatArray: ...
@@ -33,6 +38,7 @@ class SeparateLookups:
     """One kernel per table: times themselves add up."""
 
     estimate: Estimator
+    concave: tuple[int, ...] = ()
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
@@ -62,6 +68,10 @@ class ScaledLookups:
     model: EmbeddingModel
     forward_scale: float = 1.0
     backward_scale: float = 1.0
+
+    @property
+    def concave(self) -> tuple[int, ...]:
+        return self.model.concave
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None

@@ -84,6 +84,11 @@ class MeasuredLookups:
             )
         return TableCosts(*costs)
 
+    @property
+    def concave(self) -> tuple[int, ...]:
+        """Columns whose first part costs most: none, times add up."""
+        return ()
+
     def forward_us(self, sums: FloatArray) -> FloatArray:
         """The time of a rank whose tables' costs add up to ``sums``: a call starts once for them all."""
         return np.asarray(sums[..., 0] + sums[..., 1] / np.maximum(sums[..., 2], 1.0))
