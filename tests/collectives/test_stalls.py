@@ -40,12 +40,21 @@ def test_a_measured_run_is_slow_where_no_other_fits() -> None:
     assert stalls.measured_probability(replace(LAYOUT, nodes=1, overfull=1.0)) == 0.0
 
 
-def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_and_up_to_sixteen_nodes() -> None:
+def test_whole_gradients_count_with_a_pipeline_over_many_micro_batches_of_a_smaller_model() -> None:
     stalls = Stalls(1.0, 1.0, SlowOdds({"accumulating": 1.0}))
     many = replace(LAYOUT, whole_gradients=16)
     assert stalls.probability(many) == pytest.approx(1 / (1 + math.exp(-3.0)))
-    for other in ({"whole_gradients": 8}, {"pipeline": 1}, {"nodes": 32}):
+    for other in ({"whole_gradients": 8}, {"pipeline": 1}, {"parameters": 80e9}):
         assert stalls.probability(replace(many, **other)) == 0.5
+    assert stalls.probability(replace(many, nodes=16)) == stalls.probability(many)
+
+
+def test_wide_tensor_groups_without_a_pipeline_count_with_larger_micro_batches() -> None:
+    stalls = Stalls(1.0, 1.0, SlowOdds({"batched_wide_tensor": 1.0}))
+    wide = replace(LAYOUT, pipeline=1, tensor_nodes=4, micro_batch=8)
+    assert stalls.probability(wide) == pytest.approx(1 / (1 + math.exp(-1.0)))
+    for other in ({"micro_batch": 1}, {"pipeline": 2}, {"tensor_nodes": 2}, {"replicas": 1}, {"nodes": 64}):
+        assert stalls.probability(replace(wide, **other)) == 0.5
 
 
 def test_a_column_that_no_weight_names_counts_nothing() -> None:

@@ -18,14 +18,20 @@ WIDE_NODES = 4
 MANY_MICRO_BATCHES = 16
 """Micro-batches from which on replicas that keep whole gradients count as accumulating: runs with eight or
 fewer were not slow."""
+LARGE = 40e9
+"""Parameters of a model that was run again with whole gradients, too: the benchmark's script says "model<80"
+beside its choice of ZeRO 0."""
+ACCUMULATING_NODES = 8
+"""Nodes from which on pipelines that accumulate whole gradients are all slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
     """How the hosts of a run behave.
 
-    ``check_us``: before a collective of a tensor group runs, its hosts agree on it, which takes each of them
-    so long for every rank of the group, as PyTorch's checks do (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
+    ``check_us``: before a collective of a tensor group or a bucket of gradients runs, the hosts of its group
+    agree on it, which takes each of them so long for every rank of the group, as PyTorch's checks do
+    (``TORCH_DISTRIBUTED_DEBUG=DETAIL``).
     ``poll_us``: hosts of neighbouring stages look this often whether a message went through.
     """
 
@@ -41,8 +47,8 @@ PLAIN = HostState()
 class JobLayout:
     """What the share of slow runs depends on: the nodes of the job and of a tensor group, the stages, the
     replicas, the micro-batches over which each replica accumulates whole gradients (0 where gradients or
-    optimizer are sharded), and how likely a run that is not slow would not fit: its hosts run ahead of the
-    devices and hold more memory."""
+    optimizer are sharded), the samples of a micro-batch, the model's parameters, and how likely a run that is
+    not slow would not fit: its hosts run ahead of the devices and hold more memory."""
 
     nodes: int
     tensor_nodes: int
@@ -50,12 +56,16 @@ class JobLayout:
     replicas: int
     overfull: float
     whole_gradients: int = 0
+    micro_batch: int = 1
+    parameters: float = 0.0
 
     def columns(self) -> dict[str, float]:
         """The columns of the logistic model."""
         piped = float(self.pipeline > 1)
         many = max(0.0, math.log2(self.nodes / FEW_NODES)) ** 4 / 4
-        accumulating = self.whole_gradients >= MANY_MICRO_BATCHES and self.nodes <= FEW_NODES
+        accumulating = self.whole_gradients >= MANY_MICRO_BATCHES and self.parameters < LARGE
+        wide = self.tensor_nodes >= WIDE_NODES
+        batched = self.micro_batch > 1 and self.replicas > 1 and self.nodes <= FEW_NODES
         return {
             "one": 1.0,
             "doublings": math.log2(min(self.nodes, FEW_NODES)),
@@ -63,8 +73,9 @@ class JobLayout:
             "replicated_pipeline": piped * (self.replicas > 1),
             "many_nodes": many,
             "many_nodes_pipeline": many * piped,
-            "wide_tensor": piped * (self.tensor_nodes >= WIDE_NODES),
-            "accumulating": piped * accumulating * math.log2(self.nodes),
+            "wide_tensor": piped * wide,
+            "batched_wide_tensor": (1.0 - piped) * wide * batched,
+            "accumulating": piped * accumulating * math.log2(min(self.nodes, ACCUMULATING_NODES)),
         }
 
 

@@ -13,7 +13,9 @@ from stepsight.prediction.llm.answer import quick
 from stepsight.prediction.llm.compose import Composed
 from stepsight.prediction.llm.polled import ANNOUNCEMENTS, BACKWARD_TENSORS, FORWARD_TENSORS
 from stepsight.prediction.llm.slow_runs import Mixture, job_layout
+from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.config import LanguageConfig, read_language
+from stepsight.workload.llm.stages import pieces
 
 
 def runs(slow_us: float, probability: float) -> Mixture:
@@ -81,7 +83,16 @@ def test_hosts_that_check_collectives_take_time_for_each_rank(platform: Platform
     checked = quick(split, replace(platform, site=site)).step_us
     layers, collectives = 2, 4
     assert checked > plain + split.layout.micro_batches * layers * collectives * 2 * 1e3
-    assert quick(c, replace(platform, site=site)).step_us == quick(c, platform).step_us
+    sharded = replace(c, layout=replace(c.layout, zero=1))
+    assert quick(sharded, replace(platform, site=site)).step_us == quick(sharded, platform).step_us
+
+
+def test_hosts_that_check_collectives_check_every_bucket_of_whole_gradients(platform: Platform) -> None:
+    site = SiteBandwidth(1e6, {}, axes=(), stalls=Stalls(1e3, 0.0, SlowOdds({"one": -9.0})))
+    c = config(2)
+    buckets = bucket_count(c, pieces(c)[:1])
+    longer = quick(c, replace(platform, site=site)).step_us - quick(c, platform).step_us
+    assert longer == pytest.approx(buckets * c.layout.data * 1e3, rel=0.01)
 
 
 def test_a_site_without_slow_runs_states_the_usual_one(platform: Platform) -> None:
@@ -95,3 +106,10 @@ def test_replicas_that_keep_whole_gradients_accumulate_over_all_micro_batches(pl
     sharded = replace(c, layout=replace(c.layout, zero=1))
     alone = replace(c, layout=replace(c.layout, data=1))
     assert job_layout(sharded, platform).whole_gradients == job_layout(alone, platform).whole_gradients == 0
+
+
+def test_only_models_below_the_largest_were_not_run_again_with_whole_gradients(platform: Platform) -> None:
+    layout = job_layout(config(2), platform)
+    many = replace(layout, whole_gradients=32)
+    assert many.columns()["accumulating"] > 0
+    assert replace(many, parameters=80e9).columns()["accumulating"] == 0

@@ -9,17 +9,13 @@ from stepsight.collectives.stalls import PLAIN, HostState
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
-from stepsight.prediction.llm.passes import HOST, KnownPasses, Part, PassTime, Pricer, Scale
-from stepsight.prediction.llm.piece_times import (
-    SHARD,
-    Durations,
-    PieceTimes,
-    StageParts,
-)
+from stepsight.prediction.llm.passes import CHECK_OVER_NODES, HOST, KnownPasses, Part, PassTime, Pricer, Scale
+from stepsight.prediction.llm.piece_times import SHARD, Durations, PieceTimes, StageParts, lateness_us
 from stepsight.prediction.llm.pipeline import walk
 from stepsight.prediction.llm.polled import StagePasses, polled_ends_us
 from stepsight.simulate.sustained import FELT_BY
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
+from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.schedule import Item
@@ -127,6 +123,7 @@ class Composer:
             for d in mine:
                 d.add_to(parts, s.micro_batches)
             behind = self._behind(stage, scale, parts)
+            behind += self._checked_us(stage, mine[0], state, parts)
             stages.append(parts)
             ends.append(walked_us[stage] + behind)
         last = max(ends)
@@ -189,6 +186,16 @@ class Composer:
         if tied:
             parts.exposed[PIPELINE] = parts.exposed.get(PIPELINE, 0.0) + tied
         return exposed + tied
+
+    def _checked_us(self, stage: int, last: Durations, state: HostState, parts: StageParts) -> float:
+        """How much longer the last backward pass takes where hosts agree on every bucket of gradients."""
+        checks_us = self._ends[stage].checks * state.check_us
+        if not checks_us:
+            return 0.0
+        host, busy = last.host_us["B"], last.device_us["B"]
+        late = lateness_us(host + checks_us, busy) - lateness_us(host, busy)
+        parts.host_bound_us += late
+        return late
 
     def _update(self, stage: int, scale: Scale, host: float, parts: StageParts) -> float:
         """Optimizer and the parameters' way back."""
@@ -256,13 +263,30 @@ class Composer:
         node = self.pricer.platform.spec.gpus_per_node
         host_us = self.pricer.host_us("optimizer", launches)
         return _End(
-            tuple(reduction), runs, update, host_us, gather, tied, host_update_us(c, dense, experts, node)
+            tuple(reduction),
+            runs,
+            update,
+            host_us,
+            gather,
+            tied,
+            host_update_us(c, dense, experts, node),
+            self._bucket_checks(stage),
         )
+
+    def _bucket_checks(self, stage: int) -> float:
+        """How many ranks' hosts are compared for all buckets of gradients; sharded ones go in one call."""
+        ranks = self.pricer.blocks.spans.get(DATA, ())
+        if self.s.zero or len(ranks) < 2:
+            return 0.0
+        buckets = bucket_count(self.c, pieces(self.c)[stage :: self.s.pipeline])
+        over_nodes = ranks[-1] // self.pricer.platform.spec.gpus_per_node > 0
+        return buckets * len(ranks) * (CHECK_OVER_NODES if over_nodes else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What a stage does behind its last backward pass."""
+    """What a stage does behind its last backward pass. ``checks``: ranks whose hosts are compared before
+    buckets of gradients are reduced (`HostState.check_us`)."""
 
     reduction: tuple[Part, ...]
     runs: tuple[PassTime, ...]
@@ -271,6 +295,7 @@ class _End:
     gather: Part
     tied: Part
     host_update_us: float = 0.0
+    checks: float = 0.0
 
     def run_us(self, scale: Scale) -> list[float]:
         return [run.device_us(scale) for run in self.runs]

@@ -12,10 +12,11 @@ from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory
 
-AHEAD_SHARE, AHEAD_SPREAD = 0.91, 0.06
+AHEAD_SHARE, AHEAD_SPREAD = 0.89, 0.06
 """Of a GPU's memory, what a run whose hosts are ahead may be predicted to hold and still be measured, and the
 standard deviation of the logarithm of such predictions: of the H100 sweep's pipelines that are predicted to
-hold more than 74 GiB, all but one are slow; between 0.89 and 0.95, left-out groups tell no better."""
+hold more than 74 GiB, all but one are slow. Of 0.85 to 0.93, the share with the least log loss of left-out
+groups."""
 TAIL = 0.05
 """The share of runs below a 90 % interval, and above it."""
 REACH, HALVINGS = 8.0, 50
@@ -126,4 +127,6 @@ def job_layout(c: LanguageConfig, platform: Platform) -> JobLayout:
         c.layout.data,
         overfull=_NORMAL.cdf(math.log(held / AHEAD_SHARE) / AHEAD_SPREAD),
         whole_gradients=c.layout.micro_batches if c.layout.data > 1 and not c.layout.zero else 0,
+        micro_batch=c.micro_batch,
+        parameters=c.model.parameters(),
     )
