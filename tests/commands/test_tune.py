@@ -76,8 +76,8 @@ def test_the_table_shows_the_best_and_the_flags(model):
         "--epoch",
         "1000",
     )
-    assert "legal configurations" in said
-    assert "one step away" in said
+    assert "valid configurations" in said
+    assert "neighbours of the best (time per sample)" in said
     assert "--tensor-model-parallel-size" in said and "data_parallel_shard_degree" in said
     assert "an epoch of 1,000 samples" in said and "per million tokens" in said
 
