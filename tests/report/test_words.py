@@ -26,6 +26,8 @@ def test_a_note_said_twice_is_said_once() -> None:
 
 def test_a_verdict_on_memory_states_its_doubt() -> None:
     assert fits_words(MemoryLine({"activations": 40e9}, 80e9)) == "fits"
-    assert fits_words(MemoryLine({"activations": 78e9}, 80e9)) == "fits with a probability of 62%"
-    assert fits_words(MemoryLine({"activations": 82e9}, 80e9)) == "does not fit, by 2.00 GB (it may: 38%)"
+    assert fits_words(MemoryLine({"activations": 78e9}, 80e9)) == "fits with a probability of 62 %"
+    assert (
+        fits_words(MemoryLine({"activations": 82e9}, 80e9)) == "does not fit, by 2.00 GB (38 % chance to fit)"
+    )
     assert fits_words(MemoryLine({"activations": 200e9}, 80e9)) == "does not fit, by 120.00 GB"

@@ -124,7 +124,10 @@ def test_what_hardly_fits_is_not_worth_a_try(fit, offered):
     first = [best] if fit < SURE else [tight]
     made = _answer(Space({}, (), {}, {}), Search(platform=PLATFORM), [best, tight], first, 0.0)
     assert (made.maybe is not None) is offered
-    words = {0.3: "probably runs out of memory (30% chance to fit", 0.79: "may run out of memory (79% chance"}
+    words = {
+        0.3: "probably runs out of memory (30 % chance to fit",
+        0.79: "may run out of memory (79 % chance",
+    }
     assert words.get(fit, "") in "\n".join(remarks(made))
 
 

@@ -60,9 +60,9 @@ def fits_words(m: MemoryLine) -> str:
     """The verdict on memory, with its probability where there is doubt."""
     sure = min(m.fit_probability, 1 - m.fit_probability) < DOUBT
     if m.fits:
-        return "fits" if sure else f"fits with a probability of {m.fit_probability:.0%}"
+        return "fits" if sure else f"fits with a probability of {100 * m.fit_probability:.0f} %"
     by = f"does not fit, by {size(m.excess_bytes)}"
-    return by if sure else f"{by} (it may: {m.fit_probability:.0%})"
+    return by if sure else f"{by} ({100 * m.fit_probability:.0f} % chance to fit)"
 
 
 def grouped_notes(notes: Iterable[str]) -> list[str]:

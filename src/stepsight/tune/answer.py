@@ -137,7 +137,7 @@ def why(row: Row, best: Row) -> str:
     text = ", ".join(
         f"{part_word(name)} {'+' if d > 0 else '−'}{abs(100 * d):.1f} %" for name, d in worse + better
     )
-    return f"{text} of the best step" if text else "no difference by category"
+    return text or "no difference by category"
 
 
 AXES = {"shard": "FSDP/ZeRO", "data": "data-parallel", "tensor": "tensor-parallel", "pipeline": "pipeline",

@@ -14,6 +14,7 @@ from stepsight.tune.flags import Flags
 from stepsight.tune.search import SURE, score, within_noise
 from stepsight.tune.trial import BOUNDED, FAILED, ILLEGAL, PRICED, TOO_LARGE, Row
 
+WHY = "why (% of the best step)"
 MOST_TIES = 5
 """Configurations that are too close to call and not in the table are listed up to here."""
 WORDS = {TOO_LARGE: "does not fit", ILLEGAL: "refused"}
@@ -32,8 +33,8 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     if answer.best.framework and not _varies_framework(answer):
         console.print(f"framework: {answer.best.framework} for all of them (training.framework)")
     table = Table(box=None, pad_edge=False)
-    for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
-        table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")
+    for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", WHY):
+        table.add_column(name, justify="left" if name in ("configuration", WHY, "") else "right")
     for place, row in enumerate(answer.top, 1):
         table.add_row(
             f"{place}{noise_mark(row, answer)}", settings_text(row.settings), milliseconds(row.step_time_us),
@@ -86,7 +87,7 @@ def remarks(answer: Answer) -> list[str]:
         faster = 1 - score(answer.maybe, answer.objective) / score(best, answer.objective)
         word = {"time": "faster", "cost": "cheaper", "memory": "smaller"}[answer.objective]
         lines.append(
-            f"{100 * faster:.1f} % {word}, but {_risk(answer.maybe)} ({answer.maybe.fit:.0%} chance to fit, "
+            f"{100 * faster:.1f} % {word}, but {_risk(answer.maybe)} ({100 * answer.maybe.fit:.0f} % chance to fit, "
             f"{answer.maybe.memory_gb:.0f} of {answer.maybe.usable_gb:.0f} GB): "
             f"{settings_text(answer.maybe.settings)}"
         )

@@ -19,7 +19,7 @@ from stepsight.report.page.pieces import (
     table,
     tag,
 )
-from stepsight.report.tune.console import milliseconds, noise_mark, remarks
+from stepsight.report.tune.console import WHY, milliseconds, noise_mark, remarks
 from stepsight.report.tune.picks import picks_script, two_picks
 from stepsight.tune.answer import Answer, part_word, settings_text, why
 from stepsight.tune.dimensions import short_name
@@ -61,7 +61,7 @@ def _best(answer: Answer) -> Html:
     columns = [
         Column("", number=True), Column("configuration", wide=True), Column("step ms", number=True),
         Column("90 % interval", number=True, extra=True), Column("memory GB", number=True),
-        Column("MFU", number=True, extra=True), Column("why", extra=True),
+        Column("MFU", number=True, extra=True), Column(WHY, extra=True),
     ]  # fmt: skip
     rows = [
         (
