@@ -97,9 +97,24 @@ def test_what_is_on_already_is_not_advised(on: str, advised: str) -> None:
     assert "less of both" in both and "FSDP" not in both and "micro-batches" not in both
 
 
+def test_sequences_that_are_split_are_split_further() -> None:
+    parts = MemoryLine({"activations": 100e9, "parameters": 1e9}, 80e9)
+    for parallel, words in (((), "over ranks"), ((("tensor", 4),), "over more ranks")):
+        job = Setup(samples=1, at_once=1, recompute="full", parallel=parallel)
+        assert what_would_help(parts, None, 8, job)[0].startswith(f"sequences split {words}")
+
+
 def test_where_no_gpu_is_large_enough_the_model_is_to_be_spread() -> None:
-    *_, last = what_would_help(MemoryLine({"parameters": 1e12}, 80e9), None, 8)
-    assert last == "no GPU of the catalogue has this much memory: spread the model over more GPUs"
+    spread = "no GPU of the catalogue has this much memory: spread the model over more GPUs"
+    assert what_would_help(MemoryLine({"parameters": 1e12}, 80e9), None, 8)[1:] == (spread,)
+    sharded = what_would_help(MemoryLine({"parameters": 1e12}, 80e9), None, 8, Setup(zero=3))
+    assert len(sharded) == 1 and sharded[0].startswith("more GPUs: each then holds")
+
+
+def test_where_neither_alone_is_enough_all_of_activations_counts() -> None:
+    parts = {"activations": 100e9, "buckets": 50e9, "context": 50e9, "parameters": 30e9, "gradients": 70e9}
+    first, *_ = what_would_help(MemoryLine(parts, 80e9), None, 8, Setup(samples=8, at_once=8))
+    assert first.startswith("less of both: smaller micro-batches or recomputation")
 
 
 def test_a_batch_is_shared_by_replicas_not_by_ranks() -> None:

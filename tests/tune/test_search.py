@@ -139,7 +139,7 @@ def test_zero_does_not_change_the_framework(parallel):
     document = {**UNNAMED, "parallel": parallel}
     usual = stepsight.predict(document, PLATFORM).setup.framework
     found = tune(document, PLATFORM, over=["zero", "micro_batch=1"])
-    assert {r.framework for r in found.rows} == {usual}
+    assert {r.framework for r in found.rows} == {usual} == {found.framework}
     assert {r.settings["parallel.zero"] for r in found.rows} == {0, 1, 2, 3}
     rows = sweep(document, PLATFORM, over=["parallel.zero=1,3"])
     assert [r.framework for r in rows] == [usual, usual]
@@ -148,6 +148,7 @@ def test_zero_does_not_change_the_framework(parallel):
 def test_frameworks_can_be_compared():
     found = tune(UNNAMED, PLATFORM, over=["training.framework=megatron,torchtitan", "zero=0,3"])
     assert {r.framework for r in found.rows} == {"megatron", "torchtitan"}
+    assert found.framework == ""
 
 
 def test_shares_add_up_to_the_step(answer):

@@ -22,7 +22,6 @@ RECOMPUTATION = {
     "partial": "recomputation of all layers' activations",
 }
 """What keeps fewer activations than each kind of recomputation; nothing does than the full one."""
-SPLIT_SEQUENCES = "sequences split over ranks (tensor or context parallelism)"
 
 
 def what_would_help(
@@ -33,13 +32,17 @@ def what_would_help(
         return ()
     job = setup or Setup()
     helps = [*_activations(memory, job), *_tables(memory), *_state(memory, ranks, job)]
-    return (*(helps or _together(memory, job)), *_larger(memory, gpu))
+    helps = helps or _together(memory, job)
+    larger = _larger(memory, gpu)
+    if not larger and not any("more GPUs" in one for one in helps):
+        larger = ["no GPU of the catalogue has this much memory: spread the model over more GPUs"]
+    return (*helps, *larger)
 
 
 def _activations(memory: MemoryLine, job: Setup) -> list[str]:
     """Activations and what goes with them: buffers of the loss, and what the allocator cannot join."""
-    stays = sum(memory.parts_bytes.get(name, 0.0) for name in (*STATE, "tables"))
-    held, left = memory.total_bytes - stays, memory.usable_bytes - stays
+    held = _held(memory)
+    left = memory.usable_bytes - (memory.total_bytes - held)
     if memory.parts_bytes.get("activations", 0.0) <= 0 or held <= 0 or left <= 0:
         return []
     at_once = job.at_once or (job.samples or 0.0) / job.replicas
@@ -48,11 +51,21 @@ def _activations(memory: MemoryLine, job: Setup) -> list[str]:
         field = "parallel.micro_batch of at most" if job.at_once else "a batch of at most"
         each = "" if job.at_once else f" {job.shared_by}"
         return [_either(f"{field} {most:,}{each}", *_recomputation(job))]
-    return [_either(*_recomputation(job), SPLIT_SEQUENCES)]
+    return [_either(*_recomputation(job), _split_sequences(job))]
+
+
+def _held(memory: MemoryLine) -> float:
+    """All that is not there from step to step."""
+    return memory.total_bytes - sum(memory.parts_bytes.get(name, 0.0) for name in (*STATE, "tables"))
 
 
 def _recomputation(job: Setup) -> tuple[str, ...]:
     return (RECOMPUTATION[job.recompute],) if job.recompute in RECOMPUTATION else ()
+
+
+def _split_sequences(job: Setup) -> str:
+    split = any(size > 1 for name, size in job.parallel if name in ("tensor", "context"))
+    return f"sequences split over {'more ' if split else ''}ranks (tensor or context parallelism)"
 
 
 def _either(*changes: str) -> str:
@@ -80,12 +93,11 @@ def _state(memory: MemoryLine, ranks: int, job: Setup) -> list[str]:
 
 def _together(memory: MemoryLine, job: Setup) -> list[str]:
     """Where no part alone is as large as what is missing."""
-    held = memory.parts_bytes.get("activations", 0.0)
     state = sum(memory.parts_bytes.get(name, 0.0) for name in STATE)
-    if not held or not state or held + state < memory.excess_bytes:
+    if not memory.parts_bytes.get("activations") or not state or _held(memory) + state < memory.excess_bytes:
         return []
     fewer = [] if job.at_once == 1 else ["smaller micro-batches"]
-    fewer = [*fewer, *_recomputation(job)] or [SPLIT_SEQUENCES]
+    fewer = [*fewer, *_recomputation(job)] or [_split_sequences(job)]
     return [
         f"less of both: {' or '.join(fewer)}; weights, gradients and optimizer state over more GPUs"
         f" ({'' if job.zero == 3 else 'FSDP, '}tensor or pipeline parallelism)"
@@ -99,6 +111,6 @@ def _larger(memory: MemoryLine, gpu: GpuSpec | None) -> list[str]:
         if e.gpu.usable_bytes >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
     ]
     if not room:
-        return ["no GPU of the catalogue has this much memory: spread the model over more GPUs"]
+        return []
     names = ", ".join(name for _, name in sorted(room)[:MOST_GPUS])
     return [f"a GPU with {math.ceil(memory.total_bytes / usable_bytes(1)):,} GB or more: {names}"]

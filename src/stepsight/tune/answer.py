@@ -58,6 +58,12 @@ class Answer:
         return self.top[0]
 
     @property
+    def framework(self) -> str:
+        """The one that all configurations assume; empty where they differ or have none."""
+        named = {r.framework for r in self.rows if r.framework}
+        return named.pop() if len(named) == 1 else ""
+
+    @property
     def failures(self) -> dict[str, int]:
         """Why configurations that looked legal have no time, and how many each reason cost."""
         return dict(Counter(r.reason for r in self.rows if r.status in (ILLEGAL, FAILED)))

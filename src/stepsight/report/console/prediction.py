@@ -55,8 +55,8 @@ def _fits(p: Prediction, console: Console) -> None:
         )
     )
     for helps in p.what_would_help:
-        console.print(f"  would help: {helps}")
-    console.print("Were there room, the step would read:")
+        console.print(f"  to make it fit: {helps}")
+    console.print("Predicted step if memory were sufficient:")
 
 
 def _headline(p: Prediction) -> Text:

@@ -30,8 +30,8 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     """The best, how sure, why, its neighbours, and the flags."""
     valid = counted(len(answer.rows), "valid configuration")
     console.print(f"{valid} on {answer.platform} in {answer.seconds:.1f} s: {outcomes(answer)}")
-    if answer.best.framework and not _varies_framework(answer):
-        console.print(f"framework: {answer.best.framework} for all of them (training.framework)")
+    if answer.framework:
+        console.print(f"framework: {answer.framework} for all of them (training.framework)")
     table = Table(box=None, pad_edge=False)
     for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", WHY):
         table.add_column(name, justify="left" if name in ("configuration", WHY, "") else "right")
@@ -48,10 +48,6 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     for one in written:
         lacks = f" (not the same configuration: {one.lacks})" if one.lacks else ""
         console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
-
-
-def _varies_framework(answer: Answer) -> bool:
-    return len({r.framework for r in answer.rows if r.framework}) > 1
 
 
 def outcomes(answer: Answer) -> str:
@@ -86,10 +82,10 @@ def remarks(answer: Answer) -> list[str]:
     if answer.maybe is not None:
         faster = 1 - score(answer.maybe, answer.objective) / score(best, answer.objective)
         word = {"time": "faster", "cost": "cheaper", "memory": "smaller"}[answer.objective]
+        maybe = answer.maybe
         lines.append(
-            f"{100 * faster:.1f} % {word}, but {_risk(answer.maybe)} ({100 * answer.maybe.fit:.0f} % chance to fit, "
-            f"{answer.maybe.memory_gb:.0f} of {answer.maybe.usable_gb:.0f} GB): "
-            f"{settings_text(answer.maybe.settings)}"
+            f"{100 * faster:.1f} % {word}, but {_risk(maybe)} ({100 * maybe.fit:.0f} % chance to fit, "
+            f"{maybe.memory_gb:.0f} of {maybe.usable_gb:.0f} GB): {settings_text(maybe.settings)}"
         )
     if answer.neighbours:
         what = {"time": "time per sample", "cost": "cost per sample", "memory": "memory"}[answer.objective]

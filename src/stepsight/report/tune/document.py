@@ -26,7 +26,7 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
              "within_noise": within_noise(r, answer.best, answer.objective)}
             for r in answer.top
         ],
-        "framework": answer.best.framework, "ties": len(answer.ties),
+        "framework": answer.framework, "ties": len(answer.ties),
         "too_close_to_call": [row_document(r) for r in answer.ties],
         "maybe": row_document(answer.maybe) if answer.maybe else None,
         "one_step_away": [

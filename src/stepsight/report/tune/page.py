@@ -34,6 +34,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "
     """A search: the best, why, the front of time and memory, and the flags."""
     best = answer.best
     among = f"the best of {len(answer.rows):,} valid configurations of {answer.workload} on {answer.platform}"
+    among += f", framework {answer.framework}" if answer.framework else ""
     title = f"{milliseconds(best.step_time_us)} ms a step: {settings_text(best.settings)}"
     top = tag("div", tag("h1", title), tag("p", among))
     return frame(
