@@ -120,7 +120,7 @@ def test_the_price_may_stand_in_the_platform(dlrm, tmp_path):
     [
         (["--gpus", "a"], "--gpus"),
         (["--html", "/no/such/folder/x.html"], "folder"),
-        (["--over", "tp=3"], "no legal configuration"),
+        (["--over", "tp=3"], "no valid configuration"),
         (["--over", "sharding"], "lacks"),
     ],
 )

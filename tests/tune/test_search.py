@@ -240,7 +240,7 @@ def test_reasons_are_in_words():
 
 
 def test_an_empty_space_says_why():
-    with pytest.raises(InputError, match=r"no legal configuration: .*global batch"):
+    with pytest.raises(InputError, match=r"no valid configuration: .*global batch"):
         tune(MODEL, PLATFORM, over=["micro_batch=3"])
 
 

@@ -11,7 +11,7 @@ from stepsight.prediction.categories import look
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.search import SURE, ranked, score
-from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting
+from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Answer:
     @property
     def framework(self) -> str:
         """The one that all configurations assume; empty where they differ or have none."""
-        named = {r.framework for r in self.rows if r.framework}
-        return named.pop() if len(named) == 1 else ""
+        named = frameworks_of(self.rows)
+        return named[0] if len(named) == 1 else ""
 
     @property
     def failures(self) -> dict[str, int]:

@@ -81,7 +81,7 @@ def tune(
         document, gpus=counts, per_node=loaded.spec.gpus_per_node, global_batch=global_batch, over=varied
     )
     if not found.candidates:
-        raise InputError("--over", f"no legal configuration: {_reasons(found)}", "widen the space")
+        raise InputError("--over", f"no valid configuration: {_reasons(found)}", "widen the space")
     asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,6 +90,11 @@ class Row:
         shares = {f"share {name}": value for name, value in self.shares.items()}
         plain["fits"] = self.fits
         return {**self.settings, **plain, "cost_per_million_tokens": self.cost_per_million_tokens, **shares}
+
+
+def frameworks_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The frameworks that rows assume, each once."""
+    return tuple(dict.fromkeys(r.framework for r in rows if r.framework))
 
 
 def failed(trial: Trial) -> Row:

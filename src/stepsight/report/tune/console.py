@@ -12,7 +12,7 @@ from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.flags import Flags
 from stepsight.tune.search import SURE, score, within_noise
-from stepsight.tune.trial import BOUNDED, FAILED, ILLEGAL, PRICED, TOO_LARGE, Row
+from stepsight.tune.trial import BOUNDED, FAILED, ILLEGAL, PRICED, TOO_LARGE, Row, frameworks_of
 
 WHY = "why (% of the best step)"
 MOST_TIES = 5
@@ -166,7 +166,7 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
         shown = [f"{cost:.4g}" if cost is not None else "" for cost in costs] if has_cost else []
         table.add_row(*head, *cells, *shown)
     console.print(table)
-    frameworks = dict.fromkeys(r.framework for r in rows if r.framework)
+    frameworks = frameworks_of(rows)
     if frameworks:
         console.print(f"framework: {', '.join(frameworks)}")
     for reason, number in refused.items():

@@ -24,7 +24,7 @@ from stepsight.report.tune.picks import picks_script, two_picks
 from stepsight.tune.answer import Answer, part_word, settings_text, why
 from stepsight.tune.dimensions import short_name
 from stepsight.tune.flags import Flags
-from stepsight.tune.trial import Row
+from stepsight.tune.trial import Row, frameworks_of
 
 Figure = Callable[[Row], float]
 """What a plot shows of a row."""
@@ -148,7 +148,9 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
         section(title, _plot(priced, along, figure, platforms, f"{title} ({unit})" if unit else title))
         for title, unit, figure in _figures(priced)
     ]
-    top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"))
+    frameworks = ", ".join(frameworks_of(rows))
+    named = [tag("p", f"framework: {frameworks}")] if frameworks else []
+    top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"), *named)
     return frame(
         f"stepsight sweep: {workload}",
         Html(top),
