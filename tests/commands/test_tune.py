@@ -76,8 +76,8 @@ def test_the_table_shows_the_best_and_the_flags(model):
         "--epoch",
         "1000",
     )
-    assert "legal configurations" in said
-    assert "one step away" in said
+    assert "valid configurations" in said
+    assert "neighbours of the best (time per sample)" in said
     assert "--tensor-model-parallel-size" in said and "data_parallel_shard_degree" in said
     assert "an epoch of 1,000 samples" in said and "per million tokens" in said
 
@@ -120,7 +120,7 @@ def test_the_price_may_stand_in_the_platform(dlrm, tmp_path):
     [
         (["--gpus", "a"], "--gpus"),
         (["--html", "/no/such/folder/x.html"], "folder"),
-        (["--over", "tp=3"], "no legal configuration"),
+        (["--over", "tp=3"], "no valid configuration"),
         (["--over", "sharding"], "lacks"),
     ],
 )

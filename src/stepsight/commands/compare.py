@@ -110,7 +110,7 @@ def _of_captured(
     from stepsight.commands.predict import PLATFORM_PREFIX
     from stepsight.platform.load import load_platform
     from stepsight.prediction.captured import CapturedOn
-    from stepsight.prediction.traced.questions import changed
+    from stepsight.prediction.traced.questions import changed, work_ratio
 
     if a.suffix != ".json" or not is_step_file(a):
         raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
@@ -118,7 +118,8 @@ def _of_captured(
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     overrides = [text.removeprefix(PLATFORM_PREFIX) for text in both]
     step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
-    return compare(step.predicted(), changed(step, questions).predicted())
+    after = changed(step, questions)
+    return compare(step.predicted(), after.predicted(), work_ratio=work_ratio(step, after, questions))
 
 
 def _of_trace(
@@ -126,12 +127,14 @@ def _of_trace(
     models_only: bool,
 ) -> Comparison:  # fmt: skip
     from stepsight.prediction.traced.predict import predict_step, traced_step
-    from stepsight.prediction.traced.questions import changed
+    from stepsight.prediction.traced.questions import changed, work_ratio
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")
     step = traced_step(trace, platform, overrides=both, models_only=models_only)
-    return compare(predict_step(step), predict_step(changed(step, questions)))
+    after = changed(step, questions)
+    ratio = work_ratio(step, after, questions)
+    return compare(predict_step(step), predict_step(after), work_ratio=ratio)
 
 
 def _json(comparison: Comparison) -> str:
@@ -146,6 +149,8 @@ def _json(comparison: Comparison) -> str:
             "after": document(comparison.after),
             "difference_us": comparison.difference_us,
             "speedup": comparison.speedup,
+            "work_ratio": comparison.work_ratio,
+            "throughput_ratio": comparison.throughput_ratio,
             "changes": [
                 {**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in comparison.changes
             ],

@@ -35,7 +35,7 @@ def as_html(p: Prediction) -> str:
         f"assumed: {escape(assumed(p))}",
         ", ".join(f"{value} {name}" for name, value in rate_lines(p)),
     ]
-    if p.memory and p.memory.excess_bytes:
+    if p.memory and not p.memory.fits:
         lines.insert(0, f'<b style="color:#b3261e">Does not fit, by {size(p.memory.excess_bytes)}.</b>')
     rows = "".join(_row(row) for row in rows_of(p))
     names = "".join(

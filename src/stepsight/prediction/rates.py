@@ -43,7 +43,7 @@ def assumed(p: Prediction) -> str:
     setup, ranks = p.setup, len(p.ranks)
     said: list[str] = []
     if setup and setup.samples:
-        each = f" ({rate(setup.samples / ranks)} a rank)" if ranks > 1 else ""
+        each = f" ({rate(setup.samples / setup.replicas)} {setup.shared_by})" if ranks > 1 else ""
         said.append(f"batch {rate(setup.samples)}{each}")
     if setup and setup.sequence:
         said.append(f"sequence {setup.sequence:,}")
@@ -53,5 +53,7 @@ def assumed(p: Prediction) -> str:
     if axes:
         said.append("parallel: " + " × ".join(axes))
     said += list(setup.details) if setup else []
+    if setup and setup.framework:
+        said.append(f"framework {setup.framework}")
     said.append(f"{ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
     return ", ".join(said)

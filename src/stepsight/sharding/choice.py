@@ -156,11 +156,12 @@ def table_room(workload: DlrmWorkload, platform: Platform) -> float:
     """Bytes that each rank has left for tables beside the dense part."""
     report = workload.memory()
     beside = max(rank.total - rank.tables for rank in report.ranks)
-    room = platform.spec.gpu.memory_gb * 1e9 - beside
+    usable = platform.spec.gpu.usable_bytes
+    room = usable - beside
     if room <= 0:
         raise InputError(
             workload.name,
-            f"the dense part alone takes {beside / 1e9:.1f} GB of {platform.spec.gpu.memory_gb:g} GB",
+            f"the dense part alone takes {beside / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable",
             "use a smaller batch or more ranks",
         )
     return float(room)

@@ -16,7 +16,7 @@ from stepsight.workload.llm.workload import LanguageWorkload
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """One framework's way to say it; ``lacks`` names what it cannot do."""
+    """One framework's way to say it; ``lacks`` says what it does not have, and what is written instead."""
 
     framework: str
     text: str
@@ -63,8 +63,8 @@ def _torchtitan(c: LanguageConfig) -> Flags:
     if s.zero in (1, 2):  # parameters stay gathered from the forward to the backward pass
         parts.append("--parallelism.fsdp_reshard_after_forward never")
     parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
-    lacking = ["ZeRO 1: written with gradients sharded, too"] if s.zero == 1 else []
-    lacking += ["heads exchanged for parts of the sequence"] if s.context_kind == "all_to_all" else []
+    lacking = ["no ZeRO 1, written with gradients sharded, too"] if s.zero == 1 else []
+    lacking += ["no exchange of heads for parts of the sequence"] if s.context_kind == "all_to_all" else []
     return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
 
 
@@ -100,7 +100,7 @@ def _megatron(c: LanguageConfig) -> Flags:
         parts.append("--recompute-granularity selective")
     parts += [f"--{t.precision}"] if t.precision in ("bf16", "fp16") else []
     parts += ["--bf16 --fp8-format hybrid"] if t.precision == "fp8" else []
-    return Flags("Megatron-LM", " ".join(parts), "ZeRO 2: written with ZeRO 1" if s.zero == 2 else "")
+    return Flags("Megatron-LM", " ".join(parts), "no ZeRO 2, written with ZeRO 1" if s.zero == 2 else "")
 
 
 def _nanotron(c: LanguageConfig) -> Flags:
@@ -126,13 +126,14 @@ def _nanotron(c: LanguageConfig) -> Flags:
     lacking = [
         name
         for name, on in (
-            ("ZeRO 2 and 3", s.zero > 1), ("interleaved stages", s.virtual_stages > 1),
-            ("context parallelism", s.context > 1),
-            ("selective recomputation", c.training.recompute == "selective"),
+            ("no ZeRO 2 and 3, written with ZeRO 1", s.zero > 1),
+            ("no interleaved stages", s.virtual_stages > 1),
+            ("no context parallelism", s.context > 1),
+            ("no selective recomputation", c.training.recompute == "selective"),
         )
         if on
     ]  # fmt: skip
-    return Flags("nanotron", "\n".join(lines), ", ".join(lacking))
+    return Flags("nanotron", "\n".join(lines), "; ".join(lacking))
 
 
 def _deepspeed(c: LanguageConfig) -> Flags:
@@ -147,5 +148,5 @@ def _deepspeed(c: LanguageConfig) -> Flags:
         f'"zero_optimization": {{"stage": {s.zero}, "overlap_comm": {str(s.overlap_gradients).lower()}}}'
         f"{precision}}}"
     )
-    lacks = "tensor and pipeline parallelism (use Megatron-DeepSpeed)" if s.tensor * s.pipeline > 1 else ""
+    lacks = "no tensor and pipeline parallelism (use Megatron-DeepSpeed)" if s.tensor * s.pipeline > 1 else ""
     return Flags("DeepSpeed", content, lacks)

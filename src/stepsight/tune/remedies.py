@@ -7,8 +7,9 @@ from typing import Any
 
 from stepsight.errors import StepsightError
 from stepsight.hardware.spec import PlatformSpec
+from stepsight.prediction.memory import fit_probability
 from stepsight.tune.answer import settings_text
-from stepsight.tune.evaluate import fit_of, settled
+from stepsight.tune.evaluate import settled
 from stepsight.tune.search import SURE
 from stepsight.tune.space import Space, space
 from stepsight.tune.trial import Row, Setting
@@ -31,16 +32,16 @@ ALONE: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 def nothing_fits(rows: Sequence[Row], found: Space, spec: PlatformSpec | None) -> str:
     """What to say where no configuration is sure enough to fit; a captured step has no one platform."""
     least = min(rows, key=lambda r: r.memory_gb)
-    over = least.memory_gb - least.capacity_gb
+    over = least.memory_gb - least.usable_gb
     amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"
     said = (
         f"nothing fits: the smallest ({settings_text(least.settings)}) needs {least.memory_gb:.1f} GB of "
-        f"{least.capacity_gb:.0f} GB, {amount}"
+        f"{least.usable_gb:.1f} GB usable, {amount}"
     )
     if spec is None:
         return f"{said}; name platforms with more memory, --over platform=A,B"
     helps = list(_alone(least, found, spec)) or [_together(least, found, spec)]
-    return f"{said}; what would: {', or '.join(helps)}"
+    return f"{said}; this would: {', or '.join(helps)}"
 
 
 def _alone(least: Row, found: Space, spec: PlatformSpec) -> Iterator[str]:
@@ -67,9 +68,9 @@ def _together(least: Row, found: Space, spec: PlatformSpec) -> str:
         for settings in _lean(document, gpus, spec.gpus_per_node):
             memory_gb = _fitting_gb(document, settings, spec)
             if memory_gb:
-                where = "on these GPUs" if gpus == least.ranks else f"on {gpus:,} GPUs"
+                where = "these GPUs" if gpus == least.ranks else f"{gpus:,} GPUs"
                 layout = settings_text({k: v for k, v in settings.items() if k != "parallel.ranks"})
-                return f"{where} {layout} ({memory_gb:.0f} GB)".replace("  ", " ")
+                return f"{where}{f' with {layout}' if layout else ''} ({memory_gb:.0f} GB)"
         gpus *= 2
     if document.get("kind") == "dlrm":
         return "tables cut in parts or in half precision (stepsight shard), or GPUs with more memory"
@@ -99,4 +100,4 @@ def _fitting_gb(document: Mapping[str, Any], settings: Mapping[str, Setting], sp
         peak = workload.memory().peak_bytes
     except StepsightError:
         return 0.0
-    return peak / 1e9 if fit_of(workload, peak, spec) >= SURE else 0.0
+    return peak / 1e9 if fit_probability(peak, spec.gpu.usable_bytes) >= SURE else 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.tune.described import Model, described
+from stepsight.tune.described import Model, described, of_one_framework
 from stepsight.tune.evaluate import CAPTURED
 from stepsight.tune.journal import Journal
 from stepsight.tune.over import parsed_over
@@ -20,6 +20,8 @@ from stepsight.workload.llm.known import shipped
 
 MOST_ROWS = 20_000
 """Rows of a sweep at most."""
+ZERO = "parallel.zero"
+"""What the usual framework depends on."""
 BATCHES = ("global_batch", "batch_per_rank")
 """Two ways to state a language model's batch."""
 
@@ -65,6 +67,8 @@ def sweep(
         _swept(one, name, overrides, price_per_gpu_hour) for one, name in zip(settings, names, strict=True)
     ]
     document = _without_rivals(document, values, where)
+    if ZERO in values:
+        document = of_one_framework(document, values)
     journal = Journal(Path(resume) if resume else None, document)
     pool = workers_of(workers, ray)
     rows = {i: known for i, trial in enumerate(trials) if (known := journal.get(trial)) is not None}

@@ -20,6 +20,7 @@ from stepsight.prediction.llm.piece_times import (
 )
 from stepsight.prediction.llm.pipeline import walk
 from stepsight.prediction.llm.polled import StagePasses, polled_ends_us
+from stepsight.prediction.summary import IDLE, WAITING
 from stepsight.simulate.sustained import FELT_BY
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.buckets import bucket_count
@@ -56,6 +57,21 @@ class Composed:
 
     step_us: float
     stages: tuple[StageParts, ...]
+
+    def parts_us(self) -> dict[str, float]:
+        """What the devices did, the mean over stages: compute by category, ``exposed AXIS`` communication,
+        waiting for other ranks (the bubble) and for the host. The parts add up to the step."""
+        total: dict[str, float] = {}
+        for stage in self.stages:
+            named = {
+                **stage.compute,
+                **{f"exposed {axis}": us for axis, us in stage.exposed.items()},
+                WAITING: stage.bubble_us,
+                IDLE: stage.host_bound_us,
+            }
+            for name, us in named.items():
+                total[name] = total.get(name, 0.0) + us / len(self.stages)
+        return {name: us for name, us in total.items() if us > 0}
 
 
 class Composer:

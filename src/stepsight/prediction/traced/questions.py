@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -80,6 +81,12 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
 }
 """Question → how it is written and what it says, and the change it makes."""
 _WITHOUT_VALUE = ("no-host", "peers-on-time")
+
+
+def work_ratio(before: Asked, after: Asked, questions: Iterable[str]) -> float:
+    """What a step of the changed one does over what it did, in samples: batch= and ranks= change it."""
+    factors = [_number(text.partition("=")[2], "batch") for text in questions if text.startswith("batch=")]
+    return math.prod(factors) * after.job.ranks / before.job.ranks
 
 
 def changed(step: Asked, questions: Iterable[str]) -> Asked:

@@ -33,7 +33,7 @@ from stepsight.report.page.pieces import (
 from stepsight.report.page.ranks import rank_section
 from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import alike
-from stepsight.report.words import sources_sentence
+from stepsight.report.words import fits_words, grouped_notes, sources_sentence
 from stepsight.simulate.price import COMMUNICATION
 
 MATTERS = 0.05
@@ -75,7 +75,7 @@ def _top(p: Prediction) -> Html:
 
 def _fits(p: Prediction) -> Html:
     """A job that does not run: before its time, with what would help."""
-    if not p.memory or not p.memory.excess_bytes:
+    if not p.memory or p.memory.fits:
         return Html("")
     lead = f"Does not fit into memory, by {size(p.memory.excess_bytes)}."
     return warning(f"{lead} What would help:" if p.what_would_help else lead, p.what_would_help)
@@ -201,21 +201,17 @@ def _memory(p: Prediction) -> Html | None:
     colours = ("gemm", "embedding", "copy", "optimizer", "attention", "vector", "conv", "other")
     held = [(name.replace("_", " "), b) for name, b in m.parts_bytes.items() if b > 0]
     parts = [Fragment(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(held)]
-    rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.capacity_bytes or 1.0))) for x in parts]
+    rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.usable_bytes or 1.0))) for x in parts]
     columns = [
         Column("what is held"),
         Column("size", number=True),
-        Column("of the device's memory", number=True),
+        Column("of what is usable", number=True),
     ]
-    fits = (
-        tag("span", f"does not fit, by {size(m.excess_bytes)}", classes="bad")
-        if m.excess_bytes
-        else tag("span", "fits", classes="good")
-    )
+    fits = tag("span", fits_words(m), classes="good" if m.fits else "bad")
     where = f"rank {m.rank}, the fullest" if len(p.ranks) > 1 else "the device"
-    lead = joined([f"{size(m.total_bytes)} of {size(m.capacity_bytes)} on {where}: ", fits, "."])
+    lead = joined([f"{size(m.total_bytes)} of {size(m.usable_bytes)} usable on {where}: ", fits, "."])
     return section(
-        "Memory", bar(parts, total=m.capacity_bytes, name="memory"), table(columns, rows), lead=lead
+        "Memory", bar(parts, total=m.usable_bytes, name="memory"), table(columns, rows), lead=lead
     )  # fmt: skip
 
 
@@ -241,7 +237,7 @@ def _trust(p: Prediction) -> Html:
             )
         )  # fmt: skip
     if p.notes:
-        body += [tag("h3", "Notes"), notes(p.notes)]
+        body += [tag("h3", "Notes"), notes(grouped_notes(p.notes))]
     return section("How far to trust it", *body, lead=sources_sentence(shares).capitalize() + ".")
 
 

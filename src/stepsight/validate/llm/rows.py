@@ -16,10 +16,10 @@ from stepsight.prediction.llm.allocator import needed_bytes, reserved_bytes, usu
 from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import AS_SHIPPED, Composer, Knobs
 from stepsight.prediction.llm.slow_runs import possible_states, slow_state
+from stepsight.prediction.memory import fits
 from stepsight.score import gmae, mape
 from stepsight.validate.llm.left_out import is_known, row_id, scoring_knobs
 from stepsight.workload.files import parse_workload
-from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -126,10 +126,10 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
     try:
         workload = parse_workload(case.document, case.name)
         platform = platform_of(case.platform, case.overrides, case.site)
-        capacity = usable_bytes(platform.spec.gpu.memory_gb)
         peak = workload.memory().peak_bytes
+        does_fit = fits(peak, platform.spec.gpu.usable_bytes)
         if case.crashed or memory_only:
-            return Outcome(case, memory_gb=peak / 2**30, fits=peak <= capacity)
+            return Outcome(case, memory_gb=peak / 2**30, fits=does_fit)
         if not isinstance(workload, LanguageWorkload):
             return Outcome(case, lacks="not a language model")
         composer = Composer(workload.config, platform.with_ranks(workload.ranks))
@@ -149,7 +149,7 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         moved * found.low_us / 1e3,
         moved * found.high_us / 1e3,
         reserved_bytes(composer, found.runs) / 2**30,
-        peak <= capacity,
+        does_fit,
         naive_ms=naive_us(found.composed) / 1e3,
         shipped_ms=found.step_us / 1e3,
         told=_told(composer, knobs, case.measured_ms),

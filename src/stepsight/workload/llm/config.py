@@ -147,10 +147,14 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
     return config
 
 
+def usual_framework(parallel: Mapping[str, Any]) -> str:
+    """What a job of this layout is most often run with, where its description names no framework."""
+    return "torchtitan" if str(parallel.get("zero", 0)) in ("3", "fsdp") else "megatron"
+
+
 def _framework(training: Fields, parallel: Fields, family: str) -> Framework:
     """The named one, or what such a job is most often run with."""
-    sharded = str(parallel.values.get("zero", 0)) in ("3", "fsdp")
-    usual = "torchtitan" if sharded else "megatron"
+    usual = usual_framework(parallel.values)
     framework = FRAMEWORKS[training.choice("framework", tuple(FRAMEWORKS), usual)]
     return replace(framework, gradients=training.choice("gradients", GRADIENTS, framework.gradients))
 

@@ -65,6 +65,10 @@ class LanguageWorkload(Described[LanguageConfig]):
             parallel=tuple(axes),
             details=tuple(details),
             at_once=float(c.micro_batch),
+            product_dtype=c.training.product_dtype,
+            framework=c.framework.name,
+            zero=s.zero,
+            recompute="partial" if c.training.recompute_layers else c.training.recompute,
             model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
         )
 
