@@ -313,7 +313,7 @@ class Composer:
     def _bucket_checks(self, stage: int) -> float:
         """How many ranks' hosts are compared for all buckets of gradients; sharded ones go in one call."""
         ranks = self.pricer.blocks.spans.get(DATA, ())
-        if self.s.zero or len(ranks) < 2:
+        if self.s.zero or len(ranks) < 2 or self.s.pipeline == 1:
             return 0.0
         buckets = bucket_count(self.c, pieces(self.c)[stage :: self.s.pipeline])
         over_nodes = ranks[-1] // self.pricer.platform.spec.gpus_per_node > 0
