@@ -19,7 +19,7 @@ from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.traced.anchoring import same_gpu
 from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
-from stepsight.score import Score
+from stepsight.score import CHOSEN, Score
 from stepsight.simulate.timeline import simulate
 from stepsight.trace.reading.files import SUFFIXES
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
@@ -146,14 +146,18 @@ def _scores(name: str, found: Sequence[PairRow], used: str) -> list[Score]:
     inside = sum(r.inside for r in found) / len(found)
     worst = sorted(found, key=lambda r: -abs(np.log(r.predicted_ms / r.measured_ms)))[:WORST]
     said = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
-    parts = (
-        ("anchored", [r.predicted_ms for r in found], TARGET, said),
-        ("models only", [r.models_ms for r in found], None, ""),
-        ("data sheets", [r.datasheet_ms for r in found], None, ""),
-    )
+    ours = f"another GPU, {name}, anchored"
     return [
         Score.of(
-            "traces", f"another GPU, {name}, {how}", values, measured, used, mape_target=target, note=note
-        )
-        for how, values, target, note in parts
-    ]
+            "traces", ours, [r.predicted_ms for r in found], measured, used, mape_target=TARGET, note=said,
+            exposure=CHOSEN,
+        ),
+        Score.of(
+            "traces", f"another GPU, {name}, models only", [r.models_ms for r in found], measured, used,
+            exposure=CHOSEN,
+        ),
+        Score.of(
+            "traces", f"another GPU, {name}, data sheets", [r.datasheet_ms for r in found], measured, used,
+            exposure=CHOSEN, predictor="data sheets", same_rows_as=ours,
+        ),
+    ]  # fmt: skip
