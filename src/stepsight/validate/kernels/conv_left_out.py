@@ -34,9 +34,7 @@ def gpu_scores(convolutions: Sequence[Measured]) -> list[Score]:
     parts = [judged for judged in map(_by_others, convolutions) if judged is not None]
     if not parts:
         return []
-    together = Judged.pooled(
-        "GPU left out: conv fp32, all", parts, f"all rows of the {len(parts)} lines above"
-    )
+    together = Judged.pooled("GPU left out: conv fp32, all", parts, f"all rows of {len(parts)} lines")
     return [*(part.score() for part in parts), together.score()]
 
 

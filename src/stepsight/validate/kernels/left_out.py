@@ -67,9 +67,7 @@ def gpu_scores(measured: Sequence[Measured]) -> list[Score]:
             parts.append(judged)
     if not parts:
         return []
-    together = Judged.pooled(
-        "GPU left out: gemm fp32, all", parts, f"all rows of the {len(parts)} lines above"
-    )
+    together = Judged.pooled("GPU left out: gemm fp32, all", parts, f"all rows of {len(parts)} lines")
     return [*(part.score() for part in parts), together.score((GPU_BAR, None))]
 
 

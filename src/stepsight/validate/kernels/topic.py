@@ -154,9 +154,7 @@ def _left_out_scores(blind: Sequence[Judged]) -> list[Score]:
     """One line per GPU, and one over all rows of all GPUs."""
     if not blind:
         return []
-    everything = Judged.pooled(
-        "GPU left out: gemm bf16, all", blind, f"all rows of the {len(blind)} lines above"
-    )
+    everything = Judged.pooled("GPU left out: gemm bf16, all", blind, f"all rows of {len(blind)} lines")
     return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
 
 
