@@ -16,7 +16,7 @@ from .commands import ROOT, Fence, documents, fences, inline, of_stepsight
 
 COMING = {"capture.md", "tune.md", "docs/capture.md", "docs/tune.md"}
 """Pages that other commands bring."""
-FENCES = [fence for path in documents() for fence in fences(path)]
+FENCES = [fence for path in documents() for fence in fences(path) if fence.language == "sh"]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.predict import predict
 from stepsight.program.job import Kernel
-from stepsight.score import Score
+from stepsight.score import BLIND, CHOSEN, Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "quick"
@@ -49,7 +49,7 @@ class StepRow:
     measured_ms: float
     source: str
     licence: str
-    exposure: str = "chosen"
+    exposure: str = CHOSEN
 
 
 def scores(data: Path | None = None, rows: str = "heldout") -> list[Score]:
@@ -76,7 +76,7 @@ def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
         found.append(
             Score.of(
                 TOPIC, f"{mine[0].dtype} {family} on {gpu}", predicted, [row.time_us for row in mine],
-                "shapes left out of the fit", exposure="blind",
+                "shapes left out of the fit", exposure=BLIND,
             )
         )  # fmt: skip
     return found
