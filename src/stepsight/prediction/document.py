@@ -61,6 +61,8 @@ def _assumed(prediction: Prediction) -> dict[str, Any]:
         return stated
     named = {"batch": setup.samples, "tokens": setup.tokens, "sequence": setup.sequence}
     stated |= {name: value for name, value in named.items() if value is not None}
+    if setup.default_batch:
+        stated["default_batch"] = True
     return {
         **stated,
         "precision": setup.precision,

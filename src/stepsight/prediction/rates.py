@@ -8,6 +8,7 @@ from stepsight.prediction.units import rate, share
 
 if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
+    from stepsight.program.setup import Setup
 
 
 def rate_lines(p: Prediction) -> list[tuple[str, str]]:
@@ -41,17 +42,25 @@ def peak_words(p: Prediction) -> str:
 def assumed(p: Prediction) -> str:
     """Batch, sequence, precision, parallelism and GPUs of a prediction, in one line."""
     setup, ranks = p.setup, len(p.ranks)
-    said: list[str] = []
+    listed: list[str] = []
     if setup and setup.samples:
-        each = f" ({rate(setup.samples / ranks)} a rank)" if ranks > 1 else ""
-        said.append(f"batch {rate(setup.samples)}{each}")
+        listed.append(f"batch {rate(setup.samples)}{_each(setup, ranks)}")
     if setup and setup.sequence:
-        said.append(f"sequence {setup.sequence:,}")
+        listed.append(f"sequence {setup.sequence:,}")
     if setup and setup.precision:
-        said.append(setup.precision)
+        listed.append(setup.precision)
     axes = [f"{name} {size:,}" for name, size in (setup.parallel if setup else ()) if size > 1]
     if axes:
-        said.append("parallel: " + " × ".join(axes))
-    said += list(setup.details) if setup else []
-    said.append(f"{ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
-    return ", ".join(said)
+        listed.append("parallel: " + " × ".join(axes))
+    listed += list(setup.details) if setup else []
+    listed.append(f"on {ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
+    return ", ".join(listed)
+
+
+def _each(setup: Setup, ranks: int) -> str:
+    """The batch of one rank; of one replica, where several ranks see the same samples."""
+    replicas = dict(setup.parallel).get("data", 1) if setup.parallel else ranks
+    if ranks == 1 or not setup.samples:
+        return " (by default)" if setup.default_batch else ""
+    unit = "rank" if replicas == ranks else "replica"
+    return f" ({rate(setup.samples / replicas)} per {unit}{', by default' if setup.default_batch else ''})"

@@ -14,10 +14,12 @@ class Setup:
     ``(("data", 4), ("tensor", 2))``. ``details`` are further choices worth a reader's glance.
     ``model_flops`` is what one step of the whole job must compute by its definition: forward and
     backward pass without recomputation. Without it FLOPs are counted from the job's kernels.
+    ``default_batch``: the description gives no batch, so that one sample per replica is assumed.
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
     """
 
     samples: float | None = None
+    default_batch: bool = False
     tokens: float | None = None
     sequence: int | None = None
     precision: str = ""

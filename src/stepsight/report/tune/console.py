@@ -25,6 +25,9 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     counts = ", ".join(f"{n:,} {status}" for status, n in answer.counts.items())
     legal = counted(len(answer.rows), "legal configuration")
     console.print(f"{legal} on {answer.platform} in {answer.seconds:.1f} s: {counts}")
+    batch = answer.document.get("global_batch")
+    if batch and "global_batch" not in answer.dimensions:
+        console.print(f"assumed    global batch {batch:,}")
     table = Table(box=None, pad_edge=False)
     for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
         table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")

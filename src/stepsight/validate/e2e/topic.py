@@ -19,7 +19,7 @@ TABLES = (dlrm_steps, dlrm_multi, nlp_steps, gpt_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """Every end-to-end score; no step time takes part in a fit, so all rows count."""
     found = [line for table in TABLES for line in table.scores(table.rows(data))]
     return [*found, *_traces(data / "traces")]

@@ -163,7 +163,7 @@ def _runs(
     return Score.of(TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=said)
 
 
-def scores(data: Path, which: str = "heldout", without: Sequence[str] = ()) -> list[Score]:
+def scores(data: Path, without: Sequence[str] = ()) -> list[Score]:
     """Every run as shipped and with its own source left out, and what-ifs between GPUs."""
     folder = traces_in(data)
     return [*board(list(rows(folder, without))), *pair_scores(all_pairs(data, folder))]

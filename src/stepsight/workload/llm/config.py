@@ -22,6 +22,8 @@ GRADIENTS = ("fp32", "half")
 """In which micro-batches' gradients are summed and reduced."""
 FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
+DEFAULT_BATCH = 1
+"""Sequences per replica where a description states no batch; answers say that it was assumed."""
 ADAPTER_SHARE = 0.005
 """Parameters of low-rank adapters over the model's (rank 16 to 32 on attention)."""
 RECOMPUTE = ("none", "full", "selective")
@@ -88,7 +90,11 @@ class LanguageTraining:
 
 @dataclass(frozen=True, slots=True)
 class LanguageConfig:
-    """Model, batch and layout. ``batch_per_rank``: sequences a data-parallel replica sees in a step."""
+    """Model, batch and layout.
+
+    ``batch_per_rank``: sequences that a data-parallel replica sees per step; ``states_batch``: whether the
+    description gives them, or `DEFAULT_BATCH` stands in.
+    """
 
     name: str
     family: str
@@ -98,6 +104,7 @@ class LanguageConfig:
     training: LanguageTraining
     layout: Layout
     framework: Framework
+    states_batch: bool = field(default=True, compare=False)
     source: str = field(default="", compare=False)
 
     @property
@@ -135,19 +142,20 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
     family = fields.choice("family", tuple(FAMILIES))
     model = read_model(fields)
     parallel, training_fields = fields.section("parallel"), fields.section("training")
-    framework = _framework(training_fields, parallel, family)
+    framework = _framework(training_fields, parallel)
     training = _training(training_fields, family, framework)
     sequence = fields.integer("sequence")
-    layout, batch = _layout(fields, parallel, framework, model)
+    layout, batch = _layout(fields, parallel, framework)
     name = fields.text("name", Path(source).stem)
     for section in (training_fields, parallel, fields):
         section.finish()
-    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, source)
+    stated = fields.has("global_batch") or fields.has("batch_per_rank")
+    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, stated, source)
     check(config, fields, parallel, training_fields)
     return config
 
 
-def _framework(training: Fields, parallel: Fields, family: str) -> Framework:
+def _framework(training: Fields, parallel: Fields) -> Framework:
     """The named one, or what such a job is most often run with."""
     sharded = str(parallel.values.get("zero", 0)) in ("3", "fsdp")
     usual = "torchtitan" if sharded else "megatron"
@@ -167,7 +175,7 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         )
     if fields.values.get("precision") in FP4:
         raise fields.fail(
-            "precision", "products in fp4 are not modelled: no measured one is in the tables", 'use "fp8"'
+            "precision", "GEMMs in fp4 are not modelled: no measurements are available", 'use "fp8"'
         )
     precision = fields.choice("precision", PRECISIONS, "bf16")
     return LanguageTraining(
@@ -192,12 +200,10 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
     )
 
 
-def _layout(
-    fields: Fields, parallel: Fields, framework: Framework, model: LanguageModel
-) -> tuple[Layout, int]:
+def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Layout, int]:
     """The axes, and the batch of one replica."""
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
-    context, others = parallel.integer("context", 1), 0
+    context = parallel.integer("context", 1)
     others = tensor * pipeline * context
     data = data_ranks(parallel, others, "tensor × context × pipeline")
     batch = _batch(fields, data)
@@ -241,9 +247,9 @@ def _layout(
 
 def _batch(fields: Fields, data: int) -> int:
     if not fields.has("global_batch"):
-        return fields.integer("batch_per_rank")
+        return fields.integer("batch_per_rank", DEFAULT_BATCH)
     if fields.has("batch_per_rank"):
-        raise fields.fail("batch_per_rank", "given beside global_batch", "give one of the two")
+        raise fields.fail("batch_per_rank", "given together with global_batch", "give one of the two")
     batch = fields.integer("global_batch")
     if batch % data:
         raise fields.fail(

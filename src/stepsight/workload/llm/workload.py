@@ -59,6 +59,7 @@ class LanguageWorkload(Described[LanguageConfig]):
         details.append(f"{c.training.attention} attention")
         return Setup(
             samples=c.tokens_per_step / c.sequence,
+            default_batch=not c.states_batch,
             tokens=c.tokens_per_step,
             sequence=c.sequence,
             precision=c.training.precision,
