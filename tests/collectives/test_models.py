@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import StepsightError
 from stepsight.estimate import Source
-from stepsight.program.job import COLLECTIVE_KINDS, balanced_send_bytes
+from stepsight.program.job import COLLECTIVE_KINDS
 
-from .platforms import platform
+from .platforms import balanced_send_bytes, platform
 
 PLATFORMS = {
     "8xA100": platform(),
