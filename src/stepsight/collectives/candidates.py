@@ -125,7 +125,7 @@ def _in_node(
             if ranks == 0:
                 notes.append(f"interpolated in ranks to {shape.ranks}")
             elif doublings:
-                notes.append(f"extrapolated in ranks from {ranks} to {shape.ranks} (±{rank_spread:.0%})")
+                notes.append(f"extrapolated from {ranks} to {shape.ranks} ranks (±{rank_spread:.0%})")
             source = Source.LEARNED if names or doublings or ranks == 0 or forced else Source.MEASURED
             if not (same_gpu and same_link):
                 source = Source.TRANSFERRED

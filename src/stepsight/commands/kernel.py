@@ -72,8 +72,8 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
     shown = ", ".join(f"{count} {label}" for label, count in counts.items())
     if out is None:
         click.echo(table_text(content, times), nl=False)
-    said = f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else "")
-    click.echo(said, err=out is None)
+    message = f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else "")
+    click.echo(message, err=out is None)
 
 
 def _single(

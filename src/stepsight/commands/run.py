@@ -39,7 +39,7 @@ def command(
     workload_file: str, device: str, ranks: int | None, steps: int, blocks: int, warmup: int,
     overrides: tuple[str, ...], port: int, pin: bool, profile_dir: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Really train WORKLOAD.toml on this machine and report the step time with its spread."""
+    """Train WORKLOAD.toml on this machine and report the step time with its spread."""
     from stepsight.run.measure import measure_all, profile
     from stepsight.run.ranks import Ranks, check_device, writable_folder
 
