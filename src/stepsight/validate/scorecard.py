@@ -12,11 +12,11 @@ from stepsight.validate.results import TopicResult
 
 EXPOSURES: Mapping[str, str] = {
     "blind": "blind",
-    "chosen": "looked at while choosing",
-    "fit": "in the fit",
+    "chosen": "seen while tuning",
+    "fit": "fitted",
     "": "see below",
 }
-"""How blind rows are, in words."""
+"""Exposure of rows in words."""
 USUAL: Mapping[str, str] = {
     "quick": "blind", "kernels": "chosen", "collectives": "blind", "embedding": "chosen",
     "overheads": "blind", "sharding": "blind", "e2e": "chosen", "traces": "chosen", "llm": "chosen",
@@ -28,13 +28,14 @@ MOST_LINES = 40
 HEAD = """# Accuracy
 
 How far predictions are from measurements, topic by topic. This page is made by
-`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure can be made again by
-the command of its section. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
+`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure is reproduced by
+its section's command. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
 `stepsight validate quick` scores rows that ship with the package.
 
-- **GMAE** is the geometric mean of the relative errors (each + 0.04 points), **MAPE** their mean.
-- **rows were**: *blind* (no fit, constant or choice saw them), *looked at while choosing* (in no fit, but in
-  sight while models or constants were chosen), *in the fit*.
+- **GMAE** is the geometric mean of the absolute relative errors (0.04 percentage points are added to each, so
+  that zeros do not collapse it), **MAPE** their arithmetic mean.
+- **exposure**: *blind* (used for no fit, constant or choice), *seen while tuning* (in no fit, but visible
+  while models or constants were chosen), *fitted*.
 - **others on these rows**: what other predictors reach on exactly these rows, as GMAE / MAPE.
 """
 
@@ -68,7 +69,7 @@ def _table(result: TopicResult) -> list[str]:
     if len(own) > MOST_LINES:
         return _condensed(result, own)
     lines = [
-        "| what | rows | GMAE | MAPE | bar | others on these rows | rows were |",
+        "| what | rows | GMAE | MAPE | bar | others on these rows | exposure |",
         "|---|---|---|---|---|---|---|",
     ]
     for score in own:
@@ -82,12 +83,12 @@ def _table(result: TopicResult) -> list[str]:
 
 
 def _condensed(result: TopicResult, own: Sequence[Score]) -> list[str]:
-    """A topic of many lines: a row a kind of line, then every bar that is missed."""
+    """A topic of many lines: one row per kind of line, then every bar that is missed."""
     kinds: dict[str, list[Score]] = {}
     for score in own:
         kinds.setdefault(_kind(score.name), []).append(score)
     lines = [
-        "| what | lines | rows | GMAE, least to most (median) | bars met | rows were |",
+        "| what | lines | rows | GMAE, least to most (median) | bars met | exposure |",
         "|---|---|---|---|---|---|",
     ]
     for kind, members in kinds.items():
