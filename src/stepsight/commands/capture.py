@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, say_written
+from stepsight.commands.outputs import check_outputs, print_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.workload_options import PLATFORM_SET_HELP, platform_assignments
 from stepsight.errors import InputError
@@ -78,7 +78,7 @@ def command(
     show_prediction(prediction, as_json)
     write_outputs(prediction, timeline, None, html, quiet=as_json)
     if save and not as_json:
-        say_written([save])
+        print_written([save])
 
 
 def _divides(world: int, per_node: int) -> None:

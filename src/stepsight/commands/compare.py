@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
 from stepsight.commands.platform_names import complete_platform
 from stepsight.commands.workload_options import (
     MODEL_HELP,
@@ -97,7 +97,7 @@ def command(
         show(comparison, terminal())
     written = _write(comparison, timeline, html)
     if not as_json:
-        say_written(written)
+        print_written(written)
 
 
 def _write(comparison: Comparison, timeline: Path | None, html: Path | None) -> list[Path]:

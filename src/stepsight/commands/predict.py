@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.workload_options import (
     MODEL_HELP,
@@ -95,7 +95,7 @@ def write_outputs(
         export_chakra(prediction.timeline, chakra)
         written.append(chakra)
     if not quiet:
-        say_written(written)
+        print_written(written)
 
 
 def predict_file(

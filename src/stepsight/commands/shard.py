@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.outputs import check_outputs, command_line, print_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.workload_options import SET_HELP, split_assignments
 from stepsight.errors import InputError
@@ -177,4 +177,4 @@ def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
         click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     console = terminal()
     show(choice, console)
-    say_written(written)
+    print_written(written)

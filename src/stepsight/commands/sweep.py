@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.outputs import check_outputs, command_line, print_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.search_options import (
     model_argument,
@@ -65,4 +65,4 @@ def command(
     from stepsight.terminal import terminal
 
     show_rows(rows, terminal())
-    say_written(path for path in (csv, html, explore) if path)
+    print_written(path for path in (csv, html, explore) if path)

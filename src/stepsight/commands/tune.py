@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.outputs import check_outputs, command_line, print_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.search_options import (
     model_argument,
@@ -74,4 +74,4 @@ def command(
     from stepsight.terminal import terminal
 
     show_answer(answer, terminal(), written)
-    say_written(path for path in (csv, html) if path)
+    print_written(path for path in (csv, html) if path)

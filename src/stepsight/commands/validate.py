@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, say_written, write_files
+from stepsight.commands.outputs import check_outputs, print_written, write_files
 from stepsight.errors import InputError
 from stepsight.records import nearest
 
@@ -109,7 +109,7 @@ def _report(page: Path, folder: Path) -> None:
     if not found:
         raise InputError(str(folder), "holds no results", "run `stepsight validate all` first")
     notes = page.absolute().parent / page.stem
-    say_written(write_files([(page, scorecard(found, notes=notes, version=package_version()))]))
+    print_written(write_files([(page, scorecard(found, notes=notes, version=package_version()))]))
 
 
 def _plain_command(topic: str, module: ModuleType) -> click.Command:

@@ -151,7 +151,7 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
         section.finish()
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
     config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, stated, source)
-    check(config, fields, parallel, training_fields)
+    check(config, parallel, training_fields)
     return config
 
 
@@ -237,7 +237,7 @@ def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Lay
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
         prefetch=parallel.flag("prefetch", True),
-        overlap_gradients=parallel.flag("overlap_gradients", framework.overlap),
+        overlap_gradients=parallel.flag("overlap_gradients", framework.overlaps_gradients),
         bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
         micro_batches=batch // micro,
         order=_order(parallel),

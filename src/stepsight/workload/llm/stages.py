@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.ends import embedding_work, head_work
+from stepsight.workload.llm.embedding_and_head import embedding_work, head_work
 from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
 
@@ -36,7 +36,7 @@ def pieces(c: LanguageConfig) -> list[Piece]:
     n, layers = c.layout.chunks, c.model.layers
     if n == 1:
         return [Piece(0, layers, True, True)]
-    if c.framework.name == "nanotron":
+    if c.framework.stages_by_cost:
         counts = _by_cost(c)
     elif layers % n == 0:
         counts = [layers // n] * n
