@@ -11,7 +11,9 @@ from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.workload_options import PLATFORM_SET_HELP, platform_assignments
 from stepsight.errors import InputError
 
-RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do as their counterpart does."
+RANKS_HELP = (
+    "Which ranks to capture: auto, all, or numbers as in 0,7. The others behave like their counterpart."
+)
 SCRIPT_FIX = "pass the script its own arguments after --"
 
 
@@ -31,8 +33,16 @@ SCRIPT_FIX = "pass the script its own arguments after --"
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps to record.")
-@click.option("--warmup", type=click.IntRange(min=1), default=2, show_default=True, help="Steps before them.")
-@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Values only a GPU would know.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Steps to run before recording.",
+)
+@click.option(
+    "--assume", multiple=True, metavar="NAME=VALUE", help="Assume a value that only a GPU would compute."
+)
 @click.option("--ranks", "which", default="auto", show_default=True, help=RANKS_HELP)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=PLATFORM_SET_HELP)
 def command(

@@ -19,7 +19,7 @@ from stepsight.workload.parallel.axes import data_ranks
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 FP4 = ("fp4", "nvfp4", "mxfp4")
 GRADIENTS = ("fp32", "half")
-"""In which micro-batches' gradients are summed and reduced."""
+"""The type in which gradients are accumulated and reduced."""
 FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
 DEFAULT_BATCH = 1
@@ -34,19 +34,19 @@ ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 class LanguageTraining:
     """How the model is trained.
 
-    ``recompute``: none; full (a layer keeps only its input, ``recompute_layers`` of each stage, all where
-    zero); selective (Megatron: attention's inside is run again; others: all but products).
+    ``recompute``: none; full (a layer keeps only its input; ``recompute_layers`` layers per stage, all if
+    zero); selective (Megatron: core attention is recomputed; others: everything but GEMMs).
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
-    (flash: 2). ``precision = "fp8"``: products in fp8, everything else in bf16. ``master_weights``:
+    (flash: 2). ``precision = "fp8"``: GEMMs in fp8, everything else in bf16. ``master_weights``:
     half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
-    for each pass. ``fused_norm``: norms in one kernel, where that is not the framework's habit.
+    for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
     ``adapters``: only low-rank adapters are trained (LoRA): no weight gradients, hardly any optimizer state.
-    ``loss_scaling``: gradients are unscaled and looked through for infinities before the update (fp16).
-    ``offload``: optimizer keeps the optimizer's state in the host's memory and updates there.
-    ``fused_experts``: the kernels of experts' products apply the activation and cast what they write.
-    ``fp8_scaling``: delayed, current (a pass more for the largest value) or block (MXFP8, DeepSeek's).
-    ``loss_share``: of the tokens, those that the head and the loss see (masked ones, BERT).
-    ``cuda_graphs``: passes are captured, so that the host launches a graph instead of kernels.
+    ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
+    ``offload``: "optimizer" puts the optimizer state and update on the CPU.
+    ``fused_experts``: grouped GEMMs fuse activation and fp8 cast.
+    ``fp8_scaling``: delayed, current (an extra pass to find amax) or block (MXFP8, DeepSeek's).
+    ``loss_share``: fraction of tokens that reach the LM head (BERT's masked tokens).
+    ``cuda_graphs``: each pass is launched as one CUDA graph.
     """
 
     precision: str = "bf16"
@@ -75,12 +75,12 @@ class LanguageTraining:
 
     @property
     def product_dtype(self) -> str:
-        """The type products are computed in."""
+        """The type of GEMMs."""
         return self.precision
 
     @property
     def wide_product(self) -> str:
-        """The type of products that stay out of fp8: attention's and the head's."""
+        """The type of GEMMs that stay out of fp8: attention's and the head's."""
         return "tf32" if self.precision == "tf32" else self.dtype
 
     @property
