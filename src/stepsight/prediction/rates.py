@@ -42,19 +42,19 @@ def peak_words(p: Prediction) -> str:
 def assumed(p: Prediction) -> str:
     """Batch, sequence, precision, parallelism and GPUs of a prediction, in one line."""
     setup, ranks = p.setup, len(p.ranks)
-    listed: list[str] = []
+    said: list[str] = []
     if setup and setup.samples:
-        listed.append(f"batch {rate(setup.samples)}{_each(setup, ranks)}")
+        said.append(f"batch {rate(setup.samples)}{_each(setup, ranks)}")
     if setup and setup.sequence:
-        listed.append(f"sequence {setup.sequence:,}")
+        said.append(f"sequence {setup.sequence:,}")
     if setup and setup.precision:
-        listed.append(setup.precision)
+        said.append(setup.precision)
     axes = [f"{name} {size:,}" for name, size in (setup.parallel if setup else ()) if size > 1]
     if axes:
-        listed.append("parallel: " + " × ".join(axes))
-    listed += list(setup.details) if setup else []
-    listed.append(f"on {ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
-    return ", ".join(listed)
+        said.append("parallel: " + " × ".join(axes))
+    said += list(setup.details) if setup else []
+    said.append(f"on {ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
+    return ", ".join(said)
 
 
 def _each(setup: Setup, ranks: int) -> str:

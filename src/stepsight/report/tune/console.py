@@ -25,9 +25,6 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     counts = ", ".join(f"{n:,} {status}" for status, n in answer.counts.items())
     legal = counted(len(answer.rows), "legal configuration")
     console.print(f"{legal} on {answer.platform} in {answer.seconds:.1f} s: {counts}")
-    batch = answer.document.get("global_batch")
-    if batch and "global_batch" not in answer.dimensions:
-        console.print(f"assumed    global batch {batch:,}")
     table = Table(box=None, pad_edge=False)
     for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
         table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")
@@ -46,6 +43,12 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
         console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
 
 
+def _batch(answer: Answer) -> list[str]:
+    """The batch that all configurations share."""
+    batch = answer.document.get("global_batch")
+    return [f"global batch {batch:,}"] if batch and "global_batch" not in answer.dimensions else []
+
+
 def noise_mark(row: Row, answer: Answer) -> str:
     """≈ where the prediction cannot tell a row from the first."""
     told_apart = row is answer.best or not within_noise(row, answer.best, answer.objective)
@@ -54,7 +57,7 @@ def noise_mark(row: Row, answer: Answer) -> str:
 
 def remarks(answer: Answer) -> list[str]:
     """What is to be said beside the table."""
-    best, lines = answer.best, []
+    best, lines = answer.best, _batch(answer)
     if answer.epoch_samples and best.samples_per_s:
         took = long_time(answer.epoch_samples / best.samples_per_s)
         money = best.cost_of(answer.epoch_samples)
