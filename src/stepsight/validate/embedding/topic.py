@@ -57,8 +57,7 @@ def _gpu_score(
     chosen = [i for i, p in enumerate(points) if p.source in sources]
     used = "all rows; they took part in the fit" if fitted else "all rows; none took part in the fit"
     measured = [points[i].time_us for i in chosen]
-    exposure = "fit" if fitted else ""
-    return Score.of(TOPIC, name, predicted[chosen], measured, used, gmae_target=bar, exposure=exposure)
+    return Score.of(TOPIC, name, predicted[chosen], measured, used, gmae_target=bar)
 
 
 def hit_rate_score() -> Score:

@@ -131,8 +131,8 @@ def _apart(whole: Judged, once: npt.NDArray[np.bool_]) -> tuple[Judged, str]:
     kept = ~once
     judged = Judged(whole.label, whole.gpu, whole.predicted[kept], whole.measured[kept], whole.inside[kept])
     error = gmae(whole.predicted, whole.measured)
-    note = f"without {int(once.sum())} rows that state one time for both passes ({error:.1%} with them)"
-    return judged, note
+    said = f"without {int(once.sum())} rows that state one time for both passes ({error:.1%} with them)"
+    return judged, said
 
 
 def _pooled(parts: Sequence[Judged]) -> Judged:

@@ -145,9 +145,9 @@ def _scores(name: str, found: Sequence[PairRow], used: str) -> list[Score]:
     measured = [r.measured_ms for r in found]
     inside = sum(r.inside for r in found) / len(found)
     worst = sorted(found, key=lambda r: -abs(np.log(r.predicted_ms / r.measured_ms)))[:WORST]
-    remark = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
+    said = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
     parts = (
-        ("anchored", [r.predicted_ms for r in found], TARGET, remark),
+        ("anchored", [r.predicted_ms for r in found], TARGET, said),
         ("models only", [r.models_ms for r in found], None, ""),
         ("data sheets", [r.datasheet_ms for r in found], None, ""),
     )

@@ -66,7 +66,7 @@ class RunRow:
     def line(self) -> str:
         """The row in words."""
         parts = ("replay", "anchored", "models", "left_out", "guessed")
-        errors = ", ".join(f"{part.replace('_', ' ')} {self.error(part):+.1%}" for part in parts)
+        said = ", ".join(f"{part.replace('_', ' ')} {self.error(part):+.1%}" for part in parts)
         low, high = (bound / self.measured_ms - 1 for bound in (self.low_ms, self.high_ms))
         shares = (
             f"GPU time {self.timed_by.known_sizes:.0%} known sizes,"
@@ -75,7 +75,7 @@ class RunRow:
         left = f" (not scored: {self.not_scored})" if self.not_scored else ""
         off = f"; off: {', '.join(self.rules_off)}" if self.rules_off else ""
         interval = f"interval {low:+.0%} to {high:+.0%}" + ("" if self.inside else " MISSES it")
-        return f"{self.name} {self.measured_ms:.2f} ms: {errors}, {interval}; {shares}{off}{left}"
+        return f"{self.name} {self.measured_ms:.2f} ms: {said}, {interval}; {shares}{off}{left}"
 
     def document(self) -> dict[str, object]:
         """The row with the field names of the other tables of steps."""

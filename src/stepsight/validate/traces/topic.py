@@ -74,10 +74,10 @@ class Row:
             ("replay", self.replay), ("predict", self.individual), ("absent peers in time", self.in_time),
             ("shared", self.shared), ("at its pace", self.paced), ("other hosts", self.blind),
         )  # fmt: skip
-        errors = ", ".join(f"{k} {v / self.measured - 1:+.1%}" for k, v in parts if np.isfinite(v))
+        said = ", ".join(f"{k} {v / self.measured - 1:+.1%}" for k, v in parts if np.isfinite(v))
         left = f" (left out: {self.left_out})" if self.left_out else ""
         naive = f"naive {self.naive / self.measured - 1:+.0%}"
-        return f"{self.name} {self.measured / 1e3:.2f} ms: {errors}, {naive}{left}"
+        return f"{self.name} {self.measured / 1e3:.2f} ms: {said}, {naive}{left}"
 
 
 def traces_in(data: Path) -> Path:
@@ -159,8 +159,8 @@ def _runs(
     name: str, found: Sequence[RunRow], part: str, target: float | None, used: str, *, note: bool = False
 ) -> Score:
     values = [getattr(r, f"{part}_ms") for r in found]
-    lines = "; ".join(r.line() for r in found) if note else ""
-    return Score.of(TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=lines)
+    said = "; ".join(r.line() for r in found) if note else ""
+    return Score.of(TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=said)
 
 
 def scores(data: Path, without: Sequence[str] = ()) -> list[Score]:
@@ -297,8 +297,8 @@ def _shared(kind: str, rows: list[Row]) -> list[Score]:
     if slowed:
         named = "; ".join(f"{r.name}: {r.recording / 1e3:.0f} ms a step" for r in slowed)
         whole = _beside_individual(kind, siblings)
-        used = f"{whole.rows_used}, those included that the profiler slowed ({named})"
-        board.append(replace(whole, name=f"{whole.name}, slowed too", rows_used=used, target="", met=None))
+        said = f"{whole.rows_used}, those included that the profiler slowed ({named})"
+        board.append(replace(whole, name=f"{whole.name}, slowed too", rows_used=said, target="", met=None))
     pace = "host times from other hosts, at the pace of the run's other steps or ranks (three numbers)"
     board.append(_errors(f"{kind}, other hosts at its pace", rows, "paced", None, pace))
     board.append(_errors(f"{kind}, other hosts", rows, "blind", None, "host times from other hosts alone"))
