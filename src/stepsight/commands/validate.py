@@ -1,15 +1,14 @@
 """``stepsight validate``: predictions against measurements, topic by topic.
 
-A topic is a module of ``stepsight.validate``. Its ``scores`` returns `Score` lines; it takes ``data`` where
-the topic reads measured tables, and ``rows`` where it can score either held-out rows or all of them. A
-topic with further options has a click ``command`` of its own.
+A topic is a module of ``stepsight.validate``. Its ``scores`` returns `Score` lines. Its ``OPTIONS`` name what
+they depend on: ``data`` (measured tables; what topics without ``OPTIONS`` have) and ``rows`` (only held-out
+rows, or all). A topic with further options has a click ``command`` of its own.
 """
 
 from __future__ import annotations
 
 import importlib
-import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -113,7 +112,7 @@ def _report(page: Path, folder: Path) -> None:
 
 
 def _plain_command(topic: str, module: ModuleType) -> click.Command:
-    """A command with the options that the topic's ``scores`` takes."""
+    """A command with the options that have an effect on the topic's scores."""
 
     def run(as_json: bool, data: Path | None = None, **rows: str) -> None:
         from stepsight.validate.scoreboard import show
@@ -127,19 +126,19 @@ def _plain_command(topic: str, module: ModuleType) -> click.Command:
             help="Only rows held out of the fit, or every row (of a folder that the fit never saw).",
         ),
     }  # fmt: skip
-    taken: list[click.Parameter] = [option for name, option in known.items() if name in _taken(module)]
+    taken: list[click.Parameter] = [option for name, option in known.items() if name in _options(module)]
     taken.append(click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."))
     return click.Command(topic, help=TOPICS[topic], params=taken, callback=run)
 
 
-def _taken(module: ModuleType) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(module.scores).parameters
+def _options(module: ModuleType) -> Sequence[str]:
+    return getattr(module, "OPTIONS", ("data",))
 
 
 def _scores(module: ModuleType, data: Path | None, **rows: str) -> list[Score]:
     from stepsight.measured_data import data_folder
 
-    return list(module.scores(data_folder(data), **rows) if "data" in _taken(module) else module.scores())
+    return list(module.scores(data_folder(data), **rows) if "data" in _options(module) else module.scores())
 
 
 @click.command("all", help="Every topic that needs no training on this machine.")
@@ -203,7 +202,7 @@ def _scored(topic: str, data: Path | None) -> TopicResult:
     from stepsight.validate.results import TopicResult
 
     module = importlib.import_module(f"stepsight.validate.{topic}.topic")
-    given = f" --data {data}" if data and "data" in _taken(module) else ""
+    given = f" --data {data}" if data and "data" in _options(module) else ""
     started = time.perf_counter()
     scores = _scores(module, data)
     seconds = time.perf_counter() - started

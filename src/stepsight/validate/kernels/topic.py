@@ -37,6 +37,7 @@ Target = tuple[float, float]
 LINEAR: Target = (0.025, 0.06)
 BMM: Target = (0.025, 0.06)
 VECTOR: Target = (0.05, 0.08)
+OPTIONS = ("data", "rows")
 SERVING_GEMM: Target = (0.03, 0.045)
 ATTENTION: Target = (0.06, 0.09)
 LEFT_OUT: Target = (0.12, 0.18)

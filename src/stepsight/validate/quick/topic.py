@@ -21,6 +21,7 @@ from stepsight.score import Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "quick"
+OPTIONS: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

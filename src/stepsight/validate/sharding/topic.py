@@ -18,6 +18,8 @@ from stepsight.validate.sharding.trials import drawn_tasks, try_task
 
 SUCCESS, REGRET, SEARCH_WINS = 0.85, 0.03, 0.90
 """The bars: METHOD §7 for success; mean regret and the searched plan as the project set them."""
+OPTIONS: tuple[str, ...] = ()
+"""No measured tables: trials come from ``--live`` or ``--results``."""
 UNDISTURBED = 0.1
 """The quantile of the steps that stands for a quiet machine."""
 
