@@ -27,6 +27,7 @@ from stepsight.validate.kernels import conv_left_out
 from stepsight.validate.kernels.judged import ABOVE_US, Judged
 from stepsight.validate.kernels.left_out import gpu_scores, is_fitted_table, refitted_scores, source_scores
 
+OPTIONS = ("data", "rows")
 CLEAR_US = 20.0
 """Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
@@ -37,7 +38,6 @@ Target = tuple[float, float]
 LINEAR: Target = (0.025, 0.06)
 BMM: Target = (0.025, 0.06)
 VECTOR: Target = (0.05, 0.08)
-OPTIONS = ("data", "rows")
 SERVING_GEMM: Target = (0.03, 0.045)
 ATTENTION: Target = (0.06, 0.09)
 LEFT_OUT: Target = (0.12, 0.18)
