@@ -138,7 +138,7 @@ def test_a_sweep_over_names_without_values(dlrm):
 def test_a_model_is_given_once_by_place_or_by_option(command):
     for given in ([], ["llama3-8b", "--model", "llama3-8b"]):
         done = CliRunner().invoke(command, [*given, "-p", "8xH100-SXM", "--over", "zero=1,3"])
-        assert done.exit_code == 2 and "give one MODEL" in done.output
+        assert done.exit_code == 2 and "give exactly one of MODEL" in done.output
     done = CliRunner().invoke(
         command, ["--model", "llama3-8b", "-p", "8xH100-SXM", "--over", "parallel.zero=1,3",
                   "--set", "global_batch=8", "--set", "parallel.ranks=8", "--json"]

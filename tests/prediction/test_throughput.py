@@ -119,9 +119,9 @@ def test_where_neither_alone_is_enough_all_of_activations_counts() -> None:
 
 def test_a_batch_is_shared_by_replicas_not_by_ranks() -> None:
     split = Setup(samples=128, parallel=(("tensor", 8), ("pipeline", 8)))
-    assert (split.replicas, split.shared_by) == (1, "a replica")
+    assert (split.replicas, split.shared_by) == (1, "per replica")
     alike = Setup(samples=128, parallel=(("data", 64), ("expert", 8)))
-    assert (alike.replicas, alike.shared_by) == (64, "a rank")
+    assert (alike.replicas, alike.shared_by) == (64, "per rank")
 
 
 def test_a_prediction_shows_itself_in_one_line_a_table_and_rows() -> None:
@@ -156,7 +156,7 @@ def test_what_was_assumed_names_the_framework_and_whose_batch_it_is() -> None:
     assert (stated["framework"], stated["batch_per_replica"]) == ("megatron", 128)
     whole = stepsight.predict(EXAMPLES / "gpt2.toml", "2xV100-SXM2")
     assert "framework" not in whole.to_dict()["assumed"]
-    assert "a rank)" in assumed(whole)
+    assert "per rank)" in assumed(whole)
 
 
 def test_mfu_is_against_the_peak_of_the_stated_type() -> None:

@@ -302,9 +302,10 @@ def test_a_swept_batch_takes_the_place_of_the_other_way_to_state_it():
     assert all(r.priced for r in sweep(model, PLATFORM, over=["global_batch=8,16"]))
 
 
-def test_a_known_model_needs_a_batch():
-    with pytest.raises(InputError, match="--set global_batch"):
-        sweep("llama3-8b", PLATFORM, over=["tp=1,2"])
+def test_a_known_model_without_a_batch_sees_one_sequence_per_replica():
+    swept = sweep("llama3-8b", PLATFORM, over=["tp=1,2"], assignments=["layers=2"])
+    stated = sweep("llama3-8b", PLATFORM, over=["tp=1,2"], assignments=["layers=2", "batch_per_rank=1"])
+    assert [r.step_time_us for r in swept] == [r.step_time_us for r in stated]
 
 
 def test_a_changed_platform_file_is_asked_again(tmp_path):

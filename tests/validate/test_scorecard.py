@@ -106,7 +106,7 @@ def test_all_saves_resumes_and_reports(tmp_path: Path) -> None:
 
 
 def test_a_missed_bar_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda data, rows: [OURS])
+    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda: [OURS])
     assert CliRunner().invoke(cli, ["validate", "quick"]).exit_code == 1
 
 

@@ -63,6 +63,8 @@ def _assumed(prediction: Prediction) -> dict[str, Any]:
     if setup.samples is not None:
         named["batch_per_replica"] = setup.samples / setup.replicas
     stated |= {name: value for name, value in named.items() if value is not None}
+    if setup.default_batch:
+        stated["default_batch"] = True
     return {
         **stated,
         "precision": setup.precision,

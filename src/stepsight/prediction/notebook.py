@@ -29,7 +29,7 @@ def one_line(p: Prediction) -> str:
 
 def as_html(p: Prediction) -> str:
     """What a notebook shows: the number, its interval, what was assumed, and where the step goes."""
-    head = f"{escape(p.workload or 'step')} on {escape(p.platform)}: <b>{time(p.step_us)}</b> a step"
+    head = f"{escape(p.workload or 'step')} on {escape(p.platform)}: <b>{time(p.step_us)}</b> per step"
     lines = [
         f"{head} (90 % interval {time(p.low_us)} to {time(p.high_us)})",
         f"assumed: {escape(assumed(p))}",
@@ -84,5 +84,5 @@ def plotted(p: Prediction, axes: Any = None) -> Any:
         [look(row["part"]).word for row in rows], [row["time_us"] / 1e3 for row in rows], color="#2270cf"
     )
     axes.set_xlabel("ms")
-    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_us)} a step")
+    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step")
     return axes

@@ -16,6 +16,7 @@ class Setup:
     backward pass without recomputation. Without it FLOPs are counted from the job's kernels.
     ``product_dtype`` is the type that the description states for matrix products, whose peak MFU is measured
     against, even where some of them stay in another (attention, in fp8 training).
+    ``default_batch``: the description gives no batch, so that one sample per replica is assumed.
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
     ``framework`` names whose habits (fusions, launches, overlap) are assumed. ``zero`` is the stage of
     ZeRO, ``recompute`` which activations are computed again ("none", "selective", "partial", "full"; empty
@@ -23,6 +24,7 @@ class Setup:
     """
 
     samples: float | None = None
+    default_batch: bool = False
     tokens: float | None = None
     sequence: int | None = None
     precision: str = ""
@@ -44,4 +46,4 @@ class Setup:
     def shared_by(self) -> str:
         """Whose share of the batch a figure is: ranks see samples of their own only without splits."""
         whole = all(size == 1 for name, size in self.parallel if name not in ("data", "expert"))
-        return "a rank" if whole else "a replica"
+        return "per rank" if whole else "per replica"

@@ -227,7 +227,7 @@ def _why(
         return f"memory: rank {rank} is {over / 1e9:.1f} GB over"
     slower = step_us[this] / step_us[best] - 1
     if slower < LEVEL:
-        return "level"
+        return "same time"
     mine, theirs = (Loads(*(getattr(loads, n)[[i]] for n in Loads.__slots__)) for i in (this, best))
     swapped = {
         "lookup": replace(mine, forward_us=theirs.forward_us, backward_us=theirs.backward_us),

@@ -12,7 +12,7 @@ from stepsight.records import assigned, nearest, override, read_toml
 from stepsight.tune.evaluate import CAPTURED
 from stepsight.workload.files import with_model
 from stepsight.workload.llm.config import usual_framework
-from stepsight.workload.llm.known import is_config, read_config, shipped
+from stepsight.workload.llm.known import is_config, named, read_config, shipped
 
 Model = str | Path | Mapping[str, Any]
 
@@ -40,7 +40,7 @@ def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, 
     if isinstance(model, Mapping):
         document = dict(model)
     elif not Path(model).exists() and str(model).lower() in shipped():
-        document = {"model": str(model)}
+        document = named(str(model))
     elif Path(model).suffix == ".json" and is_step_file(Path(model)):
         if assignments:
             raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")

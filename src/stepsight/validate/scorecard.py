@@ -13,25 +13,26 @@ from stepsight.validate.results import TopicResult
 
 EXPOSURES: Mapping[str, str] = {
     BLIND: "blind",
-    CHOSEN: "looked at while choosing",
-    FIT: "in the fit",
+    CHOSEN: "seen while tuning",
+    FIT: "fitted",
     "": "not stated",
 }
-"""How blind rows are, in words."""
+"""Exposure of rows in words."""
 MOST_LINES = 40
 """In a topic with more lines, those of one kind are shown together; its command prints them all."""
 HEAD = """# Accuracy
 
 How far predictions are from measurements, topic by topic. This page is made by
-`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure can be made again by
-the command of its section. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
+`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure is reproduced by
+its section's command. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
 `stepsight validate quick` scores rows that ship with the package.
 
-- **GMAE** is the geometric mean of the relative errors (each + 0.04 points), **MAPE** their mean. A line that
-  has no errors of times reads a figure of its own, which is named.
+- **GMAE** is the geometric mean of the absolute relative errors (0.04 percentage points are added to each, so
+  that zeros do not collapse it), **MAPE** their arithmetic mean. A line that has no errors of times reads a
+  figure of its own, which is named.
 - **bar**: *met*, **missed**, or *open*: the bar is not reached, but so few rows may miss it by chance.
-- **rows were**: *blind* (no fit, constant or choice saw them), *looked at while choosing* (in no fit, but in
-  sight while models or constants were chosen), *in the fit* (a fit or a constant was made from them).
+- **exposure**: *blind* (used for no fit, constant or choice), *seen while tuning* (in no fit, but visible
+  while models or constants were chosen), *fitted* (a fit or a constant was made from them).
 - **others on these rows**: what other predictors reach on exactly these rows, as GMAE / MAPE.
 """
 
@@ -87,7 +88,7 @@ def _table(result: TopicResult) -> list[str]:
 def _lines(scores: Sequence[Score], others: Mapping[str, Sequence[Score]]) -> list[str]:
     """A row a line; lines without errors read their figure in a column of its own."""
     figures = any(score.figure for score in scores)
-    head = ("what", "rows", "GMAE", "MAPE", "figure", "bar", "others on these rows", "rows were")
+    head = ("what", "rows", "GMAE", "MAPE", "figure", "bar", "others on these rows", "exposure")
     lines = [_row(*(name for name in head if figures or name != "figure"))]
     lines.append("|" + "---|" * (lines[0].count("|") - 1))
     for score in scores:
@@ -102,7 +103,7 @@ def _lines(scores: Sequence[Score], others: Mapping[str, Sequence[Score]]) -> li
 def _kinds(kinds: Mapping[str, Sequence[Score]]) -> list[str]:
     """A row a kind of lines, then every bar that is missed."""
     lines = [
-        "| what | lines | rows | GMAE or figure, least to most (median) | bars met | rows were |",
+        "| what | lines | rows | GMAE or figure, least to most (median) | bars met | exposure |",
         "|---|---|---|---|---|---|",
     ]
     for kind, members in kinds.items():

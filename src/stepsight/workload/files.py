@@ -26,7 +26,7 @@ def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     """Read a workload file or a model's config.json, or take a well-known model by its name; ``overrides``
     (``key.path=value``) are set before it is checked."""
     if _is_name(Path(path)):
-        if str(path) not in shipped():
+        if str(path).lower() not in shipped():
             raise InputError(str(path), "neither a file nor a known model", nearest(str(path), shipped()))
         return load_model(str(path), overrides)
     return _changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
@@ -38,7 +38,7 @@ def _is_name(path: Path) -> bool:
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:
-    """A well-known model by its name, one sequence a rank unless ``overrides`` say otherwise."""
+    """A well-known model by its name, with one sequence per replica unless ``overrides`` give a batch."""
     return _changed(named(name), overrides, f"model {name}")
 
 

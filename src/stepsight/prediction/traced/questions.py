@@ -43,7 +43,7 @@ def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | Captu
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
     "link": (
-        "link=GBPS: another bandwidth between the GPUs of a node, GB/s per direction",
+        "link=GBPS: another link bandwidth between the GPUs of a node, GB/s per direction",
         lambda s, v: s.on(whatif.with_link(s.platform, _number(v, "link"))),
     ),
     "gpu": (
@@ -51,7 +51,7 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
         lambda s, v: s.on(whatif.on_gpu(s.platform, v)),
     ),
     "ranks": (
-        "ranks=N: so many data-parallel ranks, each with the batch it has",
+        "ranks=N: N data-parallel ranks, with the batch per rank unchanged",
         lambda s, v: _with_ranks(s, _count(v, "ranks")),
     ),
     "no-host": (
@@ -63,19 +63,19 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
         lambda s, _: replace(s, job=without_late_peers(s.job)),
     ),
     "drop": (
-        "drop=PATTERN: the operators whose name matches are gone",
+        "drop=PATTERN: remove the operators whose name matches",
         lambda s, v: replace(s, job=whatif.without_ops(s.job, v)),
     ),
     "fuse": (
-        "fuse=PATTERN: runs of matching operators become one kernel",
+        "fuse=PATTERN: fuse consecutive matching operators into one kernel",
         lambda s, v: replace(s, job=whatif.fused(s.job, v)),
     ),
     "bucket": (
-        "bucket=MB: gradient all_reduces gathered into buckets of this size",
+        "bucket=MB: gradient all_reduces in buckets of this size",
         lambda s, v: replace(s, job=whatif.with_bucket(s.job, _number(v, "bucket"))),
     ),
     "batch": (
-        "batch=FACTOR: the batch times this",
+        "batch=FACTOR: multiply the batch by this",
         lambda s, v: replace(s, job=whatif.with_batch(s.job, _number(v, "batch"))),
     ),
 }

@@ -35,7 +35,7 @@ def show(comparison: Comparison, console: Console) -> None:
 
 def _line(name: str, p: Prediction) -> Text:
     fits = "" if p.fits is not False else "  DOES NOT FIT"
-    line = Text(f"{name}  {p.workload or 'step'} on {p.platform}: {time(p.step_us)} a step")
+    line = Text(f"{name}  {p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step")
     line.append(f" (90 % interval {time(p.low_us)} to {time(p.high_us)})")
     line.append(fits, style="bold red")
     return line.append(f"\n   assumed {assumed(p)}")

@@ -40,7 +40,7 @@ def _top(c: Comparison) -> Html:
     a, b = c.before, c.after
     heading = tag("h1", "A  ", _name(a), tag("span", " against ", classes="on"), "B  ", _name(b))
     value, unit = time(b.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step (B)"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} per step (B)"), classes="number")
     verdict = tag("p", comparison_sentence(c), classes="verdict")
     entries = [("A", time(a.step_us), _interval(a)), ("B", time(b.step_us), _interval(b))]
     return joined([heading, tag("div", number, classes="headline"), verdict, figures(entries)])

@@ -66,11 +66,13 @@ def page(prediction: Prediction, *, command: str = "") -> str:
 
 def _top(p: Prediction) -> Html:
     value, unit = time(p.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
     headline = tag("div", number, tag("div", _interval(p), classes="interval"), classes="headline")
     name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
-    said = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
-    return joined([name, _fits(p), headline, said, tag("p", _verdict(p), classes="verdict"), _figures(p)])
+    assumption = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
+    return joined(
+        [name, _fits(p), headline, assumption, tag("p", _verdict(p), classes="verdict"), _figures(p)]
+    )
 
 
 def _fits(p: Prediction) -> Html:
@@ -103,18 +105,18 @@ def _interval(p: Prediction) -> Html:
 
 def _verdict(p: Prediction) -> Html:
     """Why it takes that long, in a sentence or two."""
-    said = [_largest(p)] if p.breakdown_us else []
+    sentences = [_largest(p)] if p.breakdown_us else []
     strongest = min(p.sensitivities, key=lambda s: _strength(p, s), default=None)
     if strongest and 1 - strongest.if_free_us / (p.step_us or 1.0) >= MATTERS:
         word = "the host" if strongest.category == HOST else look(strongest.category).word
-        said.append(
+        sentences.append(
             joined(
                 ["Were ", tag("b", word), f" free, a step would take {_if_free(p, strongest.if_free_us)}."]
             )
         )
     elif strongest:
-        said.append(text("No single part holds it: none would shorten it by 5 % were it free."))
-    return joined(said, " ")
+        sentences.append(text("No single part holds it: none would shorten it by 5 % were it free."))
+    return joined(sentences, " ")
 
 
 def _strength(p: Prediction, s: Sensitivity) -> tuple[float, float]:
@@ -228,7 +230,7 @@ def _trust(p: Prediction) -> Html:
             Column("kernel"),
             Column("operator"),
             Column("instead", extra=True),
-            Column("time a step", number=True),
+            Column("time per step", number=True),
         ]
         body.append(
             tag(

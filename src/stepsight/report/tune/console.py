@@ -57,6 +57,12 @@ def outcomes(answer: Answer) -> str:
     return ", ".join(f"{answer.counts[s]:,} {word}" for s, word in words.items() if answer.counts.get(s))
 
 
+def _batch(answer: Answer) -> list[str]:
+    """The batch that all configurations share."""
+    batch = answer.document.get("global_batch")
+    return [f"global batch {batch:,}"] if batch and "global_batch" not in answer.dimensions else []
+
+
 def noise_mark(row: Row, answer: Answer) -> str:
     """≈ where a row is too close to the best to call."""
     told_apart = row is answer.best or not within_noise(row, answer.best, answer.objective)
@@ -65,7 +71,7 @@ def noise_mark(row: Row, answer: Answer) -> str:
 
 def remarks(answer: Answer) -> list[str]:
     """What is to be said beside the table."""
-    best, lines = answer.best, []
+    best, lines = answer.best, _batch(answer)
     if answer.epoch_samples and best.samples_per_s:
         took = long_time(answer.epoch_samples / best.samples_per_s)
         money = best.cost_of(answer.epoch_samples)

@@ -32,9 +32,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     """One entry of ``distributedInfo.pg_config``."""
 
     pg_name: str = ""
-    pg_size: int = 0
     ranks: tuple[int, ...] = ()
-    backend_config: str = ""
 
 
 class DistributedInfo(msgspec.Struct, frozen=True):

@@ -53,7 +53,7 @@ def found(data: Path, only: Sequence[str] = (), steps: Path | None = None) -> Fo
     return Found(rows, missing)
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     return scored(found(data))
 
 

@@ -30,7 +30,7 @@ RUN_KEY = (*GROUP_KEY, "platform")
 Mask = npt.NDArray[np.bool_]
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """Every score that the folder's tables allow; all are on rows that took no part in the fit."""
     folder = data / "collectives"
     from stepsight.validate.collectives.transfers import transfer_scores

@@ -31,7 +31,7 @@ STREAMS = (
 )
 
 
-def scores(data: Path, rows: str) -> list[Score]:
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
     return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), hit_rate_score()]
 

@@ -27,6 +27,7 @@ from stepsight.validate.kernels import conv_left_out
 from stepsight.validate.kernels.judged import ABOVE_US, Judged
 from stepsight.validate.kernels.left_out import gpu_scores, is_fitted_table, refitted_scores, source_scores
 
+OPTIONS = ("data", "rows")
 CLEAR_US = 20.0
 """Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")

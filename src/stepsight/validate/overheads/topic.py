@@ -24,7 +24,7 @@ _WHOSE = {
 }
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """The published studies workload by workload, then the traces step by step."""
     return [*_published(Study.read(data / "overheads")), *_traces(data / "traces")]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -22,6 +21,7 @@ from stepsight.score import BLIND, CHOSEN, Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "quick"
+OPTIONS: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StepRow:
     exposure: str = CHOSEN
 
 
-def scores(data: Path | None = None, rows: str = "heldout") -> list[Score]:
+def scores() -> list[Score]:
     """A line for each kind of kernel and each kind of step; needs no data folder."""
     return [*_kernel_scores(kernel_rows()), *_step_scores(step_rows())]
 

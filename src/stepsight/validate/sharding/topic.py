@@ -19,11 +19,13 @@ from stepsight.validate.sharding.trials import drawn_tasks, try_task
 
 SUCCESS, REGRET, SEARCH_WINS = 0.85, 0.03, 0.90
 """The bars: METHOD §7 for success; mean regret and the searched plan as the project set them."""
+OPTIONS: tuple[str, ...] = ()
+"""No measured tables: trials come from ``--live`` or ``--results``."""
 UNDISTURBED = 0.1
 """The quantile of the steps that stands for a quiet machine."""
 
 
-def scores(data: Path, rows: str) -> list[Score]:
+def scores() -> list[Score]:
     """No measured table of sharding plans exists: this topic is scored live."""
     return []
 
@@ -35,14 +37,13 @@ def scores(data: Path, rows: str) -> list[Score]:
 @click.option("--tasks", default=4, show_default=True, help="Tasks in this run.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first task.")
 @click.option("--rounds", default=3, show_default=True, help="Each builds the models anew.")
-@click.option("--blocks", default=6, show_default=True, help="Interleaved blocks a round.")
-@click.option("--steps", default=4, show_default=True, help="Timed steps a block.")
+@click.option("--blocks", default=6, show_default=True, help="Interleaved blocks per round.")
+@click.option("--steps", default=4, show_default=True, help="Timed steps per block.")
 @click.option("--results", type=click.Path(path_type=Path), help="Trials are kept here, run after run.")
-@click.option("--data", type=click.Path(path_type=Path), help="Unused: this topic has no measured tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     live: bool, platform: str | None, ranks: int, tasks: int, first: int, rounds: int, blocks: int,
-    steps: int, results: Path | None, data: Path | None, as_json: bool,
+    steps: int, results: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     trials = read_trials(results) if results else []
     if live:

@@ -177,7 +177,7 @@ def _runs(
     )  # fmt: skip
 
 
-def scores(data: Path, which: str = "heldout", without: Sequence[str] = ()) -> list[Score]:
+def scores(data: Path, without: Sequence[str] = ()) -> list[Score]:
     """Every run as shipped and with its own source left out, and what-ifs between GPUs."""
     folder = traces_in(data)
     return [*board(list(rows(folder, without))), *pair_scores(all_pairs(data, folder))]

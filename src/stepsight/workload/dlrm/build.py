@@ -52,9 +52,8 @@ class DlrmWorkload(Described[DlrmConfig]):
     def setup(self) -> Setup:
         """Batch, precision and how tables and dense part are spread."""
         c = self.config
-        details = (
-            (f"{len(c.tables)} tables sharded by {c.plan.sharder or 'a given plan'}",) if c.ranks > 1 else ()
-        )
+        sharding = f"{len(c.tables)} tables, sharding {c.plan.sharder or 'by a given plan'}"
+        details = (sharding,) if c.ranks > 1 else ()
         return Setup(
             samples=c.batch, precision=c.training.precision, parallel=(("data", c.ranks),), details=details
         )

@@ -7,7 +7,7 @@ from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import context_messages, exchange_copies, tensor_messages
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 
 
 def attention_block(c: LanguageConfig) -> Block:
@@ -59,7 +59,7 @@ def attention_block(c: LanguageConfig) -> Block:
     both += out
     if keeps_products(c):  # every other product: the keys', which are few, and the last
         again.append(out.forward[-1])
-    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
+    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
     forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
     around = context_messages(c, inner)
     if m.norms_per_layer == 4:
@@ -67,13 +67,13 @@ def attention_block(c: LanguageConfig) -> Block:
     return Block(both, [*forward, *around[0]], [*backward, *around[1]], again)
 
 
-def _latent_projections(c: LanguageConfig, n: float) -> Both:
+def _latent_projections(c: LanguageConfig, n: float) -> ForwardBackward:
     """DeepSeek's low-rank projections; the ranks hold the down-projections whole."""
     m, t, a = c.model, c.layout.tensor, c.model.latent
     assert a is not None
     dtype, product, scaling = c.training.dtype, c.training.product_dtype, c.training.fp8_scaling
     q_dim = m.heads * (a.nope_dim + a.rope_dim) / t
-    both = Both()
+    both = ForwardBackward()
     if a.q_rank:
         both += ops.linear(product, dtype, n, a.q_rank, m.hidden, scaling=scaling)
         both += ops.norm("rms", dtype, n, a.q_rank, fused=c.training.fused_norm)
@@ -84,13 +84,13 @@ def _latent_projections(c: LanguageConfig, n: float) -> Both:
     both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.training.fused_norm)
     both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank, scaling=scaling)
     width = m.heads * (a.nope_dim + a.rope_dim) / t
-    both += Both(
+    both += ForwardBackward(
         [ops.stream("cat", dtype, 2 * n * width, 2, 2)], [ops.stream("cat", dtype, 2 * n * width, 2, 2)]
     )
     return both
 
 
-def core(c: LanguageConfig) -> Both:
+def core(c: LanguageConfig) -> ForwardBackward:
     """Attention proper, for this rank's heads and its part of the sequence.
 
     Where ranks exchange heads for parts of the sequence, each sees all of it with its share of the heads.

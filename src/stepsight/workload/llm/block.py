@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stepsight.program.job import Kernel
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
 
@@ -15,7 +15,7 @@ class Block:
     """One residual block with the messages of each pass; ``again``: what selective recomputation repeats;
     ``more_launches``: forward and backward, where each expert is launched by itself."""
 
-    both: Both
+    both: ForwardBackward
     forward: list[Message]
     backward: list[Message]
     again: list[Kernel]

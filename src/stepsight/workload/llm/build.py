@@ -95,7 +95,7 @@ class _Stage:
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
         if self.c.layout.zero == 3:
-            self._gathered(runs, phase, item)
+            self._gathered(runs, phase)
         elif last and self._reduces and self.c.layout.overlap_gradients and item.kind == "B":
             for run in runs:
                 self.ops += self.blocks.of(run.work, phase, run.label)
@@ -115,7 +115,7 @@ class _Stage:
             self.whole[key] = total
         return self.whole[key]
 
-    def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
+    def _gathered(self, runs: tuple[Run, ...], phase: str) -> None:
         """ZeRO-3: parameters of the next run come while this one computes; gradients leave behind it."""
         again = phase == "forward" or self.c.layout.reshard
         if again:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from stepsight.workload.llm.config import LanguageConfig
 
 
-def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields) -> None:
+def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     """What cannot be, and fields that would have no effect."""
     s, m, t = c.layout, c.model, c.training
 

@@ -39,8 +39,6 @@ _TYPES = {
     "olmo2": "llama",
 }
 """``model_type`` of a configuration to a family of ours."""
-DEFAULT_BATCH = 1
-"""Sequences a rank where a model is named without a batch."""
 
 
 @cache
@@ -97,7 +95,6 @@ def _workload(sizes: Table, name: str) -> Table:
     return {
         "kind": "transformer",
         "name": Path(name).name,
-        "batch_per_rank": DEFAULT_BATCH,
         **sizes,
         "training": {"framework": "megatron"},
         "parallel": {},

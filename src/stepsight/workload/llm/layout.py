@@ -16,13 +16,13 @@ DISPATCH = ("each", "once")
 class Layout:
     """The sizes of the parallel groups.
 
-    ``data`` counts replicas of the batch; ``zero`` says what they share out: 1 optimizer state, 2 gradients
-    too, 3 (``fsdp``) parameters too, over groups of ``shard_group`` ranks (zero: all of ``data``), repeated
-    over the rest (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward pass.
-    ``expert`` ranks share out the experts; ``expert_dispatch``: a token travels to ``each`` of its experts,
-    or ``once`` to a rank that holds several; ``expert_overlap``: beside products. ``virtual_stages``: pieces
-    of the model on each rank of an interleaved pipeline. ``order`` lists the axes, innermost (neighbouring
-    ranks) first.
+    ``data`` counts replicas of the batch; ``zero`` says what is sharded over them: 1 optimizer state, 2 also
+    gradients, 3 (``fsdp``) also parameters, in groups of ``shard_group`` ranks (zero: all of ``data``), with
+    replicas of the groups (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward
+    pass. Experts are spread over ``expert`` ranks; ``expert_dispatch``: a token is sent to ``each`` of its
+    experts, or ``once`` to a rank that holds several; ``expert_overlap``: all_to_all overlaps with GEMMs.
+    ``virtual_stages``: pieces of the model on each rank of an interleaved pipeline. ``order`` lists the axes,
+    innermost (neighbouring ranks) first.
     """
 
     data: int = 1
@@ -52,12 +52,12 @@ class Layout:
 
     @property
     def sharded_over(self) -> int:
-        """Ranks that share out what ZeRO shares out: data and context replicas of one stage."""
+        """Ranks over which ZeRO shards: data and context replicas of one stage."""
         return self.shard_group or self.data * self.context
 
     @property
     def experts_shared_over(self) -> int:
-        """The same for experts: the ranks that hold the same ones, where experts are spread out."""
+        """The same for experts: with expert parallelism, the ranks that hold the same ones."""
         copies = self.tensor * self.context * self.data // self.expert
         return self.sharded_over if self.expert == 1 else min(copies, self.sharded_over)
 

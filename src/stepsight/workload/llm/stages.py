@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.ends import embedding_work, head_work
+from stepsight.workload.llm.embedding_and_head import embedding_work, head_work
 from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
 
@@ -28,13 +28,15 @@ class Piece:
 def pieces(c: LanguageConfig) -> list[Piece]:
     """The model cut into stages times virtual stages, first piece first.
 
-    Evenly where that divides; else with the embedding and the head counted as a layer each (Megatron) or by
-    their cost (nanotron and others), so that the ends hold fewer layers.
+    nanotron weighs layers and head by their cost (`_by_cost`). Others cut evenly where that divides. Else, as
+    Megatron does on request: where it divides with embedding and head counted as a layer each, both ends
+    hold one layer less; otherwise the first piece holds the fewest, and the remainder goes to the pieces
+    after it, one layer each (31 layers in 4 pieces: 7, 8, 8, 8, the embedding counted as a layer).
     """
     n, layers = c.layout.chunks, c.model.layers
     if n == 1:
         return [Piece(0, layers, True, True)]
-    if c.framework.name == "nanotron":
+    if c.framework.stages_by_cost:
         counts = _by_cost(c)
     elif layers % n == 0:
         counts = [layers // n] * n
@@ -42,7 +44,7 @@ def pieces(c: LanguageConfig) -> list[Piece]:
         each = (layers + 2) // n
         counts = [each - 1, *[each] * (n - 2), each - 1]
     else:
-        counts = [layers // n + (0 < i <= layers % n or (i == 0 and layers % n == n)) for i in range(n)]
+        counts = [layers // n + (0 < i <= layers % n) for i in range(n)]
     starts = [sum(counts[:i]) for i in range(n + 1)]
     return [Piece(starts[i], starts[i + 1], i == 0, i == n - 1) for i in range(n)]
 

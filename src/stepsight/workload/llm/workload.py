@@ -19,7 +19,7 @@ TAPED = ("bert", "gpt2", "gpt", "opt", "llama")
 """Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.transformers`)."""
 TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
 SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
-AXES = ("data", "tensor", "pipeline", "context", "expert")
+NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
 
@@ -52,13 +52,14 @@ class LanguageWorkload(Described[LanguageConfig]):
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
         c, s = self.config, self.config.layout
-        axes = [(name, int(getattr(s, name))) for name in AXES if int(getattr(s, name, 1)) > 1]
+        axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         details = ["FSDP" if s.zero == 3 else f"ZeRO-{s.zero}"] if s.zero else []
         details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
         details += [f"{c.training.recompute} recomputation"] if c.training.recompute != "none" else []
         details.append(f"{c.training.attention} attention")
         return Setup(
             samples=c.tokens_per_step / c.sequence,
+            default_batch=not c.states_batch,
             tokens=c.tokens_per_step,
             sequence=c.sequence,
             precision=c.training.precision,
