@@ -107,7 +107,7 @@ def core(c: LanguageConfig) -> Both:
         kv_heads = heads
     batch, length = c.micro_batch, c.sequence
     if m.window and m.window < length:
-        full = 1 / m.window_every if m.window_every > 1 else 0.0
+        full = m.unwindowed_layers / m.layers
         seen = int(m.window + full * (length / 2 - m.window))
         return ops.flash(
             s.dtype, s.attention, batch, heads, kv_heads, length // parts, seen, dim, causal=False
