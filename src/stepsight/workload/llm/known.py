@@ -146,7 +146,8 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         sizes["qk_norm"] = True
     if family == "t5":
         sizes["encoder_layers"] = first("num_layers")
-        sizes["gated"] = "gated" in str(config.get("feed_forward_proj", "relu"))
+        sizes["gated"] = "gated" in str(config.get("feed_forward_proj", _MT5 if kind == "mt5" else "relu"))
+        sizes.setdefault("tied", kind != "mt5")
     if family == "vit":
         patch, size = first("patch_size"), first("image_size")
         sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
@@ -157,6 +158,8 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         raise InputError(f"{where}: {missing.args[0]}", "is missing", "add it to the configuration") from None
 
 
+_MT5 = "gated-gelu"
+"""What an mT5 is where its configuration does not say; its head is untied, too."""
 _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 """Of so many layers one sees everything, where a configuration does not list its layers."""
 
