@@ -87,6 +87,22 @@ def test_windows_of_a_configuration() -> None:
     assert "window" not in from_hugging_face(QWEN | sizes, "config.json")
 
 
+def test_qwen_uses_its_window_only_where_that_is_switched_on() -> None:
+    """The first ``max_window_layers`` see everything."""
+    on = QWEN | {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 21}
+    sizes = from_hugging_face(on, "config.json")
+    assert (sizes["window"], sizes["full_layers"]) == (4096, 21)
+    for off in ({"max_window_layers": 28}, {"use_sliding_window": False}, {"max_window_layers": None}):
+        assert "window" not in from_hugging_face(on | off, "config.json")
+
+
+def test_layers_that_a_configuration_lists_one_by_one() -> None:
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    config = QWEN | {"model_type": "gemma3_text", "sliding_window": 512, "layer_types": kinds * 7}
+    sizes = from_hugging_face(config, "config.json")
+    assert (sizes["window"], sizes["full_layers"]) == (512, 7) and "window_every" not in sizes
+
+
 def test_the_language_part_of_a_model_that_sees_images() -> None:
     text = {**QWEN, "model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 6}
     sizes = from_hugging_face({"model_type": "gemma3", "text_config": text}, "config.json")

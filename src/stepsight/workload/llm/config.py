@@ -88,7 +88,10 @@ class LanguageTraining:
 
 @dataclass(frozen=True, slots=True)
 class LanguageConfig:
-    """Model, batch and layout. ``batch_per_rank``: sequences a data-parallel replica sees in a step."""
+    """Model, batch and layout. ``batch_per_rank``: sequences a data-parallel replica sees in a step.
+
+    ``notes``: what the description says that the answer does not hold.
+    """
 
     name: str
     family: str
@@ -99,6 +102,7 @@ class LanguageConfig:
     layout: Layout
     framework: Framework
     source: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def ranks(self) -> int:
@@ -140,11 +144,24 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
     sequence = fields.integer("sequence")
     layout, batch = _layout(fields, parallel, framework, model)
     name = fields.text("name", Path(source).stem)
+    notes = _notes(fields, sequence)
     for section in (training_fields, parallel, fields):
         section.finish()
-    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, source)
+    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, source, notes)
     check(config, fields, parallel, training_fields)
     return config
+
+
+def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
+    """What a configuration states and nobody models, and a sequence that the model has no positions for."""
+    listed = fields.anything("not_modelled", [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise fields.fail("not_modelled", f"must be a list of names, not {listed!r}", 'write ["name", …]')
+    longest = fields.integer("longest_sequence", 0, least=0)
+    notes = [f"not modelled: {', '.join(listed)}"] if listed else []
+    if 0 < longest < sequence:
+        notes.append(f"sequence: {sequence:,} tokens are beyond the {longest:,} positions of the model")
+    return tuple(notes)
 
 
 def _framework(training: Fields, parallel: Fields, family: str) -> Framework:
