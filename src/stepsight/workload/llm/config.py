@@ -124,6 +124,11 @@ class LanguageConfig:
         return self.batch_per_rank * self.layout.data * self.sequence
 
     @property
+    def host_profile(self) -> str:
+        """Whose host work its launches cost (`stepsight.overheads.frameworks`)."""
+        return "compiled" if self.framework.plain and self.training.compiled else self.framework.name
+
+    @property
     def padded_vocab(self) -> int:
         """Megatron pads the vocabulary to a multiple of 128 on every tensor rank (its fork for DeepSpeed only
         where there are several)."""

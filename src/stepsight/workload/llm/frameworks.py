@@ -32,6 +32,7 @@ class Framework:
     ``cuts_products``: asynchronous tensor parallelism cuts products so that transfers run beside them.
     ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
     ``grouped_experts``: one kernel for the products of all of a rank's experts, instead of one each.
+    ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
     """
 
     name: str
@@ -58,6 +59,7 @@ class Framework:
     compiled: bool = False
     cuts_products: bool = True
     grouped_experts: bool = True
+    plain: bool = False
     fp8_scaling: str = "delayed"
 
 
@@ -65,7 +67,13 @@ FRAMEWORKS = {
     f.name: f
     for f in (
         Framework(
-            "eager", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+            "eager",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            plain=True,
         ),
         Framework("megatron", wgrad_accumulates=True, pads_vocab=True, grouped_experts=False),
         Framework(
@@ -122,7 +130,13 @@ FRAMEWORKS = {
             gathers_logits=True,
         ),
         Framework(
-            "hf", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+            "hf",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            plain=True,
         ),
     )
 }
