@@ -40,6 +40,7 @@ def command(
     from stepsight.errors import InputError
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
+    from stepsight.tune.search import ranked
 
     model = asked_model(model, named)
     check_outputs((html, csv, resume))
@@ -54,7 +55,8 @@ def command(
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
             ray=ray, resume=resume, epoch_samples=epoch, progress=progress,
         )  # fmt: skip
-    written = flags(answer.document, answer.best, str(model))
+    best_first = ranked(answer.rows, answer.objective)
+    written = flags(answer.document, answer.best, str(model), best_first)
     if csv:
         from stepsight.report.tune.document import rows_csv
 

@@ -39,8 +39,9 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     for line in remarks(answer):
         console.print(Text(line))
     for one in written:
-        lacks = f" (it has no {one.lacks})" if one.lacks else ""
-        console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
+        said = [f"it has no {one.lacks}"] * bool(one.lacks) + [one.note] * bool(one.note)
+        head = one.framework + (f" ({'; '.join(said)})" if said else "")
+        console.print(Text(f"\n{head}:\n{one.text}" if one.text else f"\n{head}"), soft_wrap=True)
 
 
 def noise_mark(row: Row, answer: Answer) -> str:

@@ -135,7 +135,9 @@ def _point(row: Row) -> Point:
 
 def _flags(one: Flags) -> Html:
     lacks = tag("p", f"It has no {one.lacks}.") if one.lacks else Html("")
-    return tag("div", tag("h3", one.framework), lacks, tag("pre", one.text))
+    note = tag("p", one.note) if one.note else Html("")
+    text = tag("pre", one.text) if one.text else Html("")
+    return tag("div", tag("h3", one.framework), lacks, note, text)
 
 
 def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
