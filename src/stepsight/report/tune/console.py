@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text, why
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
 from stepsight.tune.search import SURE, score, within_noise
 from stepsight.tune.trial import Row
@@ -108,7 +108,7 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     platforms = len({row.platform for row in rows}) > 1
     has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
     table = Table(box=None, pad_edge=False)
-    names = [*(["platform"] if platforms else []), *map(short_name, varied), "step ms", "90 % interval"]
+    names = [*(["platform"] if platforms else []), *short_names(varied).values(), "step ms", "90 % interval"]
     has_rate = has_tokens or any(r.samples_per_s for r in rows)
     names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
     names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
