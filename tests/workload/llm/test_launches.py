@@ -54,3 +54,16 @@ def test_hooks_of_data_parallelism_are_launches(tmp_path: Path) -> None:
     sharded = plain("llama", tmp_path, "parallel.zero=3")
     assert plain_launches(replicas).backward - plain_launches(alone).backward == 9  # tensors of a layer
     assert plain_launches(sharded).forward > plain_launches(replicas).forward
+
+
+def test_gelu_by_its_tanh_formula_runs_operator_by_operator(tmp_path: Path) -> None:
+    """Eight kernels forward for one; under autocast those behind the power read and write fp32."""
+
+    def activation(*changes: str) -> list[tuple[str, str]]:
+        layer = layer_work(plain("gpt2", tmp_path, "training.precision=bf16", *changes), experts=False)
+        names = ("bias_gelu", "pow", "tanh")
+        return sorted((k.name, k.dtype) for k in layer.forward.kernels if k.name in names)
+
+    assert activation("training.compile=true") == [("bias_gelu", "bf16")]
+    assert activation() == [("pow", "bf16"), ("tanh", "bf16")]
+    assert activation("training.master_weights=false") == [("pow", "fp32"), ("tanh", "fp32")]

@@ -31,8 +31,6 @@ LAYER_NORM = More(0, 1)
 """A third kernel of the weights' gradients."""
 ROTARY = More(9, 19)
 """Of queries and keys each: two products, negation, concatenation, sum; backward ten each."""
-TANH_GELU = More(7, 10)
-"""GELU by its tanh formula: products, power, sums, tanh."""
 SEPARATE_QKV = More(2, 6)
 """Three projections for one; backward also the sum of their inputs' gradients."""
 SEPARATE_GATE = More(1, 3)
@@ -60,6 +58,11 @@ MERGED_QKV = ("gpt", "gpt2", "mpt", "megatron")
 """Families whose code has one projection for queries, keys and values."""
 
 
+def writes_out_gelu(c: LanguageConfig) -> bool:
+    """Whether GELU runs operator by operator, by its tanh formula (``gelu_new`` of transformers)."""
+    return c.framework.plain and not c.training.compiled and c.family in TANH_FAMILIES and not c.model.gated
+
+
 def plain_launches(c: LanguageConfig) -> More:
     """What the host launches in one layer beyond the layer's kernels; nothing where a compiler or a framework
     fuses."""
@@ -75,10 +78,8 @@ def plain_launches(c: LanguageConfig) -> More:
         more += SEPARATE_QKV
     if m.gated:
         more += SEPARATE_GATE
-    elif c.family in TANH_FAMILIES:
-        more += TANH_GELU
     if m.bias:
-        more += BIAS.times(2 if merged else 4)
+        more += BIAS.times((2 if merged else 4) + writes_out_gelu(c))
     linears = (2 if merged else 4) + (3 if m.gated else 2)
     of_linears = linears * (2 if m.bias else 1)
     if c.training.half and not c.training.master_weights:

@@ -7,6 +7,7 @@ from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.launches import writes_out_gelu
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
 from stepsight.workload.llm.operators import Both
@@ -35,9 +36,12 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += into
-    act = ops.activation(
-        dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
-    )
+    if writes_out_gelu(c):
+        act = ops.tanh_gelu(dtype, n * ffn / t, wide=c.training.half and not c.training.master_weights)
+    else:
+        act = ops.activation(
+            dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
+        )
     both += act
     again += act.forward if keeps_products(c) else []
     out = ops.linear(
