@@ -67,3 +67,13 @@ def test_gelu_by_its_tanh_formula_runs_operator_by_operator(tmp_path: Path) -> N
     assert activation("training.compile=true") == [("bias_gelu", "bf16")]
     assert activation() == [("pow", "bf16"), ("tanh", "bf16")]
     assert activation("training.master_weights=false") == [("pow", "fp32"), ("tanh", "fp32")]
+
+
+def test_under_autocast_the_stream_between_blocks_is_fp32(tmp_path: Path) -> None:
+    def norms(*changes: str) -> set[str]:
+        layer = layer_work(plain("llama", tmp_path, *changes), experts=False)
+        return {k.dtype for k in layer.forward.kernels if k.family == "rms_norm"}
+
+    assert norms() == {"bf16"}
+    assert norms("training.master_weights=false") == {"fp32"}
+    assert norms("training.master_weights=false", "training.framework=megatron") == {"bf16"}
