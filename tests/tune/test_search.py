@@ -244,6 +244,11 @@ def test_an_empty_space_says_why():
         tune(MODEL, PLATFORM, over=["micro_batch=3"])
 
 
+def test_a_number_of_gpus_that_divides_nothing_is_blamed_and_another_named() -> None:
+    with pytest.raises(InputError, match=r"^7 GPUs: .*global batch is 16; ask for --gpus 4, or a --global"):
+        tune(MODEL, "7xH100-SXM", global_batch=16)
+
+
 def test_more_gpus_than_there_are():
     with pytest.raises(InputError, match="16 of the 8 GPUs"):
         tune(MODEL, PLATFORM, gpus=[16])

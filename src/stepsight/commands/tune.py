@@ -42,6 +42,7 @@ def command(
     from stepsight.errors import InputError
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
+    from stepsight.tune.search import ranked
 
     model = model_argument(model, named)
     check_outputs((html, csv, resume))
@@ -56,7 +57,8 @@ def command(
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
             ray=ray, resume=resume, epoch_samples=epoch, progress=progress,
         )  # fmt: skip
-    written = flags(answer.document, answer.best, str(model))
+    best_first = ranked(answer.rows, answer.objective)
+    written = flags(answer.document, answer.best, str(model), best_first)
     if csv:
         from stepsight.report.tune.document import rows_csv
 

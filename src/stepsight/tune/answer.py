@@ -9,7 +9,7 @@ from typing import Any
 
 from stepsight.prediction.categories import look
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_names
 from stepsight.tune.search import SURE, ranked, score
 from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of
 
@@ -168,7 +168,8 @@ def _loss(name: str) -> bool:
 
 def settings_text(settings: Mapping[str, Setting]) -> str:
     """``tp 4, pp 2, zero 1``."""
-    return ", ".join(f"{short_name(path)} {setting_text(value)}" for path, value in settings.items())
+    names = short_names(settings)
+    return ", ".join(f"{names[path]} {setting_text(value)}" for path, value in settings.items())
 
 
 def setting_text(value: Setting) -> str:

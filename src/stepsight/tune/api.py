@@ -16,7 +16,7 @@ from stepsight.tune.described import Model, described, of_one_framework
 from stepsight.tune.evaluate import CAPTURED, platform_of
 from stepsight.tune.journal import Journal
 from stepsight.tune.over import parsed_over
-from stepsight.tune.remedies import nothing_fits
+from stepsight.tune.remedies import no_candidates, nothing_fits
 from stepsight.tune.search import (
     MAYBE,
     OBJECTIVES,
@@ -81,7 +81,7 @@ def tune(
         document, gpus=counts, per_node=loaded.spec.gpus_per_node, global_batch=global_batch, over=varied
     )
     if not found.candidates:
-        raise InputError("--over", f"no valid configuration: {_reasons(found)}", "widen the space")
+        raise no_candidates(found, counts, over=bool(over))
     asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
@@ -176,11 +176,6 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
         document=found.document,
         seconds=seconds,
     )
-
-
-def _reasons(found: Space) -> str:
-    listed = ", ".join(f"{reason} ({count:,} times)" for reason, count in list(found.refused.items())[:3])
-    return listed or "there is nothing to combine"
 
 
 def _refuse(rows: Sequence[Row], found: Space, spec: PlatformSpec | None = None) -> NoReturn:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepsight.errors import StepsightError
+from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.prediction.memory import fit_probability
 from stepsight.tune.answer import settings_text
@@ -27,6 +27,24 @@ ALONE: tuple[tuple[str, tuple[Setting, ...]], ...] = (
     ("parallel.micro_batch", (1,)),
 )  # fmt: skip
 """Single changes that are tried, gentlest first."""
+
+
+def no_candidates(found: Space, counts: Sequence[int], *, over: bool) -> InputError:
+    """What to say if no combination is valid: of values that were asked for, or on so many GPUs."""
+    reasons = ", ".join(f"{reason} ({n:,} times)" for reason, n in list(found.refused.items())[:3])
+    problem = f"no valid configuration: {reasons or 'there is nothing to combine'}"
+    if over:
+        return InputError("--over", problem, "widen the space")
+    gpus, batch = max(counts), found.document.get("global_batch")
+    where = f"{gpus} GPU" + ("s" if gpus > 1 else "")
+    if not isinstance(batch, int) or batch < 1:
+        return InputError(where, problem, "ask for another number with --gpus")
+    fewer = max(n for n in range(1, gpus + 1) if batch % n == 0)
+    return InputError(
+        where,
+        f"{problem}; the global batch is {batch}",
+        f"ask for --gpus {fewer}, or a --global-batch in multiples of {gpus}",
+    )
 
 
 def nothing_fits(rows: Sequence[Row], found: Space, spec: PlatformSpec | None) -> str:

@@ -29,7 +29,7 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     found = answered(composer)
     base = found.composed
     timeline, shown = _timeline(c, platform)
-    notes = [f"{name}: {note}" for name, note in composer.pricer.tally.notes.items()]
+    notes = [*c.notes, *(f"{name}: {note}" for name, note in composer.pricer.tally.notes.items())]
     if shown < c.layout.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
     return Prediction(

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text, why
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
 from stepsight.tune.search import SURE, score, within_noise
 from stepsight.tune.trial import BOUNDED, FAILED, ILLEGAL, PRICED, TOO_LARGE, Row, frameworks_of
@@ -46,8 +46,9 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     for line in remarks(answer):
         console.print(Text(line))
     for one in written:
-        lacks = f" (not the same configuration: {one.lacks})" if one.lacks else ""
-        console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
+        about = [f"not the same configuration: {one.lacks}"] * bool(one.lacks) + [one.note] * bool(one.note)
+        head = one.framework + (f" ({'; '.join(about)})" if about else "")
+        console.print(Text(f"\n{head}:\n{one.text}" if one.text else f"\n{head}"), soft_wrap=True)
 
 
 def outcomes(answer: Answer) -> str:
@@ -148,7 +149,7 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     platforms = len({row.platform for row in rows}) > 1
     has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
     table = Table(box=None, pad_edge=False)
-    names = [*(["platform"] if platforms else []), *map(short_name, varied), "step ms", "90 % interval"]
+    names = [*(["platform"] if platforms else []), *short_names(varied).values(), "step ms", "90 % interval"]
     has_rate = has_tokens or any(r.samples_per_s for r in rows)
     names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
     names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]

@@ -34,7 +34,7 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
             for n in answer.neighbours
         ],
         "front": [row_document(r) for r in answer.front],
-        "flags": {one.framework: {"text": one.text, "lacks": one.lacks} for one in written},
+        "flags": {one.framework: {"text": one.text, "lacks": one.lacks, "note": one.note} for one in written},
     }  # fmt: skip
 
 

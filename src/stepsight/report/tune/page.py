@@ -22,7 +22,7 @@ from stepsight.report.page.pieces import (
 from stepsight.report.tune.console import WHY, milliseconds, noise_mark, remarks
 from stepsight.report.tune.picks import picks_script, two_picks
 from stepsight.tune.answer import Answer, part_word, settings_text, why
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
 from stepsight.tune.trial import Row, frameworks_of
 
@@ -135,7 +135,9 @@ def _point(row: Row) -> Point:
 
 def _flags(one: Flags) -> Html:
     lacks = tag("p", f"It has no {one.lacks}.") if one.lacks else Html("")
-    return tag("div", tag("h3", one.framework), lacks, tag("pre", one.text))
+    note = tag("p", one.note) if one.note else Html("")
+    text = tag("pre", one.text) if one.text else Html("")
+    return tag("div", tag("h3", one.framework), lacks, note, text)
 
 
 def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
@@ -196,7 +198,8 @@ def _place(row: Row, along: str) -> str:
 
 def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
     columns = [
-        *([Column("platform")] if platforms else []), *(Column(short_name(p), number=True) for p in varied),
+        *([Column("platform")] if platforms else []),
+        *(Column(name, number=True) for name in short_names(varied).values()),
         Column("step ms", number=True), Column("90 % interval", number=True, extra=True),
         Column("per second", number=True), Column("memory GB", number=True, extra=True),
         Column("", wide=True),

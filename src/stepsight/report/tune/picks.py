@@ -10,7 +10,7 @@ import msgspec
 from stepsight.report.page.pieces import Html, asset, tag, text
 from stepsight.report.tune.console import milliseconds
 from stepsight.tune.answer import Answer, part_word, setting_text, settings_text
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_names
 from stepsight.tune.trial import Row
 
 LEAST_SHARE = 0.0005
@@ -62,7 +62,8 @@ def _content(row: Row) -> dict[str, Any]:
 
 
 def _settings(row: Row) -> dict[str, str]:
-    return {short_name(path): setting_text(value) for path, value in row.settings.items()}
+    names = short_names(row.settings)
+    return {names[path]: setting_text(value) for path, value in row.settings.items()}
 
 
 def _figures(row: Row) -> dict[str, float | None]:

@@ -41,3 +41,9 @@ def keeps_products(c: LanguageConfig) -> bool:
 def casts_weights(c: LanguageConfig) -> bool:
     """Weights are cast to fp8 once a step and kept for all micro-batches."""
     return c.layout.micro_batches == 1
+
+
+def stream_dtype(c: LanguageConfig) -> str:
+    """The type of the stream between blocks: under autocast, embeddings, norms and sums stay in fp32."""
+    autocast = c.framework.plain and c.training.half and not c.training.master_weights
+    return "fp32" if autocast else c.training.dtype

@@ -108,7 +108,7 @@ class Blocks:
             waits,
             phase=phase,
             label=label,
-            framework=self.c.framework.name,
+            framework=self.c.host_profile,
             launches=self._launched(launches),
         )
 

@@ -94,6 +94,7 @@ class LanguageConfig:
 
     ``batch_per_rank``: sequences that a data-parallel replica sees per step; ``states_batch``: whether the
     description gives them, or `DEFAULT_BATCH` stands in.
+    ``notes``: what the description says that the answer does not hold.
     """
 
     name: str
@@ -106,6 +107,7 @@ class LanguageConfig:
     framework: Framework
     states_batch: bool = field(default=True, compare=False)
     source: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def ranks(self) -> int:
@@ -125,6 +127,11 @@ class LanguageConfig:
     def tokens_per_step(self) -> int:
         """Tokens that the whole job sees in a step."""
         return self.batch_per_rank * self.layout.data * self.sequence
+
+    @property
+    def host_profile(self) -> str:
+        """Whose host work its launches cost (`stepsight.overheads.frameworks`)."""
+        return "compiled" if self.framework.plain and self.training.compiled else self.framework.name
 
     @property
     def padded_vocab(self) -> int:
@@ -147,12 +154,27 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
     sequence = fields.integer("sequence")
     layout, batch = _layout(fields, parallel, framework)
     name = fields.text("name", Path(source).stem)
+    notes = _notes(fields, sequence)
     for section in (training_fields, parallel, fields):
         section.finish()
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
-    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, stated, source)
+    config = LanguageConfig(
+        name, family, model, sequence, batch, training, layout, framework, stated, source, notes
+    )
     check(config, parallel, training_fields)
     return config
+
+
+def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
+    """What a configuration states and nobody models, and a sequence that the model has no positions for."""
+    listed = fields.anything("not_modelled", [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise fields.fail("not_modelled", f"must be a list of names, not {listed!r}", 'write ["name", …]')
+    longest = fields.integer("longest_sequence", 0, least=0)
+    notes = [f"not modelled: {', '.join(listed)}"] if listed else []
+    if 0 < longest < sequence:
+        notes.append(f"sequence: {sequence:,} tokens are beyond the {longest:,} positions of the model")
+    return tuple(notes)
 
 
 def usual_framework(parallel: Mapping[str, Any]) -> str:

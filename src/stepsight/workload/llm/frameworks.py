@@ -34,6 +34,7 @@ class Framework:
     ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
     ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
     ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
+    ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
     """
 
     name: str
@@ -60,6 +61,7 @@ class Framework:
     compiled: bool = False
     cuts_products: bool = True
     grouped_experts: bool = True
+    plain: bool = False
     fp8_scaling: str = "delayed"
     stages_by_cost: bool = False
 
@@ -68,7 +70,13 @@ FRAMEWORKS = {
     f.name: f
     for f in (
         Framework(
-            "eager", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+            "eager",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            plain=True,
         ),
         Framework("megatron", wgrad_accumulates=True, pads_vocab=True, grouped_experts=False),
         Framework(
@@ -126,7 +134,13 @@ FRAMEWORKS = {
             gathers_logits=True,
         ),
         Framework(
-            "hf", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+            "hf",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            plain=True,
         ),
     )
 }

@@ -5,8 +5,16 @@ from __future__ import annotations
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
+from stepsight.workload.llm.block import (
+    Block,
+    casts_weights,
+    keeps_products,
+    kept_inputs,
+    shared_over,
+    stream_dtype,
+)
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.launches import writes_out_gelu
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
 from stepsight.workload.llm.operators import ForwardBackward
@@ -21,7 +29,9 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     m, t, f = c.model, c.layout.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
+    both = ops.norm(
+        m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
+    )
     both.kept_bytes += e * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
@@ -35,9 +45,12 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += into
-    act = ops.activation(
-        dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
-    )
+    if writes_out_gelu(c):
+        act = ops.tanh_gelu(dtype, n * ffn / t, wide=c.training.half and not c.training.master_weights)
+    else:
+        act = ops.activation(
+            dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
+        )
     both += act
     again += act.forward if keeps_products(c) else []
     out = ops.linear(
@@ -53,11 +66,11 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     both += out
     if keeps_products(c) and m.gated:  # every other product: of a gated pair the second
         again.append(ops.linear(product, dtype, n, ffn / t, m.hidden).forward[-1])
-    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
+    both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
     inputs = 2 if m.gated and f.separate_gate else 1
     forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+        both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
     return Block(both, forward, backward, again)
 
 

@@ -216,6 +216,41 @@ def activation(
     )
 
 
+def tanh_gelu(dtype: str, elements: float, *, wide: bool) -> ForwardBackward:
+    """GELU by its tanh formula, written out: 0.5 x (1 + tanh(c (x + 0.044715 x³))).
+
+    ``wide``: autocast takes the power in fp32, and everything behind it. Keeps its input and result, in fp32
+    also the power's input and what tanh gave: so much more does GPT-2 large hold under autocast, and no more
+    in half precision throughout (models_h100.csv).
+    """
+    e = dtype_bytes(dtype)
+    w, kind = (4, "fp32") if wide else (e, dtype)
+
+    def one(name: str, reads: float, writes: float) -> Kernel:
+        return stream(name, kind, elements, reads, writes)
+
+    forward = [
+        *([one("cast", e, 4)] if wide else []),
+        stream("mul", dtype, elements, e, e),
+        one("pow", w, w),
+        one("mul", w, w),
+        one("add", e + w, w),
+        one("mul", w, w),
+        one("tanh", w, w),
+        one("add", w, w),
+        one("mul", e + w, w),
+    ]
+    backward = [
+        *[one("mul", 2 * w, w)] * 2,
+        one("tanh_backward", 2 * w, w),
+        *[one("mul", w, w)] * 3,
+        one("pow", w, w),
+        *[one("mul", 2 * w, w)] * 2,
+        *[one("add", 2 * w, w)] * 2,
+    ]
+    return ForwardBackward(forward, backward, (2 * e + (2 * w if wide else 0)) * elements)
+
+
 def residual(dtype: str, elements: float, dropout: float, *, fused: bool) -> ForwardBackward:
     """x + dropout(y); the fused kernel also adds the bias of y."""
     e = dtype_bytes(dtype)
