@@ -18,8 +18,9 @@ from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.cut import pieces, tensors_between
 from stepsight.workload.llm.schedule import Item
-from stepsight.workload.llm.stages import Pieces, pieces
+from stepsight.workload.llm.stages import Pieces
 from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
 
 PIPELINE, DATA = "pipeline", "data"
@@ -222,9 +223,9 @@ class Composer:
         stride = s.stride("pipeline")
         host = self.pricer.host_us("forward", 1) * c.framework.message_launches
         found = []
-        for stage in range(s.pipeline):
+        for stage, tensors in enumerate(tensors_between(c)):
             ends = (stage * stride, (stage + 1) % s.pipeline * stride)
-            part = self.pricer.collective(f"{PIPELINE} {stage}", "send_recv", bytes_, spans=ends)
+            part = self.pricer.collective(f"{PIPELINE} {stage}", "send_recv", tensors * bytes_, spans=ends)
             found.append(Part(part.time_us + host, part.spread_us + 0.2 * host))
         return found
 

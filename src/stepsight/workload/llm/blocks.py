@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from stepsight.program.job import COMPUTE, Collective, Kernel, Op, Wait
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.cut import tensors_between
 from stepsight.workload.llm.stages import Run
 from stepsight.workload.llm.work import Message, Pass, condensed
 
@@ -31,6 +32,7 @@ class Blocks:
             "expert data": s.expert_replicas(),
             "world": tuple(range(s.ranks)),
         }
+        self.tensors = tensors_between(c)
         self._passes: dict[int, tuple[Pass, tuple[Op, ...]]] = {}
 
     def collective(

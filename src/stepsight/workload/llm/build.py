@@ -13,8 +13,9 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.cut import pieces
 from stepsight.workload.llm.schedule import Exchange, Item, exchanges, orders
-from stepsight.workload.llm.stages import Pieces, PieceWork, Run, pieces
+from stepsight.workload.llm.stages import Pieces, PieceWork, Run
 from stepsight.workload.llm.update import update_ops
 from stepsight.workload.llm.work import Pass
 
@@ -140,6 +141,7 @@ class _Stage:
         bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
         if c.layout.sequence_parallel:
             bytes_ /= c.layout.tensor
+        bytes_ *= self.blocks.tensors[message.source if way == "forward" else message.target]
         stride = c.layout.stride("pipeline")
         group = f"{way} {message.source}"
         collective = Collective(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepsight.workload.fields import Fields
+from stepsight.workload.llm.cut import most_pieces, pieces
 from stepsight.workload.llm.optimizers import UPDATES
 
 if TYPE_CHECKING:
@@ -27,7 +28,13 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         f"{s.tensor} does not divide heads = {m.heads} and ffn = {m.ffn}",
         "use a divisor",
     )
-    refuse(parallel, "pipeline", s.chunks > m.layers, f"{s.chunks} pieces for {m.layers} layers", "use fewer")
+    refuse(
+        parallel,
+        "pipeline",
+        s.chunks > most_pieces(c),
+        f"{s.chunks} pieces for {m.encoder_layers + m.layers} layers, embedding and head",
+        "use fewer",
+    )
     refuse(
         parallel,
         "sequence_parallel",
@@ -75,6 +82,30 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         s.virtual_stages > 1 and s.schedule != "interleaved",
         f"has no effect on {s.schedule}",
         'set schedule = "interleaved"',
+    )
+    refuse(
+        parallel,
+        "virtual_stages",
+        s.virtual_stages > 1 and s.micro_batches % s.pipeline != 0,
+        f"an interleaved pipeline takes micro-batches in groups of its {s.pipeline} stages, and "
+        f"{s.micro_batches} micro-batches of a replica are no multiple of that",
+        "change global_batch or micro_batch, or leave virtual_stages out",
+    )
+    refuse(
+        parallel,
+        "virtual_stages",
+        s.virtual_stages > 1 and m.encoder_layers > 0,
+        "an encoder and its decoder are not interleaved (Megatron refuses it, too)",
+        "leave it out",
+    )
+    fullest = max(piece.layers for piece in pieces(c))
+    refuse(
+        training,
+        "recompute",
+        t.recompute_layers > fullest,
+        f"{t.recompute_layers} layers to run again, and a stage{' piece' * (s.virtual_stages > 1)} holds "
+        f"{fullest} at most",
+        f'use at most {fullest}, or "full"',
     )
     refuse(parallel, "expert", s.expert > 1 and m.experts is None, "the model has no experts", "leave it out")
     if m.experts is not None and m.experts.count % s.expert:

@@ -160,7 +160,8 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
     if isinstance(recompute, bool):
         recompute = "full" if recompute else "none"
     elif isinstance(recompute, int):
-        recompute, layers = ("full", recompute) if recompute > 0 else ("none", 0)
+        layers = fields.integer("recompute", 0, least=0)
+        recompute = "full" if layers else "none"
     if recompute not in RECOMPUTE:
         raise fields.fail(
             "recompute", f"unknown {recompute!r}", f"one of {', '.join(RECOMPUTE)}, or a number of layers"

@@ -8,9 +8,10 @@ from functools import lru_cache
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.cut import Piece, pieces
 from stepsight.workload.llm.layer import layer_work
 from stepsight.workload.llm.optimizers import UPDATES
-from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
+from stepsight.workload.llm.stages import Pieces, PieceWork
 from stepsight.workload.memory import MemoryReport, RankMemory
 
 CONTEXT_BYTES = 0.25e9
