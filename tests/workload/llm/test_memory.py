@@ -31,6 +31,17 @@ def test_zero_shares_out_state_then_gradients_then_parameters() -> None:
     assert three.parameters == pytest.approx(plain.parameters / 4)
 
 
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_parameters_that_are_not_resharded_stay_between_the_passes(pipeline: int) -> None:
+    """In half precision, all of the stage's, beside the rank's own share."""
+    spread = {"data": 4, "pipeline": pipeline, "micro_batch": 1}
+    whole = stage_memory(config(zero=1, **spread))
+    apart, kept = (stage_memory(config(zero=3, reshard=r, **spread)) for r in (True, False))
+    for all_of_them, share, held in zip(whole, apart, kept, strict=True):
+        assert held.parameters == pytest.approx(share.parameters + all_of_them.parameters)
+        assert held.total > share.total
+
+
 def test_a_smaller_sharding_group_holds_more() -> None:
     small, all_of_them = (
         stage_memory(config(data=8, zero=3, **more))[0] for more in ({"shard_group": 2}, {})

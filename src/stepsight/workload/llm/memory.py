@@ -98,10 +98,22 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
         optimizer = 0.0
     if t.adapters:
         gradients, optimizer = gradients * ADAPTER_SHARE, optimizer * ADAPTER_SHARE
-    full = max(run.parameters for _, w in works for run in w.forward) if s.zero == 3 else 0.0
+    whole, some = _gathered_parameters(c, works)
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
-    temporary = _temporary(c, works) + 2 * 2 * full / _runs(c)
-    return Held(stored * e, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+    temporary = _temporary(c, works) + some
+    return Held(stored * e + whole, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+
+
+def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> tuple[float, float]:
+    """ZeRO-3: whole parameters beside a rank's share of them. Those of all layers stay from the forward to
+    the backward pass where nothing is resharded (the first figure); else two layers' are there at a time."""
+    if c.layout.zero < 3:
+        return 0.0, 0.0
+    if not c.layout.reshard:
+        each = dtype_bytes(c.training.dtype)
+        return sum(each * (w.parameters + w.expert_parameters) for _, w in works), 0.0
+    largest = max(run.parameters for _, w in works for run in w.forward)
+    return 0.0, 2 * 2 * largest / _runs(c)
 
 
 def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> float:
