@@ -36,6 +36,10 @@ SPREADS: list[dict[str, Any]] = [
     {"data": 8, "micro_batch": 1},
     {"data": 8, "zero": "fsdp"},
     {"data": 4, "tensor": 2, "micro_batch": 1, "zero": 1},
+    {"data": 4, "tensor": 2, "micro_batch": 1, "zero": 1, "prefetch": True},
+    {"data": 16, "micro_batch": 1, "zero": 2},
+    {"data": 4, "micro_batch": 1, "zero": 2, "prefetch": False},
+    {"data": 4, "micro_batch": 1, "zero": 2, "overlap_gradients": False},
     {"tensor": 8, "sequence_parallel": True, "micro_batch": 2},
     {"pipeline": 4, "micro_batch": 1, "data": 2},
     {"pipeline": 2, "virtual_stages": 2, "micro_batch": 1},
@@ -79,6 +83,17 @@ def test_the_bubble_is_waiting_in_the_breakdown_and_in_every_rank() -> None:
     assert sum(waiting) / len(waiting) == pytest.approx(found.breakdown_us["waiting_for_ranks"])
     assert found.ranks[0].idle_us < 0.1 * found.ranks[0].rank_wait_us
     assert found.ranks[0].gpu_active_us + found.ranks[0].idle_us == pytest.approx(found.step_us)
+
+
+def test_zero_2_reduces_the_gradients_of_every_micro_batch_and_zero_1_once(platform: Platform) -> None:
+    """A rank that keeps its share of the gradients cannot add whole ones up."""
+
+    def reduced_us(zero: int, micro_batch: int) -> float:
+        (stage,) = quick(config(data=2, zero=zero, micro_batch=micro_batch), platform).composed.stages
+        return stage.communication["shard"]
+
+    assert reduced_us(1, 1) == pytest.approx(reduced_us(1, 4), rel=0.01)
+    assert reduced_us(2, 1) > 3 * reduced_us(2, 4)
 
 
 def test_offloaded_state_costs_time_and_saves_memory(platform: Platform) -> None:

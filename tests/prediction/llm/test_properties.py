@@ -85,6 +85,35 @@ def test_more_bandwidth_never_costs_time(gpu: str, parallel: dict[str, Any]) -> 
         assert all(b <= TOLERANCE * a for a, b in pairwise(times)), (field, times)
 
 
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed", "hf", "jax"])
+@pytest.mark.parametrize("nic", ["25G", "400G"])
+def test_zero_2_is_never_slower_than_zero_3_which_moves_more(framework: str, nic: str) -> None:
+    """At the same overlap settings: gathers beside the forward pass, reductions beside the backward one,
+    both of half-precision gradients (Megatron reduces ZeRO-2's in fp32 unless told otherwise)."""
+    training = {"framework": framework, "gradients": "half"}
+    machine = load_platform(f"2x8xH100-SXM-80G-{nic}")
+    for micro_batch in (1, 2, 4):
+        for prefetch in (True, False):
+            spread = {"data": 16, "micro_batch": micro_batch, "prefetch": prefetch}
+            two, three = (
+                step_us(machine, training, parallel={**spread, "zero": zero, **more})
+                for zero, more in ((2, {"overlap_gradients": True}), (3, {}))
+            )
+            assert two <= TOLERANCE * three, (micro_batch, prefetch)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_less_overlap_never_saves_time(platform: Platform, zero: int) -> None:
+    parallel = {"data": 16, "micro_batch": 1, "zero": zero}
+    beside, behind = (
+        step_us(platform, parallel={**parallel, "overlap_gradients": overlap}) for overlap in (True, False)
+    )
+    assert beside <= TOLERANCE * behind
+    if zero:
+        early, late = (step_us(platform, parallel={**parallel, "prefetch": p}) for p in (True, False))
+        assert early <= TOLERANCE * late
+
+
 @pytest.mark.parametrize("framework", ["megatron", "nanotron", "llm-foundry", "torchtitan", "deepspeed"])
 def test_more_nodes_never_make_an_answer_surer(framework: str) -> None:
     """On a machine that nobody measured: the interval of a job over nodes is no narrower than on one node."""

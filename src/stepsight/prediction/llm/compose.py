@@ -199,13 +199,19 @@ class Composer:
         return late
 
     def _update(self, stage: int, scale: Scale, host: float, parts: StageParts) -> float:
-        """Optimizer and the parameters' way back."""
+        """Optimizer and the parameters' way back: behind it, or what of it the next step's first forward pass
+        does not cover."""
         end = self._ends[stage]
         device = 0.0
         for name, part in end.update.items():
             device += scale.of(name, part)
             parts.compute[name] = parts.compute.get(name, 0.0) + scale.of(name, part)
         gather = scale.of(SHARD, end.gather)
+        for work in self.works[stage :: self.s.pipeline]:
+            waited, took = self._times[id(work)].updated_us(scale)
+            gather += waited
+            if took:
+                parts.communication[SHARD] = parts.communication.get(SHARD, 0.0) + took
         if gather:
             parts.exposed[SHARD] = parts.exposed.get(SHARD, 0.0) + gather
         late = max(0.0, end.host_us * host - device) + end.host_update_us
@@ -232,23 +238,18 @@ class Composer:
     def _end_of(self, stage: int) -> _End:
         c, s, works = self.c, self.s, self.works[stage :: self.s.pipeline]
         dense, experts = sum(w.parameters for w in works), sum(w.expert_parameters for w in works)
-        reduction = []
+        reduction: list[Part] = []
         first = works[0]
-        if self._reduces and s.zero < 3:
-            for w in works:
-                for run in w.backward:
-                    parts = [self.pricer.collective(*m) for m in gradient_messages(c, run)]
-                    reduction.append(Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts)))
+        if self._reduces and not s.reduces_each_micro_batch:
+            reduction = [self.pricer.messages(gradient_messages(c, r)) for w in works for r in w.backward]
         update: dict[str, Part] = {}
-        launches = 0
+        launches, layers = 0, sum(run.layers for w in works for run in w.forward)
         if c.training.optimizer != "none":
-            layers = sum(run.layers for w in works for run in w.forward)
             update = self.pricer.kernels(dict.fromkeys(update_kernels(c, dense, experts, layers), 1))
             launches = update_launches(layers)
         gather = Part()
-        if s.zero in (1, 2) and s.sharded_over > 1 and launches:
-            back = [self.pricer.collective(*m) for m in parameter_messages(c, dense, experts)]
-            gather = Part(sum(p.time_us for p in back), sum(p.spread_us for p in back))
+        if s.gathers_updated and not s.prefetch and launches:
+            gather = self.pricer.messages(parameter_messages(c, dense, experts, layers))
         tied = Part()
         if c.model.tied and s.pipeline > 1 and stage in (0, s.pipeline - 1):
             grad = 4.0 if c.framework.gradients == "fp32" else 2.0

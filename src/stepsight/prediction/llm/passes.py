@@ -184,6 +184,11 @@ class Pricer:
         self.tally.count(e, count * e.time_us, f"{axis} {kind}")
         return Part().plus(count * e.time_us, e.spread)
 
+    def messages(self, messages: Iterable[tuple[str, str, float, int]]) -> Part:
+        """Collectives (axis, kind, bytes, how many) one behind the other."""
+        parts = [self.collective(*m) for m in messages]
+        return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
+
     def host_us(self, phase: str, launches: int) -> float:
         """What the framework's host work for so many launches takes."""
         if phase not in self._host:

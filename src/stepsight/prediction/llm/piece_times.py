@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stepsight.prediction.llm.passes import Overlap, Part, PassTime, Pricer, Scale, added, overlapped
-from stepsight.workload.llm.blocks import gradient_messages
+from stepsight.workload.llm.blocks import gather_messages, gradient_messages
 from stepsight.workload.llm.build import split_pass
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.stages import PieceWork, Run
+from stepsight.workload.llm.stages import PieceWork
 from stepsight.workload.llm.work import Pass
 
 SHARD = "shard"
@@ -90,18 +90,19 @@ class PieceTimes:
             self.weights = pricer.price(self.weights_pass, "backward")
         self.gathers: list[Part] = []
         self.reductions: list[Part] = []
-        if c.layout.zero == 3 and c.layout.sharded_over > 1:
-            self.gathers = [self._gather(run, pricer) for run in work.forward]
-            self.reductions = [self._reduction(run, pricer) for run in work.backward]
+        self.updated: list[Part] = []
+        s = c.layout
+        if s.data * s.context > 1 and s.reduces_each_micro_batch:
+            self.reductions = [pricer.messages(gradient_messages(c, run)) for run in work.backward]
+        if s.sharded_over > 1 and s.zero == 3:
+            self.gathers = [pricer.messages(gather_messages(c, run)) for run in work.forward]
+        if s.gathers_updated and s.prefetch:
+            self.updated = [pricer.messages(gather_messages(c, run)) for run in work.forward]
 
-    def _gather(self, run: Run, pricer: Pricer) -> Part:
-        count = max(1, run.layers)
-        bytes_ = run.parameters * (2 if self.c.training.half else 4) / count
-        return pricer.collective(SHARD, "all_gather", bytes_, count)
-
-    def _reduction(self, run: Run, pricer: Pricer) -> Part:
-        parts = [pricer.collective(*m) for m in gradient_messages(self.c, run)]
-        return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
+    def updated_us(self, scale: Scale) -> tuple[float, float]:
+        """ZeRO-1 and 2: what the first forward pass waits for parameters of the last update that are gathered
+        beside it, and how long the gathers take."""
+        return self._exposed(self.runs_forward, self.updated, [], scale) if self.updated else (0.0, 0.0)
 
     def durations(self, scale: Scale, host: float, check_us: float = 0.0) -> Durations:
         """Both passes: the device's time, or the host's where that is longer.
@@ -114,10 +115,12 @@ class PieceTimes:
         device = {kind: one.device_us(scale) for kind, one in passes.items()}
         exposed = dict.fromkeys(passes, 0.0)
         total_gathers = 0.0
-        if self.gathers:
+        if self.reductions:
             exposed["F"], total_gathers = self._exposed(self.runs_forward, self.gathers, [], scale)
             again = self.gathers[::-1] if self.c.layout.reshard else []
             exposed["B"], more = self._exposed(self.runs_backward, again, self.reductions, scale)
+            if self.c.layout.zero < 3 and not self.c.layout.overlap_gradients:
+                exposed["B"] = more
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host + one.checks * check_us for kind, one in passes.items()}
@@ -150,7 +153,8 @@ class PieceTimes:
     def _exposed(
         self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale
     ) -> tuple[float, float]:
-        """ZeRO-3: gathers ahead of each run and reductions behind it, on one link; what compute waits for."""
+        """Gathers ahead of each run and reductions behind it, on one link; what compute waits for. The next
+        micro-batch begins when all are through, as in FSDP and DeepSpeed."""
         compute = busy = 0.0
         link = ready = scale.of(SHARD, gathers[0]) if gathers else 0.0
         for i, run in enumerate(runs):

@@ -7,8 +7,6 @@ theirs (`Collective.spans`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
@@ -72,7 +70,7 @@ class _Stage:
             else:
                 self._pass(item)
         mine = [self.works[p] for p in sorted(self.last)]
-        if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 3:
+        if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 2:
             for work in mine:
                 for run in work.backward:
                     self.ops += self.blocks.reduce(run)
@@ -95,12 +93,15 @@ class _Stage:
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
-        if self.c.layout.zero == 3:
-            self._gathered(runs, phase, item)
-        elif last and self._reduces and self.c.layout.overlap_gradients and item.kind == "B":
-            for run in runs:
-                self.ops += self.blocks.of(run.work, phase, run.label)
-                self.ops += self.blocks.reduce(run)
+        s = self.c.layout
+        updated = s.gathers_updated and s.prefetch and item.kind == "F" and item.micro_batch == 0
+        if s.zero == 3 or updated:
+            self._gathered(runs, phase)
+        elif self._reduces and item.kind == "B" and s.reduces_each_micro_batch:
+            self._reduced(runs, phase)
+            self.ops.append(self.blocks.join(REDUCE, phase))
+        elif last and self._reduces and s.overlap_gradients and item.kind == "B":
+            self._reduced(runs, phase)
         else:
             self.ops += self.blocks.of(self._merged(item, runs), phase, f"{phase} of piece {item.piece}")
 
@@ -116,21 +117,30 @@ class _Stage:
             self.whole[key] = total
         return self.whole[key]
 
-    def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
-        """ZeRO-3: parameters of the next run come while this one computes; gradients leave behind it."""
+    def _reduced(self, runs: tuple[Run, ...], phase: str) -> None:
+        """A backward pass whose gradients leave behind each run, or all of them behind the last."""
+        late: list[Op] = []
+        for run in runs:
+            self.ops += self.blocks.of(run.work, phase, run.label)
+            if self.c.layout.overlap_gradients:
+                self.ops += self.blocks.reduce(run)
+            else:
+                late += self.blocks.reduce(run)
+        self.ops += late
+
+    def _gathered(self, runs: tuple[Run, ...], phase: str) -> None:
+        """Parameters of the next run come while this one computes; ZeRO-3's gradients leave behind it."""
         again = phase == "forward" or self.c.layout.reshard
         if again:
-            self.ops.append(self.blocks.gather(runs[0], phase))
+            self.ops += self.blocks.gather(runs[0], phase)
         for i, run in enumerate(runs):
             if again:
                 self.ops.append(self.blocks.join(GATHER, phase))
                 if i + 1 < len(runs) and self.c.layout.prefetch:
-                    self.ops.append(self.blocks.gather(runs[i + 1], phase))
+                    self.ops += self.blocks.gather(runs[i + 1], phase)
             self.ops += self.blocks.of(run.work, phase, run.label)
             if again and i + 1 < len(runs) and not self.c.layout.prefetch:
-                late = self.blocks.gather(runs[i + 1], phase)
-                assert late.collective is not None
-                self.ops.append(replace(late, collective=replace(late.collective, after=(COMPUTE,))))
+                self.ops += self.blocks.gather(runs[i + 1], phase, after=(COMPUTE,))
             if phase == "backward" and self._reduces:
                 self.ops += self.blocks.reduce(run)
 

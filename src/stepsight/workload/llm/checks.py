@@ -57,8 +57,8 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         ("expert_overlap", s.expert > 1),
         ("shard_group", s.zero > 0),
         ("reshard", s.zero == 3),
-        ("prefetch", s.zero == 3),
-        ("bucket_mb", s.data * s.context > 1 and s.zero < 3),
+        ("prefetch", s.zero > 0),
+        ("bucket_mb", s.data * s.context > 1 and s.zero < 2),
         ("overlap_gradients", s.data * s.context > 1 and s.zero < 3),
     ):
         refuse(parallel, key, parallel.has(key) and not used, "has no effect on this layout", "leave it out")

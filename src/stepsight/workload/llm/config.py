@@ -231,7 +231,7 @@ def _layout(
         zero=int(zero),
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
-        prefetch=parallel.flag("prefetch", True),
+        prefetch=parallel.flag("prefetch", zero == 3 or (zero == 2 and not framework.gathers_late)),
         overlap_gradients=parallel.flag("overlap_gradients", framework.overlap),
         bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
         micro_batches=batch // micro,

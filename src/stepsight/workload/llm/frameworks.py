@@ -23,6 +23,7 @@ class Framework:
     ``separate_gate``: a gated MLP's two first products each sum their input's gradient over the tensor group.
     ``keeps_gathered``: with sequence parallelism the gathered input of a product is kept for the backward
     pass, which then need not gather it again.
+    ``gathers_late``: ZeRO-2 gathers the updated parameters behind the update, not beside the forward pass.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a product is dropped behind it, but
     lies in the allocator until the communication stream has come by; a host that runs ahead piles them up.
@@ -47,6 +48,7 @@ class Framework:
     overlaps_sums: bool = True
     separate_gate: bool = False
     keeps_gathered: bool = False
+    gathers_late: bool = False
     broadcasts_parameters: bool = False
     flat_reduce: bool = False
     pads_vocab: bool = False
@@ -77,6 +79,7 @@ FRAMEWORKS = {
             overlaps_sums=False,
             message_launches=8,
             flat_reduce=True,
+            gathers_late=True,
             pads_vocab=True,
             pads_whole_vocab=False,
             fused_loss=False,
@@ -103,7 +106,7 @@ FRAMEWORKS = {
             fp8_scaling="current",
         ),
         Framework("jax", compiled=True, gradients="half", fp8_scaling="current"),
-        Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
+        Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True, gathers_late=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),
         Framework(
             "internevo", fused_mlp=False, gradients="half", separate_gate=True, broadcasts_parameters=True

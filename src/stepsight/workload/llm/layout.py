@@ -19,6 +19,8 @@ class Layout:
     ``data`` counts replicas of the batch; ``zero`` says what they share out: 1 optimizer state, 2 gradients
     too, 3 (``fsdp``) parameters too, over groups of ``shard_group`` ranks (zero: all of ``data``), repeated
     over the rest (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward pass.
+    ``prefetch``: parameters are gathered beside compute, by ZeRO-3 those of the next layers, by ZeRO-1 and 2
+    the updated ones beside the first forward pass; else compute waits for them.
     ``expert`` ranks share out the experts; ``expert_dispatch``: a token travels to ``each`` of its experts,
     or ``once`` to a rank that holds several; ``expert_overlap``: beside products. ``virtual_stages``: pieces
     of the model on each rank of an interleaved pipeline. ``order`` lists the axes, innermost (neighbouring
@@ -49,6 +51,17 @@ class Layout:
     @property
     def ranks(self) -> int:
         return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def reduces_each_micro_batch(self) -> bool:
+        """A rank that keeps only its share of the gradients cannot add up whole ones: every micro-batch's are
+        reduced (ZeRO-2 and 3)."""
+        return self.zero >= 2
+
+    @property
+    def gathers_updated(self) -> bool:
+        """ZeRO-1 and 2: every rank updates its share of the parameters, and all need all of them."""
+        return self.zero in (1, 2) and self.sharded_over > 1
 
     @property
     def sharded_over(self) -> int:
