@@ -80,6 +80,7 @@ def test_a_plain_data_parallel_llama_stays_operator_by_operator() -> None:
         ({"data": 2, "zero": 2, "bucket_mb": 10}, "bucket_mb"),
         ({"data": 2, "zero": 3, "bucket_mb": 10}, "bucket_mb"),
         ({"expert": 2, "data": 2}, "expert"),
+        ({"expert_overlap": "some"}, "expert_overlap"),
         ({"tensor": 3}, "tensor"),
         ({"data": 3}, "global_batch"),
         ({"pipeline": 11}, "pipeline"),

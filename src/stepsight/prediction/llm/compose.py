@@ -90,7 +90,9 @@ class Composer:
         names: dict[str, None] = {}
         for times in self._times.values():
             for one in (times.forward, times.backward, *times.runs_forward, *times.runs_backward):
-                names.update(dict.fromkeys((*one.compute, *one.waited, *(o.axis for o in one.overlaps))))
+                names.update(dict.fromkeys((*one.compute, *one.waited)))
+                for o in one.overlaps:
+                    names.update(dict.fromkeys((*o.beside, o.axis)))
         for end in self._ends:
             names.update(dict.fromkeys(end.update))
         if self._reduces:

@@ -10,7 +10,6 @@ from stepsight.workload.llm.blocks import gather_messages, gradient_messages
 from stepsight.workload.llm.build import split_pass
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.stages import PieceWork
-from stepsight.workload.llm.work import Pass
 
 SHARD = "shard"
 EVEN_HANDED = 5.0
@@ -54,7 +53,10 @@ class Durations:
                 add_exposed(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
             for o in one.overlaps:
                 both, only = overlapped(o, scale)
-                parts.compute[o.category] = parts.compute.get(o.category, 0.0) + times * (both - only)
+                longer = (both - only) / (o.beside_us(scale) or 1.0)
+                for name, part in o.beside.items():
+                    took = times * longer * scale.of(name, part)
+                    parts.compute[name] = parts.compute.get(name, 0.0) + took
                 add_exposed(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
         if self.gathers:
             add_exposed(parts, SHARD, times * self.exposed_gathers, times * self.gathers)
@@ -77,17 +79,11 @@ class PieceTimes:
         self.forward, self.backward = joined(self.runs_forward), joined(self.runs_backward)
         self.fetched_us = pricer.micro_batch_us() if work.ends else 0.0
         self.forward = replace(self.forward, host_us=self.forward.host_us + self.fetched_us)
-        self.weights: PassTime | None = None
+        self.inputs: PassTime | None = None
         if split:
-            total = Pass()
-            for run in work.backward:
-                total += run.work
-            self.inputs_pass, self.weights_pass = (
-                split_pass(total, weights=False),
-                split_pass(total, weights=True),
-            )
-            self.backward = pricer.price(self.inputs_pass, "backward")
-            self.weights = pricer.price(self.weights_pass, "backward")
+            parts = [split_pass(run.work, weights=False) for run in work.backward]
+            self.inputs = joined(tuple(pricer.price(part, "backward") for part in parts))
+        self.pair = paired(self.forward, self.backward)
         self.gathers: list[Part] = []
         self.reductions: list[Part] = []
         self.updated: list[Part] = []
@@ -110,9 +106,9 @@ class PieceTimes:
         A host that never waits for the device evens both passes out. ``check_us``: `HostState`.
         """
         passes = {"F": self.forward, "B": self.backward}
-        if self.weights is not None:
-            passes["W"] = self.weights
         device = {kind: one.device_us(scale) for kind, one in passes.items()}
+        shorter = self.pair.device_us(scale) / (sum(device.values()) or 1.0) if self.pair else 1.0
+        device = {kind: shorter * us for kind, us in device.items()}
         exposed = dict.fromkeys(passes, 0.0)
         total_gathers = 0.0
         if self.reductions:
@@ -132,9 +128,13 @@ class PieceTimes:
         else:
             behind = behind_us(sum(hosts.values()), sum(busy.values()))
             late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
+        times = {kind: busy[kind] + late[kind] for kind in passes}
+        if self.inputs is not None:  # what the rest of a backward pass takes longer for the weights
+            share = self.inputs.device_us(scale) / (self.backward.device_us(scale) or 1.0)
+            times |= {"B": share * times["B"], "W": (1 - share) * times["B"]}
         return Durations(
-            {kind: busy[kind] + late[kind] for kind in passes},
-            [(one, scale) for one in passes.values()],
+            times,
+            [(one, scale) for one in ([self.pair] if self.pair else passes.values())],
             sum(exposed.values()),
             sum(late.values()),
             hosts,
@@ -199,3 +199,21 @@ def joined(times: tuple[PassTime, ...]) -> PassTime:
         sum(one.host_us for one in times),
         sum(one.checks for one in times),
     )
+
+
+def paired(forward: PassTime, backward: PassTime) -> PassTime | None:
+    """Both passes where messages run beside another micro-batch's compute: forward ones beside its backward
+    pass and the other way round, so that all of both hides all of them. None where no message does so."""
+    both = joined((forward, backward))
+    hidden = [o for o in both.overlaps if o.hidden]
+    if not hidden:
+        return None
+    axes = dict.fromkeys(o.axis for o in hidden)
+    messages = added({o.axis: o.message} for o in hidden)
+    compute = [added([both.compute, *(o.beside for o in hidden)]), *[dict[str, Part]()] * (len(axes) - 1)]
+    together = [
+        Overlap(axis, messages[axis], beside, True, hidden[0].slowdown)
+        for axis, beside in zip(axes, compute, strict=True)
+    ]
+    rest = (o for o in both.overlaps if not o.hidden)
+    return replace(both, compute={}, overlaps=(*rest, *together))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stepsight.program.job import COMPUTE, Collective, Kernel, Op, Wait
+from stepsight.program.job import COMPUTE, Collective, Copies, Kernel, Op, Wait
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
 from stepsight.workload.llm.cut import tensors_between
 from stepsight.workload.llm.stages import Run
@@ -46,6 +46,7 @@ class Blocks:
         stream: str = "",
         after: tuple[str, ...] = (COMPUTE,),
         name: str = "",
+        copies: Copies | None = None,
     ) -> Collective:
         """A collective over an axis, of which the program shows one rank."""
         return Collective(
@@ -58,11 +59,12 @@ class Blocks:
             after=after,
             count=count,
             spans=self.spans[axis],
+            copies=copies,
         )
 
     def of(self, work: Pass, phase: str, label: str) -> tuple[Op, ...]:
-        """The operators of a pass: its kernels, then messages that compute waits for, then those beside
-        which part of its kernels run."""
+        """The operators of a pass: its kernels with hidden messages beside them, then messages that compute
+        waits for, then those beside which part of its kernels run."""
         if id(work) not in self._passes:
             self._passes[id(work)] = (work, tuple(self._ops(work, phase, label)))
         return self._passes[id(work)][1]
@@ -72,9 +74,14 @@ class Blocks:
         for message, count in work.messages.items():
             for kernel in message.beside:
                 alone[kernel] -= min(count, alone[kernel])
+        hidden = {m: n for m, n in work.messages.items() if m.hidden}
+        ops = [self._message(message, count, phase) for message, count in hidden.items()]
         first = self.compute(alone, phase, label)
-        ops = [replace(first, launches=self._launched(first.launches + work.more_launches))]
+        ops.append(replace(first, launches=self._launched(first.launches + work.more_launches)))
+        ops += [self.join(axis, phase) for axis in dict.fromkeys(m.axis for m in hidden)]
         for message, count in work.messages.items():
+            if message.hidden:
+                continue
             ops.append(self._message(message, count, phase))
             if message.beside:
                 beside = Counter(message.beside)
@@ -83,7 +90,7 @@ class Blocks:
         return ops
 
     def _message(self, m: Message, count: int, phase: str) -> Op:
-        collective = self.collective(m.axis, m.kind, m.bytes, count=count, dtype=m.dtype)
+        collective = self.collective(m.axis, m.kind, m.bytes, count=count, dtype=m.dtype, copies=m.copies)
         return self.op(
             f"c10d::{m.kind}", phase, collective=collective, launches=count, label=f"{m.axis} {m.kind}"
         )

@@ -7,6 +7,8 @@ theirs (`Collective.spans`).
 
 from __future__ import annotations
 
+from collections import Counter
+
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
@@ -17,6 +19,8 @@ from stepsight.workload.llm.stages import Pieces, PieceWork, Run
 from stepsight.workload.llm.update import update_ops
 from stepsight.workload.llm.work import Pass
 
+LATER = ("wgrad", "accumulate", "bias", "norm weight")
+"""Kernels of a backward pass that no other stage waits for."""
 RUNS = 6
 """Runs of layers into which a piece is cut where collectives of its parameters overlap its compute."""
 
@@ -178,13 +182,16 @@ class _Stage:
 
 
 def split_pass(work: Pass, *, weights: bool) -> Pass:
-    """The weights' part of a backward pass, or the rest of it."""
+    """The part of a backward pass that may come later, or the rest of it.
 
-    def belongs(name: str) -> bool:
-        return (name in ("wgrad", "accumulate", "bias", "norm weight")) == weights
-
-    kernels = {k: n for k, n in work.kernels.items() if belongs(k.name)}
-    made = Pass(messages=type(work.messages)() if weights else work.messages, kept_bytes=work.kept_bytes)
-    made.more_launches = work.more_launches // 2
-    made.kernels.update(kernels)
-    return made
+    That is the weights' gradients, except those that a message runs beside: apart from it they would leave
+    it exposed.
+    """
+    later = Counter({k: n for k, n in work.kernels.items() if k.name in LATER})
+    for message, count in work.messages.items():
+        for kernel in message.beside:
+            later[kernel] -= min(count, later[kernel])
+    half = work.more_launches // 2
+    if weights:
+        return Pass(+later, Counter(), work.kept_bytes, half)
+    return Pass(work.kernels - later, work.messages, work.kept_bytes, work.more_launches - half)

@@ -112,6 +112,13 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         raise parallel.fail(
             "expert", f"{s.expert} ranks do not divide {m.experts.count} experts", "use a divisor"
         )
+    refuse(
+        parallel,
+        "expert_overlap",
+        s.expert_overlap == "all" and s.micro_batches == 1,
+        "has no effect: there is no other micro-batch whose compute could run beside exchanges",
+        'set a smaller micro_batch, or "experts"',
+    )
     inside = s.tensor * s.context * s.data
     refuse(
         parallel,

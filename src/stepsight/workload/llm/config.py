@@ -11,7 +11,7 @@ from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
 from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
 from stepsight.workload.llm.frameworks import FRAMEWORKS, Framework
-from stepsight.workload.llm.layout import AXES, CONTEXT_KINDS, DISPATCH, SCHEDULES, Layout
+from stepsight.workload.llm.layout import AXES, CONTEXT_KINDS, DISPATCH, EXPERT_OVERLAP, SCHEDULES, Layout
 from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.parallel.axes import data_ranks
@@ -227,7 +227,7 @@ def _layout(
         context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
         expert=parallel.integer("expert", 1),
         expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
-        expert_overlap=parallel.flag("expert_overlap", False),
+        expert_overlap=_expert_overlap(parallel),
         zero=int(zero),
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
@@ -238,6 +238,14 @@ def _layout(
         order=_order(parallel),
     )
     return layout, batch
+
+
+def _expert_overlap(parallel: Fields) -> str:
+    """What exchanges of tokens run beside; true: all there is."""
+    given = parallel.anything("expert_overlap", "none")
+    if isinstance(given, bool):
+        return "all" if given else "none"
+    return parallel.choice("expert_overlap", EXPERT_OVERLAP, "none")
 
 
 def _batch(fields: Fields, data: int) -> int:

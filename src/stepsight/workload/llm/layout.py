@@ -10,6 +10,7 @@ and data."""
 SCHEDULES = ("1f1b", "afab", "interleaved", "zero_bubble")
 CONTEXT_KINDS = ("ring", "all_gather", "all_to_all")
 DISPATCH = ("each", "once")
+EXPERT_OVERLAP = ("none", "experts", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +23,10 @@ class Layout:
     ``prefetch``: parameters are gathered beside compute, by ZeRO-3 those of the next layers, by ZeRO-1 and 2
     the updated ones beside the first forward pass; else compute waits for them.
     ``expert`` ranks share out the experts; ``expert_dispatch``: a token travels to ``each`` of its experts,
-    or ``once`` to a rank that holds several; ``expert_overlap``: beside products. ``virtual_stages``: pieces
-    of the model on each rank of an interleaved pipeline. ``order`` lists the axes, innermost (neighbouring
-    ranks) first.
+    or ``once`` to a node or rank that holds several; ``expert_overlap``: it travels beside the products of
+    ``experts`` (Megatron) or ``all`` that another micro-batch computes (DeepSeek's DualPipe).
+    ``virtual_stages``: pieces of the model on each rank of an interleaved pipeline. ``order`` lists the axes,
+    innermost (neighbouring ranks) first.
     """
 
     data: int = 1
@@ -38,7 +40,7 @@ class Layout:
     context_kind: str = "ring"
     expert: int = 1
     expert_dispatch: str = "each"
-    expert_overlap: bool = False
+    expert_overlap: str = "none"
     zero: int = 0
     shard_group: int = 0
     reshard: bool = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.program.job import Kernel
+from stepsight.program.job import Copies, Kernel
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
 from stepsight.workload.llm.config import LanguageConfig
@@ -170,16 +170,18 @@ def _exchanges(
 ) -> tuple[list[Message], list[Message]]:
     """Tokens to the ranks of their experts and back.
 
-    ``expert_dispatch = "once"``: a token goes once to a rank that holds several of its experts.
-    ``expert_overlap``: beside the experts' products of another micro-batch.
+    ``expert_dispatch = "once"``: a token goes once to a node, and once to a rank, that holds several of its
+    experts. ``expert_overlap``: beside the experts' products, or all that another micro-batch computes.
     """
     s, dtype = c.layout, c.training.dtype
-    if s.expert_dispatch == "once":
-        bytes_ *= s.expert * (1 - (1 - 1 / s.expert) ** x.active) / x.active
+    copies = Copies(x.active, x.groups, x.active_groups) if s.expert_dispatch == "once" else None
     beside: list[tuple[Kernel, ...]] = [()] * 4
-    if s.expert_overlap:
+    if s.expert_overlap == "experts":
         beside = [products(into.forward, "linear"), products(out.forward, "linear"),
                   products(out.backward, "dgrad") + products(out.backward, "wgrad"),
                   products(into.backward, "dgrad") + products(into.backward, "wgrad")]  # fmt: skip
-    first, back, first_grad, back_grad = (Message("expert", "all_to_all", bytes_, dtype, b) for b in beside)
+    hidden = s.expert_overlap == "all"
+    first, back, first_grad, back_grad = (
+        Message("expert", "all_to_all", bytes_, dtype, b, hidden, copies) for b in beside
+    )
     return [first, back], [first_grad, back_grad]

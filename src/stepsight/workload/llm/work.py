@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stepsight.kernels.families import category
-from stepsight.program.job import Kernel
+from stepsight.program.job import Copies, Kernel
 
 Counted = TypeVar("Counted")
 
@@ -21,7 +21,8 @@ Counted = TypeVar("Counted")
 class Message:
     """A collective inside a pass: over which axis, of what kind, how many bytes.
 
-    ``beside``: the kernels that run while it is under way; without them, compute waits for it.
+    ``beside``: the kernels that run while it is under way; without them, compute waits for it. ``hidden``:
+    it runs beside all else that the pass computes, which stands for another micro-batch's compute.
     """
 
     axis: str
@@ -29,6 +30,8 @@ class Message:
     bytes: float
     dtype: str = "bf16"
     beside: tuple[Kernel, ...] = ()
+    hidden: bool = False
+    copies: Copies | None = None
 
 
 @dataclass(slots=True)
