@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from stepsight.errors import InputError
 from stepsight.workload.llm.config import LanguageConfig, read_language
+from stepsight.workload.llm.known import named
+from stepsight.workload.llm.layer import LayerWork, layer_work
 from stepsight.workload.llm.memory import piled_up_behind_backward, stage_memory
 
 
@@ -54,6 +57,36 @@ def test_recomputation_of_some_layers_lies_between_none_and_all() -> None:
         stage_memory(config({"recompute": how}, micro_batch=1))[0].activations for how in ("none", 4, "full")
     )
     assert none > some > full
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek-v3", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "llama3-8b"]
+)
+@pytest.mark.parametrize("expert", [1, 8])
+def test_selective_recomputation_saves_memory_and_runs_something_again(model: str, expert: int) -> None:
+    """With experts and low-rank attention, too."""
+
+    def layer(recompute: str) -> LayerWork:
+        spread = {"data": 8, "expert": expert} if expert > 1 and "llama" not in model else {}
+        training = {"framework": "torchtitan", "recompute": recompute}
+        c = read_language({**named(model), "training": training, "parallel": spread}, model)
+        return layer_work(c, experts=c.model.experts is not None)
+
+    none, some, full = (layer(how) for how in ("none", "selective", "full"))
+    assert full.forward.kept_bytes < some.forward.kept_bytes < 0.9 * none.forward.kept_bytes
+    assert none.backward.launches < some.backward.launches <= full.backward.launches
+
+
+@pytest.mark.parametrize("attention", ["flash2", "cudnn"])
+def test_selective_recomputation_that_saves_nothing_is_refused(attention: str) -> None:
+    """Megatron's runs the inside of attention again, which fused attention does not keep."""
+    with pytest.raises(InputError, match=r"recompute: selective .* save no memory"):
+        config({"recompute": "selective", "attention": attention})
+    none, some = (
+        stage_memory(config({"recompute": how, "attention": "fused"}))[0].activations
+        for how in ("none", "selective")
+    )
+    assert some < none
 
 
 def test_adapters_need_hardly_any_optimizer_state() -> None:

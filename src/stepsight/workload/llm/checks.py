@@ -6,10 +6,19 @@ from typing import TYPE_CHECKING
 
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.cut import most_pieces, pieces
+from stepsight.workload.llm.frameworks import FRAMEWORKS
 from stepsight.workload.llm.optimizers import UPDATES
 
 if TYPE_CHECKING:
     from stepsight.workload.llm.config import LanguageConfig
+
+PLAIN_ATTENTION = ("eager", "fused")
+"""Attention whose scores and probabilities are tensors that a backward pass needs."""
+
+
+def saves_nothing(framework: str, attention: str) -> bool:
+    """Whether a framework's selective recomputation only drops what such attention does not keep anyway."""
+    return not FRAMEWORKS[framework].selects_products and attention not in PLAIN_ATTENTION
 
 
 def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields) -> None:
@@ -97,6 +106,14 @@ def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields)
         s.virtual_stages > 1 and m.encoder_layers > 0,
         "an encoder and its decoder are not interleaved (Megatron refuses it, too)",
         "leave it out",
+    )
+    refuse(
+        training,
+        "recompute",
+        t.recompute == "selective" and saves_nothing(c.framework.name, t.attention),
+        f"selective recomputation of {c.framework.name} runs the inside of attention again, of which "
+        f"{t.attention} keeps nothing: it would cost time and save no memory",
+        'use "full", a number of layers, or a framework that keeps products instead (torchtitan)',
     )
     fullest = max(piece.layers for piece in pieces(c))
     refuse(

@@ -30,6 +30,8 @@ class Framework:
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
+    ``selects_products``: selective recomputation is torch's, which keeps what products and attention give;
+    without it, Megatron's, which drops what lies inside attention.
     ``cuts_products``: asynchronous tensor parallelism cuts products so that transfers run beside them.
     ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
     ``grouped_experts``: one kernel for the products of all of a rank's experts, instead of one each.
@@ -58,6 +60,7 @@ class Framework:
     sharded_loss: bool = False
     gathers_logits: bool = False
     compiled: bool = False
+    selects_products: bool = True
     cuts_products: bool = True
     grouped_experts: bool = True
     fp8_scaling: str = "delayed"
@@ -69,9 +72,16 @@ FRAMEWORKS = {
         Framework(
             "eager", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
         ),
-        Framework("megatron", wgrad_accumulates=True, pads_vocab=True, grouped_experts=False),
+        Framework(
+            "megatron",
+            wgrad_accumulates=True,
+            pads_vocab=True,
+            grouped_experts=False,
+            selects_products=False,
+        ),
         Framework(
             "megatron-deepspeed",
+            selects_products=False,
             gradients="half",
             overlap=False,
             host_waits=True,

@@ -58,7 +58,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
         both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
-    return Block(both, forward, backward, again)
+    return Block(both, forward, backward, again, 0.5 * e * n * (2 * ffn + m.hidden) / t)
 
 
 def mixture_block(c: LanguageConfig, x: Experts) -> Block:
@@ -71,7 +71,8 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     ffn = x.ffn if spread_out else x.ffn / s.tensor
     both = ops.norm(m.norm, dtype, own, m.hidden, fused=c.training.fused_norm)
     both.kept_bytes += e * c.tokens / shared_over(c) * m.hidden
-    both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
+    router = ops.linear(dtype, dtype, rows, x.count, m.hidden)
+    both += router
     both += Both(
         [
             Kernel.of("softmax", "fp32", rows=rows, cols=x.count),
@@ -102,9 +103,12 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
         e * routed * m.hidden,
     )
+    again = [k for k in both.forward if k not in router.forward] if keeps_products(c) else []
+    selected = 0.5 * e * rows * x.count
     forward: list[Message] = []
     backward: list[Message] = []
     if spread_out:
+        selected += e * routed * (1 + x.imbalance) * m.hidden
         forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
     else:
         forward, backward = tensor_messages(c, c.tokens * m.hidden, Both(), Both())
@@ -113,13 +117,15 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         shared.both.forward = [k for k in shared.both.forward if "norm" not in k.family]
         shared.both.backward = [k for k in shared.both.backward if "norm" not in k.family]
         both += shared.both
+        selected += shared.selected_bytes
+        again += [k for k in shared.again if "norm" not in k.family]
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
         both += ops.residual(dtype, own * m.hidden, 0.0, fused=True, bias=False)
     more = (0, 0)
     if product == "fp8" and not _grouped(c):
         more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
-    return Block(both, forward, backward, [], more)
+    return Block(both, forward, backward, again, selected, more)
 
 
 def _grouped(c: LanguageConfig) -> bool:
