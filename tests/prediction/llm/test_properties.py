@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.families import FAMILIES
+from stepsight.workload.llm.layout import SCHEDULES
 
 TOLERANCE = 1.001
 """Kernel models may read a larger product a trace faster; a whole step may not."""
@@ -100,6 +102,26 @@ def test_zero_2_is_never_slower_than_zero_3_which_moves_more(framework: str, nic
                 for zero, more in ((2, {"overlap_gradients": True}), (3, {}))
             )
             assert two <= TOLERANCE * three, (micro_batch, prefetch)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5, 8])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_pipeline_has_an_answer_or_is_refused(platform: Platform, schedule: str, stages: int) -> None:
+    """Whatever its micro-batches and pieces; nothing in between ends in a traceback."""
+    answers = 0
+    for micro_batches in (1, stages - 1, stages, stages + 1, 2 * stages, 3 * stages + 2):
+        for virtual in (1, 2, 3):
+            parallel = {
+                "pipeline": stages, "schedule": schedule, "virtual_stages": virtual, "micro_batch": 1,
+            }  # fmt: skip
+            try:
+                took = step_us(platform, parallel=parallel, global_batch=micro_batches, layers=24)
+            except InputError as error:
+                assert "virtual_stages" in str(error)
+                continue
+            assert took > 0
+            answers += 1
+    assert answers >= (2 if schedule == "interleaved" else 6)
 
 
 @pytest.mark.parametrize("zero", [0, 1, 2])

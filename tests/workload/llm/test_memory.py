@@ -27,6 +27,16 @@ def test_early_stages_hold_the_activations_of_more_micro_batches() -> None:
     assert held[0] > held[1] > held[2]
 
 
+def test_delayed_weights_gradients_keep_their_activations() -> None:
+    """Zero-bubble needs no more than 1F1B's first stage, but late stages need as much."""
+    spread = {"pipeline": 4, "micro_batch": 1}
+    plain, late = (
+        [m.activations for m in stage_memory(config(schedule=schedule, **spread))]
+        for schedule in ("1f1b", "zero_bubble")
+    )
+    assert late[0] == plain[0] and late[1] == pytest.approx(plain[1] * 4 / 3)
+
+
 def test_zero_shares_out_state_then_gradients_then_parameters() -> None:
     plain, one, two, three = (stage_memory(config(data=4, zero=z))[0] for z in range(4))
     assert one.optimizer_state == pytest.approx(plain.optimizer_state / 4)

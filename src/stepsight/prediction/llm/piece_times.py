@@ -92,7 +92,7 @@ class PieceTimes:
             self.reductions = [pricer.messages(gradient_messages(c, run)) for run in work.backward]
         if s.sharded_over > 1 and s.zero == 3:
             self.gathers = [pricer.messages(gather_messages(c, run)) for run in work.forward]
-        if s.gathers_updated and s.prefetch:
+        if s.gathers_updated and s.prefetch and c.training.optimizer != "none":
             self.updated = [pricer.messages(gather_messages(c, run)) for run in work.forward]
 
     def updated_us(self, scale: Scale) -> tuple[float, float]:

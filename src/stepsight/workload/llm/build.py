@@ -98,7 +98,8 @@ class _Stage:
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
         s = self.c.layout
-        updated = s.gathers_updated and s.prefetch and item.kind == "F" and item.micro_batch == 0
+        updates = s.gathers_updated and s.prefetch and self.c.training.optimizer != "none"
+        updated = updates and item.kind == "F" and item.micro_batch == 0
         if s.zero == 3 or updated:
             self._gathered(runs, phase)
         elif self._reduces and item.kind == "B" and s.reduces_each_micro_batch:

@@ -157,14 +157,19 @@ def _runs(c: LanguageConfig) -> int:
 
 
 def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
-    """Micro-batches of a piece between their forward and their backward pass."""
+    """Micro-batches of a piece between their forward and their backward pass.
+
+    In zero-bubble until their weights' gradients, of which a stage delays as many as there are stages before
+    it (ZB-H1; Qi et al. 2023).
+    """
     s = c.layout
     if s.schedule == "afab":
         return s.micro_batches
     if s.schedule == "interleaved":
         warmup = (s.pipeline - stage - 1) * 2 + (s.virtual_stages - 1) * s.pipeline + 1
         return min(warmup / s.virtual_stages, s.micro_batches)
-    return min(s.pipeline - stage, s.micro_batches)
+    delayed = stage if s.schedule == "zero_bubble" else 0
+    return min(s.pipeline - stage + delayed, s.micro_batches)
 
 
 def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float:
