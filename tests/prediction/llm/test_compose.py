@@ -45,6 +45,8 @@ SPREADS: list[dict[str, Any]] = [
     {"pipeline": 2, "virtual_stages": 2, "micro_batch": 1},
     {"pipeline": 4, "schedule": "afab", "micro_batch": 2},
     {"pipeline": 4, "tensor": 2, "sequence_parallel": True, "schedule": "zero_bubble", "micro_batch": 1},
+    {"pipeline": 4, "data": 2, "schedule": "zero_bubble", "micro_batch": 1},
+    {"pipeline": 2, "data": 2, "schedule": "zero_bubble", "micro_batch": 1, "zero": 3},
     {"context": 2, "data": 4, "micro_batch": 1},
     {"context": 4, "context_kind": "all_to_all", "data": 2, "micro_batch": 1},
 ]
@@ -93,7 +95,8 @@ def test_exchanges_are_hidden_by_the_compute_that_is_there() -> None:
     )
     assert everything.exposed["expert"] < experts.exposed["expert"] < none.exposed["expert"]
     work, messages = sum(none.compute.values()), none.exposed["expert"]
-    assert everything.exposed["expert"] <= max(0.0, messages - work) + 0.15 * messages
+    alone = 1 / 4  # the first of four micro-batches' forward pass and the last one's backward pass
+    assert everything.exposed["expert"] <= max(0.0, messages - work) + (alone + 0.15) * messages
     for stage in (experts, everything):
         for name, us in none.compute.items():
             assert stage.compute[name] >= 0.999 * us

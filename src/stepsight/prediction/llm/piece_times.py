@@ -32,10 +32,11 @@ class StageParts:
 
 @dataclass(slots=True)
 class Durations:
-    """A piece's passes under one scale: their times, and where they go."""
+    """A piece's passes under one scale: their times, and where they go: so much of each of ``parts``."""
 
     times: dict[str, float]
-    parts: list[tuple[PassTime, Scale]]
+    parts: list[tuple[PassTime, float]]
+    scale: Scale
     exposed_gathers: float
     host_late: float
     host_us: Mapping[str, float]
@@ -46,22 +47,26 @@ class Durations:
         return self.times[kind]
 
     def add_to(self, parts: StageParts, times: int) -> None:
-        for one, scale in self.parts:
-            for name, part in one.compute.items():
-                parts.compute[name] = parts.compute.get(name, 0.0) + times * scale.of(name, part)
-            for axis, part in one.waited.items():
-                add_exposed(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
-            for o in one.overlaps:
-                both, only = overlapped(o, scale)
-                longer = (both - only) / (o.beside_us(scale) or 1.0)
-                for name, part in o.beside.items():
-                    took = times * longer * scale.of(name, part)
-                    parts.compute[name] = parts.compute.get(name, 0.0) + took
-                add_exposed(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
+        for one, share in self.parts:
+            self._add(one, parts, share * times)
         if self.gathers:
             add_exposed(parts, SHARD, times * self.exposed_gathers, times * self.gathers)
         parts.host_bound_us += times * self.host_late
         parts.host_us += times * sum(self.host_us.values())
+
+    def _add(self, one: PassTime, parts: StageParts, times: float) -> None:
+        scale = self.scale
+        for name, part in one.compute.items():
+            parts.compute[name] = parts.compute.get(name, 0.0) + times * scale.of(name, part)
+        for axis, part in one.waited.items():
+            add_exposed(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
+        for o in one.overlaps:
+            both, only = overlapped(o, scale)
+            longer = (both - only) / (o.beside_us(scale) or 1.0)
+            for name, part in o.beside.items():
+                took = times * longer * scale.of(name, part)
+                parts.compute[name] = parts.compute.get(name, 0.0) + took
+            add_exposed(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
 
 
 def add_exposed(parts: StageParts, axis: str, exposed: float, all_of_it: float) -> None:
@@ -84,6 +89,7 @@ class PieceTimes:
             parts = [split_pass(run.work, weights=False) for run in work.backward]
             self.inputs = joined(tuple(pricer.price(part, "backward") for part in parts))
         self.pair = paired(self.forward, self.backward)
+        self.unpaired = {"F": unhidden(self.forward), "B": unhidden(self.backward)} if self.pair else {}
         self.gathers: list[Part] = []
         self.reductions: list[Part] = []
         self.updated: list[Part] = []
@@ -107,8 +113,12 @@ class PieceTimes:
         """
         passes = {"F": self.forward, "B": self.backward}
         device = {kind: one.device_us(scale) for kind, one in passes.items()}
-        shorter = self.pair.device_us(scale) / (sum(device.values()) or 1.0) if self.pair else 1.0
-        device = {kind: shorter * us for kind, us in device.items()}
+        parts = [(one, 1.0) for one in passes.values()]
+        if self.pair is not None:
+            alone = self.c.layout.unpaired / self.c.layout.micro_batches
+            shorter = (1 - alone) * self.pair.device_us(scale) / (sum(device.values()) or 1.0)
+            device = {k: shorter * us + alone * self.unpaired[k].device_us(scale) for k, us in device.items()}
+            parts = [(self.pair, 1 - alone), *((one, alone) for one in self.unpaired.values())]
         exposed = dict.fromkeys(passes, 0.0)
         total_gathers = 0.0
         if self.reductions:
@@ -134,7 +144,8 @@ class PieceTimes:
             times |= {"B": share * times["B"], "W": (1 - share) * times["B"]}
         return Durations(
             times,
-            [(one, scale) for one in ([self.pair] if self.pair else passes.values())],
+            parts,
+            scale,
             sum(exposed.values()),
             sum(late.values()),
             hosts,
@@ -217,3 +228,14 @@ def paired(forward: PassTime, backward: PassTime) -> PassTime | None:
     ]
     rest = (o for o in both.overlaps if not o.hidden)
     return replace(both, compute={}, overlaps=(*rest, *together))
+
+
+def unhidden(one: PassTime) -> PassTime:
+    """A pass that no other micro-batch runs beside: compute waits for what would be hidden."""
+    hidden = [o for o in one.overlaps if o.hidden]
+    return replace(
+        one,
+        compute=added([one.compute, *(o.beside for o in hidden)]),
+        waited=added([one.waited, *({o.axis: o.message} for o in hidden)]),
+        overlaps=tuple(o for o in one.overlaps if not o.hidden),
+    )

@@ -66,6 +66,8 @@ class _Stage:
         passes = [i for i in items if isinstance(i, Item) and i.kind == "B"]
         self.last = dict(zip((i.piece for i in passes), (i.micro_batch for i in passes), strict=True))
         self.whole: dict[tuple[int, str], Pass] = {}
+        self.unpaired: dict[int, Pass] = {}
+        self.unsplit: set[tuple[int, int]] = set()
 
     def program(self) -> RankProgram:
         for item in self.items:
@@ -86,6 +88,11 @@ class _Stage:
     def _reduces(self) -> bool:
         return self.c.layout.data * self.c.layout.context > 1
 
+    @property
+    def _ends_with(self) -> str:
+        """The pass that completes the weights' gradients of a micro-batch."""
+        return "W" if self.c.layout.schedule == "zero_bubble" else "B"
+
     def _pass(self, item: Item) -> None:
         needed = Item(item.kind, item.piece + (-1 if item.kind == "F" else 1), item.micro_batch)
         if needed in self.arrived:
@@ -98,17 +105,27 @@ class _Stage:
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
         s = self.c.layout
+        if item.kind == "W" and (item.piece, item.micro_batch) in self.unsplit:
+            return
         updates = s.gathers_updated and s.prefetch and self.c.training.optimizer != "none"
         updated = updates and item.kind == "F" and item.micro_batch == 0
         if s.zero == 3 or updated:
-            self._gathered(runs, phase)
+            self._gathered(runs, phase, item)
         elif self._reduces and item.kind == "B" and s.reduces_each_micro_batch:
-            self._reduced(runs, phase)
+            self._reduced(runs, phase, item)
             self.ops.append(self.blocks.join(REDUCE, phase))
-        elif last and self._reduces and s.overlap_gradients and item.kind == "B":
-            self._reduced(runs, phase)
+        elif last and self._reduces and s.overlap_gradients and item.kind == self._ends_with:
+            self._reduced(runs, phase, item)
         else:
-            self.ops += self.blocks.of(self._merged(item, runs), phase, f"{phase} of piece {item.piece}")
+            self._compute(self._merged(item, runs), phase, f"{phase} of piece {item.piece}", item)
+
+    def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
+        """A pass of a micro-batch, beside another one except where the pipeline fills or drains."""
+        s = self.c.layout
+        at = item.micro_batch if item.kind == "F" else s.micro_batches - 1 - item.micro_batch
+        if at < s.unpaired:
+            work = self.unpaired.setdefault(id(work), work.unhidden())
+        self.ops += self.blocks.of(work, phase, label)
 
     def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:
         """A whole piece as one pass; with zero-bubble the weights' gradients apart."""
@@ -122,19 +139,24 @@ class _Stage:
             self.whole[key] = total
         return self.whole[key]
 
-    def _reduced(self, runs: tuple[Run, ...], phase: str) -> None:
+    def _reduced(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
         """A backward pass whose gradients leave behind each run, or all of them behind the last."""
+        if item.kind == "B":
+            self.unsplit.add((item.piece, item.micro_batch))
         late: list[Op] = []
         for run in runs:
-            self.ops += self.blocks.of(run.work, phase, run.label)
+            work = split_pass(run.work, weights=True) if item.kind == "W" else run.work
+            self._compute(work, phase, run.label, item)
             if self.c.layout.overlap_gradients:
                 self.ops += self.blocks.reduce(run)
             else:
                 late += self.blocks.reduce(run)
         self.ops += late
 
-    def _gathered(self, runs: tuple[Run, ...], phase: str) -> None:
+    def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
         """Parameters of the next run come while this one computes; ZeRO-3's gradients leave behind it."""
+        if phase == "backward":
+            self.unsplit.add((item.piece, item.micro_batch))
         again = phase == "forward" or self.c.layout.reshard
         if again:
             self.ops += self.blocks.gather(runs[0], phase)
@@ -143,7 +165,7 @@ class _Stage:
                 self.ops.append(self.blocks.join(GATHER, phase))
                 if i + 1 < len(runs) and self.c.layout.prefetch:
                     self.ops += self.blocks.gather(runs[i + 1], phase)
-            self.ops += self.blocks.of(run.work, phase, run.label)
+            self._compute(run.work, phase, run.label, item)
             if again and i + 1 < len(runs) and not self.c.layout.prefetch:
                 self.ops += self.blocks.gather(runs[i + 1], phase, after=(COMPUTE,))
             if phase == "backward" and self._reduces:

@@ -61,6 +61,11 @@ class Layout:
         return self.zero >= 2
 
     @property
+    def unpaired(self) -> float:
+        """Micro-batches that no other one runs beside while a pipeline fills, and again while it drains."""
+        return min(self.pipeline / self.virtual_stages, self.micro_batches)
+
+    @property
     def gathers_updated(self) -> bool:
         """ZeRO-1 and 2: every rank updates its share of the parameters, and all need all of them."""
         return self.zero in (1, 2) and self.sharded_over > 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from stepsight.kernels.families import category
@@ -74,6 +74,13 @@ class Pass:
             self.kept_bytes * n,
             self.more_launches * n,
         )
+
+    def unhidden(self) -> Pass:
+        """This pass without another micro-batch beside it."""
+        if not any(m.hidden for m in self.messages):
+            return self
+        messages = Counter({replace(m, hidden=False): n for m, n in self.messages.items()})
+        return replace(self, messages=messages)
 
     @property
     def launches(self) -> int:
