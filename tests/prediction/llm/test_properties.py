@@ -104,6 +104,24 @@ def test_zero_2_is_never_slower_than_zero_3_which_moves_more(framework: str, nic
             assert two <= TOLERANCE * three, (micro_batch, prefetch)
 
 
+@pytest.mark.parametrize("nic", ["10G", "100G", "400G"])
+def test_zero_1_is_no_slower_than_zero_2_which_reduces_more_often(nic: str) -> None:
+    """DeepSpeed gathers parameters of both behind the update."""
+    machine = load_platform(f"2x8xH100-SXM-80G-{nic}")
+    for micro_batch in (1, 2):
+        one, two = (
+            step_us(
+                machine,
+                {"framework": "deepspeed"},
+                parallel={"data": 16, "micro_batch": micro_batch, "zero": zero},
+            )
+            for zero in (1, 2)
+        )
+        assert one <= 1.005 * two
+        if nic == "10G":
+            assert one < 0.8 * two
+
+
 @pytest.mark.parametrize("stages", [2, 3, 5, 8])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_pipeline_has_an_answer_or_is_refused(platform: Platform, schedule: str, stages: int) -> None:

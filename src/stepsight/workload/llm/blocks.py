@@ -204,7 +204,7 @@ def parameter_messages(
     ):
         if held and over > 1:
             buckets = round(held * each / (c.layout.bucket_mb * 1e6))
-            count = max(1, layers if c.layout.zero == 2 else buckets)
+            count = max(1, layers if c.layout.zero == 2 or c.framework.flat_reduce else buckets)
             kind = "all_gather"
             if c.framework.broadcasts_parameters:
                 kind, count = "broadcast", over
