@@ -23,9 +23,9 @@ COMMANDS = {
     "kernel": "Time one kernel, or a table of kernels, on a GPU.",
     "collective": "Time a collective, or import measured ones.",
     "calibrate": "Measure this machine and write a platform folder.",
-    "run": "Really train a workload here and report the measured step time.",
+    "run": "Train a workload on this machine and report the measured step time.",
     "validate": "Score predictions against measurements.",
-    "inspect": "Look into traces or index files.",
+    "inspect": "Analyse traces or index files.",
     "platforms": "List the platforms and GPUs of the catalogue.",
     "fit": "Refit the shipped models from measured tables.",
 }

@@ -51,12 +51,30 @@ def read_toml(path: str | Path) -> Table:
         raise InputError(str(path), f"not valid TOML: {error}", "fix the syntax there") from None
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """``did you mean 'x'?`` and the list of what there is."""
+_CLOSE, _CLOSE_AND_SHORT, _SHORT = 0.8, 0.75, 5
+"""Shares of letters in common from which on a name is taken for another; in short names one letter weighs
+more."""
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant: a few letters off, or one goes on where the other ends
+    (``sequence_length``, ``sequence``)."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=1)
+    close = difflib.get_close_matches(name, names, 1, _CLOSE_AND_SHORT if len(name) <= _SHORT else _CLOSE)
+    longer = [n for n in names if _continues(n, name) or _continues(name, n)]
+    return close[0] if close else max(longer, key=len) if longer else None
+
+
+def _continues(longer: str, shorter: str) -> bool:
+    return len(shorter) > 1 and longer.startswith(shorter) and longer[len(shorter) :][:1] in ("_", "-", ".")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``did you mean 'x'?`` where a name is close, and the list of what there is."""
+    names = sorted(set(known))
+    close = closest(name, names)
     listed = f"known: {', '.join(names)}"
-    return f"did you mean {close[0]!r}? ({listed})" if close else listed
+    return f"did you mean {close!r}? ({listed})" if close else listed
 
 
 def record(kind: type[Record], table: Mapping[str, Any], where: str) -> Record:

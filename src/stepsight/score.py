@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 GMAE_FLOOR = 4e-4
 """Added to each relative error so that a perfect row does not make the mean zero (METHOD §4)."""
+BLIND, CHOSEN, FIT = "blind", "chosen", "fit"
+"""How blind rows are: nothing was fitted or chosen on them; they were in sight while models or constants were
+chosen; a fit or a constant was made from them."""
+COVERAGE = (0.85, 0.95)
+"""What share of left-out rows a 90 % interval is to hold."""
+BY_CHANCE = 0.05
+"""A share is not held against an interval where chance alone makes one as extreme this often."""
 
 
 def gmae(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> float:
@@ -24,31 +33,53 @@ def mape(predicted: npt.ArrayLike, measured: npt.ArrayLike) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """What a line reads where it is no error of times: a mean regret, a share of rows, a correlation.
+
+    ``better`` says which way it should go; empty: neither, as for the share that an interval holds.
+    """
+
+    name: str
+    value: float
+    better: Literal["less", "more", ""] = "less"
+    is_share: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.1%}" if self.is_share else f"{self.name} {self.value:.3f}"
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
     """One line of the scoreboard: what was scored, on how many rows, and how it read.
 
-    Errors are fractions (0.05 = 5 %). ``rows_used`` says which rows ("10 % of shapes held
-    out, above 60 µs"); ``target`` is the bar in words, ``met`` whether it is cleared. ``exposure`` says
-    how blind the rows are: "blind" (nothing was fitted or chosen on them), "chosen" (looked at while
-    choosing among models or constants), "fit" (part of a fit); empty takes the topic's.
+    Errors are fractions (0.05 = 5 %); a line that has none reads a ``figure``. ``rows_used`` says which rows
+    ("10 % of shapes held out, above 60 µs"); ``target`` is the bar in words, ``met`` whether it is cleared
+    (None with a target: the rows do not decide). ``exposure`` says how blind the rows are (`BLIND`, `CHOSEN`,
+    `FIT`). Lines of one ``kind`` differ in the GPU or the stack only and may be summed up; empty: the line
+    stands alone. ``predictor`` names whose predictions they are where they are not ours, ``same_rows_as`` our
+    line on these rows.
     """
 
     topic: str
     name: str
     rows: int
-    gmae: float
-    mape: float
+    gmae: float | None
+    mape: float | None
     rows_used: str
     target: str = ""
     met: bool | None = None
     note: str = ""
-    exposure: str = ""
+    exposure: str = field(kw_only=True)
+    kind: str = ""
+    predictor: str = ""
+    same_rows_as: str = ""
+    figure: Figure | None = None
 
     @classmethod
     def of(
         cls, topic: str, name: str, predicted: npt.ArrayLike, measured: npt.ArrayLike, rows_used: str,
-        *, gmae_target: float | None = None, mape_target: float | None = None, note: str = "",
-        exposure: str = "",
+        *, exposure: str, gmae_target: float | None = None, mape_target: float | None = None, note: str = "",
+        kind: str = "", predictor: str = "", same_rows_as: str = "",
     ) -> Score:  # fmt: skip
         """Score predicted against measured, with the bars where there are any."""
         g, a = gmae(predicted, measured), mape(predicted, measured)
@@ -58,5 +89,60 @@ class Score:
         if bars:
             met = (gmae_target is None or g <= gmae_target) and (mape_target is None or a <= mape_target)
         return cls(
-            topic, name, len(np.asarray(measured)), g, a, rows_used, ", ".join(bars), met, note, exposure
-        )
+            topic, name, len(np.asarray(measured)), g, a, rows_used, ", ".join(bars), met, note,
+            exposure=exposure, kind=kind, predictor=predictor, same_rows_as=same_rows_as,
+        )  # fmt: skip
+
+    @classmethod
+    def reading(
+        cls, topic: str, name: str, rows: int, figure: Figure, rows_used: str, *, exposure: str,
+        target: str = "", met: bool | None = None, note: str = "", kind: str = "",
+    ) -> Score:  # fmt: skip
+        """A line that reads a figure of its own instead of errors."""
+        return cls(
+            topic, name, rows, None, None, rows_used, target, met, note, exposure=exposure, kind=kind,
+            figure=figure,
+        )  # fmt: skip
+
+    @property
+    def errors(self) -> str:
+        """What the line reads, short: GMAE / MAPE, or its figure."""
+        if self.gmae is not None and self.mape is not None:
+            return f"{self.gmae:.1%} / {self.mape:.1%}"
+        return str(self.figure) if self.figure else ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar is met; empty where there is none."""
+        if self.met is None:
+            return "open" if self.target else ""
+        return "met" if self.met else "missed"
+
+
+def interval_score(
+    topic: str, name: str, inside: int, rows: int, rows_used: str, *, exposure: str, note: str = ""
+) -> Score:
+    """Whether 90 % intervals hold 85–95 % of their rows.
+
+    Met: the share lies there. Missed: it does not, and even intervals that truly hold 85 (or 95) % would show
+    so small (or large) a share in less than 5 % of cases. Open: it does not, but chance may have done it.
+    """
+    share, (low, high) = inside / rows, COVERAGE
+    odd = min(_at_most(inside, rows, low), _at_most(rows - inside, rows, 1 - high))
+    met = True if low <= share <= high else False if odd < BY_CHANCE else None
+    held = f"{inside} of {rows} inside"
+    chance = "" if met else f"by chance in {odd:.0%} of cases"
+    return Score.reading(
+        topic, name, rows, Figure("inside", share, ""), rows_used, exposure=exposure,
+        target=f"{low:.0%} to {high:.0%}", met=met, note="; ".join(filter(None, (held, chance, note))),
+    )  # fmt: skip
+
+
+def _at_most(count: int, rows: int, share: float) -> float:
+    """The chance of at most so many of the rows, each with a probability of ``share``."""
+    logs = (
+        math.lgamma(rows + 1) - math.lgamma(k + 1) - math.lgamma(rows - k + 1)
+        + k * math.log(share) + (rows - k) * math.log1p(-share)
+        for k in range(count + 1)
+    )  # fmt: skip
+    return min(math.fsum(map(math.exp, logs)), 1.0)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from stepsight.collectives.models import CollectiveModels
 from stepsight.errors import StepsightError
 from stepsight.estimate import Source
-from stepsight.program.job import COLLECTIVE_KINDS, balanced_send_bytes
+from stepsight.program.job import COLLECTIVE_KINDS
 
-from .platforms import platform
+from .platforms import balanced_send_bytes, platform
 
 PLATFORMS = {
     "8xA100": platform(),
@@ -151,14 +151,14 @@ def test_a_measured_group_answers_without_a_note():
 
 def test_beyond_the_measured_sizes_the_answer_says_so():
     answer = MODELS["8xA100"].estimate("all_reduce", [2**40], tuple(range(8)))[0]
-    assert "extrapolated in size" in answer.note
+    assert "extrapolated beyond the measured sizes" in answer.note
 
 
 def test_another_group_size_says_so_and_is_less_sure():
     measured = MODELS["4xV100"].estimate("all_to_all", [2**26], (0, 1, 2, 3))[0]
     eight = CollectiveModels.for_platform(platform("V100-SXM2-16G", 8, link="nvlink_mesh", gbps=150))
     carried = eight.estimate("all_to_all", [2**26], tuple(range(8)))[0]
-    assert carried.source is Source.LEARNED and "extrapolated in ranks from 4 to 8" in carried.note
+    assert carried.source is Source.LEARNED and "extrapolated from 4 to 8 ranks" in carried.note
     assert carried.spread > measured.spread
 
 

@@ -112,8 +112,8 @@ def test_a_sweep_says_what_does_not_fit_and_why_a_row_is_refused():
         "--over", "parallel.tensor=1,3", "--set", "batch_per_rank=1",
     )  # fmt: skip
     words = " ".join(done.stdout.split())
-    assert "too much" in words
-    assert "illegal [1]" in words
+    assert "of 82: does not fit" in words
+    assert "refused [1]" in words
     assert "tensor: 3 does not divide heads = 32 and ffn = 14336; use a divisor" in words
 
 

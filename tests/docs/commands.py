@@ -1,4 +1,8 @@
-"""Commands and outputs in the documents: ```sh fences hold commands, a ```text fence after one its output."""
+"""Commands and outputs in the documents.
+
+A ```text fence right after a ```sh or ```python one is its output; one that begins with "$ stepsight" holds
+both.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _FENCE = re.compile(
-    r"(?P<skip><!-- not run: (?P<why>[^>]*?) -->\n+)?```sh\n(?P<body>.*?)```"
-    r"(?:\n\n```text\n(?P<output>.*?)```)?",
-    re.DOTALL,
+    r"^```text\n\$ (?P<typed>stepsight (?:[^\n]*\\\n)*[^\n]*)\n(?P<answer>.*?)^```"
+    r"|(?P<skip><!-- not run: (?P<why>[^>]*?) -->\n+)?^```(?P<language>sh|python)\n(?P<body>.*?)^```"
+    r"(?:\n\n```text\n(?P<output>.*?)^```)?",
+    re.DOTALL | re.MULTILINE,
 )
 SETTING_UP = (
     "python3 ", "pip ", ".venv/bin/pip", "scripts/", "source ", ". ", "cd ", "eval ", "export ", "#",
@@ -21,7 +26,8 @@ SETTING_UP = (
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """One ```sh block of a document. ``why`` is set where it is not run."""
+    """One ```sh block of a document, or another with an output. ``why`` is set where it is not run;
+    ``commands`` are those of a shell."""
 
     file: str
     line: int
@@ -30,6 +36,9 @@ class Fence:
     output: str | None
     span: tuple[int, int]
     """Where the output stands in the document."""
+    language: str = "sh"
+    """sh, python, or console: a command and all that it prints, mistakes included."""
+    source: tuple[str, ...] = ()
 
 
 def documents() -> list[Path]:
@@ -38,13 +47,22 @@ def documents() -> list[Path]:
 
 
 def fences(path: Path) -> Iterator[Fence]:
-    """All ```sh blocks of a document."""
+    """All ```sh blocks of a document, and others that show an output."""
     text = path.read_text(encoding="utf-8")
     for match in _FENCE.finditer(text):
-        joined = match["body"].replace("\\\n", " ")
-        lines = tuple(line.strip() for line in joined.splitlines() if line.strip())
         where = text.count("\n", 0, match.start()) + 1
-        yield Fence(path.name, where, lines, match["why"] or "", match["output"], match.span("output"))
+        if match["typed"]:
+            command = (" ".join(match["typed"].replace("\\\n", " ").split()),)
+            yield Fence(path.name, where, command, "", match["answer"], match.span("answer"), "console")
+            continue
+        language, output, body = match["language"], match["output"], match["body"]
+        joined = body.replace("\\\n", " ") if language == "sh" else ""
+        lines = tuple(line.strip() for line in joined.splitlines() if line.strip())
+        if language == "sh" or output is not None:
+            yield Fence(
+                path.name, where, lines, match["why"] or "", output, match.span("output"), language,
+                tuple(body.splitlines()),
+            )  # fmt: skip
 
 
 def of_stepsight(line: str) -> str | None:

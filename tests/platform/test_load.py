@@ -91,3 +91,15 @@ def test_a_broken_file_is_named(tmp_path):
 def test_a_job_larger_than_the_platform_is_refused():
     with pytest.raises(InputError, match="has 4 GPUs, the workload needs 8"):
         load_platform("4xV100-SXM2").with_ranks(8)
+
+
+def test_a_rate_that_is_set_replaces_the_one_in_the_other_unit(tmp_path):
+    """``nic.gbit_per_s`` on a platform by name or file that states GB/s, and the other way round."""
+    named = load_platform("2x8xH100-SXM-400G", ["nic.gbit_per_s=1600"]).spec
+    assert named.nic is not None and named.nic.gbps == 200
+    file = tmp_path / "site.toml"
+    file.write_text('gpu = "H100-SXM"\ngpus_per_node = 8\nnodes = 2\nnic = { gbit_per_s = 400 }\n')
+    described = load_platform(file, ["nic.gbps=100"]).spec
+    assert described.nic is not None and described.nic.gbps == 100
+    with pytest.raises(InputError, match="gives gbps and gbit_per_s"):
+        load_platform(file, ["nic.gbps=100", "nic.gbit_per_s=800"])

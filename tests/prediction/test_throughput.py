@@ -10,6 +10,7 @@ import pytest
 import stepsight
 from stepsight.prediction.advice import what_would_help
 from stepsight.prediction.memory import MemoryLine
+from stepsight.prediction.rates import assumed
 from stepsight.prediction.throughput import job_flops, missing_units, throughput
 from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
 from stepsight.program.setup import Setup
@@ -68,9 +69,59 @@ def test_a_job_that_does_not_fit_says_what_would_help() -> None:
 
 def test_one_gpu_is_not_told_to_share_with_itself() -> None:
     state = MemoryLine({"optimizer_state": 90e9}, 80e9)
-    assert "more GPUs" in what_would_help(state, None, None, 1)[0]
-    assert "over the data-parallel ranks" in what_would_help(state, None, None, 8)[0]
-    assert "a smaller shard" in what_would_help(state, None, None, 8, sharded=True)[0]
+    replicas = (("data", 8),)
+    assert "more GPUs" in what_would_help(state, None, 1)[0]
+    assert "over the data-parallel ranks" in what_would_help(state, None, 8)[0]
+    assert "more GPUs" in what_would_help(state, None, 8, Setup(parallel=(("tensor", 8),)))[0]
+    assert what_would_help(state, None, 8, Setup(parallel=replicas, zero=1))[0].startswith("gradients or")
+    assert what_would_help(state, None, 8, Setup(parallel=replicas, zero=2))[0].startswith("weights sharded")
+    assert "a smaller shard" in what_would_help(state, None, 8, Setup(parallel=replicas, zero=3))[0]
+
+
+@pytest.mark.parametrize(
+    ("on", "advised"),
+    [
+        ("none", "or recomputation of activations"),
+        ("selective", "or full recomputation of activations"),
+        ("partial", "or recomputation of all layers' activations"),
+        ("full", ""),
+    ],
+)
+def test_what_is_on_already_is_not_advised(on: str, advised: str) -> None:
+    parts = MemoryLine({"activations": 100e9, "parameters": 1e9}, 80e9)
+    first, *_ = what_would_help(parts, None, 8, Setup(samples=16, at_once=2, recompute=on, zero=3))
+    assert first.startswith("parallel.micro_batch of at most 1")
+    assert first.endswith(advised or "at most 1")
+    halves = MemoryLine({"activations": 60e9, "parameters": 60e9}, 50e9)
+    both, *_ = what_would_help(halves, None, 8, Setup(samples=8, at_once=1, recompute=on, zero=3))
+    assert "less of both" in both and "FSDP" not in both and "micro-batches" not in both
+
+
+def test_sequences_that_are_split_are_split_further() -> None:
+    parts = MemoryLine({"activations": 100e9, "parameters": 1e9}, 80e9)
+    for parallel, words in (((), "over ranks"), ((("tensor", 4),), "over more ranks")):
+        job = Setup(samples=1, at_once=1, recompute="full", parallel=parallel)
+        assert what_would_help(parts, None, 8, job)[0].startswith(f"sequences split {words}")
+
+
+def test_where_no_gpu_is_large_enough_the_model_is_to_be_spread() -> None:
+    spread = "no GPU of the catalogue has this much memory: spread the model over more GPUs"
+    assert what_would_help(MemoryLine({"parameters": 1e12}, 80e9), None, 8)[1:] == (spread,)
+    sharded = what_would_help(MemoryLine({"parameters": 1e12}, 80e9), None, 8, Setup(zero=3))
+    assert len(sharded) == 1 and sharded[0].startswith("more GPUs: each then holds")
+
+
+def test_where_neither_alone_is_enough_all_of_activations_counts() -> None:
+    parts = {"activations": 100e9, "buckets": 50e9, "context": 50e9, "parameters": 30e9, "gradients": 70e9}
+    first, *_ = what_would_help(MemoryLine(parts, 80e9), None, 8, Setup(samples=8, at_once=8))
+    assert first.startswith("less of both: smaller micro-batches or recomputation")
+
+
+def test_a_batch_is_shared_by_replicas_not_by_ranks() -> None:
+    split = Setup(samples=128, parallel=(("tensor", 8), ("pipeline", 8)))
+    assert (split.replicas, split.shared_by) == (1, "per replica")
+    alike = Setup(samples=128, parallel=(("data", 64), ("expert", 8)))
+    assert (alike.replicas, alike.shared_by) == (64, "per rank")
 
 
 def test_a_prediction_shows_itself_in_one_line_a_table_and_rows() -> None:
@@ -93,5 +144,23 @@ def test_a_workload_may_be_a_dict() -> None:
 
 def test_where_no_part_is_large_enough_both_must_shrink() -> None:
     parts = {"activations": 60e9, "parameters": 10e9, "gradients": 20e9, "optimizer_state": 60e9}
-    first, *_ = what_would_help(MemoryLine(parts, 40e9), None, 8, 8)
+    first, *_ = what_would_help(MemoryLine(parts, 40e9), None, 8)
     assert "less of both" in first
+
+
+def test_what_was_assumed_names_the_framework_and_whose_batch_it_is() -> None:
+    split = stepsight.predict(EXAMPLES / "llama3_70b_3d.toml", "8x8xH100-SXM-400G")
+    assert "batch 128 (128 a replica)" in assumed(split)
+    assert "framework megatron" in assumed(split)
+    stated = split.to_dict()["assumed"]
+    assert (stated["framework"], stated["batch_per_replica"]) == ("megatron", 128)
+    whole = stepsight.predict(EXAMPLES / "gpt2.toml", "2xV100-SXM2")
+    assert "framework" not in whole.to_dict()["assumed"]
+    assert "per rank)" in assumed(whole)
+
+
+def test_mfu_is_against_the_peak_of_the_stated_type() -> None:
+    job = Job.replicated(RankProgram((Op("a", (GEMM,)),)), 2)
+    setup = Setup(model_flops=4e12, product_dtype="fp8")
+    rates = throughput(job, 2, 1e6, setup, stepsight.load_gpu("H100-SXM"))
+    assert (rates.dtype, rates.mfu) == ("fp8", pytest.approx(2.0 / 1978.9))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
+from rich.console import Console
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report.ranks import Alike, alike, most_telling
+from stepsight.report.console.prediction import show
+from stepsight.report.ranks import Alike, alike, alike_summaries, most_telling
 
 from .predictions import uneven
 
@@ -35,3 +39,16 @@ def test_the_busiest_and_the_least_busy_are_kept_first() -> None:
     prediction = uneven([1024, 2048, 512, 8192, 4096])
     kept = most_telling(alike(prediction.timeline), prediction.ranks, 3)
     assert [a.first for a in kept] == [0, 2, 3]
+
+
+def test_ranks_with_the_same_figures_are_one_row() -> None:
+    found = uneven([512, 512, 4096, 512])
+    sets = alike_summaries(found.ranks)
+    assert [one.ranks for one in sets] == [(0, 1, 3), (2,)]
+
+
+def test_the_console_lists_sets_of_ranks_not_the_first_few() -> None:
+    console = Console(width=120, record=True, file=StringIO())
+    show(uneven([512] * 8 + [1024] * 8), console)
+    table = console.export_text().split("ranks\n", 1)[-1]
+    assert "  0–7 " in table and " 8–15 " in table and "more (--json" not in table

@@ -26,12 +26,16 @@ def row(tensor: int, ms: float, memory_gb: float, **shares: float) -> Row:
 
 def answer(*rows: Row) -> Answer:
     return Answer(
-        workload="m.toml", platform="8xH100-SXM", objective="time", top=rows[:2], ties=0, maybe=None,
+        workload="m.toml", platform="8xH100-SXM", objective="time", top=rows[:2], ties=(), maybe=None,
         neighbours=(), front=rows, rows=rows, counts={}, refused={}, dimensions={}, document={},
     )  # fmt: skip
 
 
-FOUND = answer(row(1, 100, 60, gemm=0.9, host=0.1), row(2, 120, 30, gemm=0.75, bubble=0.25), row(4, 150, 15))
+FOUND = answer(
+    row(1, 100, 60, gemm=0.9, host_bound_idle=0.1),
+    row(2, 120, 30, gemm=0.75, waiting_for_ranks=0.25),
+    row(4, 150, 15),
+)
 
 
 def test_the_best_and_the_front_can_be_chosen_each_once() -> None:
@@ -41,7 +45,11 @@ def test_the_best_and_the_front_can_be_chosen_each_once() -> None:
 def test_the_first_two_are_compared_by_what_differs_most() -> None:
     shown = two_picks(FOUND)
     assert "<td>tp</td>" in shown and "+20.0" in shown and "−30.0" in shown
-    assert shown.index("bubble ms") < shown.index("host ms") < shown.index("gemm ms")
+    assert (
+        shown.index("waiting for other ranks ms")
+        < shown.index("waiting for the host ms")
+        < shown.index("GEMM ms")
+    )
 
 
 def test_one_configuration_has_nothing_beside_it() -> None:

@@ -10,11 +10,10 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 
 from stepsight.sharding.search.walk import search
-from stepsight.sharding.torchrec.plan_file import torchrec_document
+from stepsight.sharding.torchrec.plan_file import plan_from_document, torchrec_document
 from stepsight.sharding.torchrec.planner import (
     StepPerfModel,
     enumerator,
-    plan_from_sharding_plan,
     sharding_plan,
 )
 
@@ -44,7 +43,7 @@ def test_torchrec_plans_with_our_step_inside(pricer, collection, topology):
         enumerator=enumerator(pricer, topology, batch, constraints), performance_model=rating,
     )  # fmt: skip
     theirs = planner.plan(collection, [EmbeddingBagCollectionSharder()])
-    plan = plan_from_sharding_plan(theirs, pricer.costs.tables, 4)
+    plan = plan_from_document(theirs._serialize(), pricer.costs.tables, 4)
     assert rating.rated > 1
     assert pricer.step_us([plan])[0, 0] >= search(pricer, budget_s=1.0).bound_us
 
@@ -53,5 +52,5 @@ def test_our_plan_as_a_torchrec_object_and_back(pricer):
     found = search(pricer, budget_s=0.2).plan.named("torchrec")
     document = torchrec_document(found)
     theirs = sharding_plan(document)
-    assert plan_from_sharding_plan(theirs, pricer.costs.tables, 4) == found
+    assert plan_from_document(theirs._serialize(), pricer.costs.tables, 4) == found
     assert theirs._serialize() == document

@@ -2,11 +2,14 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
+from stepsight.tune.evaluate import settled
 from stepsight.tune.flags import flags
 from stepsight.tune.trial import Row
+from stepsight.workload.files import parse_workload
 
 from .model import DLRM, MODEL
 
@@ -59,6 +62,12 @@ def written(settings):
     return {one.framework: one for one in flags(MODEL, Row(settings, "8xH100-SXM"))}
 
 
+def _held_gb(settings, framework):
+    """What a configuration holds where a framework runs it."""
+    document = settled(MODEL, {**settings, "training.framework": framework}, "t")
+    return parse_workload(document, "t").memory().peak_bytes / 1e9
+
+
 @pytest.mark.parametrize("settings", LAYOUTS, ids=str)
 def test_every_flag_is_one_that_the_framework_knows(settings):
     found = written(settings)
@@ -97,6 +106,27 @@ def test_what_is_lacking_is_written_as_what_holds_no_more_memory():
     assert "--use-distributed-optimizer" in second.text and "written with ZeRO 1" in second.lacks
     first = written({"parallel.data": 8, "parallel.zero": 1})["torchtitan"]
     assert "data_parallel_shard_degree 8" in first.text and "ZeRO 1" in first.lacks
+
+
+def test_flags_of_what_would_not_fit_are_not_written():
+    """nanotron has no ZeRO 3: where the same does not fit with ZeRO 1, the next that does is written."""
+    small = {**LAYOUTS[1], "parallel.micro_batch": 1}
+    room = 1.3 * _held_gb(small, "nanotron")
+    assert _held_gb({"parallel.data": 8, "parallel.zero": 1}, "nanotron") > room
+    first = Row({"parallel.data": 8, "parallel.zero": 3}, "8xH100-SXM", capacity_gb=room)
+    split = Row(small, "8xH100-SXM", capacity_gb=room)
+    found = {one.framework: one for one in flags(MODEL, first, "t", [first, split])}["nanotron"]
+    assert found.text == written(small)["nanotron"].text and not found.lacks
+    assert "would need" in found.note and "the best that fits: dp 2, tp 4" in found.note
+    alone = {one.framework: one for one in flags(MODEL, first, "t", [first])}["nanotron"]
+    assert alone.text == "" and alone.note.startswith("would not fit")
+
+
+def test_zero_2_that_megatron_writes_as_1_is_left_out_where_that_does_not_fit():
+    row = Row({"parallel.data": 8, "parallel.zero": 2}, "8xH100-SXM")
+    room = _held_gb({"parallel.data": 8, "parallel.zero": 1}, "megatron") - 0.1
+    found = {one.framework: one for one in flags(MODEL, replace(row, capacity_gb=room))}
+    assert found["Megatron-LM"].text == "" and "would not fit" in found["Megatron-LM"].note
 
 
 def test_a_dlrm_has_no_such_flags():

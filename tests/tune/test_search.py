@@ -11,12 +11,13 @@ from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import fit_probability
 from stepsight.program.job import Job, Kernel, Op, RankProgram
-from stepsight.tune.answer import why
-from stepsight.tune.api import sweep, tune
+from stepsight.report.tune.console import noise_mark, remarks
+from stepsight.tune.answer import best_rows, why
+from stepsight.tune.api import _answer, sweep, tune
 from stepsight.tune.bound import bound_us
 from stepsight.tune.evaluate import evaluate
-from stepsight.tune.search import SURE, ranked
-from stepsight.tune.space import space
+from stepsight.tune.search import SURE, Search, ranked
+from stepsight.tune.space import Space, space
 from stepsight.tune.trial import Row, Trial
 
 from .model import DLRM, MODEL, PLATFORM
@@ -100,6 +101,56 @@ def test_of_what_cannot_be_told_apart_the_surer_to_fit_comes_first():
     assert [r.fit for r in ranked([row(1, 0.85), row(2, 0.99)])] == [0.99, 0.85]
 
 
+def test_only_what_fits_is_called_too_close(answer):
+    def row(micro, ms, fit):
+        settings = {"parallel.micro_batch": micro}
+        return Row(settings, PLATFORM, step_time_us=1e3 * ms, samples_per_s=1e3 / ms, fit=fit, memory_gb=1.0)
+
+    rows = [row(1, 100, 1.0), row(2, 101, 0.5), row(4, 102, 0.9), row(8, 99, 0.1), row(16, 130, 1.0)]
+    found = Space({}, (), {}, {})
+    made = _answer(found, Search(platform=PLATFORM), rows, best_rows(rows, "time", 1), 0.0)
+    assert [r.settings["parallel.micro_batch"] for r in made.ties] == [4]
+    said = "\n".join(remarks(made))
+    assert "≈ cannot be told apart from the best: 1 configuration; measure it as well." in said
+    assert "not in the table: mbs 4" in said
+    marked = [r for r in answer.top if noise_mark(r, answer)]
+    assert len(marked) <= len(answer.ties)
+
+
+@pytest.mark.parametrize(("fit", "offered"), [(0.29, False), (0.3, True), (0.79, True), (0.8, False)])
+def test_what_hardly_fits_is_not_worth_a_try(fit, offered):
+    best = Row({"a": 1}, PLATFORM, step_time_us=1e5, samples_per_s=10.0, fit=1.0)
+    tight = Row({"a": 2}, PLATFORM, step_time_us=5e4, samples_per_s=20.0, fit=fit)
+    first = [best] if fit < SURE else [tight]
+    made = _answer(Space({}, (), {}, {}), Search(platform=PLATFORM), [best, tight], first, 0.0)
+    assert (made.maybe is not None) is offered
+    words = {
+        0.3: "probably runs out of memory (30 % chance to fit",
+        0.79: "may run out of memory (79 % chance",
+    }
+    assert words.get(fit, "") in "\n".join(remarks(made))
+
+
+UNNAMED = {**MODEL, "training": {"precision": "bf16"}}
+
+
+@pytest.mark.parametrize("parallel", [{"data": 8}, {"data": 8, "zero": "fsdp"}], ids=["whole", "sharded"])
+def test_zero_does_not_change_the_framework(parallel):
+    document = {**UNNAMED, "parallel": parallel}
+    usual = stepsight.predict(document, PLATFORM).setup.framework
+    found = tune(document, PLATFORM, over=["zero", "micro_batch=1"])
+    assert {r.framework for r in found.rows} == {usual} == {found.framework}
+    assert {r.settings["parallel.zero"] for r in found.rows} == {0, 1, 2, 3}
+    rows = sweep(document, PLATFORM, over=["parallel.zero=1,3"])
+    assert [r.framework for r in rows] == [usual, usual]
+
+
+def test_frameworks_can_be_compared():
+    found = tune(UNNAMED, PLATFORM, over=["training.framework=megatron,torchtitan", "zero=0,3"])
+    assert {r.framework for r in found.rows} == {"megatron", "torchtitan"}
+    assert found.framework == ""
+
+
 def test_shares_add_up_to_the_step(answer):
     for row in answer.top:
         assert sum(row.shares.values()) == pytest.approx(1.0, abs=0.02)
@@ -134,18 +185,18 @@ def test_fewer_bytes_are_surer_to_fit():
 
 def test_nothing_fits_says_by_how_much_and_what_would():
     large = {**MODEL, "hidden": 8192, "layers": 80, "ffn": 28672, "heads": 64}
-    with pytest.raises(InputError, match=r"nothing fits: .* GB too much; what would: on 64 GPUs tp .*GB"):
+    with pytest.raises(InputError, match=r"nothing fits: .* GB too much; this would: 64 GPUs with tp .*GB"):
         tune(large, "2xA100-SXM4-40G", over=["tp", "micro_batch=1"])
 
 
 def test_single_changes_that_make_it_fit_are_named_with_their_memory():
-    with pytest.raises(InputError, match=r"what would: mbs 1 \(\d+ GB\)"):
+    with pytest.raises(InputError, match=r"this would: mbs 1 \(\d+ GB\)"):
         tune({**MODEL, "global_batch": 4096}, "2xA100-SXM4-40G", over=["tp"])
 
 
 def test_tables_that_do_not_fit_are_not_recomputed():
     large = {**DLRM, "tables": [{**DLRM["tables"][0], "rows": 100_000_000}]}
-    with pytest.raises(InputError, match=r"what would: on 8 GPUs \(\d+ GB\)"):
+    with pytest.raises(InputError, match=r"this would: 8 GPUs \(\d+ GB\)"):
         tune(large, "4xV100-SXM2", over=["batch=4096"])
 
 
@@ -185,12 +236,17 @@ def test_a_captured_step_has_no_samples(step):
 
 def test_reasons_are_in_words():
     best = Row({}, "p", step_time_us=100.0, samples_per_s=1.0, shares={"gemm": 0.5, "host_bound_idle": 0.5})
-    assert why(best, best) == "loses host 50 %"
+    assert why(best, best) == "lost: 50 % waiting for the host"
 
 
 def test_an_empty_space_says_why():
-    with pytest.raises(InputError, match=r"no legal configuration: .*global batch"):
+    with pytest.raises(InputError, match=r"no valid configuration: .*global batch"):
         tune(MODEL, PLATFORM, over=["micro_batch=3"])
+
+
+def test_a_number_of_gpus_that_divides_nothing_is_blamed_and_another_named() -> None:
+    with pytest.raises(InputError, match=r"^7 GPUs: .*global batch is 16; ask for --gpus 4, or a --global"):
+        tune(MODEL, "7xH100-SXM", global_batch=16)
 
 
 def test_more_gpus_than_there_are():
@@ -251,9 +307,10 @@ def test_a_swept_batch_takes_the_place_of_the_other_way_to_state_it():
     assert all(r.priced for r in sweep(model, PLATFORM, over=["global_batch=8,16"]))
 
 
-def test_a_known_model_needs_a_batch():
-    with pytest.raises(InputError, match="--set global_batch"):
-        sweep("llama3-8b", PLATFORM, over=["tp=1,2"])
+def test_a_known_model_without_a_batch_sees_one_sequence_per_replica():
+    swept = sweep("llama3-8b", PLATFORM, over=["tp=1,2"], assignments=["layers=2"])
+    stated = sweep("llama3-8b", PLATFORM, over=["tp=1,2"], assignments=["layers=2", "batch_per_rank=1"])
+    assert [r.step_time_us for r in swept] == [r.step_time_us for r in stated]
 
 
 def test_a_changed_platform_file_is_asked_again(tmp_path):

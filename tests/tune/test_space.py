@@ -140,6 +140,6 @@ def test_a_batch_a_rank_counts_on_all_gpus_where_ranks_are_open():
     assert found.document["global_batch"] == 16
 
 
-def test_a_model_without_a_batch_asks_for_one():
-    with pytest.raises(InputError, match="--global-batch"):
-        space({k: v for k, v in MODEL.items() if k != "global_batch"}, gpus=[8], per_node=8)
+def test_a_model_without_a_batch_sees_one_sequence_per_replica():
+    model = {k: v for k, v in MODEL.items() if k not in ("global_batch", "parallel")}
+    assert space(model, gpus=[8], per_node=8).document["global_batch"] == 8

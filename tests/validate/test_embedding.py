@@ -11,13 +11,15 @@ from click.testing import CliRunner
 from stepsight.calibrate.lookups.microbench import LookupSample
 from stepsight.calibrate.lookups.samples import write_samples
 from stepsight.errors import InputError
-from stepsight.fitting.embedding.gpu import fit_coefficients, predict
-from stepsight.fitting.embedding.points import DEFAULT, measured_kernels
+from stepsight.fitting.embedding.gpu import MeasuredKernel, fit_coefficients, predict
+from stepsight.fitting.embedding.points import DEFAULT, POINTS, measured_kernels
+from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.embedding.cpu.work import work
+from stepsight.program.job import Kernel
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.validate.embedding.cpu import cpu_scores, held_out, repeat_error, table_sets
-from stepsight.validate.embedding.topic import command, hit_rate_score
+from stepsight.validate.embedding.topic import command, gpu_scores, hit_rate_score
 
 CACHES = (32e3, 1e6, 32e6)
 
@@ -68,6 +70,19 @@ def test_scores_stand_beside_the_repeat_error() -> None:
 
 def test_hit_rates_are_within_two_points_of_lru() -> None:
     assert hit_rate_score().met
+
+
+def test_rows_of_the_fit_are_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel("embedding", (), "fp32")
+    points = [MeasuredKernel(source, load_gpu("V100-SXM2-16G"), kernel, 10.0) for source in (POINTS, DEFAULT)]
+    monkeypatch.setattr("stepsight.validate.embedding.topic.predict", lambda p: np.full(len(p), 11.0))
+    monkeypatch.setattr(
+        "stepsight.validate.embedding.topic.predict_left_out", lambda p: np.full(len(p), 12.0)
+    )
+    fitted = {line.name: line.exposure for line in gpu_scores(points)}
+    assert fitted["V100 points"] == fitted["V100 DLRM lists' lookups"] == "fit"
+    assert fitted[f"{POINTS}, left out"] == "chosen"
+    assert {line.exposure for line in gpu_scores(points, fitted=False)} == {"blind"}
 
 
 def test_samples_alone_can_be_scored_and_drawn(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def test_a_gpu_left_out_is_told_by_strangers() -> None:
     own, together = gpu_scores([table()])
     assert own.rows == together.rows == 4
     assert "GPU left out" in own.name and "90 % intervals hold" in own.note
+    assert own.kind == "GPU left out: gemm fp32 linear" and own.name.startswith(f"{own.kind} ")
 
 
 def test_rows_at_the_launch_floor_are_not_judged() -> None:

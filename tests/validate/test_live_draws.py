@@ -10,7 +10,7 @@ from stepsight.validate.results import load_result
 
 
 def line(name: str, gmae: float) -> Score:
-    return Score("live", name, 16, gmae, gmae, "random")
+    return Score("live", name, 16, gmae, gmae, "random", exposure="blind")
 
 
 def test_draws_stand_beside_each_other(tmp_path: Path) -> None:

@@ -9,13 +9,23 @@ from click.testing import CliRunner
 
 from stepsight.cli import cli
 from stepsight.errors import InputError
-from stepsight.score import Score
+from stepsight.score import Figure, Score
 from stepsight.validate.quick.topic import kernel_rows, scores, step_rows
 from stepsight.validate.results import TopicResult, load_result, load_results, save_result
 from stepsight.validate.scorecard import scorecard
 
 OURS = Score("e2e", "steps", 12, 0.05, 0.07, "all rows", "GMAE ≤ 4.0%", False, exposure="blind")
-THEIRS = Score("e2e", "steps: NeuSight", 12, 0.06, 0.09, "all rows")
+THEIRS = Score(
+    "e2e",
+    "steps: NeuSight",
+    12,
+    0.06,
+    0.09,
+    "all rows",
+    exposure="blind",
+    predictor="NeuSight",
+    same_rows_as="steps",
+)
 RESULT = TopicResult("e2e", "stepsight validate e2e", 3.0, (OURS, THEIRS))
 
 
@@ -40,6 +50,31 @@ def test_the_page_has_rows_errors_bars_others_and_how_blind_it_was(tmp_path: Pat
     assert "blind" in line
     assert "What is missed, and why." in page
     assert "0 of 1 bars are met" in page
+
+
+def test_parts_of_our_own_table_are_lines_with_their_bars() -> None:
+    whole = Score("llm", "a.csv", 9, 0.05, 0.07, "all", exposure="chosen")
+    part = Score("llm", "a.csv: b.csv", 4, 0.03, 0.04, "all", "MAPE ≤ 8%", True, exposure="chosen")
+    page = scorecard([TopicResult("llm", "c", 1.0, (whole, part))])
+    assert (
+        "| a.csv: b.csv (all) | 4 | 3.0 % | 4.0 % | MAPE ≤ 8 %: met |  | looked at while choosing |" in page
+    )
+    assert "| a.csv (all) | 9 | 5.0 % | 7.0 % |  |  | looked at while choosing |" in page
+
+
+def test_missed_bars_are_listed_at_the_top() -> None:
+    top = scorecard([RESULT]).partition("## e2e")[0]
+    assert "0 of 1 bars are met; missed:" in top
+    assert "- e2e: steps, 5.0 % / 7.0 % (GMAE ≤ 4.0 %)" in top
+
+
+def test_a_figure_stands_in_a_column_of_its_own() -> None:
+    line = Score.reading(
+        "tune", "a.csv", 5, Figure("mean regret", 0.077), "groups", target="≤ 5%", met=False, exposure="fit"
+    )
+    page = scorecard([TopicResult("tune", "c", 1.0, (line,))])
+    assert "| what | rows | GMAE | MAPE | figure | bar |" in page
+    assert "| a.csv (groups) | 5 |  |  | mean regret 7.7 % | ≤ 5 %: **missed** |  | in the fit |" in page
 
 
 def test_a_topics_own_json_becomes_a_table() -> None:
@@ -71,7 +106,7 @@ def test_all_saves_resumes_and_reports(tmp_path: Path) -> None:
 
 
 def test_a_missed_bar_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda data, rows: [OURS])
+    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda: [OURS])
     assert CliRunner().invoke(cli, ["validate", "quick"]).exit_code == 1
 
 

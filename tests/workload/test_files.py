@@ -100,6 +100,35 @@ def test_a_mistake_in_a_transformer_is_named_with_its_fix(change: str, said: str
         load_workload(EXAMPLES / "gpt2.toml", [change])
 
 
+def test_a_field_of_the_other_kind_of_training_is_explained() -> None:
+    with pytest.raises(InputError, match=r"fused_optimizer: .*; remove fused_optimizer, or parallel\.zero"):
+        settled(load_workload(SHIPPED / "llama.toml", ["parallel.zero=1"]), 8)
+    with pytest.raises(InputError, match=r"compile: .* framework = \"hf\""):
+        load_workload(SHIPPED / "gpt2.toml", ["training.compile=true"])
+    sharded = load_workload(SHIPPED / "gpt2.toml", ["training.compile=true", "parallel.zero=1"])
+    assert isinstance(settled(sharded, 8), LanguageWorkload)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "gpus", "said"),
+    [
+        ("shard_group", 24, 64, "shard_group: 24 does not divide data × context = 64"),
+        ("shard_group", 24, 8, "shard_group: 24 does not divide data × context = 8"),
+        ("expert", 3, 8, "expert: 3 ranks do not divide 8 experts"),
+        ("expert", 8, 25, "expert: 8 does not divide the 25 ranks of a stage"),
+    ],
+)
+def test_groups_that_do_not_divide_the_ranks_are_blamed_not_the_batch(
+    field: str, value: int, gpus: int, said: str
+) -> None:
+    """A batch of 50 divides by none of what is left when ranks that belong to no group stand idle."""
+    batch = {24: 64, 3: 64, 8: 50}[value]
+    changes = [f"parallel.{field}={value}", f"global_batch={batch}"]
+    changes += ["parallel.zero=3"] if field == "shard_group" else []
+    with pytest.raises(InputError, match=said):
+        settled(load_workload("mixtral-8x7b", changes), gpus)
+
+
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nothing.toml: cannot be read"):
         load_workload(tmp_path / "nothing.toml")

@@ -68,7 +68,7 @@ def fit_samples(samples: Mapping[str, Sequence[Mapping[str, Any]]], device: str 
     machine = machine_figures(kernels, times)
     return Fitted(
         fit_kernels(kernels, times, machine),
-        fit_lookups(samples.get(LOOKUPS, ()), machine),
+        fit_lookups(samples.get(LOOKUPS, ())),
         tuple(fit_collectives(samples.get(COLLECTIVES, ()))),
         _contention(samples),
         fit_overheads(samples.get(HOST, ()), device),
@@ -105,7 +105,7 @@ def fit_kernels(
     return MeasuredKernels(machine, variants, {})
 
 
-def fit_lookups(rows: Sequence[Mapping[str, Any]], machine: MeasuredProcessor) -> MeasuredLookups | None:
+def fit_lookups(rows: Sequence[Mapping[str, Any]]) -> MeasuredLookups | None:
     fused = fused_bench.fit(rows)
     if fused is not None:
         return fused

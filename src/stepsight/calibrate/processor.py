@@ -13,6 +13,7 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu
+from stepsight.hardware.memory import BYTES_PER_GB
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.measured import MeasuredProcessor
 from stepsight.run.memory import machine_memory_bytes
@@ -28,7 +29,7 @@ def cpu_spec(machine: MeasuredProcessor, ranks: int) -> GpuSpec:
     """One rank's share of this machine: a single core at a nominal clock, and its part of the memory."""
     return GpuSpec(
         name=_cpu_name(), vendor=host_platform.machine(), architecture="cpu", sms=1, clock_mhz=1000.0,
-        memory_gb=max(machine_memory_bytes() / 1e9 / ranks, 0.1), memory_gbps=machine.memory_gbps,
+        memory_gb=max(machine_memory_bytes() / BYTES_PER_GB / ranks, 0.1), memory_gbps=machine.memory_gbps,
         l2_mb=last_level_cache_mb(), l2_gbps=4 * machine.memory_gbps,
         peak_tflops={"fp32": machine.gflops / 1e3}, pcie_gbps=machine.memory_gbps, launch_us=0.0,
         kernel_gap_us=0.0, source=ABOUT,
@@ -37,7 +38,7 @@ def cpu_spec(machine: MeasuredProcessor, ranks: int) -> GpuSpec:
 
 def cuda_spec(properties: Any, machine: MeasuredProcessor) -> GpuSpec:
     """The GPU of these ``torch.cuda.get_device_properties``; memory as this board has it."""
-    memory_gb = properties.total_memory / 1e9
+    memory_gb = properties.total_memory / BYTES_PER_GB
     entry = find_gpu(properties.name)
     if entry is not None:
         return replace(entry.gpu, memory_gb=memory_gb, source=f"{entry.gpu.source}; memory: the driver")

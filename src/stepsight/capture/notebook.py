@@ -75,13 +75,13 @@ class Capture:
         found = families(captured.groups, self.world)
         lowering = Lowering(captured.precision, self.assumptions)
         builder = ProgramBuilder(0, self.world, found, lowering)
-        step, said = compiled_step(captured, lowering)
+        step, compile_notes = compiled_step(captured, lowering)
         program = builder.build(step)
         use = captured.memory
         memory = RankMemoryUse(
             0, use.peak_active_bytes, use.peak_reserved_bytes, use.parts_bytes, use.peak_operator
         )
-        notes = [*captured.notes, *said]
+        notes = [*captured.notes, *compile_notes]
         if self.world > 1:
             notes.append(f"rank 0 alone was captured; all {self.world} ranks are taken to do the same")
         job = Job((program,), (0,) * self.world, groups_of(found, self.world))

@@ -49,7 +49,7 @@ class Capturing:
 
     def _with_needs(self, rank: int, waiting: tuple[int, ...]) -> Answer:
         """Capture a rank, in turns with those that it waits for, until it has heard all it waits for."""
-        said = -1
+        shown = -1
         while True:
             self.progress(f"capturing rank {rank} of {self.request.world}")
             answer = self._answered(rank)
@@ -59,9 +59,9 @@ class Capturing:
             if other.stage == "captured":
                 self.answers[answer.needs] = other
             now = len(list(Path(self.request.exchange).iterdir()))
-            if now == said:
+            if now == shown:
                 raise StepsightError(f"ranks {rank} and {answer.needs} wait for each other's values")
-            said = now
+            shown = now
 
     def _answered(self, rank: int) -> Answer:
         """Once more without the device guard where this machine does not let it be installed."""

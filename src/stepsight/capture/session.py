@@ -25,8 +25,10 @@ from stepsight.capture.recording.steps import StepBoundaries
 from stepsight.capture.recording.values import Values
 from stepsight.capture.recording.workspaces import Workspaces
 from stepsight.capture.step.memory import MemoryUse, memory_use
+from stepsight.hardware.memory import USABLE_SHARE
 from stepsight.program.allocator import CachingAllocator
 from stepsight.program.aten.call import Precision
+from stepsight.workload.memory import CONTEXT_BYTES
 
 COMPILED = (
     "torch.compile: captured eagerly; a compiled step launches fewer kernels and moves less memory, so the "
@@ -72,7 +74,7 @@ class Session:
     def __init__(self, settings: Settings, progress: Callable[[str], None] = lambda text: None) -> None:
         self.settings, self.progress = settings, progress
         gpu = settings.gpu
-        self.allocator = CachingAllocator(gpu.memory_bytes)
+        self.allocator = CachingAllocator(int(gpu.memory_bytes * USABLE_SHARE - CONTEXT_BYTES))
         self.liveness = Liveness(self.allocator)
         self.values = Values(settings.assumptions)
         self.world = World(settings.rank, settings.world, settings.per_node)

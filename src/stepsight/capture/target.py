@@ -21,7 +21,7 @@ def capability(gpu: GpuSpec) -> tuple[int, int]:
 
 
 def memory_bytes(gpu: GpuSpec) -> int:
-    return int(gpu.memory_gb * 1e9)
+    return int(gpu.memory_bytes)
 
 
 def l2_bytes(gpu: GpuSpec) -> int:

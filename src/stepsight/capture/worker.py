@@ -158,7 +158,7 @@ class Worker:
         r = self.request
         lowering = Lowering(captured.precision, session.settings.assumptions)
         builder = ProgramBuilder(r.rank, r.world, families(captured.groups, r.world), lowering)
-        step, said = compiled_step(captured, lowering)
+        step, compile_notes = compiled_step(captured, lowering)
         program = builder.build(step)
         use = captured.memory
         memory = RankMemoryUse(
@@ -167,7 +167,7 @@ class Worker:
         messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
         return Answer(
             "captured", "", -1, r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
-            messages, memory, dict(builder.guessed), captured.assumed, [*captured.notes, *said],
+            messages, memory, dict(builder.guessed), captured.assumed, [*captured.notes, *compile_notes],
             str(torch.__version__),
         )  # fmt: skip
 

@@ -110,7 +110,7 @@ def _in_node(
     rank_spread = RANK_SPREAD.get(link.kind, OTHER_RANK_SPREAD)
     if kind == "send_recv":  # a pair's message does not ask how many other pairs there are
         rank_step, rank_spread = 0.1, RANK_SPREAD["nvswitch"]
-    for curve, names, forced in _kind_curves(kind, shape, system):
+    for curve, names, forced in _kind_curves(kind, system):
         for ranks, carried in _rank_curves(curve, kind, shape.ranks, transfer):
             doublings = 0.0 if ranks == 0 else abs(math.log2(shape.ranks / ranks))
             distance = apart + KIND_STEP * bool(names) + rank_step * doublings + FORCED_STEP * forced
@@ -125,7 +125,7 @@ def _in_node(
             if ranks == 0:
                 notes.append(f"interpolated in ranks to {shape.ranks}")
             elif doublings:
-                notes.append(f"extrapolated in ranks from {ranks} to {shape.ranks} (±{rank_spread:.0%})")
+                notes.append(f"extrapolated from {ranks} to {shape.ranks} ranks (±{rank_spread:.0%})")
             source = Source.LEARNED if names or doublings or ranks == 0 or forced else Source.MEASURED
             if not (same_gpu and same_link):
                 source = Source.TRANSFERRED
@@ -179,7 +179,7 @@ def _over_nodes(
 
 
 def _kind_curves(
-    kind: str, shape: GroupShape, system: MeasuredSystem
+    kind: str, system: MeasuredSystem
 ) -> Iterator[tuple[dict[int, Curve], tuple[str, ...], bool]]:
     """Curves by ranks: the collective's own, then each stand-in's."""
     for names in ((kind,), *KIND_SUMS.get(kind, ())):

@@ -27,7 +27,7 @@ from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import PlatformSpec
 
 ROOFLINE_NOTE = "no measured curve of this kind of link: data-sheet bandwidth and latency"
-SIZE_NOTE = "extrapolated in size beyond {low} – {high} bytes"
+SIZE_NOTE = "extrapolated beyond the measured sizes of {low} – {high} bytes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,7 @@ import click
 
 from stepsight.errors import InputError
 
-PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec stepsight{rank}'."
+PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec stepsight{rank}'."
 
 
 @click.command("calibrate")
@@ -23,7 +23,7 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
     show_default=True,
     help="How long to measure: 90s, 5m, 1h.",
 )
-@click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of that folder.")
+@click.option("--resume", is_flag=True, help="Resume an interrupted calibration of that folder.")
 @click.option(
     "--kernels-from",
     type=click.Path(path_type=Path),
@@ -36,13 +36,13 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
     show_default=True,
     help="Whose DLRMs to measure: eager PyTorch's, or TorchRec's (CPU; needs torchrec and fbgemm-gpu-cpu).",
 )
-@click.option("--name", default="", help="The platform's name; the folder's if left out.")
+@click.option("--name", default="", help="The platform's name; the folder's by default.")
 @click.option("--seed", default=0, help="Another seed measures other shapes.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Port for the ranks to meet on (default: any free one).",
+    help="Rendezvous port of the ranks (default: any free one).",
 )
 @click.option("--address", default="127.0.0.1", show_default=True, help="Where rank 0 listens.")
 @click.option("--interface", default="", help="Network interface of gloo or NCCL.")

@@ -6,11 +6,15 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, say_written
+from stepsight.commands.outputs import check_outputs, print_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
+from stepsight.commands.workload_options import PLATFORM_SET_HELP, platform_assignments
 from stepsight.errors import InputError
 
-RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do as their counterpart does."
+RANKS_HELP = (
+    "Which ranks to capture: auto, all, or numbers as in 0,7. The others behave like their counterpart."
+)
+SCRIPT_FIX = "pass the script its own arguments after --"
 
 
 @click.command("capture", context_settings={"ignore_unknown_options": True})
@@ -18,7 +22,10 @@ RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--platform", "-p", required=True, help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option(
-    "--world", "-w", type=click.IntRange(min=1), help="Ranks of the job; by default all GPUs of it."
+    "--world",
+    "-w",
+    type=click.IntRange(min=1),
+    help="Ranks of the job; all GPUs of the platform by default.",
 )
 @click.option("--module", "-m", is_flag=True, help="SCRIPT is a module, as with python -m.")
 @click.option("--save", type=click.Path(path_type=Path), help="Write the captured step here (step.json).")
@@ -26,10 +33,18 @@ RANKS_HELP = "Which ranks to capture: auto, all, or numbers as in 0,7. Others do
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps to record.")
-@click.option("--warmup", type=click.IntRange(min=1), default=2, show_default=True, help="Steps before them.")
-@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Values only a GPU would know.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Steps to run before recording.",
+)
+@click.option(
+    "--assume", multiple=True, metavar="NAME=VALUE", help="Assume a value that only a GPU would compute."
+)
 @click.option("--ranks", "which", default="auto", show_default=True, help=RANKS_HELP)
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a platform field.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=PLATFORM_SET_HELP)
 def command(
     script: str, arguments: tuple[str, ...], platform: str, world: int | None, module: bool,
     save: Path | None, as_json: bool, timeline: Path | None, html: Path | None, steps: int, warmup: int,
@@ -40,7 +55,7 @@ def command(
     Options that this command does not know go to the script; so does everything after --.
     """
     from stepsight.capture.assumptions import Assumptions
-    from stepsight.commands.predict import PLATFORM_PREFIX, show_prediction, write_outputs
+    from stepsight.commands.predict import show_prediction, write_outputs
     from stepsight.platform.load import load_platform
     from stepsight.prediction.captured import predict_captured
 
@@ -50,7 +65,7 @@ def command(
     if not module and not Path(script).is_file():
         raise InputError(script, "there is no such file", "name the training script, or use -m for a module")
     Assumptions.read(assume)
-    chosen = load_platform(platform, [a.removeprefix(PLATFORM_PREFIX) for a in assignments])
+    chosen = load_platform(platform, platform_assignments(assignments, "a script", SCRIPT_FIX))
     size = world or chosen.spec.ranks
     chosen.with_ranks(size)
     _divides(size, chosen.spec.gpus_per_node)
@@ -73,7 +88,7 @@ def command(
     show_prediction(prediction, as_json)
     write_outputs(prediction, timeline, None, html, quiet=as_json)
     if save and not as_json:
-        say_written([save])
+        print_written([save])
 
 
 def _divides(world: int, per_node: int) -> None:

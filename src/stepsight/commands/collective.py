@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.limits import limit
@@ -24,7 +25,7 @@ IMPORT_HELP = "Read nccl-tests, rccl-tests or PARAM comms output, or a CSV, into
 @click.command("collective")
 @click.argument("kind", required=False)
 @click.option(
-    "--platform", "-p", "platform", required=True, help="A name such as 8xA100-SXM4-40G, or a path."
+    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
 )
 @click.option("--ranks", "-n", type=click.IntRange(min=1), help="GPUs in the group (default: all).")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --import: nodes that took part.")

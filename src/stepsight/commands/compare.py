@@ -6,28 +6,49 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
 from stepsight.commands.platform_names import complete_platform
+from stepsight.commands.workload_options import (
+    MODEL_HELP,
+    MODELS_ONLY_HELP,
+    SET_HELP,
+    captured_assignments,
+    platform_assignments,
+)
 from stepsight.prediction.compare import Comparison, compare
 
 HELP = """Predict A and B and show where the difference went.
 
-A and B are workload files, the same file with different options, or a trace or a captured step and a what-if:
+A and B are workloads (whatever `stepsight predict` takes), the same workload with different options, or a
+trace or a captured step and a what-if:
 
 \b
   stepsight compare dlrm.toml -p 4xV100-SXM2 --platform-b 8xA100-SXM4-40G
   stepsight compare gpt2.toml -p 8xH100-SXM --set-b batch_per_rank=16
+  stepsight compare --model llama3-8b -p 8xH100-SXM --set parallel.zero=3 --set-b training.precision=fp8
   stepsight compare step.json -p 8xH100-SXM --what-if no-host
   stepsight compare --trace DIR --what-if no-host --what-if link=100
 
-What-if questions on a trace or a captured step: link=GBPS, gpu=NAME, ranks=N, no-host, drop=PATTERN,
-fuse=PATTERN, bucket=MB, batch=FACTOR.
 """
+TRACE_FIX = "ask a --what-if"
 
 
-@click.command("compare", help=HELP)
+class Compare(click.Command):
+    """Lists the what-if questions in its help; their module is loaded only then."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from stepsight.prediction.traced.questions import QUESTIONS
+
+        super().format_help_text(ctx, formatter)
+        described = [text.partition(": ") for text, _ in QUESTIONS.values()]
+        with formatter.section("What-if questions on a trace or a captured step"):
+            formatter.write_dl([(written, meaning) for written, _, meaning in described])
+
+
+@click.command("compare", cls=Compare, help=HELP)
 @click.argument("a", required=False, type=click.Path(path_type=Path))
 @click.argument("b", required=False, type=click.Path(path_type=Path))
+@click.option("--model", "model", help=MODEL_HELP)
 @click.option(
     "--platform",
     "-p",
@@ -36,36 +57,37 @@ fuse=PATTERN, bucket=MB, batch=FACTOR.
     shell_complete=complete_platform,
 )
 @click.option("--platform-b", help="Platform of B.", shell_complete=complete_platform)
-@click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help="Change a field on both sides.")
-@click.option("--set-b", "only_b", multiple=True, metavar="KEY=VALUE", help="Change a field of B only.")
+@click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help=f"{SET_HELP} On both sides.")
+@click.option("--set-b", "only_b", multiple=True, metavar="KEY=VALUE", help="The same, for B only.")
 @click.option(
     "--trace", multiple=True, type=click.Path(path_type=Path), help="A is the step in these traces."
 )
 @click.option("--what-if", "questions", multiple=True, metavar="QUESTION", help="B is A with this changed.")
-@click.option(
-    "--models-only", is_flag=True, help="With --trace: time what has known sizes by the models alone."
-)
+@click.option("--models-only", is_flag=True, help=MODELS_ONLY_HELP)
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write B's Perfetto timeline here.")
 @click.option(
     "--html", type=click.Path(path_type=Path), help="Write a page that shows where the difference went."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    a: Path | None, b: Path | None, platform: str | None, platform_b: str | None, both: tuple[str, ...],
-    only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...], models_only: bool,
-    timeline: Path | None, html: Path | None, as_json: bool,
+    a: Path | None, b: Path | None, model: str | None, platform: str | None, platform_b: str | None,
+    both: tuple[str, ...], only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...],
+    models_only: bool, timeline: Path | None, html: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    if bool(a) == bool(trace):
-        raise click.UsageError("give either workload files or --trace")
+    if bool(a) + bool(model) + bool(trace) != 1:
+        raise click.UsageError("give exactly one of A (and B), --model and --trace")
+    if models_only and not trace:
+        raise click.UsageError("--models-only needs --trace")
+    if (trace or questions) and (b or platform_b or only_b):
+        raise click.UsageError("--what-if makes B of A; leave out B, --platform-b and --set-b")
     check_outputs((timeline, html))
+    a = a or Path(model or "")
     if trace:
         comparison = _of_trace(trace, platform, both, questions, models_only=models_only)
     elif questions:
-        if b or platform_b or only_b:
-            raise click.UsageError("--what-if makes B of A; leave out B, --platform-b and --set-b")
-        comparison = _of_captured(a or Path(), platform, both, questions)
+        comparison = _of_captured(a, platform, both, questions)
     else:
-        comparison = _of_files(a or Path(), b, platform, platform_b, both, only_b)
+        comparison = _of_files(a, b, platform, platform_b, both, only_b)
     if as_json:
         click.echo(_json(comparison))
     else:
@@ -75,7 +97,7 @@ def command(
         show(comparison, terminal())
     written = _write(comparison, timeline, html)
     if not as_json:
-        say_written(written)
+        print_written(written)
 
 
 def _write(comparison: Comparison, timeline: Path | None, html: Path | None) -> list[Path]:
@@ -107,18 +129,18 @@ def _of_captured(
     a: Path, platform: str | None, both: tuple[str, ...], questions: tuple[str, ...]
 ) -> Comparison:
     from stepsight.capture.step.file import is_step_file, load_step
-    from stepsight.commands.predict import PLATFORM_PREFIX
     from stepsight.platform.load import load_platform
     from stepsight.prediction.captured import CapturedOn
-    from stepsight.prediction.traced.questions import changed
+    from stepsight.prediction.traced.questions import changed, work_ratio
 
     if a.suffix != ".json" or not is_step_file(a):
         raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
-    overrides = [text.removeprefix(PLATFORM_PREFIX) for text in both]
+    overrides = captured_assignments(both)
     step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
-    return compare(step.predicted(), changed(step, questions).predicted())
+    after = changed(step, questions)
+    return compare(step.predicted(), after.predicted(), work_ratio=work_ratio(step, after, questions))
 
 
 def _of_trace(
@@ -126,12 +148,15 @@ def _of_trace(
     models_only: bool,
 ) -> Comparison:  # fmt: skip
     from stepsight.prediction.traced.predict import predict_step, traced_step
-    from stepsight.prediction.traced.questions import changed
+    from stepsight.prediction.traced.questions import changed, work_ratio
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")
-    step = traced_step(trace, platform, overrides=both, models_only=models_only)
-    return compare(predict_step(step), predict_step(changed(step, questions)))
+    changes = platform_assignments(both, "a trace", TRACE_FIX)
+    step = traced_step(trace, platform, overrides=changes, models_only=models_only)
+    after = changed(step, questions)
+    ratio = work_ratio(step, after, questions)
+    return compare(predict_step(step), predict_step(after), work_ratio=ratio)
 
 
 def _json(comparison: Comparison) -> str:
@@ -146,6 +171,8 @@ def _json(comparison: Comparison) -> str:
             "after": document(comparison.after),
             "difference_us": comparison.difference_us,
             "speedup": comparison.speedup,
+            "work_ratio": comparison.work_ratio,
+            "throughput_ratio": comparison.throughput_ratio,
             "changes": [
                 {**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in comparison.changes
             ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
 
 
 class TracesOrIndices(click.Command):
@@ -56,4 +56,4 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
 
         written = write_files([(html, inspection_page(inspection, command=command_line()))])
         if not as_json:
-            say_written(written)
+            print_written(written)

@@ -20,7 +20,7 @@ _TABLES_SHOWN = 30
 @click.command("indices")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--table", "wanted", type=int, help="Only this table (numbered from 0).")
-@click.option("--batch", type=int, help="Statistics of the first so many bags instead of the whole file.")
+@click.option("--batch", type=int, help="Statistics of the first BATCH bags instead of the whole file.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the picture to this .png (extra: plot).")
 def command(file: Path, wanted: int | None, batch: int | None, as_json: bool, plot: Path | None) -> None:

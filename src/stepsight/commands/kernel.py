@@ -17,7 +17,7 @@ from stepsight.errors import InputError
 @click.option("--dtype", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, fp8 …")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, such as m=4096.")
 @click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
-@click.option("--table", type=click.Path(path_type=Path), help="CSV or parquet: one kernel a row.")
+@click.option("--table", type=click.Path(path_type=Path), help="CSV or parquet: one kernel per row.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -72,8 +72,8 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
     shown = ", ".join(f"{count} {label}" for label, count in counts.items())
     if out is None:
         click.echo(table_text(content, times), nl=False)
-    said = f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else "")
-    click.echo(said, err=out is None)
+    message = f"{len(times.source)} kernels: {shown}" + (f"; written to {out}" if out else "")
+    click.echo(message, err=out is None)
 
 
 def _single(

@@ -47,7 +47,7 @@ def write_files(made: Iterable[tuple[Path | None, str | bytes]]) -> list[Path]:
     return written
 
 
-def say_written(paths: Iterable[Path]) -> None:
+def print_written(paths: Iterable[Path]) -> None:
     """Name the files that a command wrote."""
     for path in paths:
         click.echo(f"wrote {path}")

@@ -38,7 +38,7 @@ def command(words: tuple[str, ...], show: str | None, as_json: bool) -> None:
     if not entries:
         raise InputError(
             f"platforms {' '.join(words)}", "no GPU of the catalogue matches",
-            "leave words out, or describe yours: `stepsight platforms --show H100-SXM > mine.toml`",
+            "use fewer words, or describe yours: `stepsight platforms --show H100-SXM > mine.toml`",
         )  # fmt: skip
     if as_json:
         import msgspec
@@ -67,7 +67,7 @@ def _print(entries: Iterable[GpuEntry]) -> None:
     from stepsight.terminal import terminal
 
     table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for name in ("GPU", "GB", "GB/s", "fp32", "tf32", "bf16", "link", "GB/s"):
+    for name in ("GPU", "memory GB", "memory GB/s", "fp32", "tf32", "bf16", "link", "link GB/s"):
         table.add_column(name, justify="left" if name in ("GPU", "link") else "right", no_wrap=True)
     for entry in entries:
         gpu, link = entry.gpu, entry.link
@@ -78,4 +78,4 @@ def _print(entries: Iterable[GpuEntry]) -> None:
             *(f"{p:.0f}" if p else "–" for p in peaks), link.kind, f"{link.gbps:g}" if link.gbps else "–",
         )  # fmt: skip
     terminal().print(table)
-    click.echo("memory, its bandwidth; dense TFLOP/s (bf16, else fp16); link, one direction")
+    click.echo("fp32 to bf16: dense TFLOP/s (fp16 where there is no bf16); link per direction")

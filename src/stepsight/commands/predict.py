@@ -6,34 +6,37 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written, write_files
+from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.errors import InputError
+from stepsight.commands.workload_options import (
+    MODEL_HELP,
+    MODELS_ONLY_HELP,
+    SET_HELP,
+    captured_assignments,
+    platform_assignments,
+    split_assignments,
+)
 from stepsight.prediction.answer import Prediction
 
-PLATFORM_PREFIX = "platform."
 DOES_NOT_FIT = 3
 """Exit code of ``--must-fit`` for a job that does not fit."""
-SET_HELP = "Change a field of the workload, or of the platform (platform.link.gbps=100: GB/s per GPU)."
 TRACE_HELP = "Predict from traces instead: files or folders of one run."
-MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} where a rank does not fit into its GPU's memory."
+MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory."
 
 
 @click.command("predict")
 @click.argument("workload", required=False, type=click.Path(path_type=Path))
-@click.option("--model", "model", help="A well-known model by name, such as llama3-8b, instead of a file.")
+@click.option("--model", "model", help=MODEL_HELP)
 @click.option("--platform", "-p", "platform", help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
-@click.option(
-    "--models-only", is_flag=True, help="With --trace: time what has known sizes by the models alone."
-)
+@click.option("--models-only", is_flag=True, help=MODELS_ONLY_HELP)
 @click.option("--must-fit", is_flag=True, help=MUST_FIT_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option(
-    "--chakra", type=click.Path(path_type=Path), help="Write Chakra .et files, one a rank, to this folder."
+    "--chakra", type=click.Path(path_type=Path), help="Write Chakra .et files, one per rank, to this folder."
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
@@ -43,9 +46,13 @@ def command(
     chakra: Path | None,
     html: Path | None,
 ) -> None:  # fmt: skip
-    """Predict the step time of WORKLOAD (TOML, or a captured step.json) or of a --trace on a platform."""
+    """Predict the step time of WORKLOAD, or of the step in a --trace, on a platform.
+
+    WORKLOAD is a TOML file, a Hugging Face config.json (or a folder with one), a captured step.json, or the
+    name of a well-known model such as llama3-8b.
+    """
     if bool(workload) + bool(trace) + bool(model) != 1:
-        raise click.UsageError("give one of a WORKLOAD (a file, or a model's name), --model and --trace")
+        raise click.UsageError("give exactly one of WORKLOAD, --model and --trace")
     check_outputs((timeline, html), folders=(chakra,))
     if replay and models_only:
         raise click.UsageError(
@@ -54,9 +61,8 @@ def command(
     if trace:
         from stepsight.prediction.traced.predict import predict_trace
 
-        prediction = predict_trace(
-            trace, platform, replay=replay, models_only=models_only, overrides=assignments
-        )
+        changes = platform_assignments(assignments, "a trace", "use a --what-if of `stepsight compare`")
+        prediction = predict_trace(trace, platform, replay=replay, models_only=models_only, overrides=changes)
     else:
         if replay:
             raise click.UsageError("--replay needs --trace")
@@ -89,7 +95,7 @@ def write_outputs(
         export_chakra(prediction.timeline, chakra)
         written.append(chakra)
     if not quiet:
-        say_written(written)
+        print_written(written)
 
 
 def predict_file(
@@ -103,14 +109,11 @@ def predict_file(
 
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
-    on_platform = [a.removeprefix(PLATFORM_PREFIX) for a in assignments if a.startswith(PLATFORM_PREFIX)]
-    on_workload = [a for a in assignments if not a.startswith(PLATFORM_PREFIX)]
+    on_workload, on_platform = split_assignments(assignments)
     if model:
         return predict(load_model(model, on_workload), load_platform(platform, on_platform))
     if workload.suffix == ".json" and is_step_file(workload):
-        if on_workload:
-            raise InputError(f"--set {on_workload[0]}", "a captured step has no fields", "capture it again")
-        return predict(load_step(workload), load_platform(platform, on_platform))
+        return predict(load_step(workload), load_platform(platform, captured_assignments(assignments)))
     return predict(load_workload(workload, on_workload), load_platform(platform, on_platform))
 
 

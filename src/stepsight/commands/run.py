@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 @click.command("run")
 @click.argument("workload_file", metavar="WORKLOAD.toml", type=click.Path(dir_okay=False))
 @click.option("--device", default="cpu", show_default=True, help="cpu (gloo) or cuda (nccl).")
-@click.option("--ranks", type=int, help="Processes; as in the file if left out.")
-@click.option("--steps", default=10, show_default=True, help="Timed steps of each block.")
+@click.option("--ranks", type=int, help="Processes; as in the file by default.")
+@click.option("--steps", default=10, show_default=True, help="Timed steps per block.")
 @click.option("--blocks", default=3, show_default=True, help="Blocks; their medians give the spread.")
 @click.option("--warmup", default=3, show_default=True, help="Steps before the first block.")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a field of the file.")
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
-    help="Port for the ranks to meet on (default: any free one).",
+    help="Rendezvous port of the ranks (default: any free one).",
 )
-@click.option("--pin/--no-pin", default=True, show_default=True, help="Give each rank cores of its own.")
+@click.option("--pin/--no-pin", default=True, show_default=True, help="Pin each rank to cores of its own.")
 @click.option(
     "--profile", "profile_dir", type=click.Path(path_type=Path), help="Write Kineto and ET files here."
 )
@@ -39,7 +39,7 @@ def command(
     workload_file: str, device: str, ranks: int | None, steps: int, blocks: int, warmup: int,
     overrides: tuple[str, ...], port: int, pin: bool, profile_dir: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Really train WORKLOAD.toml on this machine and report the step time with its spread."""
+    """Train WORKLOAD.toml on this machine and report the step time with its spread."""
     from stepsight.run.measure import measure_all, profile
     from stepsight.run.ranks import Ranks, check_device, writable_folder
 

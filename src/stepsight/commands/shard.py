@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.outputs import check_outputs, command_line, print_written
 from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
+from stepsight.commands.workload_options import SET_HELP, split_assignments
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ MEASURE_HELP = (
     "here), and price plans by these times."
 )
 
-PLANS_HELP = "End the search after pricing so many plans [default: 1500 and 10 a table]."
+PLANS_HELP = "Stop the search after pricing this many plans [default: 1500 + 10 per table]."
 BUDGET_HELP = (
-    "End the search after so long instead: 500ms, 5s, 2m (a bare number is seconds). What is found then "
+    "Stop the search after this time instead: 500ms, 5s, 2m (a bare number is seconds). The result then "
     "depends on the machine's speed."
 )
 MARGIN_HELP = (
@@ -51,7 +52,7 @@ MARGIN_HELP = (
 @click.option(
     "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
 )
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="Change a workload field.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--tables", "tables", help=TABLES_HELP)
 @click.option("--indices", "days", multiple=True, type=click.Path(), help="An index file; one for each day.")
 @click.option(
@@ -85,8 +86,9 @@ def command(
     from stepsight.sharding.search.rules import USUAL_KINDS
     from stepsight.tables.plan import Plan
 
-    here = load_platform(platform)
-    dlrm = _workload(workload, assignments, tables, here.spec.ranks)
+    on_workload, on_platform = split_assignments(assignments)
+    here = load_platform(platform, on_platform)
+    dlrm = _workload(workload, on_workload, tables, here.spec.ranks)
     choice = choose(
         dlrm, here, objective=objective, plans=plans, seed=seed,
         budget_s=seconds(budget, "--budget") if budget else None, kinds=kinds or USUAL_KINDS,
@@ -120,7 +122,7 @@ def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
     return measure
 
 
-def _workload(path: Path, assignments: tuple[str, ...], tables: str | None, gpus: int) -> DlrmWorkload:
+def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
     from stepsight.capture.step.file import is_step_file
     from stepsight.sharding.with_tables import drawn_tables, with_tables
     from stepsight.tables.files import read_tables
@@ -175,4 +177,4 @@ def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
         click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     console = terminal()
     show(choice, console)
-    say_written(written)
+    print_written(written)

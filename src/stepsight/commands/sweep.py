@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, say_written
+from stepsight.commands.outputs import check_outputs, command_line, print_written
+from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.search_options import (
-    asked_model,
-    counter,
-    platform_parts,
+    model_argument,
+    progress_bar,
     with_model,
     with_search_options,
 )
+from stepsight.commands.workload_options import split_assignments
 from stepsight.errors import StepsightError
 
 EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
@@ -22,7 +23,7 @@ OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.lin
 
 @click.command("sweep")
 @with_model
-@click.option("--platform", "-p", help="A name such as 8xA100-SXM4-40G, or a path.")
+@click.option("--platform", "-p", help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option("--over", multiple=True, required=True, metavar="FIELD=A,B,…", help=OVER_HELP)
 @click.option("--csv", type=click.Path(path_type=Path), help="Write the rows here.")
 @click.option("--explore", type=click.Path(path_type=Path), help=EXPLORE_HELP)
@@ -37,10 +38,10 @@ def command(
     from stepsight.report.tune.document import row_document, rows_csv
     from stepsight.tune.api import sweep
 
-    model = asked_model(model, named)
+    model = model_argument(model, named)
     check_outputs((html, csv, explore, resume))
-    on_workload, on_platform = platform_parts(assignments)
-    with counter("sweep", quiet=as_json) as progress:
+    on_workload, on_platform = split_assignments(assignments)
+    with progress_bar("sweep", quiet=as_json) as progress:
         rows = sweep(
             model, platform, over=over, price_per_gpu_hour=price, assignments=on_workload,
             overrides=on_platform, workers=workers, ray=ray, resume=resume, progress=progress,
@@ -64,4 +65,4 @@ def command(
     from stepsight.terminal import terminal
 
     show_rows(rows, terminal())
-    say_written(path for path in (csv, html, explore) if path)
+    print_written(path for path in (csv, html, explore) if path)

@@ -6,27 +6,29 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line
+from stepsight.commands.outputs import check_outputs, command_line, print_written
+from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
 from stepsight.commands.search_options import (
-    asked_model,
-    counter,
-    platform_parts,
+    model_argument,
+    progress_bar,
     with_model,
     with_search_options,
 )
+from stepsight.commands.workload_options import split_assignments
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
+EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 
 
 @click.command("tune")
 @with_model
-@click.option("--platform", "-p", required=True, help="A name such as 16x8xH100-SXM-400G, or a path.")
-@click.option("--gpus", default="", metavar="N,N,…", help="How many of its GPUs; all by default.")
-@click.option("--global-batch", type=click.IntRange(1), help="Sequences in a step; the model's by default.")
+@click.option("--platform", "-p", required=True, help=PLATFORM_HELP, shell_complete=complete_platform)
+@click.option("--gpus", default="", metavar="N,N,…", help="Numbers of GPUs to try; all by default.")
+@click.option("--global-batch", type=click.IntRange(1), help="Sequences per step; the model's by default.")
 @click.option("--over", multiple=True, metavar="DIMENSIONS", help=OVER_HELP)
 @click.option("--objective", type=click.Choice(["time", "cost", "memory"]), default="time", show_default=True)
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
-@click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help="Also the time and cost of so many.")
+@click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
 @click.option("--csv", type=click.Path(path_type=Path), help="Write all rows here.")
 @with_search_options
 def command(
@@ -40,21 +42,23 @@ def command(
     from stepsight.errors import InputError
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
+    from stepsight.tune.search import ranked
 
-    model = asked_model(model, named)
+    model = model_argument(model, named)
     check_outputs((html, csv, resume))
     try:
         counts = [int(n) for n in gpus.split(",") if n.strip()]
     except ValueError:
         raise InputError("--gpus", f"is {gpus!r}", "write numbers, 8,16,32") from None
-    on_workload, on_platform = platform_parts(assignments)
-    with counter("tune", quiet=as_json) as progress:
+    on_workload, on_platform = split_assignments(assignments)
+    with progress_bar("tune", quiet=as_json) as progress:
         answer = tune(
             model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
             ray=ray, resume=resume, epoch_samples=epoch, progress=progress,
         )  # fmt: skip
-    written = flags(answer.document, answer.best, str(model))
+    best_first = ranked(answer.rows, answer.objective)
+    written = flags(answer.document, answer.best, str(model), best_first)
     if csv:
         from stepsight.report.tune.document import rows_csv
 
@@ -71,8 +75,5 @@ def command(
     from stepsight.report.tune.console import show_answer
     from stepsight.terminal import terminal
 
-    console = terminal()
-    show_answer(answer, console, written)
-    for path in (csv, html):
-        if path:
-            console.print(f"wrote {path}", soft_wrap=True)
+    show_answer(answer, terminal(), written)
+    print_written(path for path in (csv, html) if path)

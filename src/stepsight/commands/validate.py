@@ -1,7 +1,8 @@
 """``stepsight validate``: predictions against measurements, topic by topic.
 
-A topic is a module of ``stepsight.validate``. It offers ``scores(data, rows)``, which
-returns `Score` lines, and, where it takes options of its own, a click ``command``.
+A topic is a module of ``stepsight.validate``. Its ``scores`` returns `Score` lines. Its ``OPTIONS`` name what
+they depend on: ``data`` (measured tables; what topics without ``OPTIONS`` have) and ``rows`` (only held-out
+rows, or all). A topic with further options has a click ``command`` of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, say_written, write_files
-from stepsight.errors import InputError, StepsightError
+from stepsight.commands.outputs import check_outputs, print_written, write_files
+from stepsight.errors import InputError
 from stepsight.records import nearest
 
 if TYPE_CHECKING:
@@ -33,11 +34,11 @@ TOPICS = {
     "overheads": "Host overheads of one workload from the others.",
     "e2e": "Whole steps: DLRM, NLP and GPT training, and traces.",
     "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
-    "tune": "Picks among configurations that were really run: regret and crashes.",
+    "tune": "tune's picks among configurations that were run: regret and crashes.",
     "traces": "Traced runs: replayed, anchored, by the models alone, and on another GPU.",
     "sharding": "The choice of a sharding plan.",
     "capture": "Captured scripts: models of libraries, traced runs, published runs (needs torch and models).",
-    "live": "Random models, predicted and then really trained here.",
+    "live": "Random models, predicted, then trained here.",
 }
 BY_DEFAULT = (
     "quick",
@@ -107,28 +108,37 @@ def _report(page: Path, folder: Path) -> None:
     if not found:
         raise InputError(str(folder), "holds no results", "run `stepsight validate all` first")
     notes = page.absolute().parent / page.stem
-    say_written(write_files([(page, scorecard(found, notes=notes, version=package_version()))]))
+    print_written(write_files([(page, scorecard(found, notes=notes, version=package_version()))]))
 
 
 def _plain_command(topic: str, module: ModuleType) -> click.Command:
-    @click.command(topic, help=TOPICS[topic])
-    @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
-    @click.option(
-        "--rows",
-        type=click.Choice(["heldout", "all"]),
-        default="heldout",
-        show_default=True,
-        help="Only rows left out of the fit, or every row (of a folder that the fit never saw).",
-    )
-    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    def run(data: Path | None, rows: str, as_json: bool) -> None:
-        from stepsight.measured_data import data_folder
+    """A command with the options that have an effect on the topic's scores."""
+
+    def run(as_json: bool, data: Path | None = None, **rows: str) -> None:
         from stepsight.validate.scoreboard import show
 
-        folder = None if topic == "quick" and data is None else data_folder(data)
-        show(module.scores(folder, rows), as_json=as_json)
+        show(_scores(module, data, **rows), as_json=as_json)
 
-    return run  # fmt: skip
+    known = {
+        "data": click.Option(["--data"], type=click.Path(path_type=Path), help="Folder of measured tables."),
+        "rows": click.Option(
+            ["--rows"], type=click.Choice(["heldout", "all"]), default="heldout", show_default=True,
+            help="Only rows held out of the fit, or every row (of a folder that the fit never saw).",
+        ),
+    }  # fmt: skip
+    taken: list[click.Parameter] = [option for name, option in known.items() if name in _options(module)]
+    taken.append(click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."))
+    return click.Command(topic, help=TOPICS[topic], params=taken, callback=run)
+
+
+def _options(module: ModuleType) -> Sequence[str]:
+    return getattr(module, "OPTIONS", ("data",))
+
+
+def _scores(module: ModuleType, data: Path | None, **rows: str) -> list[Score]:
+    from stepsight.measured_data import data_folder
+
+    return list(module.scores(data_folder(data), **rows) if "data" in _options(module) else module.scores())
 
 
 @click.command("all", help="Every topic that needs no training on this machine.")
@@ -146,6 +156,8 @@ def _everything(data: Path | None, results: Path, resume: bool, only: tuple[str,
     for name in only:
         if name not in TOPICS:
             raise InputError(f"--only {name}", "is no topic", nearest(name, TOPICS))
+        if name == "live":
+            raise InputError("--only live", "trains on this machine", "run `stepsight validate live`")
     topics = _possible(only or BY_DEFAULT, data)
     found = []
     for number, topic in enumerate(topics, start=1):
@@ -190,37 +202,8 @@ def _scored(topic: str, data: Path | None) -> TopicResult:
     from stepsight.validate.results import TopicResult
 
     module = importlib.import_module(f"stepsight.validate.{topic}.topic")
-    given = f" --data {data}" if data else ""
+    given = f" --data {data}" if data and "data" in _options(module) else ""
     started = time.perf_counter()
-    scores: list[Score] = []
-    other: Any = None
-    if hasattr(module, "scores"):
-        from stepsight.measured_data import data_folder
-
-        scores = list(module.scores(None if topic == "quick" else data_folder(data), "heldout"))
-    if not hasattr(module, "scores") or hasattr(module, "summary"):
-        other = _asked(topic, data)
+    scores = _scores(module, data)
     seconds = time.perf_counter() - started
-    return TopicResult(topic, f"stepsight validate {topic}{given}", seconds, tuple(scores), other)
-
-
-def _asked(topic: str, data: Path | None) -> Any:
-    """The JSON of a topic's own command."""
-    import json
-    import subprocess
-    import sys
-
-    line = [
-        sys.executable,
-        "-m",
-        "stepsight",
-        "validate",
-        topic,
-        "--json",
-        *(["--data", str(data)] if data else []),
-    ]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    try:
-        return json.loads(done.stdout)
-    except json.JSONDecodeError:
-        raise StepsightError(f"validate {topic} gave no JSON: {done.stderr.strip()[-500:]}") from None
+    return TopicResult(topic, f"stepsight validate {topic}{given}", seconds, tuple(scores))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +10,7 @@ from stepsight.errors import InputError
 from stepsight.hardware.checks import gpu_problems
 from stepsight.hardware.data_sheet import complete_gpu, read_link
 from stepsight.hardware.spec import GpuSpec, LinkSpec
-from stepsight.records import Table, read_toml, record
+from stepsight.records import Table, closest, read_toml, record
 
 USUAL_ERA = "h100"
 """The host era of a GPU whose file names none: the newest that was measured."""
@@ -74,9 +73,9 @@ def find_gpu(name: str) -> GpuEntry | None:
 
 def nearest_gpu(name: str) -> str:
     """The GPU that was probably meant, by its names and aliases, and the list of all."""
-    close = difflib.get_close_matches(canonical(name), _by_alias(), n=1)
+    close = closest(canonical(name), _by_alias())
     listed = f"known: {', '.join(sorted(gpu_catalogue()))}"
-    return f"did you mean {_by_alias()[close[0]]!r}? ({listed})" if close else listed
+    return f"did you mean {_by_alias()[close]!r}? ({listed})" if close else listed
 
 
 def load_gpu(name: str) -> GpuSpec:

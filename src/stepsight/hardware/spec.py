@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stepsight.hardware.memory import BYTES_PER_GB, usable_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
@@ -26,6 +28,8 @@ class GpuSpec:
     data centres with GDDR memory); HBM has wires of its own for them.
     ``l2_copies``: partitions of the L2 that each keep what their own SMs read, so that data of all SMs is
     there as often.
+    ``memory_gb`` is as data sheets state it, in binary gigabytes; ``usable_bytes`` is what a job may
+    take of it.
     """
 
     name: str
@@ -49,6 +53,15 @@ class GpuSpec:
     power_share: float = 1.0
     inline_ecc: bool = False
     l2_copies: int = 1
+
+    @property
+    def memory_bytes(self) -> float:
+        return self.memory_gb * BYTES_PER_GB
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a job's tensors may take; the rest is the CUDA context's and NCCL's."""
+        return usable_bytes(self.memory_gb)
 
     def peak_flops(self, dtype: str) -> float:
         """Peak FLOP/s for a dtype; a dtype without its own unit runs on the fp32 one."""

@@ -32,7 +32,7 @@ from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
 from stepsight.kernels.learned.model import LearnedModel
-from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals, nearest
+from stepsight.kernels.learned.residual import FAR_NOTE, RESIDUALS_FILE, Residual, cached_residuals, nearest
 from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, choose
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
@@ -363,7 +363,7 @@ class KernelModels:
         time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-        outside_too = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))
+        outside_too = "; ".join(filter(None, (chosen.note, FAR_NOTE)))
         answer.notes.update(dict.fromkeys(np.nonzero(far > FAR_OUTSIDE)[0].tolist(), outside_too))
         return Estimates(time_us, answer.source, spread, answer.notes)
 

@@ -134,7 +134,7 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
     for variant, mine in groups:
         residual = nearest(residuals, "gemm", variant, spec)
         if residual is None or not residual.same_chip(spec):
-            notes |= dict.fromkeys(mine.tolist(), "batched products of A100, scaled to this GPU")
+            notes |= dict.fromkeys(mine.tolist(), "batched GEMMs of A100, scaled to this GPU")
             continue
         part = batch if len(mine) == len(batch) else batch.take(mine)
         named = columns(forward_sizes(part), added[mine], spec)

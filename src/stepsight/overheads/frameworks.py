@@ -35,7 +35,8 @@ REFERENCE = "aten::add"
 """Hosts other than those for which the profiles are stated scale with T1 to T4 of this one operator."""
 
 PROFILES = {
-    "eager": HostProfile(14.0, 8.0),
+    "eager": HostProfile(20.0, 20.0),
+    "compiled": HostProfile(10.0, 7.0),
     "megatron": HostProfile(14.0, 8.0),
     "megatron-deepspeed": HostProfile(52.0, 52.0, 100.0, skew_us=25.0, micro_batch_us=500.0),
     "nanotron": HostProfile(110.0, 110.0, step_us=20e3),
@@ -45,7 +46,7 @@ PROFILES = {
     "llm-foundry": HostProfile(14.0, 8.0),
     "internevo": HostProfile(14.0, 8.0),
     "scaling": HostProfile(14.0, 8.0),
-    "hf": HostProfile(16.0, 8.0),
+    "hf": HostProfile(20.0, 20.0),
 }
 """What each rests on stands in `constants.PROFILE_BASES`."""
 

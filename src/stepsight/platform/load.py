@@ -26,7 +26,7 @@ from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, Platform
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.calibration import Calibration
 from stepsight.platform.site import read_site
-from stepsight.records import Table, nearest, override, read_toml, record
+from stepsight.records import Table, assigned, nearest, override, read_toml, record
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
@@ -192,7 +192,7 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     content = read_toml(file)
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
-    table = override(content, overrides, str(file))
+    table = override(_without_replaced_rates(content, overrides), overrides, str(file))
     site = read_site(table.pop("site"), f"{file}: site") if "site" in table else None
     spec = check_platform(_spec_from(table, str(file)), str(file))
     if site is not None and spec.nodes == 1:
@@ -280,10 +280,22 @@ def _overridden(spec: PlatformSpec, overrides: Sequence[str]) -> PlatformSpec:
     if spec.nic:
         table["nic"] = _fields(spec.nic)
     where = f"platform {spec.name}"
-    changed = override(table, overrides, where)
+    changed = override(_without_replaced_rates(table, overrides), overrides, where)
     if isinstance(changed["gpu"], str):  # --set platform.gpu=H100-SXM: another GPU, its own links
         changed.pop("link"), changed.pop("host")
     return _spec_from(changed, where)
+
+
+def _without_replaced_rates(table: Table, overrides: Sequence[str]) -> Table:
+    """The table less rates in GB/s that are set in Gb/s, and the other way round: what is set counts."""
+    paths = {path for path, _ in assigned(overrides)}
+    kept = dict(table)
+    for link in ("link", "nic"):
+        given = kept.get(link)
+        for unit, other in (("gbps", "gbit_per_s"), ("gbit_per_s", "gbps")):
+            if f"{link}.{unit}" in paths and f"{link}.{other}" not in paths and isinstance(given, dict):
+                kept[link] = {key: value for key, value in given.items() if key != other}
+    return kept
 
 
 def _fields(value: Any) -> Table:

@@ -1,42 +1,75 @@
-"""What would make a job fit that does not: by which part is too large, and which GPUs have the room."""
+"""What would make a job fit that does not: by which part is too large, and which GPUs have the room.
+
+Nothing that the job does already is advised.
+"""
 
 from __future__ import annotations
 
+import math
+
 from stepsight.hardware.gpus import gpu_catalogue
+from stepsight.hardware.memory import usable_bytes
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.memory import MemoryLine
+from stepsight.program.setup import Setup
 
 MOST_GPUS = 3
 STATE = ("optimizer_state", "gradients", "parameters")
+RECOMPUTATION = {
+    "": "recomputation of activations",
+    "none": "recomputation of activations",
+    "selective": "full recomputation of activations",
+    "partial": "recomputation of all layers' activations",
+}
+"""What keeps fewer activations than each kind of recomputation; nothing does than the full one."""
 
 
 def what_would_help(
-    memory: MemoryLine,
-    gpu: GpuSpec | None,
-    batch_per_rank: float | None,
-    ranks: int,
-    *,
-    sharded: bool = False,
-    field: str = "a batch",
+    memory: MemoryLine, gpu: GpuSpec | None, ranks: int, setup: Setup | None = None
 ) -> tuple[str, ...]:
-    """Changes that would make room, the most direct first; empty where it fits. ``batch_per_rank`` are the
-    samples that a rank holds activations of at once, and ``field`` is what sets them."""
-    if not memory.excess_bytes:
+    """Changes that would make room, the most direct first; empty where it fits."""
+    if memory.fits:
         return ()
-    helps = [*_activations(memory, batch_per_rank, field), *_tables(memory), *_state(memory, ranks, sharded)]
-    return (*(helps or _together(memory)), *_larger(memory, gpu))
+    job = setup or Setup()
+    helps = [*_activations(memory, job), *_tables(memory), *_state(memory, ranks, job)]
+    helps = helps or _together(memory, job)
+    larger = _larger(memory, gpu)
+    if not larger and not any("more GPUs" in one for one in helps):
+        larger = ["no GPU of the catalogue has this much memory: spread the model over more GPUs"]
+    return (*helps, *larger)
 
 
-def _activations(memory: MemoryLine, batch_per_rank: float | None, field: str) -> list[str]:
+def _activations(memory: MemoryLine, job: Setup) -> list[str]:
     """Activations and what goes with them: buffers of the loss, and what the allocator cannot join."""
-    stays = sum(memory.parts_bytes.get(name, 0.0) for name in (*STATE, "tables"))
-    held, left = memory.total_bytes - stays, memory.capacity_bytes - stays
+    held = _held(memory)
+    left = memory.usable_bytes - (memory.total_bytes - held)
     if memory.parts_bytes.get("activations", 0.0) <= 0 or held <= 0 or left <= 0:
         return []
-    most = int((batch_per_rank or 0) * left / held)
+    at_once = job.at_once or (job.samples or 0.0) / job.replicas
+    most = int(at_once * left / held)
     if most >= 1:
-        return [f"{field} of at most {most:,} a rank, or recomputation of activations"]
-    return ["recomputation of activations, or sequences split over ranks (tensor or context parallelism)"]
+        field = "parallel.micro_batch of at most" if job.at_once else "a batch of at most"
+        each = "" if job.at_once else f" {job.shared_by}"
+        return [_either(f"{field} {most:,}{each}", *_recomputation(job))]
+    return [_either(*_recomputation(job), _split_sequences(job))]
+
+
+def _held(memory: MemoryLine) -> float:
+    """All that is not there from step to step."""
+    return memory.total_bytes - sum(memory.parts_bytes.get(name, 0.0) for name in (*STATE, "tables"))
+
+
+def _recomputation(job: Setup) -> tuple[str, ...]:
+    return (RECOMPUTATION[job.recompute],) if job.recompute in RECOMPUTATION else ()
+
+
+def _split_sequences(job: Setup) -> str:
+    split = any(size > 1 for name, size in job.parallel if name in ("tensor", "context"))
+    return f"sequences split over {'more ' if split else ''}ranks (tensor or context parallelism)"
+
+
+def _either(*changes: str) -> str:
+    return ", or ".join(changes)
 
 
 def _tables(memory: MemoryLine) -> list[str]:
@@ -45,25 +78,29 @@ def _tables(memory: MemoryLine) -> list[str]:
     return ["tables over more ranks or cut in parts (`stepsight shard`), or tables in fp16"]
 
 
-def _state(memory: MemoryLine, ranks: int, sharded: bool) -> list[str]:
+def _state(memory: MemoryLine, ranks: int, job: Setup) -> list[str]:
+    """Weights, gradients and optimizer state: sharded where they are whole, else over more GPUs."""
     if sum(memory.parts_bytes.get(name, 0.0) for name in STATE) < memory.excess_bytes:
         return []
-    if ranks == 1:
-        return ["more GPUs, with optimizer state, gradients or weights sharded over them (ZeRO, FSDP)"]
-    if sharded:
+    if job.zero == 3:
         return ["more GPUs: each then holds a smaller shard of weights, gradients and optimizer state"]
-    return ["optimizer state, gradients or weights sharded over the data-parallel ranks (ZeRO, FSDP)"]
+    replicas = job.replicas if job.parallel else ranks
+    if replicas == 1:
+        return ["more GPUs, with optimizer state, gradients or weights sharded over them (ZeRO, FSDP)"]
+    whole = {1: "gradients or weights", 2: "weights"}.get(job.zero, "optimizer state, gradients or weights")
+    return [f"{whole} sharded over the data-parallel ranks ({'FSDP' if job.zero == 2 else 'ZeRO, FSDP'})"]
 
 
-def _together(memory: MemoryLine) -> list[str]:
+def _together(memory: MemoryLine, job: Setup) -> list[str]:
     """Where no part alone is as large as what is missing."""
-    held = memory.parts_bytes.get("activations", 0.0)
     state = sum(memory.parts_bytes.get(name, 0.0) for name in STATE)
-    if not held or not state or held + state < memory.excess_bytes:
+    if not memory.parts_bytes.get("activations") or not state or _held(memory) + state < memory.excess_bytes:
         return []
+    fewer = [] if job.at_once == 1 else ["smaller micro-batches"]
+    fewer = [*fewer, *_recomputation(job)] or [_split_sequences(job)]
     return [
-        "less of both: smaller micro-batches or recomputation of activations; weights, gradients and"
-        " optimizer state over more GPUs (FSDP, tensor or pipeline parallelism)"
+        f"less of both: {' or '.join(fewer)}; weights, gradients and optimizer state over more GPUs"
+        f" ({'' if job.zero == 3 else 'FSDP, '}tensor or pipeline parallelism)"
     ]
 
 
@@ -71,9 +108,9 @@ def _larger(memory: MemoryLine, gpu: GpuSpec | None) -> list[str]:
     room = [
         (e.gpu.memory_gb, e.gpu.name)
         for e in gpu_catalogue().values()
-        if e.gpu.memory_gb * 1e9 >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
+        if e.gpu.usable_bytes >= memory.total_bytes and (gpu is None or e.gpu.vendor == gpu.vendor)
     ]
     if not room:
-        return ["more ranks: no GPU of the catalogue has this much memory"]
+        return []
     names = ", ".join(name for _, name in sorted(room)[:MOST_GPUS])
-    return [f"a GPU with {memory.total_bytes / 1e9:.0f} GB or more: {names}"]
+    return [f"a GPU with {math.ceil(memory.total_bytes / usable_bytes(1)):,} GB or more: {names}"]

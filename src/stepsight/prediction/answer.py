@@ -103,26 +103,15 @@ class Prediction:
 
     @property
     def fits(self) -> bool | None:
-        """Whether the fullest rank fits into its GPU's memory; None where memory is not known."""
-        return None if self.memory is None else self.memory.excess_bytes == 0
+        """Whether the fullest rank more likely than not fits into its GPU; None where memory is not known."""
+        return None if self.memory is None else self.memory.fits
 
     @property
     def what_would_help(self) -> tuple[str, ...]:
         """Changes that would make a job fit that does not."""
         if self.memory is None:
             return ()
-        samples = self.setup.samples if self.setup else None
-        ranks = len(self.ranks)
-        at_once = self.setup.at_once if self.setup else None
-        sharded = self.setup is not None and "FSDP" in self.setup.details
-        return what_would_help(
-            self.memory,
-            self.gpu,
-            at_once or (samples / ranks if samples else None),
-            ranks,
-            sharded=sharded,
-            field="parallel.micro_batch" if at_once else "a batch",
-        )
+        return what_would_help(self.memory, self.gpu, len(self.ranks), self.setup)
 
     @property
     def exposed_communication_us(self) -> float:

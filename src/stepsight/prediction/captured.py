@@ -59,7 +59,7 @@ def _memory(use: RankMemoryUse, platform: Platform) -> MemoryLine:
     parts["context"] = CONTEXT_BYTES
     return MemoryLine(
         parts,
-        platform.spec.gpu.memory_gb * 1e9,
+        platform.spec.gpu.usable_bytes,
         use.rank,
         use.peak_active_bytes,
         use.peak_reserved_bytes,

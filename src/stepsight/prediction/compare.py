@@ -25,12 +25,15 @@ class Difference:
 class Comparison:
     """The step times, their ratio, and the difference by category, largest first.
 
-    The categories' differences add up to the difference of the mean rank's step.
+    The categories' differences add up to the difference of the mean rank's step. ``work_ratio`` is what a
+    step of the second does over what one of the first does: tokens where both have them, else samples; None
+    where that is not known.
     """
 
     before: Prediction
     after: Prediction
     changes: tuple[Difference, ...]
+    work_ratio: float | None = None
 
     @property
     def difference_us(self) -> float:
@@ -38,12 +41,22 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """Above one: the second is faster."""
+        """Of steps, whatever they do: above one, the second's is shorter."""
         return self.before.step_us / self.after.step_us
 
+    @property
+    def same_work(self) -> bool:
+        """Whether a step is the same work in both, as far as that is known."""
+        return self.work_ratio is None or abs(self.work_ratio - 1) < 1e-9
 
-def compare(before: Prediction, after: Prediction) -> Comparison:
-    """Line the two breakdowns up."""
+    @property
+    def throughput_ratio(self) -> float | None:
+        """Above one: the second trains faster, in tokens or samples a second."""
+        return None if self.work_ratio is None else self.speedup * self.work_ratio
+
+
+def compare(before: Prediction, after: Prediction, *, work_ratio: float | None = None) -> Comparison:
+    """Line the two breakdowns up. ``work_ratio`` is for predictions that do not state their samples."""
     if after.step_us <= 0:
         raise StepsightError("the second step takes no time at all: nothing is left of it to compare")
     names = dict.fromkeys((*before.breakdown_us, *after.breakdown_us))
@@ -51,4 +64,14 @@ def compare(before: Prediction, after: Prediction) -> Comparison:
         Difference(name, before.breakdown_us.get(name, 0.0), after.breakdown_us.get(name, 0.0))
         for name in names
     ]
-    return Comparison(before, after, tuple(sorted(changes, key=lambda c: -abs(c.difference_us))))
+    ordered = tuple(sorted(changes, key=lambda c: -abs(c.difference_us)))
+    return Comparison(before, after, ordered, work_ratio or _work_ratio(before, after))
+
+
+def _work_ratio(before: Prediction, after: Prediction) -> float | None:
+    a, b = before.setup, after.setup
+    if a is None or b is None:
+        return None
+    if a.tokens and b.tokens:
+        return b.tokens / a.tokens
+    return b.samples / a.samples if a.samples and b.samples else None

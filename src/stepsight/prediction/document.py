@@ -60,17 +60,22 @@ def _assumed(prediction: Prediction) -> dict[str, Any]:
     if setup is None:
         return stated
     named = {"batch": setup.samples, "tokens": setup.tokens, "sequence": setup.sequence}
+    if setup.samples is not None:
+        named["batch_per_replica"] = setup.samples / setup.replicas
     stated |= {name: value for name, value in named.items() if value is not None}
+    if setup.default_batch:
+        stated["default_batch"] = True
     return {
         **stated,
         "precision": setup.precision,
         "parallel": dict(setup.parallel),
         "details": list(setup.details),
+        **({"framework": setup.framework} if setup.framework else {}),
     }
 
 
 def memory_document(memory: MemoryLine) -> dict[str, Any]:
-    """Bytes by part, the total, and by how much it does not fit."""
+    """Bytes by part, the total against what is usable, whether that fits and how likely."""
     followed = {
         name: value
         for name in ("peak_active_bytes", "peak_reserved_bytes")
@@ -81,7 +86,9 @@ def memory_document(memory: MemoryLine) -> dict[str, Any]:
         **followed,
         "parts_bytes": dict(memory.parts_bytes),
         "total_bytes": memory.total_bytes,
-        "capacity_bytes": memory.capacity_bytes,
+        "reclaimable_bytes": memory.reclaimable_bytes,
+        "usable_bytes": memory.usable_bytes,
         "excess_bytes": memory.excess_bytes,
-        "fits": memory.excess_bytes == 0,
+        "fits": memory.fits,
+        "fit_probability": memory.fit_probability,
     }

@@ -29,13 +29,13 @@ def one_line(p: Prediction) -> str:
 
 def as_html(p: Prediction) -> str:
     """What a notebook shows: the number, its interval, what was assumed, and where the step goes."""
-    head = f"{escape(p.workload or 'step')} on {escape(p.platform)}: <b>{time(p.step_us)}</b> a step"
+    head = f"{escape(p.workload or 'step')} on {escape(p.platform)}: <b>{time(p.step_us)}</b> per step"
     lines = [
         f"{head} (90 % interval {time(p.low_us)} to {time(p.high_us)})",
         f"assumed: {escape(assumed(p))}",
         ", ".join(f"{value} {name}" for name, value in rate_lines(p)),
     ]
-    if p.memory and p.memory.excess_bytes:
+    if p.memory and not p.memory.fits:
         lines.insert(0, f'<b style="color:#b3261e">Does not fit, by {size(p.memory.excess_bytes)}.</b>')
     rows = "".join(_row(row) for row in rows_of(p))
     names = "".join(
@@ -84,5 +84,5 @@ def plotted(p: Prediction, axes: Any = None) -> Any:
         [look(row["part"]).word for row in rows], [row["time_us"] / 1e3 for row in rows], color="#2270cf"
     )
     axes.set_xlabel("ms")
-    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_us)} a step")
+    axes.set_title(f"{p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step")
     return axes

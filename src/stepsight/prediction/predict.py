@@ -24,6 +24,8 @@ from stepsight.workload.llm.workload import LanguageWorkload
 FEWEST_BLOCKS = 4
 """Micro batches of a pipeline's steady part that are walked at first; twice as many each time that their
 clocks do not yet advance evenly."""
+NO_PART = ("followed", "reclaimable")
+"""Fields of a rank's memory that are no part of what it needs."""
 GIVEN = "workload"
 """How errors name a workload that was given as a dict."""
 
@@ -95,11 +97,13 @@ def _left_out(job: Job) -> list[str]:
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:
-    """The fullest rank against what its device has."""
+    """The fullest rank against what a job can use of its device."""
     ranks = workload.memory().ranks
     fullest = max(range(len(ranks)), key=lambda r: ranks[r].total)
     held = ranks[fullest]
-    parts = {f.name: float(getattr(held, f.name)) for f in fields(held) if f.name != "followed"}
+    parts = {f.name: float(getattr(held, f.name)) for f in fields(held) if f.name not in NO_PART}
     parts["cached_by_allocator"] = parts.pop("cached")
     peaks = (held.peak_active, held.peak_reserved) if held.followed else (None, None)
-    return MemoryLine(parts, platform.spec.gpu.memory_gb * 1e9, fullest, *peaks)
+    return MemoryLine(
+        parts, platform.spec.gpu.usable_bytes, fullest, peaks[0], peaks[1], reclaimable_bytes=held.reclaimable
+    )

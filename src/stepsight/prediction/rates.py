@@ -8,6 +8,7 @@ from stepsight.prediction.units import rate, share
 
 if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
+    from stepsight.program.setup import Setup
 
 
 def rate_lines(p: Prediction) -> list[tuple[str, str]]:
@@ -43,8 +44,7 @@ def assumed(p: Prediction) -> str:
     setup, ranks = p.setup, len(p.ranks)
     said: list[str] = []
     if setup and setup.samples:
-        each = f" ({rate(setup.samples / ranks)} a rank)" if ranks > 1 else ""
-        said.append(f"batch {rate(setup.samples)}{each}")
+        said.append(f"batch {rate(setup.samples)}{_each(setup, ranks)}")
     if setup and setup.sequence:
         said.append(f"sequence {setup.sequence:,}")
     if setup and setup.precision:
@@ -53,5 +53,15 @@ def assumed(p: Prediction) -> str:
     if axes:
         said.append("parallel: " + " × ".join(axes))
     said += list(setup.details) if setup else []
-    said.append(f"{ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
+    if setup and setup.framework:
+        said.append(f"framework {setup.framework}")
+    said.append(f"on {ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
     return ", ".join(said)
+
+
+def _each(setup: Setup, ranks: int) -> str:
+    """The batch of one rank; of one replica, where several ranks see the same samples."""
+    if ranks == 1 or not setup.samples:
+        return " (by default)" if setup.default_batch else ""
+    default = ", by default" if setup.default_batch else ""
+    return f" ({rate(setup.samples / setup.replicas)} {setup.shared_by}{default})"

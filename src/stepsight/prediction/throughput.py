@@ -27,9 +27,10 @@ class Throughput:
     """Rates of the whole job, and FLOPs against the peak of the GPUs that it uses.
 
     ``mfu`` is model FLOPs utilisation: the FLOPs of the model (without recomputation) over what the
-    GPUs could do at the dense peak of ``dtype`` in the same time. ``counted`` says where the FLOPs come
-    from: "model" (stated by the workload) or "kernels" (summed over the job's matrix products). Costs are
-    known where the platform has a price.
+    GPUs could do at the dense peak of ``dtype`` in the same time. ``dtype`` is the type that the workload
+    states for its matrix products (fp8, if these are in fp8), else the type of most of the job's FLOPs.
+    ``counted`` says where the FLOPs come from: "model" (stated by the workload) or "kernels" (summed over the
+    job's matrix products). Costs are known where the platform has a price.
     """
 
     samples_per_s: float | None
@@ -47,7 +48,7 @@ class Throughput:
 
 
 def throughput(
-    job: Job,
+    job: Job | None,
     ranks: int,
     step_us: float,
     setup: Setup | None,
@@ -56,12 +57,13 @@ def throughput(
 ) -> Throughput:
     """Rates of a job on ``ranks`` ranks whose step takes ``step_us``.
 
-    The job may stand for a part of the step where ``setup`` states the FLOPs of all of it. ``price`` is
-    what a GPU costs an hour.
+    The job may stand for a part of the step, or be left out, where ``setup`` states the FLOPs of all of it
+    and their type. ``price`` is what a GPU costs an hour.
     """
-    by_dtype = job_flops(job)
-    dtype = max(by_dtype, key=lambda name: by_dtype[name], default="")
     stated = setup.model_flops if setup else None
+    dtype = setup.product_dtype if setup and stated is not None else ""
+    by_dtype = {} if job is None or dtype else job_flops(job)
+    dtype = dtype or max(by_dtype, key=lambda name: by_dtype[name], default="")
     flops = stated if stated is not None else sum(by_dtype.values())
     seconds = step_us / 1e6
     per_gpu = flops / ranks / seconds / 1e12 if seconds > 0 else 0.0

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 
@@ -334,8 +332,3 @@ class Job:
 def world(ranks: int) -> dict[str, tuple[Group, ...]]:
     """The one group that holds every rank."""
     return {"world": (Group("world", tuple(range(ranks))),)}
-
-
-def balanced_send_bytes(bytes_per_rank: float, ranks: int) -> FloatArray:
-    """The send matrix of a balanced all_to_all."""
-    return np.full((ranks, ranks), bytes_per_rank / ranks)

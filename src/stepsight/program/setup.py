@@ -14,10 +14,17 @@ class Setup:
     ``(("data", 4), ("tensor", 2))``. ``details`` are further choices worth a reader's glance.
     ``model_flops`` is what one step of the whole job must compute by its definition: forward and
     backward pass without recomputation. Without it FLOPs are counted from the job's kernels.
+    ``product_dtype`` is the type that the description states for matrix products, whose peak MFU is measured
+    against, even where some of them stay in another (attention, in fp8 training).
+    ``default_batch``: the description gives no batch, so that one sample per replica is assumed.
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
+    ``framework`` names whose habits (fusions, launches, overlap) are assumed. ``zero`` is the stage of
+    ZeRO, ``recompute`` which activations are computed again ("none", "selective", "partial", "full"; empty
+    where that is not known).
     """
 
     samples: float | None = None
+    default_batch: bool = False
     tokens: float | None = None
     sequence: int | None = None
     precision: str = ""
@@ -25,3 +32,18 @@ class Setup:
     details: tuple[str, ...] = ()
     model_flops: float | None = None
     at_once: float | None = None
+    product_dtype: str = ""
+    framework: str = ""
+    zero: int = 0
+    recompute: str = ""
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that see samples of their own; a sharded or split one counts once."""
+        return dict(self.parallel).get("data", 1)
+
+    @property
+    def shared_by(self) -> str:
+        """Whose share of the batch a figure is: ranks see samples of their own only without splits."""
+        whole = all(size == 1 for name, size in self.parallel if name not in ("data", "expert"))
+        return "per rank" if whole else "per replica"

@@ -1,4 +1,4 @@
-"""A predicted step as Chakra traces, one ``.et`` file a rank, for ASTRA-sim and its like."""
+"""A predicted step as Chakra traces, one ``.et`` file per rank, for ASTRA-sim and its like."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from stepsight.documents import write_whole
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import HOST, Collective, Kernel
+from stepsight.report.chakra_file import COLL, COLLECTIVES, COMP, ChakraNode, Value, write_chakra
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
-from stepsight.trace.reading.chakra import COLL, COLLECTIVES, COMP, ChakraNode, Value, write_chakra
 
 _KINDS = {
     "all_reduce": "ALL_REDUCE", "all_to_all": "ALL_TO_ALL", "all_to_allv": "ALL_TO_ALL",

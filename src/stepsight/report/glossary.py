@@ -13,10 +13,10 @@ TERMS: Mapping[str, str] = {
     "overlap": "Compute and communication running at the same time on different streams.",
     "exposed communication": "Communication that overlaps no compute: the GPU computes nothing meanwhile.",
     "straggler": "The rank that arrives last at a collective; the others wait for it.",
-    "imbalance": "Compute time of the busiest rank over the mean of all ranks, less one.",
+    "imbalance": "Compute time of the busiest rank over the mean of all ranks, minus one.",
     "contention": "Kernels that run at the same time slow each other down.",
     "step if it were free": "The step time when this part takes no time and everything else stays: "
-    "the most that a faster one could gain.",
+    "an upper bound on what speeding it up can gain.",
     "sum of kernels": "The busiest stream's kernel times added up, without launches, waits and overlap.",
     "speed of light": "The least time that the GPU's peak FLOP/s and memory bandwidth allow (roofline).",
     "MFU": "Model FLOPs utilisation: the model's FLOPs (no recomputation) over what the GPUs could do at "

@@ -154,8 +154,8 @@ def _host(one: _Drawn, clock: _Clock) -> Iterator[Event]:
     times = one.times
     for op, start, end in zip(times.program.ops, times.op_start_us, times.op_end_us, strict=True):
         event = clock.slice(op.name, "cpu_op", (one.rank, HOST_TRACK), start, end)
-        said = {"phase": op.phase, "label": op.label, "shapes": _shapes(op)}
-        yield {**event, "args": {name: text for name, text in said.items() if text}}
+        details = {"phase": op.phase, "label": op.label, "shapes": _shapes(op)}
+        yield {**event, "args": {name: text for name, text in details.items() if text}}
 
 
 def _shapes(op: Op) -> str:

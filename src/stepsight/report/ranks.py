@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -47,6 +47,14 @@ def alike(timeline: Timeline) -> list[Alike]:
             key = (number, int(lane.lane.program_of_rank[column]), seen.digest())
             found.setdefault(key, []).extend(fold.members(chosen))
     return sorted((Alike(tuple(sorted(ranks))) for ranks in found.values()), key=lambda a: a.first)
+
+
+def alike_summaries(ranks: Sequence[RankSummary]) -> list[Alike]:
+    """All ranks, gathered by their figures (those of a stage, say), in the order of their first."""
+    found: dict[RankSummary, list[int]] = {}
+    for position, one in enumerate(ranks):
+        found.setdefault(replace(one, rank=0), []).append(position)
+    return [Alike(tuple(positions)) for positions in found.values()]
 
 
 def most_telling(sets: Sequence[Alike], ranks: Sequence[RankSummary], most: int) -> list[Alike]:

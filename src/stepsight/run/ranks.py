@@ -137,9 +137,9 @@ class Ranks:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         log = self._logs[rank]
         log.seek(0)
-        said = log.read().decode(errors="replace").strip().splitlines()
+        lines = log.read().decode(errors="replace").strip().splitlines()
         self._end()
-        last = f"; its last words: {said[-1]}" if said else ""
+        last = f"; its last words: {lines[-1]}" if lines else ""
         return StepsightError(f"rank {rank} {how}; the other ranks were ended{last}")
 
     def _end(self) -> None:

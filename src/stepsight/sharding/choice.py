@@ -156,11 +156,12 @@ def table_room(workload: DlrmWorkload, platform: Platform) -> float:
     """Bytes that each rank has left for tables beside the dense part."""
     report = workload.memory()
     beside = max(rank.total - rank.tables for rank in report.ranks)
-    room = platform.spec.gpu.memory_gb * 1e9 - beside
+    usable = platform.spec.gpu.usable_bytes
+    room = usable - beside
     if room <= 0:
         raise InputError(
             workload.name,
-            f"the dense part alone takes {beside / 1e9:.1f} GB of {platform.spec.gpu.memory_gb:g} GB",
+            f"the dense part alone takes {beside / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable",
             "use a smaller batch or more ranks",
         )
     return float(room)
@@ -226,7 +227,7 @@ def _why(
         return f"memory: rank {rank} is {over / 1e9:.1f} GB over"
     slower = step_us[this] / step_us[best] - 1
     if slower < LEVEL:
-        return "level"
+        return "same time"
     mine, theirs = (Loads(*(getattr(loads, n)[[i]] for n in Loads.__slots__)) for i in (this, best))
     swapped = {
         "lookup": replace(mine, forward_us=theirs.forward_us, backward_us=theirs.backward_us),

@@ -95,11 +95,13 @@ BASES = {
         "chosen: the whole gradient of such a table is all-reduced in every step",
         "which tables may be replicated",
     ),
-    "ROWS_PER_RANK": Basis("rows", "chosen: fewer rows a rank are not worth a cut", "which cuts are allowed"),
+    "ROWS_PER_RANK": Basis(
+        "rows", "chosen: a cut with fewer rows per rank does not pay", "which cuts are allowed"
+    ),
     "LEVEL": Basis(
         "share of the step",
         "chosen: half of what comparing two plans repeats to on a quiet machine (20 live tasks)",
-        "what the report calls level",
+        "what the report calls the same time",
     ),
     "TIE": Basis(
         "share of the step",

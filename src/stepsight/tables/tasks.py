@@ -78,7 +78,7 @@ def population(
 
 
 def random_task(ranks: int, seed: int, scale: Scale | None = None, *, heavy: bool = True) -> Task:
-    """One seeded task: so many tables a rank, a batch, heavy tables only or a mixture."""
+    """One seeded task: tables per rank and a batch within the scale, heavy tables only or a mixture."""
     if ranks < 1:
         raise InputError("ranks", f"is {ranks}", "a task needs at least one rank")
     scale = scale or Scale()
@@ -88,11 +88,6 @@ def random_task(ranks: int, seed: int, scale: Scale | None = None, *, heavy: boo
     tables = population(count, int(rng.integers(2**31)), scale, heavy=heavy)
     batch = int(rng.choice(scale.batches))
     return Task(f"{'heavy' if heavy else 'mixed'}-{ranks}-{seed}", tables, batch, ranks, heavy)
-
-
-def random_tasks(count: int, ranks: int, seed: int = 0, scale: Scale | None = None) -> tuple[Task, ...]:
-    """``count`` tasks, every other one of heavy tables only."""
-    return tuple(random_task(ranks, seed + i, scale, heavy=i % 2 == 0) for i in range(count))
 
 
 def total_bytes(tables: Sequence[Table]) -> int:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stepsight.prediction.categories import look
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_names
 from stepsight.tune.search import SURE, ranked, score
-from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting
+from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +31,17 @@ class Neighbour:
 class Answer:
     """What a search found.
 
-    ``top`` are the best with their intervals; ``ties`` how many of them are within the noise of the first.
-    ``maybe`` is the fastest that may not fit, where it is faster than the first. ``front`` is the Pareto
-    front of time, memory and cost. ``counts`` say what became of the candidates; ``document`` is the
-    workload into which a row's settings are put.
+    ``top`` are the best with their intervals; ``ties`` all others that are sure to fit and too close to the
+    best to call, in the table or not. ``maybe`` is the fastest that may not fit (`MAYBE` to `SURE`), where it
+    beats the best. ``front`` is the Pareto front of time, memory and cost. ``counts`` say what became of the
+    candidates; ``document`` is the workload into which a row's settings are put.
     """
 
     workload: str
     platform: str
     objective: str
     top: tuple[Row, ...]
-    ties: int
+    ties: tuple[Row, ...]
     maybe: Row | None
     neighbours: tuple[Neighbour, ...]
     front: tuple[Row, ...]
@@ -55,6 +56,12 @@ class Answer:
     @property
     def best(self) -> Row:
         return self.top[0]
+
+    @property
+    def framework(self) -> str:
+        """The one that all configurations assume; empty where they differ or have none."""
+        named = frameworks_of(self.rows)
+        return named[0] if len(named) == 1 else ""
 
     @property
     def failures(self) -> dict[str, int]:
@@ -120,40 +127,49 @@ def _only(
 
 
 def why(row: Row, best: Row) -> str:
-    """Where a configuration loses against the best, or what holds the best up, in words."""
+    """Where a configuration differs from the best, in % of the best step; of the best, what it loses."""
     if row is best or row == best:
         losses = {n: s for n, s in row.shares.items() if _loss(n)}
         listed = sorted(losses.items(), key=lambda item: -item[1])[:3]
-        parts = ", ".join(f"{_word(name)} {100 * share:.0f} %" for name, share in listed if share >= 0.005)
-        return f"loses {parts}" if parts else "nothing but compute"
+        parts = ", ".join(
+            f"{100 * share:.0f} % {part_word(name)}" for name, share in listed if share >= 0.005
+        )
+        return f"lost: {parts}" if parts else "compute only"
     per_row, per_best = score(row, "time"), score(best, "time")
     names = dict.fromkeys((*row.shares, *best.shares))
     more = {n: row.shares.get(n, 0.0) * per_row / per_best - best.shares.get(n, 0.0) for n in names}
     worse = sorted(((n, d) for n, d in more.items() if d > 0.003), key=lambda item: -item[1])[:2]
     better = sorted(((n, d) for n, d in more.items() if d < -0.003), key=lambda item: item[1])[:1]
-    text = ", ".join(f"{_word(name)} +{100 * d:.1f}" for name, d in worse)
-    if better:
-        text += (", " if text else "") + ", ".join(f"{_word(name)} −{-100 * d:.1f}" for name, d in better)
-    return f"{text} points of the best step" if text else "the same parts"
-
-
-def _word(name: str) -> str:
-    """A part of the step in words that can stand in a list."""
-    return {EXPOSED: "exposed communication", WAITING: "waiting for other ranks", IDLE: "host"}.get(
-        name, name
+    text = ", ".join(
+        f"{part_word(name)} {'+' if d > 0 else '−'}{abs(100 * d):.1f} %" for name, d in worse + better
     )
+    return text or "no difference by category"
+
+
+AXES = {"shard": "FSDP/ZeRO", "data": "data-parallel", "tensor": "tensor-parallel", "pipeline": "pipeline",
+        "context": "context-parallel", "expert": "expert-parallel", "expert data": "expert-gradient",
+        "copies": "hybrid-sharding", "world": "gradient-norm"}  # fmt: skip
+"""Whose communication is exposed."""
+
+
+def part_word(name: str) -> str:
+    """A part of the step in words that can stand in a list."""
+    if name.startswith("exposed "):
+        axis = name.removeprefix("exposed ")
+        return f"exposed {AXES.get(axis, axis)} communication"
+    words = {EXPOSED: "exposed communication", IDLE: "waiting for the host"}
+    return words.get(name) or look(name).word
 
 
 def _loss(name: str) -> bool:
     """What is not compute."""
-    return name.startswith("exposed") or name in (
-        "bubble", "host", EXPOSED, WAITING, IDLE,
-    )  # fmt: skip
+    return name.startswith("exposed") or name in (EXPOSED, WAITING, IDLE)
 
 
 def settings_text(settings: Mapping[str, Setting]) -> str:
     """``tp 4, pp 2, zero 1``."""
-    return ", ".join(f"{short_name(path)} {setting_text(value)}" for path, value in settings.items())
+    names = short_names(settings)
+    return ", ".join(f"{names[path]} {setting_text(value)}" for path, value in settings.items())
 
 
 def setting_text(value: Setting) -> str:
@@ -164,6 +180,6 @@ def setting_text(value: Setting) -> str:
 
 
 def best_rows(rows: Sequence[Row], objective: str, top: int) -> list[Row]:
-    """The best that are sure to fit; where none is, the most likely ones."""
+    """The best that are sure to fit; none where none is."""
     sure = [r for r in ranked(rows, objective) if r.fit >= SURE]
     return sure[:top]

@@ -12,12 +12,13 @@ from typing import Any, NoReturn
 from stepsight.errors import InputError
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.tune.answer import Answer, best_rows, front, neighbours
-from stepsight.tune.described import Model, described
+from stepsight.tune.described import Model, described, of_one_framework
 from stepsight.tune.evaluate import CAPTURED, platform_of
 from stepsight.tune.journal import Journal
 from stepsight.tune.over import parsed_over
-from stepsight.tune.remedies import nothing_fits
+from stepsight.tune.remedies import no_candidates, nothing_fits
 from stepsight.tune.search import (
+    MAYBE,
     OBJECTIVES,
     SURE,
     Progress,
@@ -74,12 +75,13 @@ def tune(
         raise InputError("--over platform", "a search is on one platform", "use stepsight sweep for several")
     if global_batch and document.get("kind") == "dlrm":
         raise InputError("--global-batch", "a DLRM has a batch", "give --over batch=2048,4096")
+    document = of_one_framework(document, varied)
     counts = _gpu_counts([*gpus, *(varied.pop("parallel.ranks", None) or ())], loaded.spec.ranks, platform)
     found = space(
         document, gpus=counts, per_node=loaded.spec.gpus_per_node, global_batch=global_batch, over=varied
     )
     if not found.candidates:
-        raise InputError("--over", f"no legal configuration: {_reasons(found)}", "widen the space")
+        raise no_candidates(found, counts, over=bool(over))
     asked = Search(objective, str(platform), tuple(overrides), price_per_gpu_hour, bounds, where)
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
@@ -149,18 +151,21 @@ def _where(row: Row, over: Sequence[str]) -> dict[str, Setting]:
 
 def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], seconds: float) -> Answer:
     first = best[0]
-    shown = {id(r): r for r in rows}
     by_settings = {tuple(sorted(map(str, r.settings.items()))): r for r in best}
-    merged = tuple(by_settings.get(tuple(sorted(map(str, r.settings.items()))), r) for r in shown.values())
-    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if r.fit < SURE]
+    merged = tuple(by_settings.get(tuple(sorted(map(str, r.settings.items()))), r) for r in rows)
+    unsure = [r for r in ranked(rows, asked.objective, sure=0.0) if MAYBE <= r.fit < SURE]
     maybe = next((r for r in unsure if score(r, asked.objective) < score(first, asked.objective)), None)
-    ties = sum(within_noise(r, first, asked.objective) for r in merged if r.priced) - 1
+    ties = [
+        r
+        for r in ranked(merged, asked.objective)
+        if r.fit >= SURE and r is not first and within_noise(r, first, asked.objective)
+    ]
     return Answer(
         workload=asked.where,
         platform=asked.platform,
         objective=asked.objective,
         top=tuple(best),
-        ties=max(ties, 0),
+        ties=tuple(ties),
         maybe=maybe,
         neighbours=tuple(neighbours(first, merged, found.dimensions, asked.objective)),
         front=tuple(front(merged)),
@@ -171,11 +176,6 @@ def _answer(found: Space, asked: Search, rows: list[Row], best: list[Row], secon
         document=found.document,
         seconds=seconds,
     )
-
-
-def _reasons(found: Space) -> str:
-    listed = ", ".join(f"{reason} ({count:,} times)" for reason, count in list(found.refused.items())[:3])
-    return listed or "there is nothing to combine"
 
 
 def _refuse(rows: Sequence[Row], found: Space, spec: PlatformSpec | None = None) -> NoReturn:

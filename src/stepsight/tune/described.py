@@ -11,9 +11,27 @@ from stepsight.errors import InputError
 from stepsight.records import assigned, nearest, override, read_toml
 from stepsight.tune.evaluate import CAPTURED
 from stepsight.workload.files import with_model
-from stepsight.workload.llm.known import is_config, read_config, shipped
+from stepsight.workload.llm.config import usual_framework
+from stepsight.workload.llm.known import is_config, named, read_config, shipped
 
 Model = str | Path | Mapping[str, Any]
+
+
+FRAMEWORK = "training.framework"
+
+
+def of_one_framework(document: dict[str, Any], varied: Mapping[str, object]) -> dict[str, Any]:
+    """The document with a framework named, so that candidates differ in what is varied and in nothing else.
+
+    Without a name each would get what is usual for its ZeRO stage, and its gain would count as ZeRO's.
+    """
+    training = document.get("training") or {}
+    parallel = document.get("parallel") or {}
+    if document.get("kind") != "transformer" or FRAMEWORK in varied:
+        return document
+    if not isinstance(training, Mapping) or not isinstance(parallel, Mapping) or "framework" in training:
+        return document
+    return {**document, "training": {**training, "framework": usual_framework(parallel)}}
 
 
 def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
@@ -22,7 +40,7 @@ def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, 
     if isinstance(model, Mapping):
         document = dict(model)
     elif not Path(model).exists() and str(model).lower() in shipped():
-        document = {"model": str(model)}
+        document = named(str(model))
     elif Path(model).suffix == ".json" and is_step_file(Path(model)):
         if assignments:
             raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +59,19 @@ def field_path(name: str) -> str:
 
 def short_name(path: str) -> str:
     return SHORT.get(path, path.rpartition(".")[2])
+
+
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """Short names that tell these fields apart: where two would be the same, with as much of the path as it
+    takes (``nic.gbps``, ``link.gbps``)."""
+    listed = list(dict.fromkeys(paths))
+    names = {path: short_name(path) for path in listed}
+    for parts in range(2, 1 + max((path.count(".") + 1 for path in listed), default=0)):
+        counts = Counter(names.values())
+        for path in listed:
+            if counts[names[path]] > 1:
+                names[path] = ".".join(path.split(".")[-parts:])
+    return names
 
 
 def _powers(most: int) -> list[int]:

@@ -12,21 +12,19 @@ from typing import Any
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
-from stepsight.hardware.spec import PlatformSpec
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
-from stepsight.prediction.llm.compose import Composed, Composer
-from stepsight.prediction.llm.figures import figures
+from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.passes import KnownPasses
 from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
+from stepsight.prediction.throughput import throughput
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.files import Workload, parse_workload
 from stepsight.workload.files import settled as on_all_gpus
-from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 CAPTURED = "captured"
@@ -98,28 +96,20 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         peak = workload.memory().peak_bytes
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
-    capacity_gb, fit = platform.spec.gpu.memory_gb, fit_of(workload, peak, platform.spec)
+    usable = platform.spec.gpu.usable_bytes
+    fit = fit_probability(peak, usable)
     row = Row(
         trial.settings, trial.platform, ranks=workload.ranks, memory_gb=peak / 1e9,
-        capacity_gb=capacity_gb, fit=fit,
+        usable_gb=usable / 1e9, fit=fit, framework=workload.setup().framework,
     )  # fmt: skip
     if fit < trial.least_fit:
-        over = f"needs {peak / 1e9:.1f} GB of {capacity_gb:.0f} GB"
+        over = f"needs {peak / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable"
         return replace(row, status=TOO_LARGE, reason=over)
     try:
         timed = replace(row, **_timed(workload, platform, trial.intervals, known))
     except StepsightError as error:
         return replace(row, status=ILLEGAL, reason=str(error))
     return _costed(timed, trial, platform)
-
-
-def fit_of(workload: Workload, peak_bytes: float, spec: PlatformSpec) -> float:
-    """How likely a workload's fullest rank fits into its GPU."""
-    if spec.host.synchronous:
-        return 1.0
-    memory_gb = spec.gpu.memory_gb
-    language = isinstance(workload, LanguageWorkload)
-    return fit_probability(peak_bytes, usable_bytes(memory_gb) if language else memory_gb * 1e9)
 
 
 def _captured(path: str, trial: Trial, platform: Platform) -> Row:
@@ -133,8 +123,8 @@ def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     )  # fmt: skip
     if held is not None:
         row = replace(
-            row, memory_gb=held.total_bytes / 1e9, capacity_gb=held.capacity_bytes / 1e9,
-            fit=fit_probability(held.total_bytes, held.capacity_bytes),
+            row, memory_gb=held.total_bytes / 1e9, usable_gb=held.usable_bytes / 1e9,
+            fit=held.fit_probability,
         )  # fmt: skip
     return _costed(row, trial, platform)
 
@@ -178,25 +168,11 @@ def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
         runs = mixture(composer)
         low = high = runs.stated.step_us
     composed = runs.stated
-    per_step = figures(c, composed, composer.pricer.platform.spec.gpu)
-    seconds = composed.step_us / 1e6
+    setup, gpu = LanguageWorkload(c).setup(), composer.pricer.platform.spec.gpu
+    parts_us = composed.parts_us()
+    rates = throughput(None, c.ranks, composed.step_us, setup, gpu)
     return {
         "step_time_us": composed.step_us, "expected_us": runs.expected_us, "low_us": low, "high_us": high,
-        "samples_per_s": c.batch_per_rank * c.layout.data / seconds, "tokens_per_s": per_step.tokens_per_s,
-        "mfu": per_step.mfu, "shares": _composed_shares(composed),
+        "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
+        "mfu": rates.mfu or 0.0, "shares": {name: us / composed.step_us for name, us in parts_us.items()},
     }  # fmt: skip
-
-
-def _composed_shares(composed: Composed) -> dict[str, float]:
-    """The mean over stages, as shares of the step."""
-    total: dict[str, float] = {}
-    for stage in composed.stages:
-        named = {
-            **stage.compute,
-            **{f"exposed {axis}": us for axis, us in stage.exposed.items()},
-            "bubble": stage.bubble_us,
-            "host": stage.host_bound_us,
-        }
-        for name, us in named.items():
-            total[name] = total.get(name, 0.0) + us / len(composed.stages) / composed.step_us
-    return {name: share for name, share in total.items() if share > 0}

@@ -2,39 +2,139 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from stepsight.errors import StepsightError
+from stepsight.prediction.memory import fit_probability
+from stepsight.tune.answer import settings_text
 from stepsight.tune.evaluate import settled
+from stepsight.tune.search import SURE
 from stepsight.tune.trial import Row
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.frameworks import FRAMEWORKS
+from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.llm.workload import LanguageWorkload
+
+MOST_TRIED = 500
+"""Configurations that are looked at for one that a framework can run, best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """One framework's way to say it; ``lacks`` names what it cannot do."""
+    """One framework's way to say it; ``lacks`` says what it does not have, and what is written instead.
+    ``note``: where it is another configuration, or none, because the best would not fit as this framework
+    runs it."""
 
     framework: str
     text: str
     lacks: str = ""
+    note: str = ""
 
 
-def flags(document: Mapping[str, Any], row: Row, where: str = "workload") -> list[Flags]:
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a framework is told: its name in a workload file, what it writes, and what it then runs."""
+
+    framework: str
+    write: Callable[[LanguageConfig], Flags]
+    runs: Callable[[LanguageConfig], LanguageConfig]
+    splits_sequences: bool
+
+
+def flags(
+    document: Mapping[str, Any], row: Row, where: str = "workload", others: Sequence[Row] = ()
+) -> list[Flags]:
     """Flags of torchtitan, Megatron-LM, and where sequences stay whole of nanotron and DeepSpeed; none for a
-    DLRM. What a framework lacks is written as what it has that holds no more memory, if there is such."""
+    DLRM. What a framework lacks is written as what it has that comes next.
+
+    Where that would not fit into memory, it is the first of ``others``, which come best first, that the
+    framework can run as it stands and that fits.
+    """
+    c = _config(document, row, where)
+    if c is None:
+        return []
+    ways = [way for way in _WAYS if way.splits_sequences or c.layout.context == 1]
+    return [_written(way, c, row, lambda: _configs(document, others, where)) for way in ways]
+
+
+def _written(
+    way: _Way, c: LanguageConfig, row: Row, others: Callable[[], Iterator[tuple[Row, LanguageConfig]]]
+) -> Flags:
+    if _fits(way, c, row):
+        return way.write(c)
+    needs = f"{_peak_gb(way, c):.0f} of {row.usable_gb:.0f} GB"
+    for other, found in others():
+        written = way.write(found)
+        whole = way.splits_sequences or found.layout.context == 1
+        if whole and not written.lacks and _fits(way, found, other):
+            said = f"the first would need {needs} there; the best that fits: {settings_text(other.settings)}"
+            return replace(written, note=said)
+    return replace(way.write(c), text="", note=f"would not fit: {needs}")
+
+
+def _config(document: Mapping[str, Any], row: Row, where: str) -> LanguageConfig | None:
     try:
         workload = parse_workload(settled(document, row.settings, where), where)
     except StepsightError:
-        return []
-    if not isinstance(workload, LanguageWorkload):
-        return []
-    c = workload.config
-    written = [_torchtitan(c), _megatron(c)]
-    return written if c.layout.context > 1 else [*written, _nanotron(c), _deepspeed(c)]
+        return None
+    return workload.config if isinstance(workload, LanguageWorkload) else None
+
+
+def _configs(
+    document: Mapping[str, Any], rows: Sequence[Row], where: str
+) -> Iterator[tuple[Row, LanguageConfig]]:
+    for row in islice(rows, MOST_TRIED):
+        c = _config(document, row, where)
+        if c is not None:
+            yield row, c
+
+
+def _fits(way: _Way, c: LanguageConfig, row: Row) -> bool:
+    """Whether what the framework runs is sure enough to fit; a row that knows no memory says nothing."""
+    if row.usable_gb <= 0:
+        return True
+    return fit_probability(1e9 * _peak_gb(way, c), 1e9 * row.usable_gb) >= SURE
+
+
+def _peak_gb(way: _Way, c: LanguageConfig) -> float:
+    return language_memory(way.runs(c)).peak_bytes / 1e9
+
+
+def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageConfig:
+    """The configuration with another framework's kernels and habits, and no more ZeRO than it has."""
+    if c.framework.name == name:
+        framework, training = c.framework, c.training
+    else:
+        framework = FRAMEWORKS[name]
+        training = replace(c.training, compiled=framework.compiled, fused_norm=framework.fused_norm)
+    layout = replace(c.layout, zero=min(c.layout.zero, most_zero))
+    return replace(c, framework=framework, training=training, layout=layout)
+
+
+def _by_torchtitan(c: LanguageConfig) -> LanguageConfig:
+    run = _as_run_by("torchtitan", c)
+    return replace(run, layout=replace(run.layout, zero=2)) if c.layout.zero == 1 else run
+
+
+def _by_megatron(c: LanguageConfig) -> LanguageConfig:
+    return _as_run_by("megatron", c, most_zero=1 if c.layout.zero < 3 else 3)
+
+
+def _by_nanotron(c: LanguageConfig) -> LanguageConfig:
+    """1F1B without interleaving, and layers run again as a whole or not at all."""
+    run = _as_run_by("nanotron", c, most_zero=1)
+    once = replace(run.layout, virtual_stages=1, schedule="1f1b")
+    full = run.training.recompute == "full"
+    training = run.training if full else replace(run.training, recompute="none", recompute_layers=0)
+    return replace(run, layout=once, training=training)
+
+
+def _by_deepspeed(c: LanguageConfig) -> LanguageConfig:
+    return _as_run_by("deepspeed", c)
 
 
 def _torchtitan(c: LanguageConfig) -> Flags:
@@ -63,8 +163,8 @@ def _torchtitan(c: LanguageConfig) -> Flags:
     if s.zero in (1, 2):  # parameters stay gathered from the forward to the backward pass
         parts.append("--parallelism.fsdp_reshard_after_forward never")
     parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
-    lacking = ["ZeRO 1: written with gradients sharded, too"] if s.zero == 1 else []
-    lacking += ["heads exchanged for parts of the sequence"] if s.context_kind == "all_to_all" else []
+    lacking = ["no ZeRO 1, written with gradients sharded, too"] if s.zero == 1 else []
+    lacking += ["no exchange of heads for parts of the sequence"] if s.context_kind == "all_to_all" else []
     return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
 
 
@@ -100,7 +200,7 @@ def _megatron(c: LanguageConfig) -> Flags:
         parts.append("--recompute-granularity selective")
     parts += [f"--{t.precision}"] if t.precision in ("bf16", "fp16") else []
     parts += ["--bf16 --fp8-format hybrid"] if t.precision == "fp8" else []
-    return Flags("Megatron-LM", " ".join(parts), "ZeRO 2: written with ZeRO 1" if s.zero == 2 else "")
+    return Flags("Megatron-LM", " ".join(parts), "no ZeRO 2, written with ZeRO 1" if s.zero == 2 else "")
 
 
 def _nanotron(c: LanguageConfig) -> Flags:
@@ -126,13 +226,14 @@ def _nanotron(c: LanguageConfig) -> Flags:
     lacking = [
         name
         for name, on in (
-            ("ZeRO 2 and 3", s.zero > 1), ("interleaved stages", s.virtual_stages > 1),
-            ("context parallelism", s.context > 1),
-            ("selective recomputation", c.training.recompute == "selective"),
+            ("no ZeRO 2 and 3, written with ZeRO 1", s.zero > 1),
+            ("no interleaved stages", s.virtual_stages > 1),
+            ("no context parallelism", s.context > 1),
+            ("no selective recomputation", c.training.recompute == "selective"),
         )
         if on
     ]  # fmt: skip
-    return Flags("nanotron", "\n".join(lines), ", ".join(lacking))
+    return Flags("nanotron", "\n".join(lines), "; ".join(lacking))
 
 
 def _deepspeed(c: LanguageConfig) -> Flags:
@@ -147,5 +248,13 @@ def _deepspeed(c: LanguageConfig) -> Flags:
         f'"zero_optimization": {{"stage": {s.zero}, "overlap_comm": {str(s.overlap_gradients).lower()}}}'
         f"{precision}}}"
     )
-    lacks = "tensor and pipeline parallelism (use Megatron-DeepSpeed)" if s.tensor * s.pipeline > 1 else ""
+    lacks = "no tensor and pipeline parallelism (use Megatron-DeepSpeed)" if s.tensor * s.pipeline > 1 else ""
     return Flags("DeepSpeed", content, lacks)
+
+
+_WAYS = (
+    _Way("torchtitan", _torchtitan, _by_torchtitan, True),
+    _Way("megatron", _megatron, _by_megatron, True),
+    _Way("nanotron", _nanotron, _by_nanotron, False),
+    _Way("deepspeed", _deepspeed, _by_deepspeed, False),
+)

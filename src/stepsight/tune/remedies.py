@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from stepsight.errors import StepsightError
+from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
+from stepsight.prediction.memory import fit_probability
 from stepsight.tune.answer import settings_text
-from stepsight.tune.evaluate import fit_of, settled
+from stepsight.tune.evaluate import settled
 from stepsight.tune.search import SURE
 from stepsight.tune.space import Space, space
 from stepsight.tune.trial import Row, Setting
@@ -28,19 +29,37 @@ ALONE: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 """Single changes that are tried, gentlest first."""
 
 
+def no_candidates(found: Space, counts: Sequence[int], *, over: bool) -> InputError:
+    """What to say if no combination is valid: of values that were asked for, or on so many GPUs."""
+    reasons = ", ".join(f"{reason} ({n:,} times)" for reason, n in list(found.refused.items())[:3])
+    problem = f"no valid configuration: {reasons or 'there is nothing to combine'}"
+    if over:
+        return InputError("--over", problem, "widen the space")
+    gpus, batch = max(counts), found.document.get("global_batch")
+    where = f"{gpus} GPU" + ("s" if gpus > 1 else "")
+    if not isinstance(batch, int) or batch < 1:
+        return InputError(where, problem, "ask for another number with --gpus")
+    fewer = max(n for n in range(1, gpus + 1) if batch % n == 0)
+    return InputError(
+        where,
+        f"{problem}; the global batch is {batch}",
+        f"ask for --gpus {fewer}, or a --global-batch in multiples of {gpus}",
+    )
+
+
 def nothing_fits(rows: Sequence[Row], found: Space, spec: PlatformSpec | None) -> str:
     """What to say where no configuration is sure enough to fit; a captured step has no one platform."""
     least = min(rows, key=lambda r: r.memory_gb)
-    over = least.memory_gb - least.capacity_gb
+    over = least.memory_gb - least.usable_gb
     amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"
     said = (
         f"nothing fits: the smallest ({settings_text(least.settings)}) needs {least.memory_gb:.1f} GB of "
-        f"{least.capacity_gb:.0f} GB, {amount}"
+        f"{least.usable_gb:.1f} GB usable, {amount}"
     )
     if spec is None:
         return f"{said}; name platforms with more memory, --over platform=A,B"
     helps = list(_alone(least, found, spec)) or [_together(least, found, spec)]
-    return f"{said}; what would: {', or '.join(helps)}"
+    return f"{said}; this would: {', or '.join(helps)}"
 
 
 def _alone(least: Row, found: Space, spec: PlatformSpec) -> Iterator[str]:
@@ -67,9 +86,9 @@ def _together(least: Row, found: Space, spec: PlatformSpec) -> str:
         for settings in _lean(document, gpus, spec.gpus_per_node):
             memory_gb = _fitting_gb(document, settings, spec)
             if memory_gb:
-                where = "on these GPUs" if gpus == least.ranks else f"on {gpus:,} GPUs"
+                where = "these GPUs" if gpus == least.ranks else f"{gpus:,} GPUs"
                 layout = settings_text({k: v for k, v in settings.items() if k != "parallel.ranks"})
-                return f"{where} {layout} ({memory_gb:.0f} GB)".replace("  ", " ")
+                return f"{where}{f' with {layout}' if layout else ''} ({memory_gb:.0f} GB)"
         gpus *= 2
     if document.get("kind") == "dlrm":
         return "tables cut in parts or in half precision (stepsight shard), or GPUs with more memory"
@@ -99,4 +118,4 @@ def _fitting_gb(document: Mapping[str, Any], settings: Mapping[str, Setting], sp
         peak = workload.memory().peak_bytes
     except StepsightError:
         return 0.0
-    return peak / 1e9 if fit_of(workload, peak, spec) >= SURE else 0.0
+    return peak / 1e9 if fit_probability(peak, spec.gpu.usable_bytes) >= SURE else 0.0

@@ -17,6 +17,7 @@ from stepsight.errors import InputError
 from stepsight.tune.dimensions import Model, default_dimensions, values_of
 from stepsight.tune.trial import Setting
 from stepsight.workload.llm.checks import saves_nothing
+from stepsight.workload.llm.config import DEFAULT_BATCH
 from stepsight.workload.llm.frameworks import FRAMEWORKS
 
 DEPENDENT = (
@@ -74,11 +75,12 @@ def space(
 
 
 def _global_batch(document: Mapping[str, Any], gpus: int) -> int:
-    """What the document states; where it leaves the ranks open, its batch a rank on all of them."""
+    """What the document states; where it leaves the ranks open, its batch per replica on all of them."""
     parallel = document.get("parallel") or {}
     if isinstance(document.get("global_batch"), int):
         return int(document["global_batch"])
-    if not isinstance(document.get("batch_per_rank"), int) or not isinstance(parallel, Mapping):
+    batch = document.get("batch_per_rank", DEFAULT_BATCH)
+    if not isinstance(batch, int) or not isinstance(parallel, Mapping):
         raise InputError("global_batch", "the model states no batch", "give --global-batch")
 
     def size(name: str, default: int = 1) -> int:
@@ -86,7 +88,7 @@ def _global_batch(document: Mapping[str, Any], gpus: int) -> int:
         return value if isinstance(value, int) and value > 0 else default
 
     inside = size("tensor") * size("pipeline") * size("context")
-    return int(document["batch_per_rank"]) * size("data", max(1, size("ranks", gpus) // inside))
+    return batch * size("data", max(1, size("ranks", gpus) // inside))
 
 
 def _without(document: Mapping[str, Any], varied: Mapping[str, Any], m: Model) -> dict[str, Any]:

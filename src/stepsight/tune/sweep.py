@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.tune.described import Model, described
+from stepsight.tune.described import Model, described, of_one_framework
 from stepsight.tune.evaluate import CAPTURED
 from stepsight.tune.journal import Journal
 from stepsight.tune.over import parsed_over
 from stepsight.tune.search import Progress
 from stepsight.tune.trial import Row, Setting, Trial
 from stepsight.tune.workers import workers_of
-from stepsight.workload.llm.known import shipped
 
 MOST_ROWS = 20_000
 """Rows of a sweep at most."""
+ZERO = "parallel.zero"
+"""What the usual framework depends on."""
 BATCHES = ("global_batch", "batch_per_rank")
 """Two ways to state a language model's batch."""
 
@@ -64,7 +65,9 @@ def sweep(
     trials = [
         _swept(one, name, overrides, price_per_gpu_hour) for one, name in zip(settings, names, strict=True)
     ]
-    document = _without_rivals(document, values, where)
+    document = _without_rivals(document, values)
+    if ZERO in values:
+        document = of_one_framework(document, values)
     journal = Journal(Path(resume) if resume else None, document)
     pool = workers_of(workers, ray)
     rows = {i: known for i, trial in enumerate(trials) if (known := journal.get(trial)) is not None}
@@ -80,18 +83,13 @@ def sweep(
     return [replace(rows[i], settings=one) for i, one in enumerate(settings)]
 
 
-def _without_rivals(document: dict[str, Any], varied: Mapping[str, object], where: str) -> dict[str, Any]:
+def _without_rivals(document: dict[str, Any], varied: Mapping[str, object]) -> dict[str, Any]:
     """The document without fields that say otherwise what a varied field says."""
     if "parallel.ranks" in varied and "parallel.data" not in varied:
         document.get("parallel", {}).pop("data", None)
     for one, other in (BATCHES, BATCHES[::-1]):
         if one in varied and other not in varied:
             document.pop(other, None)
-    known_model = document.get("kind") == "transformer" and where in shipped()
-    if known_model and not any(name in document or name in varied for name in BATCHES):
-        raise InputError(
-            where, "states no batch", "give --set global_batch=256, or --over global_batch=256,512"
-        )
     return document
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from stepsight.prediction.memory import FITS
 
 Setting = str | int | float | bool
 
@@ -33,10 +35,12 @@ class Trial:
 class Row:
     """The answer to a trial.
 
-    ``fit`` is the probability that the fullest rank's memory fits. ``shares`` say where the step goes, as
-    shares of it: compute by category, ``exposed AXIS`` communication, ``bubble``, ``host``.
-    ``reason`` says why a trial has no time. ``expected_us`` is the mean over runs where some runs of the site
-    are slow, zero where none are.
+    ``memory_gb`` is what the fullest rank needs and ``usable_gb`` what it may take of its GPU, both in 1e9
+    bytes; ``fit`` is the probability that it fits. ``shares`` say where the step goes, as shares of it, under
+    the names of a prediction's breakdown; a language model's ``exposed AXIS`` communication is by axis.
+    ``framework`` is the one that a language model's row assumes. ``reason`` says why a trial has no time.
+    ``expected_us`` is the geometric mean over runs, which differs from the step where some runs of the site
+    are slow.
     """
 
     settings: Mapping[str, Setting]
@@ -47,7 +51,7 @@ class Row:
     low_us: float = 0.0
     high_us: float = 0.0
     memory_gb: float = 0.0
-    capacity_gb: float = 0.0
+    usable_gb: float = 0.0
     fit: float = 0.0
     samples_per_s: float = 0.0
     tokens_per_s: float = 0.0
@@ -56,6 +60,7 @@ class Row:
     shares: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     expected_us: float = 0.0
+    framework: str = ""
 
     @property
     def priced(self) -> bool:
@@ -63,8 +68,8 @@ class Row:
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest rank's memory is within its GPU's, where both are known."""
-        return self.capacity_gb <= 0 or self.memory_gb <= self.capacity_gb
+        """Whether the fullest rank more likely than not fits: the verdict of `stepsight predict`."""
+        return self.fit >= FITS
 
     @property
     def cost_per_million_tokens(self) -> float | None:
@@ -83,7 +88,13 @@ class Row:
         """One flat row, as a table or a DataFrame takes it."""
         plain = {k: v for k, v in asdict(self).items() if k not in ("settings", "shares")}
         shares = {f"share {name}": value for name, value in self.shares.items()}
+        plain["fits"] = self.fits
         return {**self.settings, **plain, "cost_per_million_tokens": self.cost_per_million_tokens, **shares}
+
+
+def frameworks_of(rows: Iterable[Row]) -> tuple[str, ...]:
+    """The frameworks that rows assume, each once."""
+    return tuple(dict.fromkeys(r.framework for r in rows if r.framework))
 
 
 def failed(trial: Trial) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 import msgspec
@@ -18,27 +18,46 @@ def show(scores: Sequence[Score], *, as_json: bool) -> None:
     if as_json:
         from stepsight.documents import to_json
 
-        click.echo(to_json([msgspec.to_builtins(score) for score in scores]))
+        click.echo(to_json(plain(scores)))
     else:
-        _print(scores)
+        table(scores)
+    end(scores)
+
+
+def plain(scores: Iterable[Score]) -> list[dict[str, object]]:
+    """The scores as JSON has them."""
+    return [msgspec.to_builtins(score) for score in scores]
+
+
+def end(scores: Iterable[Score]) -> None:
+    """End the command with code 1 where a bar is missed; a topic that prints by itself calls this last."""
     if any(score.met is False for score in scores):
         raise click.exceptions.Exit(BAR_MISSED)
 
 
-def _print(scores: Sequence[Score]) -> None:
+def table(scores: Sequence[Score]) -> None:
+    """The scores as a table, and how many bars are met."""
     from rich.table import Table
     from rich.text import Text
 
     from stepsight.terminal import terminal
 
-    table = Table(box=None, padding=(0, 1))
-    for name in ("topic", "what", "rows", "GMAE", "MAPE", "bar", "", "rows used"):
-        table.add_column(name, justify="right" if name in ("rows", "GMAE", "MAPE") else "left")
+    figures = any(s.figure for s in scores)
+    board = Table(box=None, padding=(0, 1))
+    for name in (
+        "topic", "what", "rows", "GMAE", "MAPE", *(["figure"] if figures else []), "bar", "", "rows used",
+    ):  # fmt: skip
+        board.add_column(name, justify="right" if name in ("rows", "GMAE", "MAPE") else "left")
     for s in scores:
-        met = "" if s.met is None else "met" if s.met else Text("missed", style="red")
+        verdict = Text("missed", style="red") if s.met is False else s.verdict
         note = f"{s.rows_used}; {s.note}" if s.note else s.rows_used
-        table.add_row(s.topic, s.name, str(s.rows), f"{s.gmae:.2%}", f"{s.mape:.2%}", s.target, met, note)
-    terminal().print(table)
+        errors = ("" if error is None else f"{error:.2%}" for error in (s.gmae, s.mape))
+        figure = [str(s.figure or "")] if figures else []
+        board.add_row(s.topic, s.name, str(s.rows), *errors, *figure, s.target, verdict, note)
+    terminal().print(board)
     judged = [s for s in scores if s.met is not None]
     if judged:
         click.echo(f"{sum(bool(s.met) for s in judged)} of {len(judged)} bars met")
+    undecided = sum(s.verdict == "open" for s in scores)
+    if undecided:
+        click.echo(f"{undecided} open: the rows are too few to decide")

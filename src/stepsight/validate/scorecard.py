@@ -4,37 +4,35 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stepsight.score import Score
+from stepsight.score import BLIND, CHOSEN, FIT, Score
 from stepsight.validate.results import TopicResult
 
 EXPOSURES: Mapping[str, str] = {
-    "blind": "blind",
-    "chosen": "looked at while choosing",
-    "fit": "in the fit",
-    "": "see below",
+    BLIND: "blind",
+    CHOSEN: "seen while tuning",
+    FIT: "fitted",
+    "": "not stated",
 }
-"""How blind rows are, in words."""
-USUAL: Mapping[str, str] = {
-    "quick": "blind", "kernels": "chosen", "collectives": "blind", "embedding": "chosen",
-    "overheads": "blind", "sharding": "blind", "e2e": "chosen", "traces": "chosen", "llm": "chosen",
-    "tune": "chosen", "live": "blind", "capture": "chosen",
-}  # fmt: skip
-"""The exposure of a topic's lines that state none."""
+"""Exposure of rows in words."""
 MOST_LINES = 40
-"""A topic with more lines is shown by kind; its command prints them all."""
+"""In a topic with more lines, those of one kind are shown together; its command prints them all."""
 HEAD = """# Accuracy
 
 How far predictions are from measurements, topic by topic. This page is made by
-`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure can be made again by
-the command of its section. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
+`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure is reproduced by
+its section's command. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
 `stepsight validate quick` scores rows that ship with the package.
 
-- **GMAE** is the geometric mean of the relative errors (each + 0.04 points), **MAPE** their mean.
-- **rows were**: *blind* (no fit, constant or choice saw them), *looked at while choosing* (in no fit, but in
-  sight while models or constants were chosen), *in the fit*.
+- **GMAE** is the geometric mean of the absolute relative errors (0.04 percentage points are added to each, so
+  that zeros do not collapse it), **MAPE** their arithmetic mean. A line that has no errors of times reads a
+  figure of its own, which is named.
+- **bar**: *met*, **missed**, or *open*: the bar is not reached, but so few rows may miss it by chance.
+- **exposure**: *blind* (used for no fit, constant or choice), *seen while tuning* (in no fit, but visible
+  while models or constants were chosen), *fitted* (a fit or a constant was made from them).
 - **others on these rows**: what other predictors reach on exactly these rows, as GMAE / MAPE.
 """
 
@@ -44,11 +42,19 @@ def scorecard(results: Sequence[TopicResult], *, notes: Path | None = None, vers
     parts = [HEAD]
     if version not in ("", "unknown"):
         parts.append(f"Made with stepsight {version}.\n")
-    judged = [s for r in results for s in r.scores if s.met is not None]
-    if judged:
-        parts.append(f"{sum(bool(s.met) for s in judged)} of {len(judged)} bars are met.\n")
+    parts += _bars([s for r in results for s in r.scores])
     parts += [_topic(result, notes) for result in results]
     return "\n".join(parts)
+
+
+def _bars(scores: Sequence[Score]) -> list[str]:
+    """How many bars are met, and which are not."""
+    judged = [s for s in scores if s.met is not None]
+    if not judged:
+        return []
+    missed = [f"- {s.topic}: {s.name}, {s.errors} ({s.target})" for s in judged if not s.met]
+    lines = [f"{len(judged) - len(missed)} of {len(judged)} bars are met{'; missed:' if missed else '.'}", ""]
+    return ["\n".join([*lines, *map(_plain, missed), *([""] if missed else [])])]
 
 
 def _topic(result: TopicResult, notes: Path | None) -> str:
@@ -64,59 +70,80 @@ def _topic(result: TopicResult, notes: Path | None) -> str:
 
 
 def _table(result: TopicResult) -> list[str]:
-    own, others = _with_others(result.scores)
-    if len(own) > MOST_LINES:
-        return _condensed(result, own)
-    lines = [
-        "| what | rows | GMAE | MAPE | bar | others on these rows | rows were |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    """Our lines with other predictors' beside; of a topic with many lines those of one kind together."""
+    names = {score.name for score in result.scores}
+    own = [score for score in result.scores if not (score.predictor and score.same_rows_as in names)]
+    kinds: dict[str, list[Score]] = {}
     for score in own:
-        bar = f"{score.target}: {'met' if score.met else '**missed**'}" if score.met is not None else ""
-        beside = ", ".join(f"{name} {_pair(s)}" for name, s in others.get(score.name, []))
-        seen = EXPOSURES.get(score.exposure or USUAL.get(result.topic, ""), score.exposure)
-        what = score.name + (f" ({score.rows_used})" if score.rows_used else "")
-        cells = (what, f"{score.rows:,}", f"{score.gmae:.1%}", f"{score.mape:.1%}", bar, beside, seen)
-        lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
+        kinds.setdefault(score.kind or score.name, []).append(score)
+    together = len(own) > MOST_LINES
+    single = [s for members in kinds.values() for s in members if not together or len(members) == 1]
+    lines = _lines(single, _others(result.scores)) if single else []
+    if together:
+        several = {kind: members for kind, members in kinds.items() if len(members) > 1}
+        lines += ["", *_kinds(several)] if lines and several else _kinds(several) if several else []
     return lines
 
 
-def _condensed(result: TopicResult, own: Sequence[Score]) -> list[str]:
-    """A topic of many lines: a row a kind of line, then every bar that is missed."""
-    kinds: dict[str, list[Score]] = {}
-    for score in own:
-        kinds.setdefault(_kind(score.name), []).append(score)
+def _lines(scores: Sequence[Score], others: Mapping[str, Sequence[Score]]) -> list[str]:
+    """A row a line; lines without errors read their figure in a column of its own."""
+    figures = any(score.figure for score in scores)
+    head = ("what", "rows", "GMAE", "MAPE", "figure", "bar", "others on these rows", "exposure")
+    lines = [_row(*(name for name in head if figures or name != "figure"))]
+    lines.append("|" + "---|" * (lines[0].count("|") - 1))
+    for score in scores:
+        what = score.name + (f" ({score.rows_used})" if score.rows_used else "")
+        errors = ["" if error is None else f"{error:.1%}" for error in (score.gmae, score.mape)]
+        figure = [str(score.figure or "")] if figures else []
+        theirs = ", ".join(f"{s.predictor} {s.errors}" for s in others.get(score.name, ()))
+        lines.append(_row(what, f"{score.rows:,}", *errors, *figure, _bar(score), theirs, _exposure(score)))
+    return lines
+
+
+def _kinds(kinds: Mapping[str, Sequence[Score]]) -> list[str]:
+    """A row a kind of lines, then every bar that is missed."""
     lines = [
-        "| what | lines | rows | GMAE, least to most (median) | bars met | rows were |",
+        "| what | lines | rows | GMAE or figure, least to most (median) | bars met | exposure |",
         "|---|---|---|---|---|---|",
     ]
     for kind, members in kinds.items():
-        errors = sorted(score.gmae for score in members)
         judged = [score for score in members if score.met is not None]
         met = f"{sum(bool(s.met) for s in judged)} of {len(judged)}" if judged else ""
-        seen = {EXPOSURES.get(s.exposure or USUAL.get(result.topic, ""), s.exposure) for s in members}
-        span = f"{errors[0]:.1%} to {errors[-1]:.1%} ({errors[len(errors) // 2]:.1%})"
+        seen = ", ".join(sorted({_exposure(score) for score in members}))
         rows = f"{sum(score.rows for score in members):,}"
-        cells = (kind, str(len(members)), rows, span, met, ", ".join(sorted(seen)))
-        lines.append("| " + " | ".join(_plain(cell) for cell in cells) + " |")
-    missed = [score for score in own if score.met is False]
+        lines.append(_row(kind, str(len(members)), rows, _span(members), met, seen))
+    missed = [score for members in kinds.values() for score in members if score.met is False]
     if missed:
         lines += ["", "Missed, each line of the command:", ""]
-        lines += [
-            _plain(f"- {s.name}: {s.gmae:.1%} / {s.mape:.1%} ({s.rows:,} rows; bar {s.target})")
-            for s in missed
-        ]
+        lines += [_plain(f"- {s.name}: {s.errors} ({s.rows:,} rows; bar {s.target})") for s in missed]
     return lines
 
 
-def _kind(name: str) -> str:
-    """What lines of one kind share: the words before a colon, or before the GPU."""
-    head, colon, rest = name.partition(": ")
-    words = (rest if colon else head).split()
-    if colon and words:
-        return f"{head}: {words[0]}"
-    both_ways = any(way in words for way in ("forward", "backward"))
-    return " ".join(words[: 2 if both_ways and words[0] == "fp16" else 3])
+def _span(members: Sequence[Score]) -> str:
+    """Least to most of what lines of one kind read: GMAE, or their figure with its name."""
+    errors = sorted(score.gmae for score in members if score.gmae is not None)
+    if errors:
+        return f"{errors[0]:.1%} to {errors[-1]:.1%} ({errors[len(errors) // 2]:.1%})"
+    figures = sorted((s.figure for s in members if s.figure), key=lambda figure: figure.value)
+    if not figures:
+        return ""
+    least, most, middle = figures[0], figures[-1], figures[len(figures) // 2]
+    texts = [str(replace(figure, name="")).strip() for figure in (least, most, middle)]
+    return f"{least.name} {texts[0]} to {texts[1]} ({texts[2]})"
+
+
+def _bar(score: Score) -> str:
+    if not score.target:
+        return ""
+    return f"{score.target}: {'**missed**' if score.met is False else score.verdict}"
+
+
+def _exposure(score: Score) -> str:
+    return EXPOSURES.get(score.exposure, score.exposure)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(_plain(cell) for cell in cells) + " |"
 
 
 def _plain(cell: str) -> str:
@@ -124,22 +151,13 @@ def _plain(cell: str) -> str:
     return re.sub(r"(?<=\d)%", " %", cell.replace("|", "/"))
 
 
-def _with_others(scores: Sequence[Score]) -> tuple[list[Score], dict[str, list[tuple[str, Score]]]]:
-    """Our lines, and other predictors' on the same rows: those named ``<our line>: <predictor>``."""
-    names = {score.name for score in scores}
-    own: list[Score] = []
-    others: dict[str, list[tuple[str, Score]]] = {}
+def _others(scores: Sequence[Score]) -> dict[str, list[Score]]:
+    """Other predictors' lines by the name of ours on the same rows."""
+    found: dict[str, list[Score]] = {}
     for score in scores:
-        line, _, predictor = score.name.rpartition(": ")
-        if line in names and predictor:
-            others.setdefault(line, []).append((predictor, score))
-        else:
-            own.append(score)
-    return own, others
-
-
-def _pair(score: Score) -> str:
-    return f"{score.gmae:.1%} / {score.mape:.1%}"
+        if score.predictor:
+            found.setdefault(score.same_rows_as, []).append(score)
+    return found
 
 
 def _other(found: Any) -> list[str]:

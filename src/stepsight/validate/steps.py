@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +11,15 @@ import click
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.score import Score
+from stepsight.score import CHOSEN, Score
+
+NAIVE = "naive sum of kernels"
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
+    """One measured step and what was predicted for it, in ms; ``others`` are other predictors', ``variants``
+    ours with something else left out.
 
     ``set`` names the collection that the row is scored with. ``active_ms`` is the time in which the GPU
     does anything, where it was measured, too. ``contradicted``: what else was measured of the same step does
@@ -34,6 +37,7 @@ class StepRow:
     active_ms: float | None = None
     measured_active_ms: float | None = None
     contradicted: bool = False
+    variants: tuple[tuple[str, float], ...] = ()
 
     @property
     def error(self) -> float:
@@ -58,9 +62,14 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def score(
-    topic: str, name: str, rows: Sequence[StepRow], used: str, target: float | None = None
-) -> list[Score]:
-    """Our score, then the naive baseline's and any other predictor's on the rows it has."""
+    topic: str, name: str, rows: Sequence[StepRow], used: str, target: float | None = None,
+    *, exposure: str = CHOSEN,
+) -> list[Score]:  # fmt: skip
+    """Our score, the naive baseline's, our other predictions, and other predictors' on the rows they have.
+
+    No step is fitted on itself, but steps were in sight while settings were chosen, unless ``exposure`` says
+    otherwise.
+    """
     if not rows:
         return []
     measured = [r.measured_ms for r in rows]
@@ -69,14 +78,33 @@ def score(
         f"worst {max(rows, key=lambda r: abs(r.error)).error:+.1%}; {inside}/{len(rows)} inside the interval"
     )
     scores = [
-        Score.of(topic, name, [r.predicted_ms for r in rows], measured, used, gmae_target=target, note=note),
-        Score.of(topic, f"{name}: naive sum of kernels", [r.naive_ms for r in rows], measured, used),
-    ]
-    for other in dict.fromkeys(key for r in rows for key, _ in r.others):
-        have = [(dict(r.others)[other], r.measured_ms) for r in rows if other in dict(r.others)]
-        predicted, truth = zip(*have, strict=True)
-        scores.append(Score.of(topic, f"{name}: {other}", predicted, truth, f"{used}, where it has a value"))
+        Score.of(
+            topic, name, [r.predicted_ms for r in rows], measured, used, gmae_target=target, note=note,
+            exposure=exposure,
+        ),
+        Score.of(
+            topic, f"{name}: {NAIVE}", [r.naive_ms for r in rows], measured, used, exposure=exposure,
+            predictor=NAIVE, same_rows_as=name,
+        ),
+    ]  # fmt: skip
+    for own, values in _columns(rows, "variants"):
+        scores.append(Score.of(topic, f"{name}: {own}", *values, used, exposure=exposure))
+    for other, values in _columns(rows, "others"):
+        scores.append(
+            Score.of(
+                topic, f"{name}: {other}", *values, f"{used}, where it has a value", exposure=exposure,
+                predictor=other, same_rows_as=name,
+            )
+        )  # fmt: skip
     return scores
+
+
+def _columns(rows: Sequence[StepRow], field: str) -> Iterator[tuple[str, tuple[list[float], list[float]]]]:
+    """Each named prediction of the rows that have it, with what was measured."""
+    tables = [(dict(getattr(r, field)), r.measured_ms) for r in rows]
+    for name in dict.fromkeys(name for table, _ in tables for name in table):
+        have = [(table[name], measured) for table, measured in tables if name in table]
+        yield name, ([p for p, _ in have], [m for _, m in have])
 
 
 def each(

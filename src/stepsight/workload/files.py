@@ -14,7 +14,11 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.known import is_config, named, read_config, shipped, shipped_sizes
-from stepsight.workload.llm.workload import LanguageWorkload, is_language_model
+from stepsight.workload.llm.workload import (
+    LanguageWorkload,
+    is_language_model,
+    refuse_fields_of_the_other,
+)
 from stepsight.workload.transformers.build import TransformerWorkload
 from stepsight.workload.transformers.config import read_transformer
 
@@ -26,7 +30,7 @@ def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     """Read a workload file or a model's config.json, or take a well-known model by its name; ``overrides``
     (``key.path=value``) are set before it is checked."""
     if _is_name(Path(path)):
-        if str(path) not in shipped():
+        if str(path).lower() not in shipped():
             raise InputError(str(path), "neither a file nor a known model", nearest(str(path), shipped()))
         return load_model(str(path), overrides)
     return _changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
@@ -38,7 +42,7 @@ def _is_name(path: Path) -> bool:
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:
-    """A well-known model by its name, one sequence a rank unless ``overrides`` say otherwise."""
+    """A well-known model by its name, with one sequence per replica unless ``overrides`` give a batch."""
     return _changed(named(name), overrides, f"model {name}")
 
 
@@ -77,8 +81,8 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     document = with_model(document)
     if not _leaves_ranks_open(document):
         return _parse(document, where)
-    fewest = _without_replicas(_on_fewest_ranks(document))
-    return replace(_parse(fewest, where), open_ranks=document)
+    fewest = _with_some_batch(_without_replicas(_on_fewest_ranks(document)))
+    return replace(_parse(fewest, where, document), open_ranks=document)
 
 
 def settled(workload: Workload, gpus: int) -> Workload:
@@ -88,10 +92,37 @@ def settled(workload: Workload, gpus: int) -> Workload:
     """
     if workload.open_ranks is None:
         return workload
+    group = workload.open_ranks.get("parallel", {}).get("shard_group")
+    if isinstance(group, int) and group > 0:
+        _on_all(workload, gpus)  # says so where the group does not divide the ranks
+    try:
+        return _on_most(workload, gpus)
+    except InputError:  # of fewer ranks, because of experts: the fault may be theirs
+        _on_all(workload, gpus)
+        raise
+
+
+def _on_most(workload: Workload, gpus: int) -> Workload:
+    """On as many as its experts can be spread over."""
+    assert workload.open_ranks is not None
     if gpus < 2 * workload.ranks:  # as few ranks as there can be: fields that need more are refused
         _parse(_on_fewest_ranks(workload.open_ranks), workload.config.source)
         return workload
-    ranks = gpus // workload.ranks * workload.ranks
+    return _on_ranks(workload, gpus // workload.ranks * workload.ranks)
+
+
+def _on_all(workload: Workload, gpus: int) -> None:
+    """Read it on as many as its tensor, context and pipeline groups can use, whatever else divides them."""
+    if not isinstance(workload, LanguageWorkload):
+        return
+    s = workload.config.layout
+    inside = s.tensor * s.context * s.pipeline
+    if gpus >= inside:
+        _on_ranks(workload, gpus // inside * inside)
+
+
+def _on_ranks(workload: Workload, ranks: int) -> Workload:
+    assert workload.open_ranks is not None
     parallel = {**workload.open_ranks.get("parallel", {}), "ranks": ranks}
     return _parse({**workload.open_ranks, "parallel": parallel}, workload.config.source)
 
@@ -105,6 +136,15 @@ def _on_fewest_ranks(document: Mapping[str, Any]) -> Mapping[str, Any]:
         return document  # reading the fields says what is wrong
     data = math.lcm(experts // math.gcd(experts, tensor * context), group // math.gcd(group, context))
     return document if data == 1 else {**document, "parallel": {**parallel, "data": data}}
+
+
+def _with_some_batch(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The document with a batch that its ranks can share, until the platform says how many they are."""
+    batch, data = document.get("global_batch"), document.get("parallel", {}).get("data", 1)
+    plain = isinstance(batch, int) and isinstance(data, int) and data > 0
+    if not plain or not batch or batch % data == 0:
+        return document
+    return {**document, "global_batch": data * -(-batch // data)}
 
 
 _OF_REPLICAS = ("zero", "shard_group", "reshard", "prefetch", "bucket_mb", "overlap_gradients")
@@ -130,11 +170,14 @@ def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:
     return not {"ranks", "data"} & set(parallel) and isinstance(parallel.get("sharding", ""), str)
 
 
-def _parse(document: Mapping[str, Any], where: str) -> Workload:
-    kind = document.get("kind")
+def _parse(document: Mapping[str, Any], where: str, whole: Mapping[str, Any] | None = None) -> Workload:
+    """``whole``: what it is part of, which decides how a transformer is trained."""
+    kind, whole = document.get("kind"), whole or document
     if kind == "dlrm":
         return DlrmWorkload(read_dlrm(document, where))
-    if kind == "transformer" and is_language_model(document):
+    if kind == "transformer":
+        refuse_fields_of_the_other(whole, where)
+    if kind == "transformer" and is_language_model(whole):
         return LanguageWorkload(read_language(document, where))
     if kind == "transformer":
         return TransformerWorkload(read_transformer(document, where))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from stepsight.hardware.memory import usable_bytes
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.operators import optimizers
 from stepsight.workload.operators.lifetimes import Lifetimes, peaks
@@ -69,7 +70,7 @@ class MemoryReport:
 
     def excess_bytes(self, gpu_memory_gb: float) -> float:
         """By how much the fullest rank does not fit (negative: what stays free)."""
-        return self.peak_bytes - gpu_memory_gb * 1e9
+        return self.peak_bytes - usable_bytes(gpu_memory_gb)
 
 
 def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 0.0) -> RankMemory:

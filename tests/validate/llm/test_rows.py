@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stepsight.collectives.site import SiteBandwidth
 from stepsight.measured_data import data_folder
+from stepsight.prediction.predict import predict
 from stepsight.validate.llm import gpt, layouts, published, sweep
 from stepsight.validate.llm.rows import Case, Outcome, outcome, scored
-from stepsight.validate.llm.topic import file_scores
+from stepsight.validate.llm.topic import FILES, file_scores, lines_of
 from stepsight.validate.steps import read_csv
+from stepsight.workload.files import parse_workload
 
 
 def test_a_file_is_scored_by_its_timed_rows_and_by_what_fits() -> None:
@@ -25,6 +29,48 @@ def test_a_file_is_scored_by_its_timed_rows_and_by_what_fits() -> None:
     assert (found.rows, found.expressed, found.timed) == (3, 2, 1)
     assert found.mape == pytest.approx(0.1) and found.inside == 1.0
     assert found.fits_right == 1.0 and found.lacking == {"sizes": 1}
+
+
+def test_every_bar_of_a_file_is_a_line() -> None:
+    rows = [
+        Outcome(Case("ran", {}, measured_ms=100.0, measured_gb=10.0), 110.0, memory_gb=11.0, fits=True),
+        Outcome(Case("crashed", {}, crashed=True), fits=True),
+    ]
+    found = scored("a.csv", rows, 0.2, fits_bar=0.93, memory_bar=0.06)
+    time, fits, memory = lines_of(found)
+    assert (time.target, time.met) == ("MAPE ≤ 20%", True)
+    assert (fits.target, fits.met, str(fits.figure)) == ("≥ 93%", False, "right 50.0%")
+    assert (memory.target, memory.met, memory.rows) == ("MAPE ≤ 6%", False, 1)
+    assert memory.mape == pytest.approx(0.1)
+
+
+def test_every_bar_in_the_list_of_files_is_checked() -> None:
+    """A bar that no line carries would be forgotten."""
+    for file in FILES:
+        case = Case("ran", {}, measured_ms=100.0, measured_gb=10.0)
+        rows = [
+            Outcome(case, 100.0, memory_gb=10.0, fits=True),
+            Outcome(Case("c", {}, crashed=True), fits=False),
+        ]
+        bars = {"bar": file.bar, "fits_bar": file.fits_bar, "memory_bar": file.memory_bar}
+        lines = lines_of(scored(file.name, rows, **bars))
+        assert sum(line.met is not None for line in lines) == sum(bar is not None for bar in bars.values())
+
+
+def test_without_the_figures_of_a_site_a_row_reads_what_a_user_gets() -> None:
+    document = {
+        "kind": "transformer", "family": "llama", "layers": 4, "hidden": 1024, "heads": 8, "vocab": 1024,
+        "sequence": 512, "global_batch": 32, "training": {"framework": "nanotron"},
+        "parallel": {"data": 16, "zero": 1},
+    }  # fmt: skip
+    slow = SiteBandwidth(256e6, {"all_gather": {2: 1.0}, "reduce_scatter": {2: 1.0}}, axes=("data", "shard"))
+    case = Case("two nodes", document, "2x8xH100-SXM-400G", measured_ms=100.0, site=slow)
+    with_site, without = outcome(case), outcome(replace(case, site=None))
+    user = predict(parse_workload(document, "two nodes"), "2x8xH100-SXM-400G").step_us / 1e3
+    assert with_site.without_site_ms == pytest.approx(user) == pytest.approx(without.shipped_ms)
+    assert with_site.shipped_ms > 1.2 * user
+    assert scored("a.csv", [with_site]).without_site_mape == pytest.approx(abs(user / 100.0 - 1))
+    assert scored("a.csv", [without]).without_site_mape is None
 
 
 def test_a_row_that_cannot_be_expressed_says_why() -> None:

@@ -15,7 +15,6 @@ from stepsight.workload.llm.known import named
 
 def config(model: str, **parallel: Any) -> LanguageConfig:
     document = {**named(model), "global_batch": 32, "parallel": parallel}
-    document.pop("batch_per_rank")
     return read_language(document, model)
 
 

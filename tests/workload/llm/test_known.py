@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.workload.files import load_model, load_workload
+from stepsight.workload.files import load_model, load_workload, parse_workload
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.known import from_hugging_face, is_config, read_config, shipped
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -23,6 +24,7 @@ PARAMETERS_B = {
     "gemma2-2b": 2.61, "gemma2-9b": 9.24, "gemma2-27b": 27.2, "gemma3-1b": 1.0, "gemma3-4b": 3.88,
     "gemma3-12b": 11.8, "gemma3-27b": 27.0, "deepseek-v2-lite": 15.7, "gpt-oss-20b": 20.9,
     "phi-3-mini": 3.82, "phi-4": 14.7, "olmo2-7b": 7.3, "smollm2-1.7b": 1.71, "llama3.3-70b": 70.6,
+    "t5-v1.1-small": 0.077, "t5-v1.1-large": 0.783, "t5-v1.1-xl": 2.85,
 }  # fmt: skip
 
 
@@ -85,6 +87,22 @@ def test_windows_of_a_configuration() -> None:
     assert "window" not in from_hugging_face(QWEN | sizes, "config.json")
 
 
+def test_qwen_uses_its_window_only_where_that_is_switched_on() -> None:
+    """The first ``max_window_layers`` see everything."""
+    on = QWEN | {"sliding_window": 4096, "use_sliding_window": True, "max_window_layers": 21}
+    sizes = from_hugging_face(on, "config.json")
+    assert (sizes["window"], sizes["full_layers"]) == (4096, 21)
+    for off in ({"max_window_layers": 28}, {"use_sliding_window": False}, {"max_window_layers": None}):
+        assert "window" not in from_hugging_face(on | off, "config.json")
+
+
+def test_layers_that_a_configuration_lists_one_by_one() -> None:
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
+    config = QWEN | {"model_type": "gemma3_text", "sliding_window": 512, "layer_types": kinds * 7}
+    sizes = from_hugging_face(config, "config.json")
+    assert (sizes["window"], sizes["full_layers"]) == (512, 7) and "window_every" not in sizes
+
+
 def test_the_language_part_of_a_model_that_sees_images() -> None:
     text = {**QWEN, "model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 6}
     sizes = from_hugging_face({"model_type": "gemma3", "text_config": text}, "config.json")
@@ -100,6 +118,21 @@ def test_plain_and_gated_t5() -> None:
     }  # fmt: skip
     assert not from_hugging_face(t5, "config.json")["gated"]
     assert from_hugging_face(t5 | {"feed_forward_proj": "gated-gelu"}, "config.json")["gated"]
+    assert from_hugging_face(t5, "config.json")["tied"]
+
+
+def test_an_mt5_is_gated_and_untied_unless_its_configuration_says_otherwise() -> None:
+    """The small one as published: 300 million parameters, most of them in its two tables."""
+    small = {
+        "model_type": "mt5", "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_heads": 6, "num_layers": 8,
+        "num_decoder_layers": 8, "vocab_size": 250112,
+    }  # fmt: skip
+    sizes = from_hugging_face(small, "config.json")
+    assert sizes["gated"] and not sizes["tied"]
+    document = {"kind": "transformer", "batch_per_rank": 1, **sizes}
+    config = parse_workload(document, "config.json").config
+    assert isinstance(config, LanguageConfig)
+    assert config.model.parameters() / 1e6 == pytest.approx(300, rel=0.005)
 
 
 def test_an_unknown_configuration_is_refused_by_field() -> None:

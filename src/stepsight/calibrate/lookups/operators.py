@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,25 +21,6 @@ INSTALL_FBGEMM = "pip install torch==2.13.0 && pip install fbgemm-gpu-cpu==1.8.0
 """The two load each other only in matching releases."""
 
 Call = Callable[[], Any]
-
-
-class LookupOperator(Protocol):
-    """The tables of one lookup in memory, and what an operator does with a batch of them."""
-
-    calls: int
-
-    def batch(self, rng: np.random.Generator) -> Any:
-        """One batch, as the operator wants it."""
-
-    def forward(self, batch: Any) -> Sequence[Call]:
-        """The calls of a forward; each returns its output."""
-
-    def backward(self, batch: Any, outputs: Sequence[Any]) -> Sequence[Call]:
-        """The calls of a backward with its update, for gradients made from these outputs."""
-
-    @property
-    def workspace_bytes(self) -> int:
-        """More than a run allocates."""
 
 
 class EmbeddingBagTables:

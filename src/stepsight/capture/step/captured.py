@@ -49,11 +49,11 @@ class CapturedStep:
 
     def all_notes(self) -> tuple[str, ...]:
         """Everything a reader of the prediction should know about the capture."""
-        said = list(self.notes)
+        notes = list(self.notes)
         if self.guessed:
             listed = ", ".join(f"{name} ×{count}" for name, count in sorted(self.guessed.items()))
-            said.append(f"no kernel is known for: {listed}; each is counted as one pass over its tensors")
+            notes.append(f"no kernel is known for: {listed}; each is counted as one pass over its tensors")
         if self.assumed:
             listed = ", ".join(f"{what} ({count}×)" for what, count in sorted(self.assumed.items()))
-            said.append(f"assumed, since no GPU computed it: {listed} (--assume)")
-        return tuple(said)
+            notes.append(f"assumed, since no GPU computed it: {listed} (--assume)")
+        return tuple(notes)

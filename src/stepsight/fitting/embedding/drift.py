@@ -28,8 +28,8 @@ def fit_steady(
         return model
     for _ in range(TURNS - 1):
         tables_us = model.table_us(done, seen)
-        said_us = tables_us if calls is None else model.start_us + calls.sums(tables_us)
-        shift = round_shifts(np.log(measured_us / said_us), measured_us, rounds)
+        predicted_us = tables_us if calls is None else model.start_us + calls.sums(tables_us)
+        shift = round_shifts(np.log(measured_us / predicted_us), measured_us, rounds)
         model = fit_phase(done, seen, measured_us / np.exp(shift), folds, calls)
     return model
 

@@ -70,7 +70,7 @@ def timed_operators(table: Table, where: str) -> Iterator[Timed]:
             yield timed.rows(kept)
 
 
-def fit_half(data: Path, out: Path, percent: int = LEFT_OUT_PERCENT) -> Iterator[Residual]:
+def fit_half(data: Path, out: Path) -> Iterator[Residual]:
     """Every correction of the file, written as one artefact."""
     found = list(
         {

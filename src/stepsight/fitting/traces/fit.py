@@ -61,9 +61,9 @@ def pooled(runs: Iterable[ScoredRun], tell: Callable[[str], None] = lambda _: No
         if scored.left_out:
             continue
         count += 1
-        said = run_figures(scored)
-        tell(f"{scored.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in sorted(said.items())))
-        for name, value in said.items():
+        of_run = run_figures(scored)
+        tell(f"{scored.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in sorted(of_run.items())))
+        for name, value in of_run.items():
             figures[name].append(RunFigure(source_of(scored.host), round(value, 4)))
     constants = {
         name: FittedConstant(POOLS.get(name, SPREAD), tuple(sorted(found, key=lambda f: (f.source, f.value))))

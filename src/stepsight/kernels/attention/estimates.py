@@ -20,7 +20,7 @@ from stepsight.kernels.attention.versions import (
 )
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.constants import OUTSIDE_SPREAD
-from stepsight.kernels.learned.residual import FAR, Residual, nearest
+from stepsight.kernels.learned.residual import FAR, FAR_NOTE, Residual, nearest
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 TRANSFER_SPREAD = 0.08
@@ -81,11 +81,11 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
         OUTSIDE_SPREAD * (1 - np.exp(-outside)),
     )
     source = Source.LEARNED if own else Source.TRANSFERRED
-    said = "" if own else f"model of {residual.gpu}, scaled to this GPU"
+    elsewhere_note = "" if own else f"model of {residual.gpu}, scaled to this GPU"
     notes = {}
-    for i in range(len(batch)) if said else np.nonzero(outside > FAR)[0].tolist():
-        far = "outside the fitted range of shapes" if outside[i] > FAR else ""
-        notes[i] = "; ".join(filter(None, (said, far)))
+    for i in range(len(batch)) if elsewhere_note else np.nonzero(outside > FAR)[0].tolist():
+        far = FAR_NOTE if outside[i] > FAR else ""
+        notes[i] = "; ".join(filter(None, (elsewhere_note, far)))
     return Estimates(base * residual.factor(named), np.full(len(batch), int(source)), spread, notes)
 
 
@@ -109,8 +109,8 @@ def _by_tables(
     if batch.family == "attention":
         return Estimates(found.time_us * factor, found.source, found.spread, found.notes)
     times = BACKWARD_OVER_FORWARD[version]
-    said = f"{times:g} × attention"
-    notes = {i: "; ".join(filter(None, (said, found.notes.get(i, "")))) for i in range(len(batch))}
+    factor_note = f"{times:g} × attention"
+    notes = {i: "; ".join(filter(None, (factor_note, found.notes.get(i, "")))) for i in range(len(batch))}
     source = np.full(len(batch), int(Source.TRANSFERRED))
     spread = np.hypot(found.spread, SPREAD_BACKWARD)
     return Estimates(found.time_us * factor * times, source, spread, notes)

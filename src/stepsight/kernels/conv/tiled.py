@@ -63,7 +63,7 @@ REACH: Mapping[str, Reach] = {
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
 SPREAD = 0.3
-NOTE = "implicit product in tiles on tensor cores"
+NOTE = "implicit GEMM in tiles on tensor cores"
 MEETING = 2.0
 """Loading, computing and storing of one tile overlap only with those of others."""
 

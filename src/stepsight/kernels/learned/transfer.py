@@ -140,13 +140,16 @@ def _choice(
         spread = float(np.hypot(measured, UNSEEN_SHAPES.get(variant, base)))
     tiled = (nearest[0].dtype, variant) in FIRST_PRINCIPLES
     names = " and ".join(dict.fromkeys(m.machine.name for m in nearest))
-    said = f"model of {names} ({nearest[0].dtype}), scaled to this GPU"
+    fitted = nearest[0].dtype
+    note = f"model of {names} ({fitted}), scaled to this GPU"
+    if names == mine.name and fitted != dtype:
+        note = f"model fitted on {fitted}, scaled to {dtype}"
     return Choice(
         nearest,
         (mine,) * len(nearest),
         Source.TRANSFERRED,
         spread,
-        "whole tiles at the GPU's own peak" if tiled else said,
+        "whole tiles at the GPU's own peak" if tiled else note,
         tiled=tiled,
         start_us=AMD_START_US if spec.vendor == "amd" and nearest[0].family == "gemm" else 0.0,
     )

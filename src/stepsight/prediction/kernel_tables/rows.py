@@ -231,7 +231,7 @@ def _plain(table: Table, at: IntArray, where: str) -> list[Rows]:
 def _trace(table: Table, at: IntArray, where: str) -> list[Rows]:
     from stepsight.prediction.kernel_tables.trace_rows import trace_layout
 
-    return trace_layout(table, at, where)
+    return trace_layout(table, at)
 
 
 _LAYOUTS: tuple[tuple[set[str], Layout], ...] = (

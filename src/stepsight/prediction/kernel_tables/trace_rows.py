@@ -89,7 +89,7 @@ def _part(made: Kernel | None, tensors: list[Tensor], event: Event) -> Kernel | 
     return replace(made, dims=tuple(sizes.items()))
 
 
-def trace_layout(table: Table, at: IntArray, where: str) -> list[Rows]:
+def trace_layout(table: Table, at: IntArray) -> list[Rows]:
     """Rows with the columns op, input_dims, input_types, kernel (and grid, block) by family and dtype."""
     columns = [
         _text(table, key, at) for key in ("op", "input_dims", "input_types", "kernel", "grid", "block")

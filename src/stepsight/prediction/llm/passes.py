@@ -201,7 +201,7 @@ class Pricer:
     def host_us(self, phase: str, launches: int) -> float:
         """What the framework's host work for so many launches takes."""
         if phase not in self._host:
-            times = framework_times(self.platform.overheads, self.c.framework.name, phase, 1000, 0)
+            times = framework_times(self.platform.overheads, self.c.host_profile, phase, 1000, 0)
             self._host[phase] = times.t5 / 1000
         return launches * self._host[phase]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,9 @@ SHARD = "shard"
 EVEN_HANDED = 5.0
 """Exponent of the mean of host and device time where the host waits inside a pass: equal ones take 15 %
 longer together (gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
+LATE_BY_DOUBLING = 0.06
+"""How much longer equal times of hosts and device take together, for every doubling of a tensor group's hosts
+(llm_h100_sweep.csv: groups of two to eight ranks, micro-batches where neither clearly leads)."""
 
 
 @dataclass(slots=True)
@@ -130,13 +134,13 @@ class PieceTimes:
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host + one.checks * check_us for kind, one in passes.items()}
-        behind_us = lateness_us if check_us * self.forward.checks else queued_us
+        even = even_handed(self.c.layout.tensor)
         if self.c.framework.lockstep:
             late = {kind: self._late_by_run(kind, scale, host, check_us) for kind in passes}
         elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
-            late = {kind: behind_us(hosts[kind], busy[kind]) for kind in passes}
+            late = {kind: lateness_us(hosts[kind], busy[kind], even) for kind in passes}
         else:
-            behind = behind_us(sum(hosts.values()), sum(busy.values()))
+            behind = lateness_us(sum(hosts.values()), sum(busy.values()), even)
             late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
         times = {kind: busy[kind] + late[kind] for kind in passes}
         if self.inputs is not None:  # what the rest of a backward pass takes longer for the weights
@@ -182,23 +186,26 @@ class PieceTimes:
         return max(compute, link) - busy, total
 
 
-def queued_us(host_us: float, busy_us: float) -> float:
-    """How much longer a pass takes than its device work because of a host that never waits inside it: its
-    launches are queued, so that only the longer of both counts."""
-    return max(0.0, host_us - busy_us)
+def even_handed(hosts: int) -> float:
+    """The exponent of `lateness_us` where a pass never waits for the device, but its collectives for so many
+    hosts: one host has its launches queued, so that only the longer of host and device counts; of several
+    the latest counts at each collective."""
+    if hosts == 1:
+        return math.inf
+    return max(1.0, math.log(2) / math.log1p(LATE_BY_DOUBLING * math.log2(hosts)))
 
 
-def lateness_us(host_us: float, busy_us: float) -> float:
-    """The same for a host that waits inside the pass, for the device or for other hosts.
+def lateness_us(host_us: float, busy_us: float, even: float = EVEN_HANDED) -> float:
+    """How much longer a pass takes than its device work because of its hosts.
 
     Where both take about as long, some launches come late and some kernels are behind: neither hides all of
-    the other.
+    the other. ``even``: exponent of the mean of both.
     """
     longer = max(host_us, busy_us)
-    if longer <= 0.0:
-        return 0.0
-    shares = (host_us / longer) ** EVEN_HANDED + (busy_us / longer) ** EVEN_HANDED
-    return float(longer * shares ** (1 / EVEN_HANDED) - busy_us)
+    if longer <= 0.0 or even == math.inf:
+        return longer - busy_us
+    shares = (host_us / longer) ** even + (busy_us / longer) ** even
+    return float(longer * shares ** (1 / even) - busy_us)
 
 
 def joined(times: tuple[PassTime, ...]) -> PassTime:

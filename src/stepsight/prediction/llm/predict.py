@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor, naive_us
+from stepsight.prediction.llm.answer import Quick, answered, naive_us
 from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.llm.piece_times import StageParts
+from stepsight.prediction.llm.slow_runs import slow_state
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import Sensitivity
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, Coverage, RankSummary, Unmodelled
+from stepsight.prediction.summary import EXPOSED, Coverage, RankSummary, Unmodelled
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import Timeline, simulate
 from stepsight.workload.llm.build import build
@@ -25,23 +26,22 @@ MOST_ITEMS = 160
 def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine | None) -> Prediction:
     """The step of a language model on a platform, explained."""
     composer = Composer(c, platform)
-    base = composer.step()
-    found = _sensitivities(composer, base)
-    factor = interval_factor(c, platform, [s.step_spread for s in found])
+    found = answered(composer)
+    base = found.composed
     timeline, shown = _timeline(c, platform)
-    notes = [f"{name}: {note}" for name, note in composer.pricer.tally.notes.items()]
+    notes = [*c.notes, *(f"{name}: {note}" for name, note in composer.pricer.tally.notes.items())]
     if shown < c.layout.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
     return Prediction(
         c.name,
         platform.name,
-        base.step_us,
-        base.step_us / factor,
-        base.step_us * factor,
+        found.step_us,
+        found.low_us,
+        found.high_us,
         _ranks(c, base),
         _breakdown(base),
         naive_us(base),
-        found,
+        _sensitivities(composer, found),
         _coverage(composer),
         timeline,
         memory,
@@ -51,15 +51,15 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     )
 
 
-def _sensitivities(composer: Composer, base: Composed) -> tuple[Sensitivity, ...]:
-    """What each category, axis and the host mean for the step."""
-    found = []
-    for name in composer.names():
-        slow = composer.step(name, "slow", HOST_SPREAD).step_us
-        free = composer.step(name, "free").step_us
-        found.append(Sensitivity(name, free, abs(slow / base.step_us - 1)))
-    found.append(Sensitivity(COMMUNICATION, composer.step(COMMUNICATION, "free").step_us, 0.0))
-    return tuple(sorted(found, key=lambda s: s.if_free_us))
+def _sensitivities(composer: Composer, found: Quick) -> tuple[Sensitivity, ...]:
+    """What each category, axis and the host mean for the step that is stated."""
+    state = slow_state(composer) if found.runs.is_slow else None
+    spreads = {**found.spreads, COMMUNICATION: 0.0}
+    parts = [
+        Sensitivity(name, composer.step(name, "free", state=state).step_us, spread)
+        for name, spread in spreads.items()
+    ]
+    return tuple(sorted(parts, key=lambda s: s.if_free_us))
 
 
 def _timeline(c: LanguageConfig, platform: Platform) -> tuple[Timeline, int]:
@@ -98,18 +98,12 @@ def _summary(rank: int, parts: StageParts, step_us: float) -> RankSummary:
 
 
 def _breakdown(base: Composed) -> dict[str, float]:
-    """What the devices did, the mean over stages; the parts add up to the step."""
+    """The parts of the step, communication of all axes as one."""
     total: dict[str, float] = {}
-    for parts in base.stages:
-        each = {
-            **parts.compute,
-            EXPOSED: sum(parts.exposed.values()),
-            WAITING: parts.bubble_us,
-            IDLE: parts.host_bound_us,
-        }
-        for name, us in each.items():
-            total[name] = total.get(name, 0.0) + us / len(base.stages)
-    return {name: us for name, us in total.items() if us > 0}
+    for part, us in base.parts_us().items():
+        name = EXPOSED if part.startswith("exposed ") else part
+        total[name] = total.get(name, 0.0) + us
+    return total
 
 
 def _coverage(composer: Composer) -> Coverage:

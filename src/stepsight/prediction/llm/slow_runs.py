@@ -10,7 +10,7 @@ from stepsight.collectives.stalls import PLAIN, HostState, JobLayout
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.memory import stage_memory
+from stepsight.workload.llm.memory import stage_memory, usable_bytes
 
 AHEAD_SHARE, AHEAD_SPREAD = 0.89, 0.06
 """Of a GPU's memory, what a run whose hosts are ahead may be predicted to hold and still be measured, and the
@@ -38,7 +38,7 @@ class Mixture:
         if self.slow is None:
             return self.usual
         ratio = self.slow.step_us / self.usual.step_us
-        missed, invented = self.probability * (1 - 1 / ratio), (1 - self.probability) * (ratio - 1)
+        missed, invented = self.probability * abs(1 - 1 / ratio), (1 - self.probability) * abs(ratio - 1)
         return self.slow if invented < missed else self.usual
 
     @property
@@ -119,14 +119,20 @@ def job_layout(c: LanguageConfig, platform: Platform) -> JobLayout:
     """What the share of slow runs depends on, of a configuration on a platform."""
     gpu, per_node = platform.spec.gpu, platform.spec.gpus_per_node
     nodes, wide = -(-c.ranks // per_node), -(-c.layout.tensor // per_node)
-    held = max(m.reserved for m in stage_memory(c)) / (gpu.memory_gb * 2**30)
+    held = max(m.reserved for m in stage_memory(c))
+    finds_room = c.layout.pipeline == 1 and held > usable_bytes(gpu.memory_gb)  # again and again: `RETRIED`
     return JobLayout(
         nodes,
         wide,
         c.layout.pipeline,
         c.layout.data,
-        overfull=_NORMAL.cdf(math.log(held / AHEAD_SHARE) / AHEAD_SPREAD),
+        overfull=0.0 if finds_room else _overfull(held / (gpu.memory_gb * 2**30)),
         whole_gradients=c.layout.micro_batches if c.layout.data > 1 and not c.layout.zero else 0,
         micro_batch=c.micro_batch,
         parameters=c.model.parameters(),
     )
+
+
+def _overfull(share: float) -> float:
+    """How likely a run would not fit whose hosts run ahead and hold this share of a GPU's memory."""
+    return _NORMAL.cdf(math.log(share / AHEAD_SHARE) / AHEAD_SPREAD)

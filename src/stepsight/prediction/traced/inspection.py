@@ -102,7 +102,7 @@ class Inspection:
 def inspect_run(run: TraceRun) -> Inspection:
     """Look at the typical step of a run, and at all steps' times."""
     step = typical_step(run)
-    ranks = tuple(_rank_view(run, r, step) for r in run.ranks)
+    ranks = tuple(_rank_view(r, step) for r in run.ranks)
     path, coverage = _replayed(run)
     first = run.ranks[0]
     return Inspection(
@@ -135,7 +135,7 @@ def _steps(rank: RankTrace) -> list[StepView]:
     ]
 
 
-def _rank_view(run: TraceRun, rank: RankTrace, step: int) -> RankView:
+def _rank_view(rank: RankTrace, step: int) -> RankView:
     span = rank.steps[step]
     events = [e for x in rank.linked.launches if span.start_us <= x.call.ts < span.end_us for e in x.gpu]
     compute = [e for e in events if not is_collective_kernel(e)]

@@ -142,7 +142,7 @@ def traced_step(
     if run.missing:
         notes.append(
             f"{len(run.missing)} of {run.world_size} ranks have no trace: stand-ins take their place"
-            + _said_of_late_peers(job)
+            + _late_peers_note(job)
         )
     if whose == INDIVIDUAL and run.steps == 1 and len(run.ranks) == 1:
         notes.append("one step of one rank: host times are that step's own")
@@ -216,7 +216,7 @@ def _is_machine(platform: Platform, own: Platform) -> bool:
     return same_gpu(a.gpu, b.gpu) and (a.link, a.nic, a.host) == (b.link, b.nic, b.host)
 
 
-def _said_of_late_peers(job: Job) -> str:
+def _late_peers_note(job: Job) -> str:
     late_us = max(sum(op.collective.late_us for op in p.ops if op.collective) for p in job.programs)
     if late_us == 0.0:
         return ""

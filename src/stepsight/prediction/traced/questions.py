@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | Captu
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
     "link": (
-        "link=GBPS: another bandwidth between the GPUs of a node, GB/s per direction",
+        "link=GBPS: another link bandwidth between the GPUs of a node, GB/s per direction",
         lambda s, v: s.on(whatif.with_link(s.platform, _number(v, "link"))),
     ),
     "gpu": (
@@ -50,7 +51,7 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
         lambda s, v: s.on(whatif.on_gpu(s.platform, v)),
     ),
     "ranks": (
-        "ranks=N: so many data-parallel ranks, each with the batch it has",
+        "ranks=N: N data-parallel ranks, with the batch per rank unchanged",
         lambda s, v: _with_ranks(s, _count(v, "ranks")),
     ),
     "no-host": (
@@ -62,24 +63,30 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
         lambda s, _: replace(s, job=without_late_peers(s.job)),
     ),
     "drop": (
-        "drop=PATTERN: the operators whose name matches are gone",
+        "drop=PATTERN: remove the operators whose name matches",
         lambda s, v: replace(s, job=whatif.without_ops(s.job, v)),
     ),
     "fuse": (
-        "fuse=PATTERN: runs of matching operators become one kernel",
+        "fuse=PATTERN: fuse consecutive matching operators into one kernel",
         lambda s, v: replace(s, job=whatif.fused(s.job, v)),
     ),
     "bucket": (
-        "bucket=MB: gradient all_reduces gathered into buckets of this size",
+        "bucket=MB: gradient all_reduces in buckets of this size",
         lambda s, v: replace(s, job=whatif.with_bucket(s.job, _number(v, "bucket"))),
     ),
     "batch": (
-        "batch=FACTOR: the batch times this",
+        "batch=FACTOR: multiply the batch by this",
         lambda s, v: replace(s, job=whatif.with_batch(s.job, _number(v, "batch"))),
     ),
 }
 """Question → how it is written and what it says, and the change it makes."""
 _WITHOUT_VALUE = ("no-host", "peers-on-time")
+
+
+def work_ratio(before: Asked, after: Asked, questions: Iterable[str]) -> float:
+    """What a step of the changed one does over what it did, in samples: batch= and ranks= change it."""
+    factors = [_number(text.partition("=")[2], "batch") for text in questions if text.startswith("batch=")]
+    return math.prod(factors) * after.job.ranks / before.job.ranks
 
 
 def changed(step: Asked, questions: Iterable[str]) -> Asked:

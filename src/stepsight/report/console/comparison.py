@@ -20,7 +20,8 @@ def show(comparison: Comparison, console: Console) -> None:
     for name, p in (("A", before), ("B", after)):
         console.print(_line(name, p))
     console.print(Text(comparison_sentence(comparison), style="bold"))
-    table = Table(title="where the difference went (mean over ranks)", title_justify="left", box=None)
+    per = "mean over ranks" if comparison.same_work else "mean over ranks; steps of different work"
+    table = Table(title=f"where the difference went ({per})", title_justify="left", box=None)
     for name in ("", "A", "B", "B − A"):
         table.add_column(name, justify="left" if not name else "right", no_wrap=True)
     for change in comparison.changes:
@@ -34,7 +35,7 @@ def show(comparison: Comparison, console: Console) -> None:
 
 def _line(name: str, p: Prediction) -> Text:
     fits = "" if p.fits is not False else "  DOES NOT FIT"
-    line = Text(f"{name}  {p.workload or 'step'} on {p.platform}: {time(p.step_us)} a step")
+    line = Text(f"{name}  {p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step")
     line.append(f" (90 % interval {time(p.low_us)} to {time(p.high_us)})")
     line.append(fits, style="bold red")
     return line.append(f"\n   assumed {assumed(p)}")

@@ -35,11 +35,11 @@ def listings(seen: Inspection) -> list[Listing]:
 
 def headline(seen: Inspection) -> list[str]:
     """The facts in lines, notes last."""
-    said = [
+    lines = [
         f"{len(seen.files)} of {seen.world_size} ranks, {seen.device or 'GPU not named'}",
         *headline_facts(seen),
     ]
-    return said + [f"note: {w}" for w in seen.warnings]
+    return lines + [f"note: {w}" for w in seen.warnings]
 
 
 def headline_facts(seen: Inspection) -> list[str]:
@@ -49,15 +49,15 @@ def headline_facts(seen: Inspection) -> list[str]:
         if seen.found_by == NO_MARKS
         else f"steps found by {seen.found_by}"
     )
-    said = [
+    lines = [
         f"Step time {milliseconds(seen.measured_us)} on the GPU timeline ({found}).",
         f"{seen.link_rate:.1%} of kernels are linked to their operator.",
     ]
     if seen.orphans:
-        said.append(f"{seen.orphans:,} kernels were launched before the recording began.")
+        lines.append(f"{seen.orphans:,} kernels were launched before the recording began.")
     if seen.straggler is not None:
-        said.append(f"Rank {seen.straggler} is the straggler: the others wait for it.")
-    return said
+        lines.append(f"Rank {seen.straggler} is the straggler: the others wait for it.")
+    return lines
 
 
 def milliseconds(us: float) -> str:

@@ -9,9 +9,10 @@ from rich.text import Text
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.categories import look
 from stepsight.prediction.rates import assumed, peak_words, rate_lines
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, RankSummary
+from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.prediction.units import share, size, time
-from stepsight.report.words import sources_sentence
+from stepsight.report.ranks import alike_summaries
+from stepsight.report.words import fits_words, grouped_notes, sources_sentence
 
 BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
@@ -43,19 +44,19 @@ def show(prediction: Prediction, console: Console) -> None:
 
 def _fits(p: Prediction, console: Console) -> None:
     """What does not run comes before how long it would take."""
-    if not p.memory or not p.memory.excess_bytes:
+    if not p.memory or p.memory.fits:
         return
     m = p.memory
     where = f"rank {m.rank} needs" if len(p.ranks) > 1 else "it needs"
     console.print(
         Text(
-            f"DOES NOT FIT: {where} {size(m.total_bytes)}, the GPU has {size(m.capacity_bytes)}",
+            f"DOES NOT FIT: {where} {size(m.total_bytes)}, {size(m.usable_bytes)} of the GPU are usable",
             style="bold red",
         )
     )
     for helps in p.what_would_help:
-        console.print(f"  would help: {helps}")
-    console.print("Were there room, the step would read:")
+        console.print(f"  to make it fit: {helps}")
+    console.print("Predicted step if memory were sufficient:")
 
 
 def _headline(p: Prediction) -> Text:
@@ -107,23 +108,20 @@ def _ranks(p: Prediction) -> Table:
     table = Table(title="ranks", title_justify="left", box=None, padding=(0, 1))
     for name in ("rank", "step", "active", "compute", "comm.", "exposed", "waiting", "idle"):
         table.add_column(name, justify="right", no_wrap=True)
-    listed = p.ranks if len(p.ranks) <= MOST_RANKS_LISTED else p.ranks[:MOST_RANKS_LISTED]
-    if len(p.ranks) > 1 and all(_same(r, p.ranks[0]) for r in p.ranks):
-        listed = p.ranks[:1]
-    for r in listed:
-        name = f"all {len(p.ranks)}" if len(listed) == 1 and len(p.ranks) > 1 else str(r.rank)
+    sets = alike_summaries(p.ranks)
+    for one in sets[:MOST_RANKS_LISTED]:
+        r = p.ranks[one.first]
+        name = one.label.removeprefix("ranks ").removeprefix("rank ")
+        if len(sets) == 1 and len(p.ranks) > 1:
+            name = f"all {len(p.ranks):,}"
         table.add_row(
             name, time(r.step_us), time(r.gpu_active_us), time(r.compute_us), time(r.communication_us),
             time(r.exposed_communication_us), time(r.rank_wait_us), time(r.idle_us),
         )  # fmt: skip
-    if 1 < len(listed) < len(p.ranks):
-        table.add_row(f"… {len(p.ranks) - len(listed)} more (--json has them all)")
+    left = sum(len(one.ranks) for one in sets[MOST_RANKS_LISTED:])
+    if left:
+        table.add_row(f"… {left:,} more (--json has them all)")
     return table
-
-
-def _same(a: RankSummary, b: RankSummary) -> bool:
-    names = [n for n in RankSummary.__slots__ if n != "rank"]
-    return all(getattr(a, n) == getattr(b, n) for n in names)
 
 
 def _why(p: Prediction, console: Console) -> None:
@@ -143,8 +141,9 @@ def _memory(p: Prediction, console: Console) -> None:
     m = p.memory
     parts = ", ".join(f"{name.replace('_', ' ')} {size(b)}" for name, b in m.parts_bytes.items() if b)
     where = f"memory of rank {m.rank}, the fullest" if len(p.ranks) > 1 else "memory"
-    fits = "does not fit" if m.excess_bytes else "fits"
-    console.print(f"{where}: {size(m.total_bytes)} of {size(m.capacity_bytes)}, {fits} ({parts})")
+    console.print(
+        f"{where}: {size(m.total_bytes)} of {size(m.usable_bytes)} usable, {fits_words(m)} ({parts})"
+    )
 
 
 def _trust(p: Prediction, console: Console) -> None:
@@ -155,7 +154,8 @@ def _trust(p: Prediction, console: Console) -> None:
         names = ", ".join(f"{u.kernel} in {u.op} ({time(u.time_us)})" for u in p.coverage.without_model[:4])
         more = len(p.coverage.without_model) - 4
         console.print(f"without a fitted model: {names}" + (f" and {more} more" if more > 0 else ""))
-    for note in p.notes[:MOST_NOTES]:
+    notes = grouped_notes(p.notes)
+    for note in notes[:MOST_NOTES]:
         console.print(Text(f"note: {note}", style="dim"))
-    if len(p.notes) > MOST_NOTES:
-        console.print(Text(f"… {len(p.notes) - MOST_NOTES} more notes in --json", style="dim"))
+    if len(notes) > MOST_NOTES:
+        console.print(Text(f"… {len(notes) - MOST_NOTES} more notes in --json", style="dim"))

@@ -1,4 +1,4 @@
-"""A choice in the terminal: the winner, who came next and why, and what each rank carries."""
+"""A choice in the terminal: the winner, who came next and why, and the load per rank."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ def _headline(choice: Choice) -> Text:
         style="bold",
     )
     text.append("best plan  ")
-    text.append(f"{winner.name}, {time(winner.step_us)} a step", style="bold green")
+    text.append(f"{winner.name}, {time(winner.step_us)} per step", style="bold green")
     if choice.days > 1:
         text.append(f" ({choice.objective} of {choice.days} days)")
     text.append(f"\n           {kinds_sentence(winner.plan)}")
     gap = winner.step_us / found.bound_us - 1
-    text.append(f"\n           {share(gap)} above the lower bound of {time(found.bound_us)}; ")
+    text.append(f"\n           at most {share(gap)} from optimal (lower bound {time(found.bound_us)}); ")
     text.append(f"{found.priced:,} plans priced in {found.seconds:.1f} s")
     if found.timed_out:
         text.append(" (ended by --budget: another run may find another plan)")
     if choice.measured:
         forward, backward = np.exp(choice.measured.log_ratio[:, 0].mean(axis=0))
         text.append(f"\n           tables measured here: lookups ×{forward:.2f}, updates ×{backward:.2f} ")
-        text.append("of what the platform says")
+        text.append("the platform's times")
         if choice.measured.pace is not None:
-            text.append(f"; the machine's probe takes ×{choice.measured.pace:.2f} of its calibration's")
+            text.append(f"; the machine's probe takes ×{choice.measured.pace:.2f} as long as at calibration")
     return text
 
 
@@ -64,7 +64,7 @@ def _candidates(choice: Choice) -> Table:
     table.add_column("plan", no_wrap=True)
     for name in ("step", "slower", "memory"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("why not chosen")
+    table.add_column("compared with the best")
     for c in choice.candidates:
         more = c.step_us / choice.winner.step_us - 1
         slower = "" if c is choice.winner else ("−" if more < 0 else "+") + share(abs(more))
@@ -77,7 +77,7 @@ def _candidates(choice: Choice) -> Table:
 
 def _ranks(choice: Choice) -> Table:
     winner = choice.winner
-    table = Table(title="what each rank carries", title_justify="left", box=None, padding=(0, 1))
+    table = Table(title="load per rank", title_justify="left", box=None, padding=(0, 1))
     table.add_column("rank", justify="right")
     for name in ("parts", "lookup", "all_to_all", "memory"):
         table.add_column(name, justify="right")

@@ -40,7 +40,7 @@ def _top(c: Comparison) -> Html:
     a, b = c.before, c.after
     heading = tag("h1", "A  ", _name(a), tag("span", " against ", classes="on"), "B  ", _name(b))
     value, unit = time(b.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step (B)"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} per step (B)"), classes="number")
     verdict = tag("p", comparison_sentence(c), classes="verdict")
     entries = [("A", time(a.step_us), _interval(a)), ("B", time(b.step_us), _interval(b))]
     return joined([heading, tag("div", number, classes="headline"), verdict, figures(entries)])
@@ -60,7 +60,8 @@ def _waterfall(c: Comparison) -> Html:
     drawn = waterfall(("A", whole_a, time(whole_a)), falls, ("B", whole_b, time(whole_b)))
     return section(
         "Where the difference went", drawn,
-        lead="From A's step to B's, part by part (mean over ranks): what got shorter and what got longer.",
+        lead="From A's step to B's, part by part (mean over ranks): what got shorter and what got longer."
+        + ("" if c.same_work else " The two steps do not do the same work."),
     )  # fmt: skip
 
 
@@ -91,4 +92,4 @@ def _breakdowns(c: Comparison) -> Html:
         ]
         drawn += [tag("h3", f"{word}  {_name(p)}"), bar(parts, total=longest, name=word)]
     by = change(c.after.step_us / (c.before.step_us or 1.0) - 1, 1)
-    return section("Both steps on one scale", *drawn, lead=f"B takes {by} against A.")
+    return section("Both steps on one scale", *drawn, lead=f"B's step takes {by} against A's.")

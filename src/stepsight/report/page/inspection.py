@@ -27,7 +27,9 @@ MOST_RANKS = 64
 
 def inspection_page(seen: Inspection, *, command: str = "") -> str:
     """The page of ``stepsight inspect``."""
-    title = f"trace: {time(seen.measured_us)} a step on {seen.device or 'a GPU that the trace does not name'}"
+    title = (
+        f"trace: {time(seen.measured_us)} per step on {seen.device or 'a GPU that the trace does not name'}"
+    )
     sections = [_ranks(seen), _idle(seen), _overlap(seen), _path(seen)]
     sections += [_listing(one) for one in listings(seen) if one.name not in ("ranks", "path")]
     if seen.warnings:
@@ -38,7 +40,7 @@ def inspection_page(seen: Inspection, *, command: str = "") -> str:
 
 def _top(seen: Inspection) -> Html:
     value, unit = time(seen.measured_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
     heading = tag(
         "h1", "trace", tag("span", " of ", classes="on"), seen.device or "a GPU that it does not name"
     )

@@ -93,8 +93,8 @@ def bar(parts: Sequence[Fragment], *, total: float | None = None, name: str = ""
     drawn = [_segment(part, part.value / whole, thin) for part in parts if part.value > 0]
     if whole > filled:
         drawn.append(Html(f'<i class="room" style="flex:{(whole - filled) / whole:.5f} 0 0"></i>'))
-    said = ", ".join(f"{part.word} {part.shown}" for part in parts if part.value > 0)
-    label = escape(f"{name}: {said}" if name else said, quote=True)
+    listed = ", ".join(f"{part.word} {part.shown}" for part in parts if part.value > 0)
+    label = escape(f"{name}: {listed}" if name else listed, quote=True)
     classes = "bar thin" if thin else "bar"
     return Html(f'<div class="{classes}" role="img" aria-label="{label}">{joined(drawn)}</div>')
 
@@ -126,8 +126,8 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, captio
         tag("tr", *(Html(f"<td{c.classes}>{text(v)}</td>") for c, v in zip(columns, row, strict=True)))
         for row in rows
     )
-    said = tag("caption", caption) if caption else ""
-    whole = tag("table", said, tag("thead", tag("tr", head)), tag("tbody", body))
+    heading = tag("caption", caption) if caption else ""
+    whole = tag("table", heading, tag("thead", tag("tr", head)), tag("tbody", body))
     return tag("div", whole, classes="scroll")
 
 

@@ -33,7 +33,7 @@ from stepsight.report.page.pieces import (
 from stepsight.report.page.ranks import rank_section
 from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import alike
-from stepsight.report.words import sources_sentence
+from stepsight.report.words import fits_words, grouped_notes, sources_sentence
 from stepsight.simulate.price import COMMUNICATION
 
 MATTERS = 0.05
@@ -66,16 +66,18 @@ def page(prediction: Prediction, *, command: str = "") -> str:
 
 def _top(p: Prediction) -> Html:
     value, unit = time(p.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
     headline = tag("div", number, tag("div", _interval(p), classes="interval"), classes="headline")
     name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
-    said = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
-    return joined([name, _fits(p), headline, said, tag("p", _verdict(p), classes="verdict"), _figures(p)])
+    assumption = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
+    return joined(
+        [name, _fits(p), headline, assumption, tag("p", _verdict(p), classes="verdict"), _figures(p)]
+    )
 
 
 def _fits(p: Prediction) -> Html:
     """A job that does not run: before its time, with what would help."""
-    if not p.memory or not p.memory.excess_bytes:
+    if not p.memory or p.memory.fits:
         return Html("")
     lead = f"Does not fit into memory, by {size(p.memory.excess_bytes)}."
     return warning(f"{lead} What would help:" if p.what_would_help else lead, p.what_would_help)
@@ -103,18 +105,18 @@ def _interval(p: Prediction) -> Html:
 
 def _verdict(p: Prediction) -> Html:
     """Why it takes that long, in a sentence or two."""
-    said = [_largest(p)] if p.breakdown_us else []
+    sentences = [_largest(p)] if p.breakdown_us else []
     strongest = min(p.sensitivities, key=lambda s: _strength(p, s), default=None)
     if strongest and 1 - strongest.if_free_us / (p.step_us or 1.0) >= MATTERS:
         word = "the host" if strongest.category == HOST else look(strongest.category).word
-        said.append(
+        sentences.append(
             joined(
                 ["Were ", tag("b", word), f" free, a step would take {_if_free(p, strongest.if_free_us)}."]
             )
         )
     elif strongest:
-        said.append(text("No single part holds it: none would shorten it by 5 % were it free."))
-    return joined(said, " ")
+        sentences.append(text("No single part holds it: none would shorten it by 5 % were it free."))
+    return joined(sentences, " ")
 
 
 def _strength(p: Prediction, s: Sensitivity) -> tuple[float, float]:
@@ -201,21 +203,17 @@ def _memory(p: Prediction) -> Html | None:
     colours = ("gemm", "embedding", "copy", "optimizer", "attention", "vector", "conv", "other")
     held = [(name.replace("_", " "), b) for name, b in m.parts_bytes.items() if b > 0]
     parts = [Fragment(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(held)]
-    rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.capacity_bytes or 1.0))) for x in parts]
+    rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.usable_bytes or 1.0))) for x in parts]
     columns = [
         Column("what is held"),
         Column("size", number=True),
-        Column("of the device's memory", number=True),
+        Column("of what is usable", number=True),
     ]
-    fits = (
-        tag("span", f"does not fit, by {size(m.excess_bytes)}", classes="bad")
-        if m.excess_bytes
-        else tag("span", "fits", classes="good")
-    )
+    fits = tag("span", fits_words(m), classes="good" if m.fits else "bad")
     where = f"rank {m.rank}, the fullest" if len(p.ranks) > 1 else "the device"
-    lead = joined([f"{size(m.total_bytes)} of {size(m.capacity_bytes)} on {where}: ", fits, "."])
+    lead = joined([f"{size(m.total_bytes)} of {size(m.usable_bytes)} usable on {where}: ", fits, "."])
     return section(
-        "Memory", bar(parts, total=m.capacity_bytes, name="memory"), table(columns, rows), lead=lead
+        "Memory", bar(parts, total=m.usable_bytes, name="memory"), table(columns, rows), lead=lead
     )  # fmt: skip
 
 
@@ -232,7 +230,7 @@ def _trust(p: Prediction) -> Html:
             Column("kernel"),
             Column("operator"),
             Column("instead", extra=True),
-            Column("time a step", number=True),
+            Column("time per step", number=True),
         ]
         body.append(
             tag(
@@ -241,7 +239,7 @@ def _trust(p: Prediction) -> Html:
             )
         )  # fmt: skip
     if p.notes:
-        body += [tag("h3", "Notes"), notes(p.notes)]
+        body += [tag("h3", "Notes"), notes(grouped_notes(p.notes))]
     return section("How far to trust it", *body, lead=sources_sentence(shares).capitalize() + ".")
 
 

@@ -25,7 +25,7 @@ def rank_section(prediction: Prediction, sets: Sequence[Alike]) -> Html:
     key = legend(Fragment(word, 0.0, "", colour) for word, colour, _ in _split(ranks[0]))
     if len(sets) <= MOST_BARS:
         return section(
-            "Ranks", _bars([(a.label, ranks[a.first]) for a in sets], longest), key, lead=_said(sets, ranks)
+            "Ranks", _bars([(a.label, ranks[a.first]) for a in sets], longest), key, lead=_lead(sets, ranks)
         )
     by_compute = sorted(ranks, key=lambda r: (r.compute_us, r.rank))
     telling = [
@@ -33,23 +33,23 @@ def rank_section(prediction: Prediction, sets: Sequence[Alike]) -> Html:
         (f"median, rank {by_compute[len(ranks) // 2].rank:,}", by_compute[len(ranks) // 2]),
         (f"least busy, rank {by_compute[0].rank:,}", by_compute[0]),
     ]
-    return section("Ranks", _strip(ranks, longest), key, _bars(telling, longest), lead=_said(sets, ranks))
+    return section("Ranks", _strip(ranks, longest), key, _bars(telling, longest), lead=_lead(sets, ranks))
 
 
-def _said(sets: Sequence[Alike], ranks: Sequence[RankSummary]) -> str:
+def _lead(sets: Sequence[Alike], ranks: Sequence[RankSummary]) -> str:
     if len(ranks) == 1:
         return "One rank."
     if len(sets) == 1:
         return f"All {len(ranks):,} ranks do the same at the same time."
     compute = [r.compute_us for r in ranks]
-    said = (
+    sentence = (
         f"Compute takes {time(min(compute))} on the least busy rank and {time(max(compute))} on the busiest."
     )
     last = min(ranks, key=lambda r: (r.rank_wait_us, r.rank))
     longest_wait = max(r.rank_wait_us for r in ranks)
     if longest_wait - last.rank_wait_us >= MATTERS * last.step_us:
-        said += f" Rank {last.rank:,} waits least: the others wait for it, up to {time(longest_wait)}."
-    return said
+        sentence += f" Rank {last.rank:,} waits least: the others wait for it, up to {time(longest_wait)}."
+    return sentence
 
 
 def _split(r: RankSummary) -> list[tuple[str, str, float]]:

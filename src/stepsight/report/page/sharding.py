@@ -1,4 +1,4 @@
-"""A choice of a sharding plan as a page: the plans, what each rank carries, and which table lives where."""
+"""A choice of a sharding plan as a page: the plans, the load per rank, and which table lives where."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def sharding_page(choice: Choice, *, command: str = "") -> str:
 def _top(choice: Choice) -> Html:
     winner, found = choice.winner, choice.found
     value, unit = time(winner.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} a step"), classes="number")
+    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
     days = f" ({choice.objective} of {choice.days} days)" if choice.days > 1 else ""
     verdict = [tag("b", winner.name), f" is the best plan found{days}: {kinds_sentence(winner.plan)}."]
     if choice.level:
@@ -55,7 +55,7 @@ def _top(choice: Choice) -> Html:
     entries = [
         ("tables", f"{choice.tables:,}", f"over {choice.ranks:,} ranks"),
         (
-            "above the lower bound",
+            "from optimal at most",
             share(winner.step_us / found.bound_us - 1),
             f"bound {time(found.bound_us)}",
         ),
@@ -78,7 +78,7 @@ def _plans(choice: Choice) -> Html:
     columns = [
         Column("plan"), Column("step", number=True), Column("slower by", number=True),
         Column("imbalance", number=True, extra=True), Column("fullest rank", number=True, extra=True),
-        Column("why not chosen"),
+        Column("compared with the best"),
     ]  # fmt: skip
     rows = [
         (c.name, time(c.step_us), "" if c is winner else share(c.step_us / winner.step_us - 1),
@@ -107,7 +107,7 @@ def _loads(choice: Choice) -> Html:
         rows.append((f"rank\u00a0{rank}", drawn, time(lookup), time(exchange), size(c.memory_bytes[rank])))
     key = legend([Fragment("lookups", 0, "", "embedding"), Fragment("all_to_all", 0, "", "communication")])
     lead = "Lookup and communication time of the chosen plan." + _more(choice.ranks)
-    return section("What each rank carries", table(columns, rows), key, lead=lead)
+    return section("Load per rank", table(columns, rows), key, lead=lead)
 
 
 def _more(ranks: int) -> str:

@@ -90,7 +90,7 @@ def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
     drawn = most_telling(sets, prediction.ranks, MOST_SETS)
     data = _data(prediction, drawn)
     left_out = prediction.timeline.ranks - sum(len(a.ranks) for a in drawn)
-    said = f"{left_out:,} ranks are not drawn; shown are the busiest, the least busy and the first ones."
+    note = f"{left_out:,} ranks are not drawn; shown are the busiest, the least busy and the first ones."
     place = Html(asset("timeline.html").replace("{spoken}", text(_spoken(prediction, drawn))))
     # No element may begin or end inside a script, whatever a kernel is called.
     safe = data.decode().replace("<", "\\u003c")
@@ -99,7 +99,7 @@ def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
         f"<script>\n{asset('timeline.js')}</script>"
     )
     key = legend(Fragment(look(c).word, 0.0, "", look(c).colour) for c in _categories(prediction, drawn))
-    return joined([place, key, tag("p", said, classes="soft") if left_out else ""]), script
+    return joined([place, key, tag("p", note, classes="soft") if left_out else ""]), script
 
 
 def _spoken(prediction: Prediction, drawn: Sequence[Alike]) -> str:
@@ -152,9 +152,12 @@ def _tracks(timeline: Timeline, times: RankTimes, words: _Words) -> list[_Track]
     kinds = np.array([words.kind(op.name, "host", _op_detail(op)) for op in ops], dtype=np.int64)
     none = np.zeros(len(ops))
     host = _track("host", times.op_start_us, times.op_end_us, kinds, none, none)
-    said = zip(made.items, times.lane.category, made.ops, made.sources, strict=True)
+    slices = zip(made.items, times.lane.category, made.ops, made.sources, strict=True)
     launch_kinds = np.array(
-        [words.kind(name_of(item), c, _detail(item), op.name, source.label) for item, c, op, source in said],
+        [
+            words.kind(name_of(item), c, _detail(item), op.name, source.label)
+            for item, c, op, source in slices
+        ],
         dtype=np.int64,
     )
     tracks = [host]

@@ -9,10 +9,16 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text, why
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
 from stepsight.tune.search import SURE, score, within_noise
-from stepsight.tune.trial import Row
+from stepsight.tune.trial import BOUNDED, FAILED, ILLEGAL, PRICED, TOO_LARGE, Row, frameworks_of
+
+WHY = "why (% of the best step)"
+MOST_TIES = 5
+"""Configurations that are too close to call and not in the table are listed up to here."""
+WORDS = {TOO_LARGE: "does not fit", ILLEGAL: "refused"}
+"""A row's status in words, where it is not its own."""
 
 
 def milliseconds(us: float) -> str:
@@ -21,37 +27,52 @@ def milliseconds(us: float) -> str:
 
 
 def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ()) -> None:
-    """The best, how sure, why, what lies one step away, and the flags."""
-    counts = ", ".join(f"{n:,} {status}" for status, n in answer.counts.items())
-    legal = counted(len(answer.rows), "legal configuration")
-    console.print(f"{legal} on {answer.platform} in {answer.seconds:.1f} s: {counts}")
+    """The best, how sure, why, its neighbours, and the flags."""
+    valid = counted(len(answer.rows), "valid configuration")
+    console.print(f"{valid} on {answer.platform} in {answer.seconds:.1f} s: {outcomes(answer)}")
+    if answer.framework:
+        console.print(f"framework: {answer.framework} for all of them (training.framework)")
     table = Table(box=None, pad_edge=False)
-    for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", "why"):
-        table.add_column(name, justify="left" if name in ("configuration", "why", "") else "right")
+    for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", WHY):
+        table.add_column(name, justify="left" if name in ("configuration", WHY, "") else "right")
     for place, row in enumerate(answer.top, 1):
         table.add_row(
             f"{place}{noise_mark(row, answer)}", settings_text(row.settings), milliseconds(row.step_time_us),
             f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
-            f"{row.memory_gb:.0f} of {row.capacity_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
+            f"{row.memory_gb:.0f} of {row.usable_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
             why(row, answer.best),
         )  # fmt: skip
     console.print(table)
     for line in remarks(answer):
         console.print(Text(line))
     for one in written:
-        lacks = f" (it has no {one.lacks})" if one.lacks else ""
-        console.print(Text(f"\n{one.framework}{lacks}:\n{one.text}"), soft_wrap=True)
+        about = [f"not the same configuration: {one.lacks}"] * bool(one.lacks) + [one.note] * bool(one.note)
+        head = one.framework + (f" ({'; '.join(about)})" if about else "")
+        console.print(Text(f"\n{head}:\n{one.text}" if one.text else f"\n{head}"), soft_wrap=True)
+
+
+def outcomes(answer: Answer) -> str:
+    """What became of the candidates, predicted ones first."""
+    words = {PRICED: "predicted", TOO_LARGE: "do not fit", ILLEGAL: "refused", FAILED: "failed",
+             BOUNDED: "skipped (a lower bound shows that they are slower)"}  # fmt: skip
+    return ", ".join(f"{answer.counts[s]:,} {word}" for s, word in words.items() if answer.counts.get(s))
+
+
+def _batch(answer: Answer) -> list[str]:
+    """The batch that all configurations share."""
+    batch = answer.document.get("global_batch")
+    return [f"global batch {batch:,}"] if batch and "global_batch" not in answer.dimensions else []
 
 
 def noise_mark(row: Row, answer: Answer) -> str:
-    """≈ where the prediction cannot tell a row from the first."""
+    """≈ where a row is too close to the best to call."""
     told_apart = row is answer.best or not within_noise(row, answer.best, answer.objective)
     return "" if told_apart else "≈"
 
 
 def remarks(answer: Answer) -> list[str]:
     """What is to be said beside the table."""
-    best, lines = answer.best, []
+    best, lines = answer.best, _batch(answer)
     if answer.epoch_samples and best.samples_per_s:
         took = long_time(answer.epoch_samples / best.samples_per_s)
         money = best.cost_of(answer.epoch_samples)
@@ -60,24 +81,45 @@ def remarks(answer: Answer) -> list[str]:
     if best.cost_per_step is not None:
         per_token = best.cost_per_million_tokens
         tokens = f", {per_token:.4g} per million tokens" if per_token is not None else ""
-        lines.append(f"cost of the first: {best.cost_per_step:.4g} per step{tokens}")
-    if answer.ties:
-        ties = counted(answer.ties, "configuration")
-        lines.append(f"≈ within the noise of the first: {ties}; measure those too.")
+        price = 3.6e9 * best.cost_per_step / (best.ranks * best.step_time_us)
+        lines.append(
+            f"cost of the best: {best.cost_per_step:.4g} per step at {price:.4g} per GPU-hour{tokens}"
+        )
+    lines += _ties(answer)
     if answer.maybe is not None:
         faster = 1 - score(answer.maybe, answer.objective) / score(best, answer.objective)
         word = {"time": "faster", "cost": "cheaper", "memory": "smaller"}[answer.objective]
+        maybe = answer.maybe
         lines.append(
-            f"{100 * faster:.1f} % {word}, but it fits with a probability of only {answer.maybe.fit:.0%} "
-            f"({answer.maybe.memory_gb:.0f} of {answer.maybe.capacity_gb:.0f} GB): "
-            f"{settings_text(answer.maybe.settings)}"
+            f"{100 * faster:.1f} % {word}, but {_risk(maybe)} ({100 * maybe.fit:.0f} % chance to fit, "
+            f"{maybe.memory_gb:.0f} of {maybe.usable_gb:.0f} GB): {settings_text(maybe.settings)}"
         )
     if answer.neighbours:
-        lines.append(f"one step away from the first: {'; '.join(map(_near, answer.neighbours))}")
+        what = {"time": "time per sample", "cost": "cost per sample", "memory": "memory"}[answer.objective]
+        lines.append(f"neighbours of the best ({what}): {'; '.join(map(_near, answer.neighbours))}")
     lines += [
         f"without a time: {reason} ({counted(n, 'configuration')})" for reason, n in answer.failures.items()
     ]
     return lines
+
+
+def _ties(answer: Answer) -> list[str]:
+    """How many are too close to the best to call, and which of them the table does not show."""
+    if not answer.ties:
+        return []
+    count = len(answer.ties)
+    each = "measure it as well" if count == 1 else "measure them as well"
+    lines = [f"≈ cannot be told apart from the best: {counted(count, 'configuration')}; {each}."]
+    shown = {settings_text(r.settings) for r in answer.top}
+    others = [text for r in answer.ties if (text := settings_text(r.settings)) not in shown]
+    if others:
+        more = f"; and {len(others) - MOST_TIES:,} more in --json" if len(others) > MOST_TIES else ""
+        lines.append(f"  not in the table: {'; '.join(others[:MOST_TIES])}{more}")
+    return lines
+
+
+def _risk(row: Row) -> str:
+    return "may run out of memory" if row.fits else "probably runs out of memory"
 
 
 def _near(n: Neighbour) -> str:
@@ -85,7 +127,7 @@ def _near(n: Neighbour) -> str:
     said = f"{short_name(n.dimension)} {setting_text(n.value)}: "
     if n.slower is None:
         return f"{said}{n.row.reason or n.row.status}"
-    fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fit >= 0.5 else " (does not fit)"
+    fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fits else " (does not fit)"
     return f"{said}{100 * n.slower:+.1f} %{fits}"
 
 
@@ -107,7 +149,7 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     platforms = len({row.platform for row in rows}) > 1
     has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
     table = Table(box=None, pad_edge=False)
-    names = [*(["platform"] if platforms else []), *map(short_name, varied), "step ms", "90 % interval"]
+    names = [*(["platform"] if platforms else []), *short_names(varied).values(), "step ms", "90 % interval"]
     has_rate = has_tokens or any(r.samples_per_s for r in rows)
     names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
     names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
@@ -119,17 +161,20 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
         head = [*([row.platform] if platforms else []), *(str(row.settings.get(p, "")) for p in varied)]
         if not row.priced:
             number = refused.setdefault(row.reason, len(refused) + 1)
-            table.add_row(*head, Text(f"{row.status} [{number}]"))
+            table.add_row(*head, Text(f"{WORDS.get(row.status, row.status)} [{number}]"))
             continue
         rate = row.tokens_per_s if has_tokens else row.samples_per_s
         cells = [
             milliseconds(row.step_time_us), f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
             *([f"{rate:,.0f}"] if has_rate else []), f"{100 * row.mfu:.1f} %" if row.mfu else "",
-            f"{row.memory_gb:.1f}" + ("" if row.fits else f" of {row.capacity_gb:.0f}: too much"),
+            f"{row.memory_gb:.1f}" + ("" if row.fits else f" of {row.usable_gb:.0f}: does not fit"),
         ]  # fmt: skip
         costs = (row.cost_per_step, *([row.cost_per_million_tokens] if has_tokens else []))
         shown = [f"{cost:.4g}" if cost is not None else "" for cost in costs] if has_cost else []
         table.add_row(*head, *cells, *shown)
     console.print(table)
+    frameworks = frameworks_of(rows)
+    if frameworks:
+        console.print(f"framework: {', '.join(frameworks)}")
     for reason, number in refused.items():
         console.print(Text(f"[{number}] {reason}"))

@@ -26,18 +26,20 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
              "within_noise": within_noise(r, answer.best, answer.objective)}
             for r in answer.top
         ],
-        "ties": answer.ties, "maybe": row_document(answer.maybe) if answer.maybe else None,
+        "framework": answer.framework, "ties": len(answer.ties),
+        "too_close_to_call": [row_document(r) for r in answer.ties],
+        "maybe": row_document(answer.maybe) if answer.maybe else None,
         "one_step_away": [
             {"dimension": n.dimension, "value": n.value, "slower": n.slower, "row": row_document(n.row)}
             for n in answer.neighbours
         ],
         "front": [row_document(r) for r in answer.front],
-        "flags": {one.framework: {"text": one.text, "lacks": one.lacks} for one in written},
+        "flags": {one.framework: {"text": one.text, "lacks": one.lacks, "note": one.note} for one in written},
     }  # fmt: skip
 
 
 def row_document(row: Row) -> dict[str, Any]:
-    return {**asdict(row), "cost_per_million_tokens": row.cost_per_million_tokens}
+    return {**asdict(row), "fits": row.fits, "cost_per_million_tokens": row.cost_per_million_tokens}
 
 
 def rows_csv(rows: Sequence[Row]) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepsight.errors import StepsightError
+from stepsight.prediction.summary import EXPOSED
 from stepsight.report.page.explore import Axis, Cell, explore_page
 from stepsight.tune.over import parsed_over
 from stepsight.tune.trial import Row
 
 PLATFORM = "platform"
-SURE_TO_FIT = 0.5
-"""A configuration that more likely than not fits is shown as one that does."""
 
 
 def sweep_explore(rows: Sequence[Row], over: Sequence[str], title: str, *, command: str = "") -> str:
@@ -40,13 +39,10 @@ def _cell(row: Row) -> Cell:
         "cost_per_step": row.cost_per_step,
     }
     parts = {_part(name): share * row.step_time_us for name, share in row.shares.items() if share > 0}
-    fits = row.fit >= SURE_TO_FIT
-    note = "" if fits else f"It needs {row.memory_gb:.0f} GB of {row.capacity_gb:.0f} GB."
-    return Cell(row.step_time_us, row.low_us, row.high_us, parts, figures, fits=fits, note=note)
+    note = "" if row.fits else f"It needs {row.memory_gb:.0f} GB of {row.usable_gb:.0f} GB usable."
+    return Cell(row.step_time_us, row.low_us, row.high_us, parts, figures, fits=row.fits, note=note)
 
 
 def _part(name: str) -> str:
     """A share's category as pages name it."""
-    if name.startswith("exposed"):
-        return "exposed_communication"
-    return {"bubble": "waiting_for_ranks", "host": "host_bound_idle"}.get(name, name)
+    return EXPOSED if name.startswith("exposed") else name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stepsight.prediction.categories import look
+from stepsight.prediction.summary import EXPOSED
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import (
     Column,
@@ -17,23 +19,22 @@ from stepsight.report.page.pieces import (
     table,
     tag,
 )
-from stepsight.report.tune.console import milliseconds, noise_mark, remarks
+from stepsight.report.tune.console import WHY, milliseconds, noise_mark, remarks
 from stepsight.report.tune.picks import picks_script, two_picks
-from stepsight.tune.answer import Answer, settings_text, why
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.answer import Answer, part_word, settings_text, why
+from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
-from stepsight.tune.trial import Row
+from stepsight.tune.trial import Row, frameworks_of
 
 Figure = Callable[[Row], float]
 """What a plot shows of a row."""
-COLOURS = {"gemm": "gemm", "attention": "attention", "vector": "vector", "bubble": "waiting", "host": "idle",
-           "optimizer": "optimizer", "embedding": "embedding"}  # fmt: skip
 
 
 def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "") -> str:
     """A search: the best, why, the front of time and memory, and the flags."""
     best = answer.best
-    among = f"the best of {len(answer.rows):,} legal configurations of {answer.workload} on {answer.platform}"
+    among = f"the best of {len(answer.rows):,} valid configurations of {answer.workload} on {answer.platform}"
+    among += f", framework {answer.framework}" if answer.framework else ""
     title = f"{milliseconds(best.step_time_us)} ms a step: {settings_text(best.settings)}"
     top = tag("div", tag("h1", title), tag("p", among))
     return frame(
@@ -61,7 +62,7 @@ def _best(answer: Answer) -> Html:
     columns = [
         Column("", number=True), Column("configuration", wide=True), Column("step ms", number=True),
         Column("90 % interval", number=True, extra=True), Column("memory GB", number=True),
-        Column("MFU", number=True, extra=True), Column("why", extra=True),
+        Column("MFU", number=True, extra=True), Column(WHY, extra=True),
     ]  # fmt: skip
     rows = [
         (
@@ -84,7 +85,10 @@ def _side_by_side(answer: Answer) -> Html:
 def _bar(row: Row, longest: float) -> Html:
     parts = [
         Fragment(
-            name, share * row.step_time_us, f"{milliseconds(share * row.step_time_us)} ms", _colour(name)
+            part_word(name),
+            share * row.step_time_us,
+            f"{milliseconds(share * row.step_time_us)} ms",
+            _colour(name),
         )
         for name, share in row.shares.items()
     ]
@@ -94,15 +98,11 @@ def _bar(row: Row, longest: float) -> Html:
 
 def _kind(name: str) -> str:
     """What a colour stands for: all exposed transfers have one."""
-    return "exposed transfers" if name.startswith("exposed") else name.replace("_", " ")
+    return look(EXPOSED if name.startswith("exposed") else name).word
 
 
 def _colour(name: str) -> str:
-    if name.startswith("exposed"):
-        return "communication"
-    return COLOURS.get(
-        name, "waiting" if name == "waiting_for_ranks" else "idle" if "idle" in name else "other"
-    )
+    return look(EXPOSED if name.startswith("exposed") else name).colour
 
 
 def _front(answer: Answer) -> Html:
@@ -135,7 +135,9 @@ def _point(row: Row) -> Point:
 
 def _flags(one: Flags) -> Html:
     lacks = tag("p", f"It has no {one.lacks}.") if one.lacks else Html("")
-    return tag("div", tag("h3", one.framework), lacks, tag("pre", one.text))
+    note = tag("p", one.note) if one.note else Html("")
+    text = tag("pre", one.text) if one.text else Html("")
+    return tag("div", tag("h3", one.framework), lacks, note, text)
 
 
 def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
@@ -148,7 +150,9 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
         section(title, _plot(priced, along, figure, platforms, f"{title} ({unit})" if unit else title))
         for title, unit, figure in _figures(priced)
     ]
-    top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"))
+    frameworks = ", ".join(frameworks_of(rows))
+    named = [tag("p", f"framework: {frameworks}")] if frameworks else []
+    top = tag("div", tag("h1", f"{workload}: {len(rows):,} configurations"), *named)
     return frame(
         f"stepsight sweep: {workload}",
         Html(top),
@@ -194,7 +198,8 @@ def _place(row: Row, along: str) -> str:
 
 def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
     columns = [
-        *([Column("platform")] if platforms else []), *(Column(short_name(p), number=True) for p in varied),
+        *([Column("platform")] if platforms else []),
+        *(Column(name, number=True) for name in short_names(varied).values()),
         Column("step ms", number=True), Column("90 % interval", number=True, extra=True),
         Column("per second", number=True), Column("memory GB", number=True, extra=True),
         Column("", wide=True),
@@ -206,7 +211,7 @@ def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
             cells = [
                 milliseconds(r.step_time_us), f"{milliseconds(r.low_us)}–{milliseconds(r.high_us)}",
                 f"{r.tokens_per_s or r.samples_per_s:,.0f}" if r.tokens_per_s or r.samples_per_s else "",
-                f"{r.memory_gb:.1f}", "" if r.fits else f"over {r.capacity_gb:.0f} GB",
+                f"{r.memory_gb:.1f}", "" if r.fits else f"does not fit into {r.usable_gb:.0f} GB",
             ]  # fmt: skip
         else:
             cells = ["", "", "", "", f"{r.status}: {r.reason}"]

@@ -9,8 +9,8 @@ import msgspec
 
 from stepsight.report.page.pieces import Html, asset, tag, text
 from stepsight.report.tune.console import milliseconds
-from stepsight.tune.answer import Answer, setting_text, settings_text
-from stepsight.tune.dimensions import short_name
+from stepsight.tune.answer import Answer, part_word, setting_text, settings_text
+from stepsight.tune.dimensions import short_names
 from stepsight.tune.trial import Row
 
 LEAST_SHARE = 0.0005
@@ -62,7 +62,8 @@ def _content(row: Row) -> dict[str, Any]:
 
 
 def _settings(row: Row) -> dict[str, str]:
-    return {short_name(path): setting_text(value) for path, value in row.settings.items()}
+    names = short_names(row.settings)
+    return {names[path]: setting_text(value) for path, value in row.settings.items()}
 
 
 def _figures(row: Row) -> dict[str, float | None]:
@@ -76,7 +77,11 @@ def _figures(row: Row) -> dict[str, float | None]:
 
 def _parts(row: Row) -> dict[str, float]:
     """Milliseconds by part of the step."""
-    return {n: share * row.step_time_us / 1e3 for n, share in row.shares.items() if share >= LEAST_SHARE}
+    return {
+        part_word(name): share * row.step_time_us / 1e3
+        for name, share in row.shares.items()
+        if share >= LEAST_SHARE
+    }
 
 
 def _lines(one: Row, other: Row) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from torch.nn import functional
 from stepsight.workload.transformers.config import TransformerConfig
 
 
-def relative_shift(x: torch.Tensor, length: int, index: torch.Tensor) -> torch.Tensor:
+def relative_shift(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Scores by relative position turned into scores by absolute position."""
     batch, heads, rows, cols = x.shape
     x = x.reshape(batch, heads, cols, rows)[:, :, 1:, :]
@@ -36,7 +36,7 @@ class XlnetLayer(nn.Module):  # type: ignore[misc]
         r = torch.einsum("ibh,hnd->ibnd", positions, self.r)
         content = torch.einsum("ibnd,jbnd->bnij", q + self.r_w_bias, k)
         place = torch.einsum("ibnd,jbnd->bnij", q + self.r_r_bias, r)
-        scores = (content + relative_shift(place, x.shape[0], index) + 0) * self.scale
+        scores = (content + relative_shift(place, index) + 0) * self.scale
         context = torch.einsum("bnij,jbnd->ibnd", functional.dropout(torch.softmax(scores, 3), p), v)
         update = functional.dropout(torch.einsum("ibnd,hnd->ibh", context, self.o), p)
         x = self.attention_norm(update + x)

@@ -17,7 +17,7 @@ from typing import Any
 
 from stepsight.errors import StepsightError
 from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.torchrec.plan_file import Document, plan_from_document, torchrec_kind
+from stepsight.sharding.torchrec.plan_file import Document, torchrec_kind
 from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.table import Table
 
@@ -104,11 +104,6 @@ def plan_of_options(options: Sequence[Any], tables: Sequence[Table], ranks: int)
                     Shard(option.name, shard.rank, (column, column + width), (row, row + height), kind)
                 )
     return Plan(ranks, tuple(shards), "torchrec")
-
-
-def plan_from_sharding_plan(plan: Any, tables: Sequence[Table], ranks: int) -> Plan:
-    """Our plan for a TorchRec ``ShardingPlan``."""
-    return plan_from_document(plan._serialize(), tables, ranks)
 
 
 def sharding_plan(document: Document) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from stepsight.errors import InputError
+from stepsight.hardware.memory import BYTES_PER_GB
 from stepsight.limits import check
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.events import (
@@ -31,9 +32,7 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     """One entry of ``distributedInfo.pg_config``."""
 
     pg_name: str = ""
-    pg_size: int = 0
     ranks: tuple[int, ...] = ()
-    backend_config: str = ""
 
 
 class DistributedInfo(msgspec.Struct, frozen=True):
@@ -189,4 +188,4 @@ def in_time_order(events: list[Event]) -> None:
 
 def _memory_gb(document: _Document) -> float | None:
     sizes = [d.get("totalGlobalMem") for d in document.deviceProperties]
-    return sizes[0] / 1e9 if sizes and isinstance(sizes[0], int) else None
+    return sizes[0] / BYTES_PER_GB if sizes and isinstance(sizes[0], int) else None

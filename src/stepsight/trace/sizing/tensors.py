@@ -18,7 +18,6 @@ _DTYPES = {
     "char": "int8", "c10::float8_e4m3fn": "fp8", "c10::float8_e5m2": "fp8", "float8_e4m3fn": "fp8",
     "float8_e5m2": "fp8", "c10::float8_e4m3fnuz": "fp8", "c10::float8_e8m0fnu": "fp8",
 }  # fmt: skip
-FLOATS = frozenset({"fp64", "fp32", "tf32", "fp16", "bf16", "fp8"})
 
 
 @dataclass(frozen=True, slots=True)

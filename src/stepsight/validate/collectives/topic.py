@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from stepsight.collectives.curve import Curve
 from stepsight.collectives.shapes import NO_SHAPES, Shapes, pooled
 from stepsight.estimate import FloatArray
 from stepsight.fitting.collectives.rows import CURVE_KEY, UNSTATED, MeasuredRows, read_nccl, read_paper
-from stepsight.score import Score, gmae, mape
+from stepsight.score import BLIND, Score, gmae, mape
 
 TOPIC = "collectives"
 FEWEST_SIZES = 9
@@ -29,7 +30,7 @@ RUN_KEY = (*GROUP_KEY, "platform")
 Mask = npt.NDArray[np.bool_]
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """Every score that the folder's tables allow; all are on rows that took no part in the fit."""
     folder = data / "collectives"
     from stepsight.validate.collectives.transfers import transfer_scores
@@ -113,20 +114,23 @@ def _sizes(nccl: MeasuredRows) -> list[Score]:
     found = []
     for stated, which in ((True, "NCCL version stated"), (False, "all runs")):
         curves = measured_curves(nccl, stated_only=stated)
-        used = f"curves with ≥ {FEWEST_SIZES} sizes, {which}, every other size left out"
+        used = f"curves with ≥ {FEWEST_SIZES} sizes, every other size left out"
         halves = left_out(curves, every_other, _curve)
+        between, tenth = f"sizes between, {which}", "sizes between, 90th percentile"
         found += [
-            _over_curves("sizes between", halves, used, 0.5, 0.025),
-            _over_curves("sizes between, 90th percentile", halves, used, 0.9, 0.07),
-            _over_curves("  the same by log-log PCHIP", left_out(curves, every_other, _pchip), used, 0.5),
+            _over_curves(between, halves, used, 0.5, 0.025, "sizes between"),
+            _over_curves(f"{tenth}, {which}", halves, used, 0.9, 0.07, tenth),
+            replace(
+                _over_curves(f"{between}: log-log PCHIP", left_out(curves, every_other, _pchip), used, 0.5),
+                predictor="log-log PCHIP",
+                same_rows_as=between,
+            ),
         ]
         found += _six(nccl, stated, which)
         for factor in (4.0, 16.0):
             above = left_out(curves, below(factor), _curve, FEWEST_BELOW)
-            bar = 0.057 if factor == 4.0 else None
-            found.append(
-                _over_curves("above the range", above, f"top factor of {factor:g}, {which}", 0.5, bar)
-            )
+            bar, top = 0.057 if factor == 4.0 else None, f"above the range, top factor of {factor:g}"
+            found.append(_over_curves(f"{top}, {which}", above, "sizes above it left out", 0.5, bar, top))
     return found
 
 
@@ -134,10 +138,11 @@ def _six(nccl: MeasuredRows, stated: bool, which: str) -> list[Score]:
     """Six sizes known: between them as curves alike run, nothing of the scored one's own group among them."""
     every = keyed_curves(nccl, stated_only=False)
     runs = Shapes.of(Curve.fit(*curve, NO_SHAPES) for _, curve in every)
+    six = "six sizes known"
     lines = (
-        ("six sizes known", "shapes of other groups and machines", GROUP_KEY, GROUP_KEY, 0.038),
-        ("  and of the group's other settings", "own run left out", RUN_KEY, RUN_KEY, None),
-        ("  of other sources alone", "own source left out", GROUP_KEY, GROUP_KEY[:1], None),
+        (six, "shapes of other groups and machines", GROUP_KEY, GROUP_KEY, 0.038),
+        (f"{six}, and shapes of the group's other settings", "own run left out", RUN_KEY, RUN_KEY, None),
+        (f"{six}, shapes of other sources alone", "own source left out", GROUP_KEY, GROUP_KEY[:1], None),
     )
     found = []
     for name, how, alike, left, bar in lines:
@@ -147,9 +152,12 @@ def _six(nccl: MeasuredRows, stated: bool, which: str) -> list[Score]:
             own = tuple(key[part] for part in left)
             others = shapes.where(np.array([n[: len(left)] != own for n in names]))
             errors += left_out([curve], six_sizes, partial(_curve, shapes=others))
-        found.append(_over_curves(name, errors, f"all others, {which}; {how}", 0.5, bar))
-    straight = left_out(measured_curves(nccl, stated_only=stated), six_sizes, _curve)
-    return [*found, _over_curves("  straight lines", straight, f"all others, {which}", 0.5)]
+        found.append(_over_curves(f"{name}, {which}", errors, f"all others; {how}", 0.5, bar, name))
+    straight, name = (
+        left_out(measured_curves(nccl, stated_only=stated), six_sizes, _curve),
+        f"{six}, straight lines",
+    )
+    return [*found, _over_curves(f"{name}, {which}", straight, "all others", 0.5, None, name)]
 
 
 def _group_sizes(nccl: MeasuredRows) -> list[Score]:
@@ -177,7 +185,7 @@ def _group_sizes(nccl: MeasuredRows) -> list[Score]:
         if errors:
             bar = 0.06 if kind in ("all_reduce", "all_to_all") else None
             used = "runs on NVSwitch at both group sizes, machine left out"
-            found.append(_over_curves(f"4 → 8 GPUs, {kind}", errors, used, 0.5, bar))
+            found.append(_over_curves(f"4 → 8 GPUs, {kind}", errors, used, 0.5, bar, "4 → 8 GPUs"))
     return found
 
 
@@ -231,6 +239,7 @@ def _over_curves(
     used: str,
     quantile: float,
     bar: float | None = None,
+    kind: str = "",
 ) -> Score:
     """One line over many curves: the median (or another quantile) of the curves' errors."""
     table = np.array(errors)
@@ -245,6 +254,8 @@ def _over_curves(
         rows_used=f"{used}; {which} over curves",
         target="" if bar is None else f"GMAE ≤ {bar:.1%}",
         met=None if bar is None else error <= bar,
+        exposure=BLIND,
+        kind=kind,
     )
 
 

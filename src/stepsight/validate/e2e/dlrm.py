@@ -9,7 +9,7 @@ from stepsight.fitting.dlrm_study import GPUS, active_ms, shipped_speeds, worklo
 from stepsight.fitting.overheads.recommendation import MODELS, NAME
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict
-from stepsight.score import Score
+from stepsight.score import CHOSEN, Score
 from stepsight.validate.steps import StepRow, each, read_csv, score
 from stepsight.workload.files import parse_workload
 
@@ -28,17 +28,15 @@ def rows(data: Path) -> list[StepRow]:
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
-    """Our step times and the published predictor's, from its own errors; the active time beside.
-
-    Our own predictions by other speeds of the board stand among ``others`` and are scored like them.
-    """
+    """Our step times, also with other speeds of the board, the published predictor's, from its own errors,
+    and the active time."""
     used = "all rows; read off a plot; host times and board speed from the study's other models alone"
     lines = score(TOPIC, "DLRM, one GPU", found, used, 0.075)
     known = [r for r in found if r.measured_active_ms and r.active_ms]
     if known:
-        ours = [r.active_ms or 0.0 for r in known]
+        name, ours = "DLRM, one GPU: active time", [r.active_ms or 0.0 for r in known]
         truth = [r.measured_active_ms or 0.0 for r in known]
-        lines.append(Score.of(TOPIC, "DLRM, one GPU: active time", ours, truth, f"{used}; not clipped"))
+        lines.append(Score.of(TOPIC, name, ours, truth, f"{used}; not clipped", exposure=CHOSEN))
     return lines
 
 
@@ -55,7 +53,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     published = tuple(
         (label, measured * (1 + float(row[column]) / 100)) for label, column in PUBLISHED if row[column]
     )
-    published += tuple(
+    variants = tuple(
         (
             f"board speed without this {what}",
             predict(workload, machine(model, gpu, batch, what)).step_us / 1e3,
@@ -65,7 +63,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     return StepRow(
         f"{model} b{row['batch']} {gpu}", measured, prediction.step_us / 1e3, prediction.naive_us / 1e3,
         prediction.low_us / 1e3, prediction.high_us / 1e3, published, SET, prediction.gpu_active_us / 1e3,
-        active_ms(row),
+        active_ms(row), variants=variants,
     )  # fmt: skip
 
 

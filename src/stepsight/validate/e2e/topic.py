@@ -19,7 +19,7 @@ TABLES = (dlrm_steps, dlrm_multi, nlp_steps, gpt_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """Every end-to-end score; no step time takes part in a fit, so all rows count."""
     found = [line for table in TABLES for line in table.scores(table.rows(data))]
     return [*found, *_traces(data / "traces")]
@@ -36,7 +36,7 @@ def _traces(folder: Path) -> list[Score]:
 @click.command("e2e")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--traces", type=click.Path(path_type=Path), help="Score only the traces in this folder.")
-@click.option("--each", "each_row", is_flag=True, help="Every measured step beside its prediction.")
+@click.option("--each", "each_row", is_flag=True, help="List every measured step with its prediction.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(data: Path | None, traces: Path | None, each_row: bool, as_json: bool) -> None:
     """Whole steps: DLRM, NLP and GPT training, and traces."""

@@ -12,7 +12,7 @@ from stepsight.calibrate.lookups.fit import fit_samples, operator_of, table_sets
 from stepsight.calibrate.lookups.microbench import PHASES, LookupSample
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
-from stepsight.score import Score, gmae
+from stepsight.score import BLIND, Score, gmae
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
 
@@ -79,11 +79,11 @@ def cpu_scores(samples: Sequence[LookupSample], caches: Sequence[float]) -> list
         bar = max(BAR, noise[phase])
         scores.append(
             Score.of("embedding", f"{named} {phase}", known.predicted[phase], known.measured[phase], used,
-                     gmae_target=bar, note=f"repeat error {noise[phase]:.1%}"),
+                     gmae_target=bar, note=f"repeat error {noise[phase]:.1%}", exposure=BLIND),
         )  # fmt: skip
         scores.append(
             Score.of("embedding", f"{named} {phase}, without the distribution", blind.predicted[phase],
-                     blind.measured[phase], used),
+                     blind.measured[phase], used, exposure=BLIND),
         )  # fmt: skip
     return scores
 

@@ -34,9 +34,7 @@ def gpu_scores(convolutions: Sequence[Measured]) -> list[Score]:
     parts = [judged for judged in map(_by_others, convolutions) if judged is not None]
     if not parts:
         return []
-    together = Judged.pooled(
-        "GPU left out: conv fp32, all", parts, f"all rows of the {len(parts)} lines above"
-    )
+    together = Judged.pooled("GPU left out: conv fp32, all", parts, f"all rows of {len(parts)} lines")
     return [*(part.score() for part in parts), together.score()]
 
 
@@ -49,7 +47,8 @@ def _by_small(part: Measured) -> Judged | None:
     model = event_model(replace(part, held_out=large), Machine.of(spec, "fp32"), 0.0)
     models = KernelModels(spec, (replace(model, spread=shipped[0].spread),))
     used = f"fitted on channels ≤ {SMALL_CHANNELS}, scored beyond"
-    return judge(part, large, models, f"sizes left out: conv fp32 {part.gpu}", used)
+    kind = "sizes left out: conv fp32"
+    return judge(part, large, models, f"{kind} {part.gpu}", used, kind)
 
 
 def _by_others(part: Measured) -> Judged | None:
@@ -58,4 +57,5 @@ def _by_others(part: Measured) -> Judged | None:
     strangers = tuple(m for m in models.shipped if not m.machine.same_chip(mine))
     blind = KernelModels(models.spec, strangers, models.streams, boards=models.boards)
     every = np.ones(len(part.time_us), dtype=bool)
-    return judge(part, every, blind, f"GPU left out: conv fp32 {part.gpu}", "all shapes")
+    kind = "GPU left out: conv fp32"
+    return judge(part, every, blind, f"{kind} {part.gpu}", "all shapes", kind)

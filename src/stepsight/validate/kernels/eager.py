@@ -13,7 +13,7 @@ from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.eager import FILE, EagerRow, eager_rows, read_times
 from stepsight.prediction.kernel_tables.files import read_table
 from stepsight.program.job import Kernel
-from stepsight.score import Score
+from stepsight.score import FIT, Score
 
 TOPIC = "kernels"
 ABOVE_US = 50.0
@@ -53,5 +53,5 @@ def _scored(groups: dict[tuple[str, str, str], list[tuple[tuple[Kernel, ...], fl
             TOPIC, f"eager fp32 {kind} {direction} {gpu}", predicted, measured,
             f"operators above {ABOVE_US:.0f} µs",
             gmae_target=AMD_BAR if spec.vendor == "amd" else NVIDIA_BAR,
-            note=f"{inside.mean():.0%} inside the 90 % interval",
+            note=f"{inside.mean():.0%} inside the 90 % interval", exposure=FIT, kind=f"eager fp32 {kind}",
         )  # fmt: skip

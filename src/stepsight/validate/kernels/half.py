@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import read_table
 from stepsight.prediction.kernel_tables.megatron import FILE, PASSES, Operator, edition, operators, possible
-from stepsight.score import Score, gmae
+from stepsight.score import BLIND, CHOSEN, FIT, Score, gmae
 
 TOPIC = "kernels"
 NINETY = 1.645
@@ -33,6 +33,7 @@ BACKWARD_BARS = {"flash_atten": 0.06}
 class Judged:
     """One operator on one GPU: predicted beside measured, and whether the 90 % interval holds each row."""
 
+    op: str
     label: str
     gpu: str
     predicted: FloatArray
@@ -65,7 +66,12 @@ def half_scores(data: Path, rows: str) -> list[Score]:
         used = "a fifth of the shapes, left out" if some else "all rows"
         bars = BARS | BACKWARD_BARS if operator.direction == "backward" else BARS
         judged, apart = _apart(whole, once[chosen])
-        found.append(_score(judged, used, bars.get(operator.op), _without(able), apart))
+        found.append(
+            _score(
+                judged, used, bars.get(operator.op), _without(able), apart, kind=f"fp16 {operator.op}",
+                exposure=CHOSEN if some else FIT if edition(table) in fitted else BLIND,
+            )
+        )  # fmt: skip
     return found + list(_from_another(table, times, str(path)))
 
 
@@ -78,7 +84,7 @@ def judge(
     total = np.sum([answer.time_us for answer in answers], axis=0)
     spread = np.sum([answer.time_us * answer.spread for answer in answers], axis=0) / total
     inside = np.abs(np.log(measured[at] / total)) <= NINETY * spread
-    return Judged(operator.label, operator.gpu, total, measured[at], inside)
+    return Judged(operator.op, operator.label, operator.gpu, total, measured[at], inside)
 
 
 def _from_another(table: object, times: dict[str, FloatArray], where: str) -> Iterator[Score]:
@@ -104,10 +110,13 @@ def _from_another(table: object, times: dict[str, FloatArray], where: str) -> It
         parts.append(judged)
         constants = operator.kernels[0].family in ("gemm", "attention", "attention_backward")
         used = "by A100's fits alone" if constants else "A100's corrections on constants fitted to both"
-        yield _score(judged, f"{used}, all rows", OTHER_GPU, _without(able), apart, prefix="from A100: ")
+        yield _score(
+            judged, f"{used}, all rows", OTHER_GPU, _without(able), apart, prefix="from A100: ",
+            kind="from A100: fp16, one operator", exposure=CHOSEN if constants else FIT,
+        )  # fmt: skip
     if parts:
-        lines = f"all rows of the {len(parts)} lines above"
-        yield _score(_pooled(parts), lines, OTHER_GPU, prefix="from A100: ")
+        lines = f"all rows of {len(parts)} lines"
+        yield _score(_pooled(parts), lines, OTHER_GPU, prefix="from A100: ", exposure=FIT)
 
 
 def stated_once(operator: Operator, times: Mapping[str, FloatArray]) -> npt.NDArray[np.bool_]:
@@ -129,7 +138,9 @@ def _apart(whole: Judged, once: npt.NDArray[np.bool_]) -> tuple[Judged, str]:
     if not once.any():
         return whole, ""
     kept = ~once
-    judged = Judged(whole.label, whole.gpu, whole.predicted[kept], whole.measured[kept], whole.inside[kept])
+    judged = replace(
+        whole, predicted=whole.predicted[kept], measured=whole.measured[kept], inside=whole.inside[kept]
+    )
     error = gmae(whole.predicted, whole.measured)
     said = f"without {int(once.sum())} rows that state one time for both passes ({error:.1%} with them)"
     return judged, said
@@ -137,16 +148,19 @@ def _apart(whole: Judged, once: npt.NDArray[np.bool_]) -> tuple[Judged, str]:
 
 def _pooled(parts: Sequence[Judged]) -> Judged:
     return Judged(
-        "all operators", parts[0].gpu, *(
+        "all operators", "all operators", parts[0].gpu, *(
             np.concatenate([getattr(part, key) for part in parts])
             for key in ("predicted", "measured", "inside")
         ),
     )  # fmt: skip
 
 
-def _score(judged: Judged, used: str, bar: float | None, *notes: str, prefix: str = "") -> Score:
+def _score(
+    judged: Judged, used: str, bar: float | None, *notes: str, prefix: str = "", kind: str = "",
+    exposure: str = CHOSEN,
+) -> Score:  # fmt: skip
     held = f"{judged.inside.mean():.0%} inside the 90 % interval"
     return Score.of(
         TOPIC, f"{prefix}fp16 {judged.label} {judged.gpu}", judged.predicted, judged.measured, used,
-        gmae_target=bar, note="; ".join(filter(None, (held, *notes))),
+        gmae_target=bar, note="; ".join(filter(None, (held, *notes))), exposure=exposure, kind=kind,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from stepsight.estimate import FloatArray
 from stepsight.fitting.kernels.learn import NORMAL_90
 from stepsight.fitting.kernels.sources import Measured
 from stepsight.kernels.models import KernelModels
-from stepsight.score import Score
+from stepsight.score import CHOSEN, Score
 
 TOPIC = "kernels"
 ABOVE_US = 60.0
@@ -21,33 +21,38 @@ ABOVE_US = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Predicted beside measured times, and whether each 90 % interval holds its row."""
+    """Predicted and measured times, and whether each 90 % interval holds its row; ``kind`` as in `Score`."""
 
     name: str
     predicted: FloatArray
     measured: FloatArray
     inside: npt.NDArray[np.bool_]
     used: str
+    kind: str = ""
 
     @classmethod
     def of(
-        cls, name: str, predicted: FloatArray, measured: FloatArray, spread: FloatArray, used: str
-    ) -> Judged:
+        cls, name: str, predicted: FloatArray, measured: FloatArray, spread: FloatArray, used: str,
+        kind: str = "",
+    ) -> Judged:  # fmt: skip
         """Held by the interval where the logarithm is off by less than 90 % of the spread's normal."""
         inside = np.abs(np.log(measured / predicted)) <= NORMAL_90 * spread
-        return cls(name, predicted, measured, inside, used)
+        return cls(name, predicted, measured, inside, used, kind)
 
-    def score(self, bars: tuple[float | None, float | None] | None = None) -> Score:
-        """The line of the scoreboard, with bars on GMAE and MAPE."""
+    def score(
+        self, bars: tuple[float | None, float | None] | None = None, *, exposure: str = CHOSEN
+    ) -> Score:
+        """The line of the scoreboard, with bars on GMAE and MAPE; of rows left out of their fit, unless
+        ``exposure`` says otherwise."""
         gmae, mape = bars or (None, None)
         note = f"90 % intervals hold {self.inside.mean():.0%}" if len(self.inside) else ""
         return Score.of(
             TOPIC, self.name, self.predicted, self.measured, self.used,
-            gmae_target=gmae, mape_target=mape, note=note,
+            gmae_target=gmae, mape_target=mape, note=note, exposure=exposure, kind=self.kind,
         )  # fmt: skip
 
     @classmethod
-    def pooled(cls, name: str, parts: Sequence[Judged], used: str) -> Judged:
+    def pooled(cls, name: str, parts: Sequence[Judged], used: str, kind: str = "") -> Judged:
         """All rows of several."""
         return cls(
             name,
@@ -55,11 +60,12 @@ class Judged:
             np.concatenate([part.measured for part in parts]),
             np.concatenate([part.inside for part in parts]),
             used,
+            kind,
         )
 
 
 def judge(
-    part: Measured, shown: npt.NDArray[np.bool_], models: KernelModels, name: str, used: str
+    part: Measured, shown: npt.NDArray[np.bool_], models: KernelModels, name: str, used: str, kind: str = ""
 ) -> Judged | None:
     """The shown rows above the launch path; None where there are none."""
     at = np.nonzero(shown & (part.time_us > ABOVE_US))[0]
@@ -68,4 +74,5 @@ def judge(
     batch = replace(part.batch.take(at), positions=np.arange(len(at)))
     answer = models.estimate_batch(batch)
     reading = models.reading_us(batch, answer.time_us)
-    return Judged.of(name, reading, part.time_us[at], answer.spread, f"{used}, above {ABOVE_US:.0f} µs")
+    used = f"{used}, above {ABOVE_US:.0f} µs"
+    return Judged.of(name, reading, part.time_us[at], answer.spread, used, kind)

@@ -1,4 +1,6 @@
-"""Operators of Megatron layers on seven GPUs, fp16, forward and backward: a source that no fit saw.
+"""Operators of Megatron layers on seven GPUs, fp16, forward and backward.
+
+No row is fitted by itself, but constants of vector kernels were read off medians over these rows and others.
 
 transformer_ops.parquet states an operator's activations in MB, of which elements follow. A host timer with a
 synchronisation took the times, so only kernels well above the host's own time are compared.
@@ -19,7 +21,7 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import read_table
 from stepsight.prediction.kernel_tables.rows import Table
-from stepsight.score import Score
+from stepsight.score import FIT, Score
 
 TOPIC = "kernels"
 FILE = "transformer_ops.parquet"
@@ -95,7 +97,10 @@ def _scores(table: Table) -> Iterator[Score]:
             for direction, kernels in passes:
                 predicted, spread = timed(models, "fp16", kernels)
                 measured = numbers[f"{direction}_us"][at] - SYNC_US
-                line = layer_score(f"layers fp16: {op} {direction} {name}", predicted, measured, spread)
+                kind = f"layers fp16: {op}"
+                line = layer_score(
+                    f"{kind} {direction} {name}", predicted, measured, spread, kind=kind, exposure=FIT
+                )
                 if line is not None:
                     yield line
 
@@ -107,7 +112,9 @@ def timed(models: KernelModels, dtype: str, kernels: Kernels) -> tuple[FloatArra
     return total, np.sum([answer.time_us * answer.spread for answer in answers], axis=0) / total
 
 
-def layer_score(name: str, predicted: FloatArray, measured: FloatArray, spread: FloatArray) -> Score | None:
+def layer_score(
+    name: str, predicted: FloatArray, measured: FloatArray, spread: FloatArray, *, kind: str, exposure: str
+) -> Score | None:
     """The line of operators above `ABOVE_US`, judged by the median; None for fewer than ten."""
     long = predicted > ABOVE_US
     if long.sum() < LEAST_ROWS:
@@ -116,7 +123,7 @@ def layer_score(name: str, predicted: FloatArray, measured: FloatArray, spread: 
     middle = float(np.median(measured / predicted))
     inside = np.abs(np.log(np.maximum(measured, 1e-3) / predicted)) <= NORMAL_90 * spread
     line = Score.of(
-        TOPIC, name, predicted, measured, f"predicted above {ABOVE_US:.0f} µs, a source no fit saw",
+        TOPIC, name, predicted, measured, f"predicted above {ABOVE_US:.0f} µs", exposure=exposure, kind=kind,
         note=f"median of measured over predicted {middle:.2f}; {inside.mean():.0%} inside the 90 % interval",
     )  # fmt: skip
     return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)

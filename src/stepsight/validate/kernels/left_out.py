@@ -61,14 +61,13 @@ def gpu_scores(measured: Sequence[Measured]) -> list[Score]:
             _without_chip(models),
             f"GPU left out: gemm fp32 {part.variant} {part.gpu}",
             "all shapes",
+            f"GPU left out: gemm fp32 {part.variant}",
         )
         if judged is not None:
             parts.append(judged)
     if not parts:
         return []
-    together = Judged.pooled(
-        "GPU left out: gemm fp32, all", parts, f"all rows of the {len(parts)} lines above"
-    )
+    together = Judged.pooled("GPU left out: gemm fp32, all", parts, f"all rows of {len(parts)} lines")
     return [*(part.score() for part in parts), together.score((GPU_BAR, None))]
 
 
@@ -92,7 +91,8 @@ def _refitted(part: Measured, apart: npt.NDArray[np.bool_], how: str) -> Judged 
     model = event_model(replace(part, held_out=apart), Machine.of(spec, "fp32"), 0.0)
     # In the field the spread comes from shapes left out inside the range, so it does here.
     models = KernelModels(spec, (replace(model, spread=_shipped(part).spread),))
-    return judge(part, apart, models, f"{how}: gemm fp32 {part.variant} {part.gpu}", _used(part, how))
+    kind = f"{how}: gemm fp32 {part.variant}"
+    return judge(part, apart, models, f"{kind} {part.gpu}", _used(part, how), kind)
 
 
 def _shipped(part: Measured) -> LearnedModel:
@@ -147,6 +147,7 @@ def _of_models(products: Products) -> Judged | None:
     if not len(at):
         return None
     how = "by its table" if tabled else "by relatives and a share fitted on other models"
-    name = f"source left out: gemm fp32 {products.variant} {products.gpu}"
+    kind = f"source left out: gemm fp32 {products.variant}"
     used = f"operators of real models, {how}"
-    return Judged.of(name, predicted[at], products.time_us[at], spread[at], used)
+    name = f"{kind} {products.gpu}"
+    return Judged.of(name, predicted[at], products.time_us[at], spread[at], used, kind)

@@ -17,7 +17,7 @@ from stepsight.hardware.gpus import find_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import read_table
 from stepsight.prediction.kernel_tables.rows import Table
-from stepsight.score import Score
+from stepsight.score import CHOSEN, Score
 from stepsight.validate.kernels.layers import FILE, GPUS, MEGABYTE, SYNC_US, Kernels, layer_score, timed
 
 PIXELS = (56, 28, 14, 7)
@@ -44,7 +44,10 @@ def _scores(table: Table) -> Iterator[Score]:
             parts = [timed(models, "fp32", kernels) for kernels, _ in members]
             predicted, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
             measured = np.array([time for _, time in members]) - SYNC_US
-            line = layer_score(f"layers fp32: ResNet {kind} {direction} {name}", predicted, measured, spread)
+            line = layer_score(
+                f"layers fp32: ResNet {kind} {direction} {name}", predicted, measured, spread,
+                kind="layers fp32: ResNet", exposure=CHOSEN,
+            )  # fmt: skip
             if line is not None:
                 yield line
 

@@ -22,11 +22,12 @@ from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.kernel_tables.files import TableTimes, read_table
 from stepsight.prediction.kernel_tables.rows import Rows
-from stepsight.score import Score
+from stepsight.score import BLIND, CHOSEN, FIT, Score
 from stepsight.validate.kernels import conv_left_out
 from stepsight.validate.kernels.judged import ABOVE_US, Judged
 from stepsight.validate.kernels.left_out import gpu_scores, is_fitted_table, refitted_scores, source_scores
 
+OPTIONS = ("data", "rows")
 CLEAR_US = 20.0
 """Serving GEMMs of a left-out GPU are scored above this; below, a few µs of start decide."""
 TABLES = ("gemm_fp32", "vector_fp32", "conv_fp32")
@@ -58,7 +59,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     measured = list(_event_rows(data))
     products = [p for p in measured if p.batch.family == "gemm" and p.gpu in JUDGED]
     ours = any(is_fitted_table(part) for part in products)
-    found = _event_scores(measured, rows if ours else "all")
+    found = _event_scores(measured, rows if ours else "all", fitted=ours)
     blind: list[Judged] = []
     if rows == "heldout":
         serving, blind = _serving()
@@ -81,8 +82,10 @@ def _event_rows(data: Path) -> Iterator[Measured]:
             yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), path.name)
 
 
-def _event_scores(measured: Iterable[Measured], rows: str) -> list[Score]:
-    """One line per GPU and op; all element-wise ops of a GPU share one."""
+def _event_scores(measured: Iterable[Measured], rows: str, *, fitted: bool) -> list[Score]:
+    """One line per GPU and op; all element-wise ops of a GPU share one. ``fitted``: the fits saw these
+    tables, but for the shapes held out."""
+    exposure = CHOSEN if rows == "heldout" else FIT if fitted else BLIND
     lines: dict[tuple[str, str, str], list[Judged]] = {}
     for part in measured:
         op = "all ops" if part.batch.family == "elementwise" else part.variant
@@ -90,7 +93,9 @@ def _event_scores(measured: Iterable[Measured], rows: str) -> list[Score]:
         if len(compared.measured):
             lines.setdefault((part.batch.family, op, part.gpu), []).append(compared)
     return [
-        Judged.pooled(f"{family} fp32 {op} {gpu}", parts, parts[0].used).score(_event_target(family, op, gpu))
+        Judged.pooled(f"{family} fp32 {op} {gpu}", parts, parts[0].used, f"{family} fp32 {op}").score(
+            _event_target(family, op, gpu), exposure=exposure
+        )
         for (family, op, gpu), parts in lines.items()
     ]
 
@@ -109,12 +114,14 @@ def _compare(part: Measured, rows: str) -> Judged:
         shown &= part.held_out
         pairs = part.batch.family == "gemm" and part.stacks
         used = f"{'whole (n, k) pairs' if pairs else 'shapes'} left out, {used}"
-    name = f"{part.batch.family} {part.batch.dtype} {part.variant} {part.gpu}"
+    kind = f"{part.batch.family} {part.batch.dtype} {part.variant}"
+    name = f"{kind} {part.gpu}"
     if part.stacks:
         name += f" {part.stacks[0]}"
+        kind += ", one stack"
     at = np.nonzero(shown)[0]
     times = _times(part, at, KernelModels.for_gpu(load_gpu(part.gpu)))
-    return Judged.of(name, times.time_us, part.time_us[at], times.spread, used)
+    return Judged.of(name, times.time_us, part.time_us[at], times.spread, used, kind)
 
 
 def _times(part: Measured, at: IntArray, models: KernelModels) -> TableTimes:
@@ -139,18 +146,16 @@ def _gpu_left_out(parts: Iterable[Measured]) -> Iterator[Judged]:
         )
         at = np.nonzero(part.time_us > CLEAR_US)[0]
         answer = KernelModels(spec, strangers, models.streams).estimate_batch(part.batch.take(at))
-        name = f"GPU left out: gemm {part.batch.dtype} {part.variant} {part.gpu}"
+        kind = f"GPU left out: gemm {part.batch.dtype} {part.variant}"
         used = f"all shapes above {CLEAR_US:.0f} µs"
-        yield Judged.of(name, answer.time_us, part.time_us[at], answer.spread, used)
+        yield Judged.of(f"{kind} {part.gpu}", answer.time_us, part.time_us[at], answer.spread, used, kind)
 
 
 def _left_out_scores(blind: Sequence[Judged]) -> list[Score]:
     """One line per GPU, and one over all rows of all GPUs."""
     if not blind:
         return []
-    everything = Judged.pooled(
-        "GPU left out: gemm bf16, all", blind, f"all rows of the {len(blind)} lines above"
-    )
+    everything = Judged.pooled("GPU left out: gemm bf16, all", blind, f"all rows of {len(blind)} lines")
     return [*(compared.score() for compared in blind), everything.score(LEFT_OUT)]
 
 
@@ -162,9 +167,9 @@ def _serving() -> tuple[list[Score], list[Judged]]:
         for gpu in SERVING_SYSTEMS:
             gemm = list(serving_gemm(gpu, "bf16"))
             judged = SERVING_GEMM if gpu in ("A100-SXM4-80G", "H100-SXM-80G") else None
-            found += _stacks(f"gemm bf16 {gpu}", gemm, judged)
-            found += _stacks(f"gemm fp8 {gpu}", list(serving_gemm(gpu, "fp8")), None)
-            found += _stacks(f"attention bf16 {gpu}", list(serving_attention(gpu)), ATTENTION)
+            found += _stacks("gemm bf16", gpu, gemm, judged)
+            found += _stacks("gemm fp8", gpu, list(serving_gemm(gpu, "fp8")), None)
+            found += _stacks("attention bf16", gpu, list(serving_attention(gpu)), ATTENTION)
             blind += _gpu_left_out(gemm[:1])
     except InputError as error:
         if "aiconfigurator" not in error.where:
@@ -172,10 +177,12 @@ def _serving() -> tuple[list[Score], list[Judged]]:
     return found, blind
 
 
-def _stacks(name: str, parts: Sequence[Measured], target: Target | None) -> list[Score]:
+def _stacks(what: str, gpu: str, parts: Sequence[Measured], target: Target | None) -> list[Score]:
     """One line per software stack, and the bar on all of them together."""
     compared = [_compare(part, "heldout") for part in parts]
     if not compared:
         return []
-    together = Judged.pooled(f"{name}, all stacks", compared, compared[0].used).score(target)
-    return [together, *(line.score() for line in compared)]
+    together = Judged.pooled(
+        f"{what} {gpu}, all stacks", compared, compared[0].used, f"{what}, all stacks of a GPU"
+    )
+    return [together.score(target), *(line.score() for line in compared)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.score import Score, gmae
+from stepsight.score import BLIND, Figure, Score, gmae
 from stepsight.validate.live.draws import add_draw
 from stepsight.validate.live.steps import (
     LiveRow,
@@ -115,7 +115,7 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
         lines.append(
             Score.of(
                 "live", kind, [r.predicted_us for r in of_kind], measured, "random, none calibrated on",
-                gmae_target=max(bar, noise),
+                gmae_target=max(bar, noise), exposure=BLIND,
                 note=f"noise {noise:.2%}, naive {naive:.1%}, worst {worst.error:+.1%} ({worst.name})",
             )
         )  # fmt: skip
@@ -125,6 +125,7 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
                     "live", f"{kind} at the pace of the minute",
                     [r.predicted_us * (r.pace or 1.0) for r in paced], [r.measured_us for r in paced],
                     "the same rows; a probe beside the steps", note=_pace_note(paced),
+                    exposure=BLIND,
                 )
             )  # fmt: skip
     return lines
@@ -136,12 +137,11 @@ def _pace_note(rows: Sequence[LiveRow]) -> str:
 
 
 def report(rows: Sequence[LiveRow], others: Sequence[LiveRow], platform: str, *, as_json: bool) -> None:
-    """The table, the scores, the skews, and what another link changes."""
-    import msgspec
+    """The table, the scores, the skews, and what another link changes; a missed bar is exit code 1."""
+    from stepsight.validate import scoreboard
 
-    from stepsight.validate.scoreboard import show
-
-    lines, skews = scores(rows), skew_correlations(rows)
+    skews = skew_correlations(rows)
+    lines = [*scores(rows), *skew_scores(skews)]
     changes = link_changes(rows, others)
     if as_json:
         from stepsight.documents import to_json
@@ -151,17 +151,32 @@ def report(rows: Sequence[LiveRow], others: Sequence[LiveRow], platform: str, *,
                 {
                     "platform": platform,
                     "rows": [as_dict(r) for r in rows],
-                    "scores": [msgspec.to_builtins(s) for s in lines],
+                    "scores": scoreboard.plain(lines),
                     "skew_correlation": skews,
                     "link_change": changes,
                 }
             )
         )
-        return
-    _table(rows, platform)
-    show(lines, as_json=False)
-    for name, correlation in skews.items():
-        click.echo(f"{name}: correlation over index skews {correlation:.3f} (bar {SKEW_BAR})")
+    else:
+        _table(rows, platform)
+        scoreboard.table(lines)
+        _print_changes(changes)
+    scoreboard.end(lines)
+
+
+def skew_scores(correlations: Mapping[str, float]) -> list[Score]:
+    """One line a set of tables: predicted against measured over its index skews."""
+    return [
+        Score.reading(
+            "live", f"{name}, over index skews", 1, Figure("correlation", value, "more", is_share=False),
+            "the same tables, other indices", target=f"≥ {SKEW_BAR}", met=value >= SKEW_BAR, exposure=BLIND,
+        )
+        for name, value in correlations.items()
+    ]  # fmt: skip
+
+
+def _print_changes(changes: Sequence[Mapping[str, Any]]) -> None:
+    """What another link changes."""
     for change in changes:
         click.echo(
             f"{change['name']:<16} other link ÷ this one: predicted {change['predicted']:.2f}, "

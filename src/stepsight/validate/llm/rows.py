@@ -16,10 +16,10 @@ from stepsight.prediction.llm.allocator import needed_bytes, reserved_bytes, usu
 from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import AS_SHIPPED, Composer, Knobs
 from stepsight.prediction.llm.slow_runs import possible_states, slow_state
-from stepsight.score import gmae, mape
+from stepsight.prediction.memory import fits
+from stepsight.score import CHOSEN, gmae, mape
 from stepsight.validate.llm.left_out import is_known, row_id, scoring_knobs
 from stepsight.workload.files import parse_workload
-from stepsight.workload.llm.memory import usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -57,8 +57,9 @@ class Outcome:
     was not asked for.
 
     ``predicted_ms`` is made with constants that no row of its group took part in; ``shipped_ms`` with the
-    shipped ones. ``told``: time and memory in the state that the measured time tells, where the runs of a
-    site were in several.
+    shipped ones, ``without_site_ms`` with the shipped ones and none of the site's figures, as ``stepsight
+    predict`` answers (zero where the case has no site). ``told``: time and memory in the state that the
+    measured time tells, where the runs of a site were in several; ``slow``: that state is not the usual one.
     """
 
     case: Case
@@ -70,7 +71,9 @@ class Outcome:
     lacks: str = ""
     naive_ms: float = 0.0
     shipped_ms: float = 0.0
+    without_site_ms: float = 0.0
     told: tuple[float, float] | None = None
+    slow: bool = False
 
     @property
     def timed(self) -> bool:
@@ -87,7 +90,13 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class FileScore:
-    """How the rows of one file came out."""
+    """How the rows of one file came out.
+
+    ``shipped_…``: with the shipped constants and the figures of the rows' site; ``without_site_…``: without
+    the latter (None: no row has a site), ``…_usual_…`` of the runs that are not slow, as their times tell.
+    ``bar``, ``fits_bar`` and ``memory_bar`` are those of ``mape``, ``fits_right`` and ``memory_mape``.
+    ``exposure``: how blind the rows are (`Score`).
+    """
 
     file: str
     rows: int
@@ -106,6 +115,15 @@ class FileScore:
     lacking: dict[str, int] = field(default_factory=dict)
     bar: float | None = None
     note: str = ""
+    fits_bar: float | None = None
+    memory_bar: float | None = None
+    memory_rows: int = 0
+    memory_gmae: float | None = None
+    without_site_mape: float | None = None
+    without_site_gmae: float | None = None
+    without_site_usual_rows: int = 0
+    without_site_usual_mape: float | None = None
+    exposure: str = CHOSEN
 
 
 _PLATFORMS: dict[tuple[str, tuple[str, ...], int], Platform] = {}
@@ -126,10 +144,10 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
     try:
         workload = parse_workload(case.document, case.name)
         platform = platform_of(case.platform, case.overrides, case.site)
-        capacity = usable_bytes(platform.spec.gpu.memory_gb)
         peak = workload.memory().peak_bytes
+        does_fit = fits(peak, platform.spec.gpu.usable_bytes)
         if case.crashed or memory_only:
-            return Outcome(case, memory_gb=peak / 2**30, fits=peak <= capacity)
+            return Outcome(case, memory_gb=peak / 2**30, fits=does_fit)
         if not isinstance(workload, LanguageWorkload):
             return Outcome(case, lacks="not a language model")
         composer = Composer(workload.config, platform.with_ranks(workload.ranks))
@@ -141,26 +159,35 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
     known = is_known(case.source, row, case.fit_group)
     found = answered(composer, known_source=known, measured=True)
     knobs = scoring_knobs(composer, case.source, row, case.fit_group)
-    state = slow_state(composer) if found.runs.is_slow else None
-    moved = composer.step(knobs=knobs, state=state).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
+    several = case.measured_ms is not None and len(possible_states(composer)) > 1
+    state = state_told_by(composer, case.measured_ms or 0.0) if several else None
+    stated = slow_state(composer) if found.runs.is_slow else None
+    moved = composer.step(knobs=knobs, state=stated).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
     return Outcome(
         case,
         moved * found.step_us / 1e3,
         moved * found.low_us / 1e3,
         moved * found.high_us / 1e3,
         reserved_bytes(composer, found.runs) / 2**30,
-        peak <= capacity,
+        does_fit,
         naive_ms=naive_us(found.composed) / 1e3,
         shipped_ms=found.step_us / 1e3,
-        told=_told(composer, knobs, case.measured_ms),
+        without_site_ms=_without_site_ms(workload, case),
+        told=_told(composer, knobs, state) if state else None,
+        slow=state is not None and state == slow_state(composer),
     )
 
 
-def _told(composer: Composer, knobs: Knobs, measured_ms: float | None) -> tuple[float, float] | None:
-    """Time and memory in the state of the site's runs whose time is nearest to the measured one."""
-    if measured_ms is None or len(possible_states(composer)) == 1:
-        return None
-    state = state_told_by(composer, measured_ms)
+def _without_site_ms(workload: LanguageWorkload, case: Case) -> float:
+    """The step on a platform as it ships; zero for a case without a site, which is predicted so anyway."""
+    if case.site is None:
+        return 0.0
+    platform = platform_of(case.platform, case.overrides).with_ranks(workload.ranks)
+    return Composer(workload.config, platform).step().step_us / 1e3
+
+
+def _told(composer: Composer, knobs: Knobs, state: HostState) -> tuple[float, float]:
+    """Time and memory in a state of the site's runs."""
     waits = state == slow_state(composer)
     held = needed_bytes(composer) if waits else usual_bytes(composer, composer.step())
     return composer.step(knobs=knobs, state=state).step_us / 1e3, held / 2**30
@@ -192,41 +219,65 @@ def _reason(case: Case, error: StepsightError) -> str:
     return re.sub(r"\d+", "n", text)
 
 
-def scored(file: str, outcomes: Sequence[Outcome], bar: float | None = None, note: str = "") -> FileScore:
+def scored(
+    file: str, outcomes: Sequence[Outcome], bar: float | None = None, note: str = "",
+    *, fits_bar: float | None = None, memory_bar: float | None = None, exposure: str = CHOSEN,
+) -> FileScore:  # fmt: skip
     """The score of one file's rows."""
     timed = [o for o in outcomes if o.timed]
-    predicted, measured = [o.predicted_ms for o in timed], [o.case.measured_ms or 0.0 for o in timed]
+    measured = [o.case.measured_ms or 0.0 for o in timed]
     ran = [o for o in outcomes if o.fits is not None]
     any_crashed = any(o.case.crashed for o in ran)
     with_memory = [o for o in timed if o.case.measured_gb]
+    measured_gb = [o.case.measured_gb or 0.0 for o in with_memory]
     several = any(o.told for o in timed)
     lacking: dict[str, int] = {}
     for o in outcomes:
         if o.lacks:
             lacking[o.lacks] = lacking.get(o.lacks, 0) + 1
+    time = _errors([o.predicted_ms for o in timed], measured) or (0.0, 0.0)
+    shipped = _errors([o.shipped_ms for o in timed], measured) or (0.0, 0.0)
+    memory = _errors([o.memory_gb for o in with_memory], measured_gb)
+    told = _errors([o.told[0] if o.told else o.predicted_ms for o in timed], measured)
+    told_memory = _errors([o.told[1] if o.told else o.memory_gb for o in with_memory], measured_gb)
+    user = _as_a_user(timed) if any(o.case.site for o in timed) else None
+    usual = [o for o in timed if not o.slow]
+    user_usual = _as_a_user(usual) if user and len(usual) < len(timed) else None
     return FileScore(
         file,
         len(outcomes),
         sum(not o.lacks for o in outcomes),
         len(timed),
-        mape(predicted, measured) if timed else 0.0,
-        gmae(predicted, measured) if timed else 0.0,
+        *time,
         sum(o.inside for o in timed) / len(timed) if timed else 0.0,
         sum(o.fits != o.case.crashed for o in ran) / len(ran) if any_crashed else None,
         len(ran) if any_crashed else 0,
-        mape([o.memory_gb for o in with_memory], [o.case.measured_gb or 0.0 for o in with_memory])
-        if with_memory
-        else None,
-        mape([o.shipped_ms for o in timed], measured) if timed else 0.0,
-        gmae([o.shipped_ms for o in timed], measured) if timed else 0.0,
-        mape([o.told[0] if o.told else o.predicted_ms for o in timed], measured) if several else None,
-        mape(
-            [o.told[1] if o.told else o.memory_gb for o in with_memory],
-            [o.case.measured_gb or 0.0 for o in with_memory],
-        )
-        if several and with_memory
-        else None,
-        dict(sorted(lacking.items(), key=lambda item: -item[1])),
-        bar,
-        note,
+        memory_mape=memory[0] if memory else None,
+        shipped_mape=shipped[0],
+        shipped_gmae=shipped[1],
+        state_told_mape=told[0] if told and several else None,
+        state_told_memory_mape=told_memory[0] if told_memory and several else None,
+        lacking=dict(sorted(lacking.items(), key=lambda item: -item[1])),
+        bar=bar,
+        note=note,
+        fits_bar=fits_bar,
+        memory_bar=memory_bar,
+        memory_rows=len(with_memory),
+        memory_gmae=memory[1] if memory else None,
+        without_site_mape=user[0] if user else None,
+        without_site_gmae=user[1] if user else None,
+        without_site_usual_rows=len(usual) if user_usual else 0,
+        without_site_usual_mape=user_usual[0] if user_usual else None,
+        exposure=exposure,
     )
+
+
+def _as_a_user(timed: Sequence[Outcome]) -> tuple[float, float] | None:
+    """Errors of the shipped constants without any figure of a row's site."""
+    predicted = [o.without_site_ms if o.case.site else o.shipped_ms for o in timed]
+    return _errors(predicted, [o.case.measured_ms or 0.0 for o in timed])
+
+
+def _errors(predicted: Sequence[float], measured: Sequence[float]) -> tuple[float, float] | None:
+    """MAPE and GMAE; None without rows."""
+    return (mape(predicted, measured), gmae(predicted, measured)) if measured else None

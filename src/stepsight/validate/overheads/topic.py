@@ -9,7 +9,7 @@ from stepsight.fitting.overheads.published import Study
 from stepsight.fitting.traces.runs import ScoredRun, scored_runs
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.program.job import Job
-from stepsight.score import Score
+from stepsight.score import BLIND, Score
 from stepsight.trace.step.job import rank_program, typical_step
 from stepsight.trace.step.recording import recording_gaps
 from stepsight.validate.traces.shared_hosts import SharedHosts
@@ -24,7 +24,7 @@ _WHOSE = {
 }
 
 
-def scores(data: Path, rows: str = "heldout") -> list[Score]:
+def scores(data: Path) -> list[Score]:
     """The published studies workload by workload, then the traces step by step."""
     return [*_published(Study.read(data / "overheads")), *_traces(data / "traces")]
 
@@ -47,7 +47,7 @@ def _published(study: Study) -> list[Score]:
 
 def _score(part: str, pairs: list[tuple[float, float]], used: str) -> Score:
     told, seen = [t for t, _ in pairs], [s for _, s in pairs]
-    return Score.of(TOPIC, f"{part} from other workloads (shared)", told, seen, used)
+    return Score.of(TOPIC, f"{part} from other workloads (shared)", told, seen, used, exposure=BLIND)
 
 
 def _traces(folder: Path) -> list[Score]:
@@ -67,7 +67,13 @@ def _traces(folder: Path) -> list[Score]:
             names[whose].append(f"{scored.name} {told[whose][-1] / truth - 1:+.1%}")
     return [
         Score.of(
-            TOPIC, f"whole step's host time ({w})", told[w], seen[w], _WHOSE[w], note="; ".join(names[w])
+            TOPIC,
+            f"whole step's host time ({w})",
+            told[w],
+            seen[w],
+            _WHOSE[w],
+            note="; ".join(names[w]),
+            exposure=BLIND,
         )
         for w in _WHOSE
         if told[w]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,10 +17,11 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.predict import predict
 from stepsight.program.job import Kernel
-from stepsight.score import Score
+from stepsight.score import BLIND, CHOSEN, Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "quick"
+OPTIONS: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class StepRow:
     measured_ms: float
     source: str
     licence: str
-    exposure: str = "chosen"
+    exposure: str = CHOSEN
 
 
-def scores(data: Path | None = None, rows: str = "heldout") -> list[Score]:
+def scores() -> list[Score]:
     """A line for each kind of kernel and each kind of step; needs no data folder."""
     return [*_kernel_scores(kernel_rows()), *_step_scores(step_rows())]
 
@@ -76,7 +76,7 @@ def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
         found.append(
             Score.of(
                 TOPIC, f"{mine[0].dtype} {family} on {gpu}", predicted, [row.time_us for row in mine],
-                "shapes left out of the fit", exposure="blind",
+                "shapes left out of the fit", exposure=BLIND,
             )
         )  # fmt: skip
     return found

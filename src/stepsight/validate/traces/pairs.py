@@ -19,7 +19,7 @@ from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.traced.anchoring import same_gpu
 from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
-from stepsight.score import Score
+from stepsight.score import CHOSEN, FIT, Score
 from stepsight.simulate.timeline import simulate
 from stepsight.trace.reading.files import SUFFIXES
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
@@ -130,30 +130,37 @@ def by_datasheet(old: GpuSpec, new: GpuSpec, dtype: str = "fp16") -> float:
 
 
 def pair_scores(found: Sequence[PairRow]) -> list[Score]:
-    """The pairs as lines of the scoreboard: of traces, and of operator lists by training and inference."""
+    """The pairs as lines of the scoreboard: of traces, and of operator lists by training and inference.
+
+    Kernel models of boards were fitted on products of the operator lists.
+    """
     lists = [r for r in found if r.name.startswith(OPERATORS)]
     traces = [r for r in found if r not in lists]
     groups = (
-        ("traces", traces, "ordered pairs of traces of one workload"),
-        ("operators, training", [r for r in lists if r.training], _LEFT_OUT),
-        ("operators, inference", [r for r in lists if not r.training], _LEFT_OUT),
+        ("traces", traces, "ordered pairs of traces of one workload", CHOSEN),
+        ("operators, training", [r for r in lists if r.training], _LEFT_OUT, FIT),
+        ("operators, inference", [r for r in lists if not r.training], _LEFT_OUT, FIT),
     )
-    return [score for name, rows, used in groups if rows for score in _scores(name, rows, used)]
+    return [line for name, rows, used, how in groups if rows for line in _scores(name, rows, used, how)]
 
 
-def _scores(name: str, found: Sequence[PairRow], used: str) -> list[Score]:
+def _scores(name: str, found: Sequence[PairRow], used: str, exposure: str) -> list[Score]:
     measured = [r.measured_ms for r in found]
     inside = sum(r.inside for r in found) / len(found)
     worst = sorted(found, key=lambda r: -abs(np.log(r.predicted_ms / r.measured_ms)))[:WORST]
     said = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
-    parts = (
-        ("anchored", [r.predicted_ms for r in found], TARGET, said),
-        ("models only", [r.models_ms for r in found], None, ""),
-        ("data sheets", [r.datasheet_ms for r in found], None, ""),
-    )
+    ours = f"another GPU, {name}, anchored"
     return [
         Score.of(
-            "traces", f"another GPU, {name}, {how}", values, measured, used, mape_target=target, note=note
-        )
-        for how, values, target, note in parts
-    ]
+            "traces", ours, [r.predicted_ms for r in found], measured, used, mape_target=TARGET, note=said,
+            exposure=exposure,
+        ),
+        Score.of(
+            "traces", f"another GPU, {name}, models only", [r.models_ms for r in found], measured, used,
+            exposure=exposure,
+        ),
+        Score.of(
+            "traces", f"another GPU, {name}, data sheets", [r.datasheet_ms for r in found], measured, used,
+            exposure=exposure, predictor="data sheets", same_rows_as=ours,
+        ),
+    ]  # fmt: skip

@@ -16,7 +16,7 @@ from stepsight.measured_data import data_folder
 from stepsight.prediction.summary import naive_us
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
 from stepsight.prediction.traced.predict import simulate_trace
-from stepsight.score import Score
+from stepsight.score import CHOSEN, FIT, Figure, Score, gmae, interval_score
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.sizing.operator_kernels import Agreement, check_operators
 from stepsight.trace.step.job import collective_waiting, rank_program, typical_step
@@ -25,6 +25,7 @@ from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun
 from stepsight.trace.step.sleeps import sleeps
 from stepsight.validate.scoreboard import show
+from stepsight.validate.steps import NAIVE
 from stepsight.validate.traces.operator_pairs import operator_pair_rows
 from stepsight.validate.traces.pairs import PairRow, pair_rows, pair_scores
 from stepsight.validate.traces.rows import RunRow, rows
@@ -119,17 +120,19 @@ def board(found: Sequence[RunRow]) -> list[Score]:
     """The scores of all runs by what they train; traces of a single step stand apart."""
     scored = [r for r in found if not r.not_scored]
     used = [r for r in scored if r.set != SINGLE]
-    lines = [_runs("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")]
-    lines += [_runs("anchored on its own GPU", used, "anchored", REPLAY_TARGET, "scaled to the usual step")]
+    lines = [_runs("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline", CHOSEN)]
+    lines += [
+        _runs("anchored on its own GPU", used, "anchored", REPLAY_TARGET, "scaled to the usual step", FIT)
+    ]
     bars = ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), (CNN, CNN_TARGET), (SINGLE, None))
     for kind, target in bars:
         mine = [r for r in scored if r.set == kind]
         if mine:
             own = "one step, inference, tests" if kind == SINGLE else "host times from other steps or ranks"
             name = f"{kind}, models only, own source left out"
-            lines.append(_runs(name, mine, "left_out", target, own, note=True))
-            lines.append(_runs(f"{kind}, models only, as shipped", mine, "models", None, own))
-            lines.append(_runs(f"{kind}, models only, sizes guessed", mine, "guessed", None, own))
+            lines.append(_runs(name, mine, "left_out", target, own, CHOSEN, note=True))
+            lines.append(_runs(f"{kind}, models only, as shipped", mine, "models", None, own, FIT))
+            lines.append(_runs(f"{kind}, models only, sizes guessed", mine, "guessed", None, own, FIT))
     return [*lines, _worst("anchored", used), *_intervals("", used), *_intervals(", single steps", [
         r for r in scored if r.set == SINGLE
     ])]  # fmt: skip
@@ -138,7 +141,10 @@ def board(found: Sequence[RunRow]) -> list[Score]:
 def _worst(part: str, found: Sequence[RunRow]) -> Score:
     worst = max((abs(r.error(part)) for r in found), default=0.0)
     name, met = f"{part} on its own GPU, the worst run", worst <= REPLAY_TARGET
-    return Score(TOPIC, name, len(found), worst, worst, "|error|", f"≤ {REPLAY_TARGET:.0%}", met)
+    return Score.reading(
+        TOPIC, name, len(found), Figure("worst error", worst), "scaled to the usual step",
+        target=f"≤ {REPLAY_TARGET:.0%}", met=met, exposure=FIT,
+    )  # fmt: skip
 
 
 def _intervals(which: str, found: Sequence[RunRow]) -> list[Score]:
@@ -146,24 +152,32 @@ def _intervals(which: str, found: Sequence[RunRow]) -> list[Score]:
     if not found:
         return []
     far = [r for r in found if abs(r.error("left_out")) > FAR_OFF and not r.inside]
-    inside = sum(r.inside for r in found) / len(found)
     return [
-        Score(TOPIC, f"further off than 20 % outside its interval{which}", len(far), 0.0, 0.0, "runs", "none",
-              not far, "; ".join(r.line() for r in far)),
-        Score(TOPIC, f"runs inside their 90 % interval{which}", len(found), 1 - inside, 1 - inside,
-              "1 − share", "85–95 %", inside >= 0.85, f"{inside:.0%}"),
+        Score.reading(
+            TOPIC, f"further off than 20 % and outside its interval{which}", len(found),
+            Figure("of all runs", len(far) / len(found)), "own source left out", target="none", met=not far,
+            note="; ".join(r.line() for r in far), exposure=CHOSEN,
+        ),
+        interval_score(
+            TOPIC, f"runs inside their 90 % interval{which}", sum(r.inside for r in found), len(found),
+            "own source left out", exposure=CHOSEN,
+        ),
     ]  # fmt: skip
 
 
 def _runs(
-    name: str, found: Sequence[RunRow], part: str, target: float | None, used: str, *, note: bool = False
-) -> Score:
+    name: str, found: Sequence[RunRow], part: str, target: float | None, used: str, exposure: str,
+    *, note: bool = False,
+) -> Score:  # fmt: skip
     values = [getattr(r, f"{part}_ms") for r in found]
     said = "; ".join(r.line() for r in found) if note else ""
-    return Score.of(TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=said)
+    return Score.of(
+        TOPIC, name, values, [r.measured_ms for r in found], used, gmae_target=target, note=said,
+        exposure=exposure,
+    )  # fmt: skip
 
 
-def scores(data: Path, which: str = "heldout", without: Sequence[str] = ()) -> list[Score]:
+def scores(data: Path, without: Sequence[str] = ()) -> list[Score]:
     """Every run as shipped and with its own source left out, and what-ifs between GPUs."""
     folder = traces_in(data)
     return [*board(list(rows(folder, without))), *pair_scores(all_pairs(data, folder))]
@@ -261,7 +275,8 @@ def _correlation(a: list[float], b: list[float]) -> float:
 
 def _board(rows: list[Row]) -> list[Score]:
     used = [r for r in rows if not r.left_out]
-    board = [_errors("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")]
+    replay = _errors("replay", used, "replay", REPLAY_TARGET, "all training runs, GPU timeline")
+    board = [replace(replay, exposure=CHOSEN)]  # durations are the trace's
     for kind, target in ((DLRM, DLRM_TARGET), (TRANSFORMER, TRANSFORMER_TARGET), ("cnn", None)):
         mine = [r for r in used if r.kind == kind]
         if mine:
@@ -283,8 +298,8 @@ def _of_kind(kind: str, rows: list[Row], target: float | None) -> list[Score]:
         alone = [r for r in rows if np.isfinite(r.in_time)]
         board.append(_errors(name, alone, "in_time", None, "runs with one rank recorded of several"))
     board += _shared(kind, rows)
-    board.append(_errors(f"{kind}, naive sum of kernels", rows, "naive", None, "baseline, no host, no waits"))
-    return board
+    naive = _errors(f"{kind}, {NAIVE}", rows, "naive", None, "baseline, no host, no waits")
+    return [*board, replace(naive, predictor=NAIVE, same_rows_as=board[0].name)]
 
 
 def _shared(kind: str, rows: list[Row]) -> list[Score]:
@@ -307,16 +322,19 @@ def _shared(kind: str, rows: list[Row]) -> list[Score]:
 
 def _beside_individual(kind: str, rows: list[Row]) -> Score:
     score = _errors(f"{kind}, shared overheads", rows, "shared", None, "")
-    alone = _errors("", rows, "individual", None, "").gmae
+    error, alone = (gmae(*_times(rows, part)) for part in ("shared", "individual"))
     where = f"host times from other workloads of the host; individual on these rows {alone:.1%}"
     target = f"GMAE ≤ individual + {SHARED_POINTS:.1%}"
-    return replace(score, rows_used=where, target=target, met=score.gmae <= alone + SHARED_POINTS)
+    return replace(score, rows_used=where, target=target, met=error <= alone + SHARED_POINTS)
 
 
 def _errors(name: str, rows: list[Row], part: str, target: float | None, where: str) -> Score:
     note = "; ".join(r.line() for r in rows) if part in ("individual", "replay") else ""
-    values = [getattr(r, part) for r in rows]
-    return Score.of(TOPIC, name, values, [r.measured for r in rows], where, gmae_target=target, note=note)
+    return Score.of(TOPIC, name, *_times(rows, part), where, gmae_target=target, note=note, exposure=FIT)
+
+
+def _times(rows: list[Row], part: str) -> tuple[list[float], list[float]]:
+    return [getattr(r, part) for r in rows], [r.measured for r in rows]
 
 
 def _checks(rows: list[Row]) -> list[Score]:
@@ -326,22 +344,28 @@ def _checks(rows: list[Row]) -> list[Score]:
         agreement.add(row.agreement)
     odd = ", ".join(f"{n}×{op}→{'+'.join(f)}" for (op, f), n in agreement.others.most_common(6))
     board = [
-        _share("kernels linked to their operator", linked, len(rows), LINK_TARGET, "worst run"),
-        _share("operator → kernels map", agreement.share, agreement.checked, MAP_TARGET, f"others: {odd}"),
-    ]
+        _asked("kernels linked to their operator", Figure("linked", linked, "more"), len(rows), LINK_TARGET,
+               "worst run"),
+        _asked("operator → kernels map", Figure("agree", agreement.share, "more"), agreement.checked,
+               MAP_TARGET, f"others: {odd}"),
+    ]  # fmt: skip
     for row in rows:
         if row.waiting is not None and not row.left_out and np.isfinite(row.waiting[0]):
             by_rank, by_call = row.waiting
             note = f"by rank {by_rank:.3f}, by call {by_call:.3f}"
-            board.append(_share(f"waiting in collectives, {row.name}", by_rank, 1, CORRELATION_TARGET, note))
+            kind = "waiting in collectives"
+            figure = Figure("correlation", by_rank, "more", is_share=False)
+            board.append(_asked(f"{kind}, {row.name}", figure, 1, CORRELATION_TARGET, note, kind))
     left = [f"{r.name}: {r.left_out}" for r in rows if r.left_out]
     if left:
-        board.append(Score(TOPIC, "left out", len(left), 0.0, 0.0, "; ".join(left)))
+        board.append(Score(TOPIC, "left out", len(left), None, None, "; ".join(left), exposure=CHOSEN))
     return board
 
 
-def _share(name: str, value: float, rows: int, target: float, note: str) -> Score:
-    """A share to be high: shown as what is missing from one."""
-    return Score(
-        TOPIC, name, rows, 1 - value, 1 - value, "1 − share", f"≥ {target:.0%}", value >= target, note
-    )
+def _asked(name: str, figure: Figure, rows: int, target: float, note: str, kind: str = "") -> Score:
+    """A figure that is to be high; nothing of it is fitted."""
+    asked = f"≥ {target:.0%}" if figure.is_share else f"≥ {target:g}"
+    return Score.reading(
+        TOPIC, name, rows, figure, "", target=asked, met=figure.value >= target, note=note, exposure=CHOSEN,
+        kind=kind,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ import click
 import msgspec
 
 from stepsight.measured_data import data_folder
-from stepsight.score import Score
+from stepsight.score import FIT, Figure, Score
 from stepsight.validate.llm import layouts, sweep
+from stepsight.validate.scoreboard import end, plain
 from stepsight.validate.steps import read_csv
 from stepsight.validate.tune.regret import FileRegret, candidate, file_regret
 
@@ -44,39 +46,53 @@ def regrets(data: Path) -> list[FileRegret]:
 
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
-    """The lines of the scoreboard: mean regret stands for the error."""
-    lines = []
-    for f in regrets(data):
-        met = f.mean_regret <= MEAN_BAR and f.top3_regret <= TOP_BAR and f.crashed_picks <= CRASHED_BAR
-        note = f"regret; best of three {f.top3_regret:.1%}; crashed picks {f.crashed_picks:.1%}"
-        if f.shipped_mean_regret is not None:
-            note += f"; as shipped {f.shipped_mean_regret:.1%}, of three {f.shipped_top3_regret:.1%}"
-        worst = max((g.regret for g in f.each), default=0.0)
-        bar = f"mean ≤ {MEAN_BAR:.0%}, of three ≤ {TOP_BAR:.0%}, crashed ≤ {CRASHED_BAR:.0%}"
-        lines.append(Score(TOPIC, f.file, f.groups, worst, f.mean_regret, "groups", bar, met, note))
-    return lines
+    """The lines of the scoreboard."""
+    return [line for f in regrets(data) for line in lines_of(f)]
+
+
+def lines_of(f: FileRegret) -> list[Score]:
+    """A line for each bar: the mean regret, that of the best of three, and picks that crash."""
+    worst = f"worst group {f.worst.regret:.1%}" if f.worst else ""
+    shipped = (
+        ("", "")
+        if f.shipped_mean_regret is None or f.shipped_top3_regret is None
+        else (f"with the shipped odds {f.shipped_mean_regret:.1%}", f"with them {f.shipped_top3_regret:.1%}")
+    )
+    parts = (
+        (f.file, "mean regret", f.mean_regret, MEAN_BAR, "; ".join(filter(None, (worst, shipped[0])))),
+        (f"{f.file}, best of three", "mean regret", f.top3_regret, TOP_BAR, shipped[1]),
+        (f"{f.file}, picks that crash", "of all groups", f.crashed_picks, CRASHED_BAR, ""),
+    )
+    return [
+        Score.reading(
+            TOPIC, name, f.groups, Figure(what, value), "groups", target=f"≤ {bar:.0%}", met=value <= bar,
+            note=note, exposure=FIT,
+        )
+        for name, what, value, bar, note in parts
+    ]  # fmt: skip
 
 
 @click.command(TOPIC)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(data: Path | None, as_json: bool) -> None:
-    """What picks lose against the best configuration that ran, and how many do not run."""
-    found = regrets(data_folder(data))
+    """Regret of tune's picks against the fastest measured configuration, and how many picks crashed."""
+    found = [(f, lines_of(f)) for f in regrets(data_folder(data))]
     if as_json:
         from stepsight.documents import to_json
 
-        click.echo(to_json({f.file: msgspec.to_builtins(f) for f in found}))
-        return
-    for f in found:
-        _show(f)
+        click.echo(to_json({f.file: {**msgspec.to_builtins(f), "scores": plain(own)} for f, own in found}))
+    else:
+        for f, own in found:
+            _show(f, own)
+    end([line for _, own in found for line in own])
 
 
-def _show(f: FileRegret) -> None:
+def _show(f: FileRegret, lines: Sequence[Score]) -> None:
+    mean, top, crashed = (f"(bar {s.target.removeprefix('≤ ')}, {s.verdict})" for s in lines)
     click.echo(
-        f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} (bar {MEAN_BAR:.0%}), "
-        f"best of our three {f.top3_regret:.1%} (bar {TOP_BAR:.0%}), "
-        f"crashed picks {f.crashed_picks:.1%} (bar {CRASHED_BAR:.0%})"
+        f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} {mean}, "
+        f"best of our three {f.top3_regret:.1%} {top}, crashed picks {f.crashed_picks:.1%} {crashed}"
     )
     if f.shipped_mean_regret is not None:
         click.echo(

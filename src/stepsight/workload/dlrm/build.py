@@ -52,9 +52,8 @@ class DlrmWorkload(Described[DlrmConfig]):
     def setup(self) -> Setup:
         """Batch, precision and how tables and dense part are spread."""
         c = self.config
-        details = (
-            (f"{len(c.tables)} tables sharded by {c.plan.sharder or 'a given plan'}",) if c.ranks > 1 else ()
-        )
+        sharding = f"{len(c.tables)} tables, sharding {c.plan.sharder or 'by a given plan'}"
+        details = (sharding,) if c.ranks > 1 else ()
         return Setup(
             samples=c.batch, precision=c.training.precision, parallel=(("data", c.ranks),), details=details
         )
@@ -95,9 +94,7 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        with followed():
-            tape = _record(self.config, "cuda", True)
-        return dlrm_memory(self.config, tape)
+        return dlrm_memory(self.config, _record(self.config, "cuda", True))
 
 
 def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:
@@ -157,7 +154,8 @@ def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
         parameters = DenseParameters.register(tape, config)
         return lambda: _forward(tape, config, parameters, own)
 
-    tape = train_step(config.training, device, config.ranks, config.bucket_mb, model)
+    with followed():  # a remembered tape serves both, whichever asks first
+        tape = train_step(config.training, device, config.ranks, config.bucket_mb, model)
     if config.stack == TORCHREC_STACK and device == "cuda":
         tape.ops[:] = torchrec.one_by_one(tape.ops, config.training.optimizer, tape.parameters)
     elif config.stack == TORCHREC_STACK:

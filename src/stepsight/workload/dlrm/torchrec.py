@@ -20,8 +20,8 @@ from stepsight.workload.dlrm.exchange import index_exchanges
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 
-MEMCPY, DATA_DIST = "memcpy", "data_dist"
-"""The pipeline's own streams."""
+DATA_DIST = "data_dist"
+"""The pipeline's own stream."""
 FEATURE_OPS = ("aten::lift_fresh", "aten::slice", "aten::fill_")
 """Of the loader, once a feature; then ``FLATTEN_OPS`` once more each."""
 FLATTEN_OPS = ("aten::lift_fresh", "aten::flatten")

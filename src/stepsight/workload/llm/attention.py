@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
+from stepsight.workload.llm.block import (
+    Block,
+    casts_weights,
+    keeps_products,
+    kept_inputs,
+    shared_over,
+    stream_dtype,
+)
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.messages import context_messages, exchange_copies, tensor_messages
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 
 
 def attention_block(c: LanguageConfig) -> Block:
     m, t, f = c.model, c.layout.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
+    both = ops.norm(
+        m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
+    )
     both.kept_bytes += e * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
@@ -59,11 +68,11 @@ def attention_block(c: LanguageConfig) -> Block:
     both += out
     if keeps_products(c):  # every other product: the keys', which are few, and the last
         again.append(out.forward[-1])
-    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
+    both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
     forward, backward = tensor_messages(c, n * m.hidden, qkv, out)
     around = context_messages(c, inner)
     if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+        both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
     selected = e * rows * m.hidden + e * n * m.heads * v_dim / t
     selected += 0.5 * e * n * (_projected(c) + m.hidden / t)
     return Block(both, [*forward, *around[0]], [*backward, *around[1]], again, selected)
@@ -77,13 +86,13 @@ def _projected(c: LanguageConfig) -> float:
     return a.q_rank + a.kv_rank + a.rope_dim + m.heads * (2 * a.nope_dim + a.rope_dim + a.v_dim) / t
 
 
-def _latent_projections(c: LanguageConfig, n: float) -> Both:
+def _latent_projections(c: LanguageConfig, n: float) -> ForwardBackward:
     """DeepSeek's low-rank projections; the ranks hold the down-projections whole."""
     m, t, a = c.model, c.layout.tensor, c.model.latent
     assert a is not None
     dtype, product, scaling = c.training.dtype, c.training.product_dtype, c.training.fp8_scaling
     q_dim = m.heads * (a.nope_dim + a.rope_dim) / t
-    both = Both()
+    both = ForwardBackward()
     if a.q_rank:
         both += ops.linear(product, dtype, n, a.q_rank, m.hidden, scaling=scaling)
         both += ops.norm("rms", dtype, n, a.q_rank, fused=c.training.fused_norm)
@@ -94,13 +103,13 @@ def _latent_projections(c: LanguageConfig, n: float) -> Both:
     both += ops.norm("rms", dtype, n, a.kv_rank, fused=c.training.fused_norm)
     both += ops.linear(product, dtype, n, m.heads * (a.nope_dim + a.v_dim) / t, a.kv_rank, scaling=scaling)
     width = m.heads * (a.nope_dim + a.rope_dim) / t
-    both += Both(
+    both += ForwardBackward(
         [ops.stream("cat", dtype, 2 * n * width, 2, 2)], [ops.stream("cat", dtype, 2 * n * width, 2, 2)]
     )
     return both
 
 
-def core(c: LanguageConfig) -> Both:
+def core(c: LanguageConfig) -> ForwardBackward:
     """Attention proper, for this rank's heads and its part of the sequence.
 
     Where ranks exchange heads for parts of the sequence, each sees all of it with its share of the heads.
@@ -117,7 +126,7 @@ def core(c: LanguageConfig) -> Both:
         kv_heads = heads
     batch, length = c.micro_batch, c.sequence
     if m.window and m.window < length:
-        full = 1 / m.window_every if m.window_every > 1 else 0.0
+        full = m.unwindowed_layers / m.layers
         seen = int(m.window + full * (length / 2 - m.window))
         return ops.flash(
             s.dtype, s.attention, batch, heads, kv_heads, length // parts, seen, dim, causal=False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from stepsight.program.job import Kernel
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
 
@@ -17,7 +17,7 @@ class Block:
     what attention and exchanges gave: torchtitan's default policy);
     ``more_launches``: forward and backward, where each expert is launched by itself."""
 
-    both: Both
+    both: ForwardBackward
     forward: list[Message]
     backward: list[Message]
     again: list[Kernel]
@@ -43,3 +43,9 @@ def keeps_products(c: LanguageConfig) -> bool:
 def casts_weights(c: LanguageConfig) -> bool:
     """Weights are cast to fp8 once a step and kept for all micro-batches."""
     return c.layout.micro_batches == 1
+
+
+def stream_dtype(c: LanguageConfig) -> str:
+    """The type of the stream between blocks: under autocast, embeddings, norms and sums stay in fp32."""
+    autocast = c.framework.plain and c.training.half and not c.training.master_weights
+    return "fp32" if autocast else c.training.dtype

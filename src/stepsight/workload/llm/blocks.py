@@ -117,7 +117,7 @@ class Blocks:
             waits,
             phase=phase,
             label=label,
-            framework=self.c.framework.name,
+            framework=self.c.host_profile,
             launches=self._launched(launches),
         )
 

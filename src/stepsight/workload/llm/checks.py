@@ -21,7 +21,7 @@ def saves_nothing(framework: str, attention: str) -> bool:
     return not FRAMEWORKS[framework].selects_products and attention not in PLAIN_ATTENTION
 
 
-def check(c: LanguageConfig, fields: Fields, parallel: Fields, training: Fields) -> None:
+def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     """What cannot be, and fields that would have no effect."""
     s, m, t = c.layout, c.model, c.training
 

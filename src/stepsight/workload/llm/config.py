@@ -19,9 +19,11 @@ from stepsight.workload.parallel.axes import data_ranks
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
 FP4 = ("fp4", "nvfp4", "mxfp4")
 GRADIENTS = ("fp32", "half")
-"""In which micro-batches' gradients are summed and reduced."""
+"""The type in which gradients are accumulated and reduced."""
 FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
+DEFAULT_BATCH = 1
+"""Sequences per replica where a description states no batch; answers say that it was assumed."""
 ADAPTER_SHARE = 0.005
 """Parameters of low-rank adapters over the model's (rank 16 to 32 on attention)."""
 RECOMPUTE = ("none", "full", "selective")
@@ -32,19 +34,19 @@ ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 class LanguageTraining:
     """How the model is trained.
 
-    ``recompute``: none; full (a layer keeps only its input, ``recompute_layers`` of each stage, all where
-    zero); selective (Megatron: attention's inside is run again; others: all but products).
+    ``recompute``: none; full (a layer keeps only its input; ``recompute_layers`` layers per stage, all if
+    zero); selective (Megatron: core attention is recomputed; others: everything but GEMMs).
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
-    (flash: 2). ``precision = "fp8"``: products in fp8, everything else in bf16. ``master_weights``:
+    (flash: 2). ``precision = "fp8"``: GEMMs in fp8, everything else in bf16. ``master_weights``:
     half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
-    for each pass. ``fused_norm``: norms in one kernel, where that is not the framework's habit.
+    for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
     ``adapters``: only low-rank adapters are trained (LoRA): no weight gradients, hardly any optimizer state.
-    ``loss_scaling``: gradients are unscaled and looked through for infinities before the update (fp16).
-    ``offload``: optimizer keeps the optimizer's state in the host's memory and updates there.
-    ``fused_experts``: the kernels of experts' products apply the activation and cast what they write.
-    ``fp8_scaling``: delayed, current (a pass more for the largest value) or block (MXFP8, DeepSeek's).
-    ``loss_share``: of the tokens, those that the head and the loss see (masked ones, BERT).
-    ``cuda_graphs``: passes are captured, so that the host launches a graph instead of kernels.
+    ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
+    ``offload``: "optimizer" puts the optimizer state and update on the CPU.
+    ``fused_experts``: grouped GEMMs fuse activation and fp8 cast.
+    ``fp8_scaling``: delayed, current (an extra pass to find amax) or block (MXFP8, DeepSeek's).
+    ``loss_share``: fraction of tokens that reach the LM head (BERT's masked tokens).
+    ``cuda_graphs``: each pass is launched as one CUDA graph.
     """
 
     precision: str = "bf16"
@@ -73,12 +75,12 @@ class LanguageTraining:
 
     @property
     def product_dtype(self) -> str:
-        """The type products are computed in."""
+        """The type of GEMMs."""
         return self.precision
 
     @property
     def wide_product(self) -> str:
-        """The type of products that stay out of fp8: attention's and the head's."""
+        """The type of GEMMs that stay out of fp8: attention's and the head's."""
         return "tf32" if self.precision == "tf32" else self.dtype
 
     @property
@@ -88,7 +90,12 @@ class LanguageTraining:
 
 @dataclass(frozen=True, slots=True)
 class LanguageConfig:
-    """Model, batch and layout. ``batch_per_rank``: sequences a data-parallel replica sees in a step."""
+    """Model, batch and layout.
+
+    ``batch_per_rank``: sequences that a data-parallel replica sees per step; ``states_batch``: whether the
+    description gives them, or `DEFAULT_BATCH` stands in.
+    ``notes``: what the description says that the answer does not hold.
+    """
 
     name: str
     family: str
@@ -98,7 +105,9 @@ class LanguageConfig:
     training: LanguageTraining
     layout: Layout
     framework: Framework
+    states_batch: bool = field(default=True, compare=False)
     source: str = field(default="", compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def ranks(self) -> int:
@@ -120,6 +129,11 @@ class LanguageConfig:
         return self.batch_per_rank * self.layout.data * self.sequence
 
     @property
+    def host_profile(self) -> str:
+        """Whose host work its launches cost (`stepsight.overheads.frameworks`)."""
+        return "compiled" if self.framework.plain and self.training.compiled else self.framework.name
+
+    @property
     def padded_vocab(self) -> int:
         """Megatron pads the vocabulary to a multiple of 128 on every tensor rank (its fork for DeepSpeed only
         where there are several)."""
@@ -135,22 +149,42 @@ def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
     family = fields.choice("family", tuple(FAMILIES))
     model = read_model(fields)
     parallel, training_fields = fields.section("parallel"), fields.section("training")
-    framework = _framework(training_fields, parallel, family)
+    framework = _framework(training_fields, parallel)
     training = _training(training_fields, family, framework)
     sequence = fields.integer("sequence")
-    layout, batch = _layout(fields, parallel, framework, model)
+    layout, batch = _layout(fields, parallel, framework)
     name = fields.text("name", Path(source).stem)
+    notes = _notes(fields, sequence)
     for section in (training_fields, parallel, fields):
         section.finish()
-    config = LanguageConfig(name, family, model, sequence, batch, training, layout, framework, source)
-    check(config, fields, parallel, training_fields)
+    stated = fields.has("global_batch") or fields.has("batch_per_rank")
+    config = LanguageConfig(
+        name, family, model, sequence, batch, training, layout, framework, stated, source, notes
+    )
+    check(config, parallel, training_fields)
     return config
 
 
-def _framework(training: Fields, parallel: Fields, family: str) -> Framework:
+def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
+    """What a configuration states and nobody models, and a sequence that the model has no positions for."""
+    listed = fields.anything("not_modelled", [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise fields.fail("not_modelled", f"must be a list of names, not {listed!r}", 'write ["name", …]')
+    longest = fields.integer("longest_sequence", 0, least=0)
+    notes = [f"not modelled: {', '.join(listed)}"] if listed else []
+    if 0 < longest < sequence:
+        notes.append(f"sequence: {sequence:,} tokens are beyond the {longest:,} positions of the model")
+    return tuple(notes)
+
+
+def usual_framework(parallel: Mapping[str, Any]) -> str:
+    """What a job of this layout is most often run with, where its description names no framework."""
+    return "torchtitan" if str(parallel.get("zero", 0)) in ("3", "fsdp") else "megatron"
+
+
+def _framework(training: Fields, parallel: Fields) -> Framework:
     """The named one, or what such a job is most often run with."""
-    sharded = str(parallel.values.get("zero", 0)) in ("3", "fsdp")
-    usual = "torchtitan" if sharded else "megatron"
+    usual = usual_framework(parallel.values)
     framework = FRAMEWORKS[training.choice("framework", tuple(FRAMEWORKS), usual)]
     return replace(framework, gradients=training.choice("gradients", GRADIENTS, framework.gradients))
 
@@ -168,7 +202,7 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         )
     if fields.values.get("precision") in FP4:
         raise fields.fail(
-            "precision", "products in fp4 are not modelled: no measured one is in the tables", 'use "fp8"'
+            "precision", "GEMMs in fp4 are not modelled: no measurements are available", 'use "fp8"'
         )
     precision = fields.choice("precision", PRECISIONS, "bf16")
     return LanguageTraining(
@@ -193,12 +227,10 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
     )
 
 
-def _layout(
-    fields: Fields, parallel: Fields, framework: Framework, model: LanguageModel
-) -> tuple[Layout, int]:
+def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Layout, int]:
     """The axes, and the batch of one replica."""
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
-    context, others = parallel.integer("context", 1), 0
+    context = parallel.integer("context", 1)
     others = tensor * pipeline * context
     data = data_ranks(parallel, others, "tensor × context × pipeline")
     batch = _batch(fields, data)
@@ -232,7 +264,7 @@ def _layout(
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
         prefetch=parallel.flag("prefetch", zero == 3 or (zero == 2 and not framework.gathers_late)),
-        overlap_gradients=parallel.flag("overlap_gradients", framework.overlap),
+        overlap_gradients=parallel.flag("overlap_gradients", framework.overlaps_gradients),
         bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
         micro_batches=batch // micro,
         order=_order(parallel),
@@ -250,9 +282,9 @@ def _expert_overlap(parallel: Fields) -> str:
 
 def _batch(fields: Fields, data: int) -> int:
     if not fields.has("global_batch"):
-        return fields.integer("batch_per_rank")
+        return fields.integer("batch_per_rank", DEFAULT_BATCH)
     if fields.has("batch_per_rank"):
-        raise fields.fail("batch_per_rank", "given beside global_batch", "give one of the two")
+        raise fields.fail("batch_per_rank", "given together with global_batch", "give one of the two")
     batch = fields.integer("global_batch")
     if batch % data:
         raise fields.fail(

@@ -37,15 +37,17 @@ def most_pieces(c: LanguageConfig) -> int:
 def pieces(c: LanguageConfig) -> list[Piece]:
     """The model cut into stages times virtual stages, first piece first.
 
-    Evenly where that divides; else with the embedding and the head counted as a layer each (Megatron) or by
-    their cost (nanotron and others), so that the ends hold fewer layers. An encoder and its decoder lie on
-    pieces of their own (`_encoder_pieces`).
+    nanotron weighs layers and head by their cost (`_by_cost`). Others cut evenly where that divides. Else, as
+    Megatron does on request: where it divides with embedding and head counted as a layer each, both ends
+    hold one layer less; otherwise the first piece holds the fewest, and the remainder goes to the pieces
+    after it, one layer each (31 layers in 4 pieces: 7, 8, 8, 8, the embedding counted as a layer). An encoder
+    and its decoder lie on pieces of their own (`_encoder_pieces`).
     """
     n, m = c.layout.chunks, c.model
     if n == 1:
         return [Piece(0, m.layers, True, True, m.encoder_layers)]
     if not m.encoder_layers:
-        counts = _by_cost(c) if c.framework.name == "nanotron" else _even(m.layers, n)
+        counts = _by_cost(c) if c.framework.stages_by_cost else _even(m.layers, n)
         return _one_behind_the_other([0] * n, counts)
     k = _encoder_pieces(c)
     return _one_behind_the_other(

@@ -58,6 +58,7 @@ def read_model(fields: Fields) -> LanguageModel:
         tied=fields.flag("tied", usual.get("tied", False)),
         window=fields.integer("window", 0, least=0),
         window_every=fields.integer("window_every", 1),
+        full_layers=fields.integer("full_layers", 0, least=0),
         causal=usual.get("causal", True),
         experts=_experts(fields),
         latent=_latent(fields),
@@ -65,6 +66,10 @@ def read_model(fields: Fields) -> LanguageModel:
         patches=fields.integer("patch_values", 588) if family == "vit" else 0,
         qk_norm=fields.flag("qk_norm", usual.get("qk_norm", False)),
     )
+    if model.full_layers and (not model.window or model.window_every > 1):
+        raise fields.fail(
+            "full_layers", "counts the layers that see beyond a window", "give window, and no window_every"
+        )
     if family == "vit" and model.vocab < 1:
         raise fields.fail("vocab", "an image model's vocab is its number of classes", "for example 1000")
     return model

@@ -13,28 +13,31 @@ from dataclasses import dataclass
 class Framework:
     """One framework's habits.
 
-    ``fused_norm``, ``fused_rotary``, ``fused_mlp`` (activation and product), ``fused_loss``: one kernel
+    ``fused_norm``, ``fused_rotary``, ``fused_mlp`` (activation and multiply), ``fused_loss``: one kernel
     instead of several. ``gradients``: the type in which micro-batches are summed. ``wgrad_accumulates``:
-    the weight-gradient product adds to the sum itself. ``overlap``: gradients are reduced while the
+    the weight-gradient GEMM adds to the sum itself. ``overlaps_gradients``: gradients are reduced while the
     backward pass of the last micro-batch runs. ``host_waits``: the host waits for the device at every
     message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
     for all gradients instead of buckets. ``pads_whole_vocab``: the vocabulary is padded on one rank, too.
-    ``overlaps_sums``: the sum of an input's gradient over the tensor group runs beside the weights' product.
-    ``separate_gate``: a gated MLP's two first products each sum their input's gradient over the tensor group.
-    ``keeps_gathered``: with sequence parallelism the gathered input of a product is kept for the backward
+    ``overlaps_sums``: the sum of an input's gradient over the tensor group overlaps with the weight-gradient
+    GEMM.
+    ``separate_gate``: a gated MLP's two first GEMMs each sum their input's gradient over the tensor group.
+    ``keeps_gathered``: with sequence parallelism the gathered input of a GEMM is kept for the backward
     pass, which then need not gather it again.
     ``gathers_late``: ZeRO-2 gathers the updated parameters behind the update, not beside the forward pass.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
-    ``gathers_pile_up``: with sequence parallelism the gathered input of a product is dropped behind it, but
-    lies in the allocator until the communication stream has come by; a host that runs ahead piles them up.
+    ``gathers_pile_up``: with sequence parallelism the gathered input of a GEMM is dropped after it, but stays
+    in the allocator until the communication stream has passed it; a host that runs ahead piles them up.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
-    ``selects_products``: selective recomputation is torch's, which keeps what products and attention give;
+    ``selects_products``: selective recomputation is torch's, which keeps what GEMMs and attention give;
     without it, Megatron's, which drops what lies inside attention.
-    ``cuts_products``: asynchronous tensor parallelism cuts products so that transfers run beside them.
+    ``cuts_products``: asynchronous tensor parallelism splits GEMMs to overlap them with communication.
     ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
-    ``grouped_experts``: one kernel for the products of all of a rank's experts, instead of one each.
+    ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
+    ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
+    ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
     """
 
     name: str
@@ -44,7 +47,7 @@ class Framework:
     fused_loss: bool = True
     gradients: str = "fp32"
     wgrad_accumulates: bool = False
-    overlap: bool = True
+    overlaps_gradients: bool = True
     host_waits: bool = False
     lockstep: bool = False
     overlaps_sums: bool = True
@@ -63,14 +66,22 @@ class Framework:
     selects_products: bool = True
     cuts_products: bool = True
     grouped_experts: bool = True
+    plain: bool = False
     fp8_scaling: str = "delayed"
+    stages_by_cost: bool = False
 
 
 FRAMEWORKS = {
     f.name: f
     for f in (
         Framework(
-            "eager", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+            "eager",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            plain=True,
         ),
         Framework(
             "megatron",
@@ -83,7 +94,7 @@ FRAMEWORKS = {
             "megatron-deepspeed",
             selects_products=False,
             gradients="half",
-            overlap=False,
+            overlaps_gradients=False,
             host_waits=True,
             lockstep=True,
             overlaps_sums=False,
@@ -102,6 +113,7 @@ FRAMEWORKS = {
             cuts_products=False,
             gathers_pile_up=True,
             sharded_loss=True,
+            stages_by_cost=True,
         ),
         Framework(
             "torchtitan",
@@ -127,7 +139,7 @@ FRAMEWORKS = {
             fused_rotary=False,
             fused_mlp=False,
             fused_loss=False,
-            overlap=False,
+            overlaps_gradients=False,
             overlaps_sums=False,
             separate_gate=True,
             keeps_gathered=True,
@@ -135,7 +147,13 @@ FRAMEWORKS = {
             gathers_logits=True,
         ),
         Framework(
-            "hf", fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False, gradients="half"
+            "hf",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            plain=True,
         ),
     )
 }

@@ -11,6 +11,7 @@ from typing import Any
 from stepsight.errors import InputError
 from stepsight.inputs import read_json, whole
 from stepsight.records import Table, nearest, read_toml
+from stepsight.workload.llm.unmodelled import not_modelled
 
 _TYPES = {
     "llama": "llama",
@@ -39,8 +40,6 @@ _TYPES = {
     "olmo2": "llama",
 }
 """``model_type`` of a configuration to a family of ours."""
-DEFAULT_BATCH = 1
-"""Sequences a rank where a model is named without a batch."""
 
 
 @cache
@@ -67,9 +66,11 @@ _COUNTS = (
     "n_routed_experts", "num_experts", "moe_intermediate_size", "num_experts_per_tok", "n_shared_experts",
     "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank",
     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window",
-    "sliding_window_pattern", "n_group", "topk_group",
+    "sliding_window_pattern", "max_window_layers", "n_group", "topk_group",
 )  # fmt: skip
 """Fields of a configuration that are whole numbers where they are given."""
+_READ = frozenset({*_COUNTS, "tie_word_embeddings", "feed_forward_proj", "use_sliding_window", "layer_types"})
+"""Fields of a configuration that count."""
 
 
 def named(name: str) -> Table:
@@ -97,7 +98,6 @@ def _workload(sizes: Table, name: str) -> Table:
     return {
         "kind": "transformer",
         "name": Path(name).name,
-        "batch_per_rank": DEFAULT_BATCH,
         **sizes,
         "training": {"framework": "megatron"},
         "parallel": {},
@@ -108,7 +108,8 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
     """The sizes of a Hugging Face configuration in our words."""
     kind = str(config["model_type"])
     if kind not in _TYPES and isinstance(config.get("text_config"), dict):  # images or sound beside it
-        return from_hugging_face({"model_type": kind, **config["text_config"]}, f"{where}: text_config")
+        text = from_hugging_face({"model_type": kind, **config["text_config"]}, f"{where}: text_config")
+        return _with_unmodelled(text, not_modelled(config, config["text_config"]))
     config = {**config, **{key: whole(config[key], f"{where}: {key}", least=0) for key in _COUNTS
                            if config.get(key) is not None}}  # fmt: skip
     if kind not in _TYPES:
@@ -146,28 +147,54 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         sizes["qk_norm"] = True
     if family == "t5":
         sizes["encoder_layers"] = first("num_layers")
-        sizes["gated"] = "gated" in str(config.get("feed_forward_proj", "relu"))
+        sizes["gated"] = "gated" in str(config.get("feed_forward_proj", _MT5 if kind == "mt5" else "relu"))
+        sizes.setdefault("tied", kind != "mt5")
     if family == "vit":
         patch, size = first("patch_size"), first("image_size")
         sizes |= {"patch_values": 3 * patch * patch, "sequence": (size // patch) ** 2 + 1, "vocab": 1000}
         sizes.pop("tied", None)
+    longest = first("max_position_embeddings", "n_positions", "max_seq_len", default=0)
+    if longest and family not in ("t5", "vit"):  # T5's positions are relative
+        sizes["longest_sequence"] = longest
     try:
-        return sizes | _window(config) | _moe(config) | _mla(config)
+        sizes |= _window(config, sizes["layers"]) | _moe(config) | _mla(config)
     except KeyError as missing:
         raise InputError(f"{where}: {missing.args[0]}", "is missing", "add it to the configuration") from None
+    return _with_unmodelled(sizes, not_modelled(config, _READ))
 
 
+def _with_unmodelled(sizes: Table, found: list[str]) -> Table:
+    listed = [*sizes.get("not_modelled", ()), *found]
+    return sizes | ({"not_modelled": list(dict.fromkeys(listed))} if listed else {})
+
+
+_MT5 = "gated-gelu"
+"""What an mT5 is where its configuration does not say; its head is untied, too."""
 _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 """Of so many layers one sees everything, where a configuration does not list its layers."""
+_ALL_WINDOWED = ("mistral", "mixtral", "phi3")
+_SWITCHED = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
+"""Models that state a window and use it only with ``use_sliding_window``, behind ``max_window_layers``."""
+_QWEN_FULL_LAYERS = 28
+"""``max_window_layers`` where a configuration leaves it out (Qwen2Config)."""
 
 
-def _window(config: Mapping[str, Any]) -> Table:
-    """Sliding-window attention; Qwen states a window that it does not use."""
-    kind, window = config["model_type"], config.get("sliding_window")
-    if not window or not (kind in _FULL_EVERY or _TYPES[kind] == "mistral"):
+def _window(config: Mapping[str, Any], layers: int) -> Table:
+    """Sliding-window attention, and which layers see everything."""
+    kind, window, listed = config["model_type"], config.get("sliding_window"), config.get("layer_types")
+    switched_on = kind in _SWITCHED and config.get("use_sliding_window") is True
+    if not window or not (switched_on or kind in _FULL_EVERY or kind in _ALL_WINDOWED):
         return {}
-    every = config.get("sliding_window_pattern") or _FULL_EVERY.get(kind, 1)
-    return {"window": window, **({"window_every": every} if every > 1 else {})}
+    if isinstance(listed, list) and listed:
+        full = listed.count("full_attention")
+    elif switched_on:
+        full = min(config.get("max_window_layers") or _QWEN_FULL_LAYERS, layers)
+    else:
+        every = config.get("sliding_window_pattern") or _FULL_EVERY.get(kind, 1)
+        return {"window": window, **({"window_every": every} if every > 1 else {})}
+    if full >= layers:
+        return {}
+    return {"window": window, **({"full_layers": full} if full else {})}
 
 
 def _moe(config: Mapping[str, Any]) -> Table:

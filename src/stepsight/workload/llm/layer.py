@@ -12,6 +12,7 @@ from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.attention import attention_block, core
 from stepsight.workload.llm.block import keeps_products, shared_over
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.launches import plain_launches
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.mlp import mixture_block, mlp_block
 from stepsight.workload.llm.work import Message, Pass
@@ -32,7 +33,8 @@ def as_one_layer_sees(c: LanguageConfig) -> LanguageConfig:
 
     How many replicas and stages there are is left out, so configurations that differ in nothing else share
     their layers: only whether there are several stages (a tied head) and micro-batches (sums of gradients)
-    counts, and over how many ranks ZeRO-3 shares out the weights.
+    counts, in plain PyTorch whether there are several replicas (hooks), and over how many ranks ZeRO-3 shares
+    out the weights.
     """
     s, several = c.layout, min(2, c.layout.micro_batches)
     sharded = s.zero == 3
@@ -41,6 +43,7 @@ def as_one_layer_sees(c: LanguageConfig) -> LanguageConfig:
         context=s.context, context_kind=s.context_kind, expert=s.expert, expert_dispatch=s.expert_dispatch,
         expert_overlap=s.expert_overlap, zero=3 if sharded else 0,
         shard_group=s.sharded_over if sharded else 0, pipeline=min(2, s.pipeline), micro_batches=several,
+        data=min(2, s.data) if c.framework.plain else 1,
     )  # fmt: skip
     training = replace(c.training, recompute="none", recompute_layers=0)
     return replace(
@@ -67,6 +70,9 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> Lay
         forward += Pass.of(part.both.forward, part.forward, part.both.kept_bytes, part.more_launches[0])
         backward += Pass.of(part.both.backward, part.backward, 0.0, part.more_launches[1])
         again.update(part.again)
+    more = plain_launches(c)
+    forward += Pass(more_launches=more.forward)
+    backward += Pass(more_launches=more.backward)
     selected = sum(part.selected_bytes for part in parts)
     forward, backward = _run_again(c, mode, forward, backward, again, selected)
     backward += Pass.of(_accumulation(c, experts=experts, cross=cross))

@@ -17,14 +17,14 @@ EXPERT_OVERLAP = ("none", "experts", "all")
 class Layout:
     """The sizes of the parallel groups.
 
-    ``data`` counts replicas of the batch; ``zero`` says what they share out: 1 optimizer state, 2 gradients
-    too, 3 (``fsdp``) parameters too, over groups of ``shard_group`` ranks (zero: all of ``data``), repeated
-    over the rest (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward pass.
-    ``prefetch``: parameters are gathered beside compute, by ZeRO-3 those of the next layers, by ZeRO-1 and 2
-    the updated ones beside the first forward pass; else compute waits for them.
-    ``expert`` ranks share out the experts; ``expert_dispatch``: a token travels to ``each`` of its experts,
-    or ``once`` to a node or rank that holds several; ``expert_overlap``: it travels beside the products of
-    ``experts`` (Megatron) or ``all`` that another micro-batch computes (DeepSeek's DualPipe).
+    ``data`` counts replicas of the batch; ``zero`` says what is sharded over them: 1 optimizer state, 2 also
+    gradients, 3 (``fsdp``) also parameters, in groups of ``shard_group`` ranks (zero: all of ``data``), with
+    replicas of the groups (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward
+    pass. ``prefetch``: gathering parameters overlaps with compute: ZeRO-3's of the next layers, ZeRO-1's and
+    2's of the last update with the first forward pass; else compute waits for them.
+    Experts are spread over ``expert`` ranks; ``expert_dispatch``: a token is sent to ``each`` of its experts,
+    or ``once`` to a node or rank with several; ``expert_overlap``: all_to_all overlaps with the GEMMs of
+    ``experts`` (Megatron) or with ``all`` that another micro-batch computes (DeepSeek's DualPipe).
     ``virtual_stages``: pieces of the model on each rank of an interleaved pipeline. ``order`` lists the axes,
     innermost (neighbouring ranks) first.
     """
@@ -72,12 +72,12 @@ class Layout:
 
     @property
     def sharded_over(self) -> int:
-        """Ranks that share out what ZeRO shares out: data and context replicas of one stage."""
+        """Ranks over which ZeRO shards: data and context replicas of one stage."""
         return self.shard_group or self.data * self.context
 
     @property
     def experts_shared_over(self) -> int:
-        """The same for experts: the ranks that hold the same ones, where experts are spread out."""
+        """The same for experts: with expert parallelism, the ranks that hold the same ones."""
         copies = self.tensor * self.context * self.data // self.expert
         return self.sharded_over if self.expert == 1 else min(copies, self.sharded_over)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
+from stepsight.hardware.memory import usable_bytes as usable_bytes
 from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
 from stepsight.workload.llm.cut import Piece, pieces
@@ -15,11 +16,8 @@ from stepsight.workload.llm.stages import Pieces, PieceWork
 from stepsight.workload.memory import MemoryReport, RankMemory
 
 CONTEXT_BYTES = 0.25e9
-"""Small tensors and workspaces inside the caching allocator; what lies outside it is in `USABLE_SHARE`."""
-USABLE_SHARE = 0.96
-"""Of a GPU's memory, what a job's tensors can take before the CUDA context and NCCL's buffers fill it:
-between 0.94 and 0.98, which part best what ran from what did not (nine groups of llm_h100_sweep.csv, four of
-llm_a100_layouts.csv)."""
+"""Small tensors and workspaces inside the caching allocator; what lies outside it is in
+`stepsight.hardware.memory.USABLE_SHARE`."""
 ALLOCATOR_OVERHEAD = 0.20
 """Copies that operators keep beside what they need, and blocks that the caching allocator cannot join, as a
 share of activations: regressed on the memory of 639 runs of ten groups of llm_h100_sweep.csv with weights,
@@ -31,11 +29,6 @@ wait, and a layer's forward pass is about 37 real launches. Read off ten groups 
 BEHIND_BACKWARD = 2
 """Passes of a stage that a host can launch at a stretch in the steady part of a pipeline: a backward and the
 next forward one; messages before and behind them hold it up."""
-
-
-def usable_bytes(memory_gb: float) -> float:
-    """What a job's tensors may take of a GPU's memory, which data sheets state in binary gigabytes."""
-    return memory_gb * 2**30 * USABLE_SHARE
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
 
 def tensor_messages(
-    c: LanguageConfig, elements: float, into: Both, out: Both, *, inputs: int = 1
+    c: LanguageConfig, elements: float, into: ForwardBackward, out: ForwardBackward, *, inputs: int = 1
 ) -> tuple[list[Message], list[Message]]:
     """A block's sums over the tensor group: one each way, or gather and scatter with sequence parallelism.
 
@@ -60,7 +60,7 @@ def products(kernels: list[Kernel], name: str) -> tuple[Kernel, ...]:
     return tuple(k for k in kernels if k.name == name)
 
 
-def context_messages(c: LanguageConfig, core: Both) -> tuple[list[Message], list[Message]]:
+def context_messages(c: LanguageConfig, core: ForwardBackward) -> tuple[list[Message], list[Message]]:
     """Keys and values travel round the ring beside attention, or are gathered before it; or all three and
     the result change from parts of the sequence to parts of the heads and back."""
     m, parts = c.model, c.layout.context
@@ -83,17 +83,17 @@ def context_messages(c: LanguageConfig, core: Both) -> tuple[list[Message], list
     return [hop] * (parts - 1), [back] * (parts - 1)
 
 
-def exchange_copies(c: LanguageConfig) -> Both:
+def exchange_copies(c: LanguageConfig) -> ForwardBackward:
     """Elements put in order for an exchange of heads, and again behind it."""
     if c.layout.context == 1 or c.layout.context_kind != "all_to_all":
-        return Both()
+        return ForwardBackward()
     e = dtype_bytes(c.training.dtype)
     copies = [
         ops.stream("exchange", c.training.dtype, elements, e, e)
         for elements in _exchanged(c)
         for _ in range(2)
     ]
-    return Both(copies, list(copies))
+    return ForwardBackward(copies, list(copies))
 
 
 def _exchanged(c: LanguageConfig) -> tuple[float, float]:

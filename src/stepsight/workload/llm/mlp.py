@@ -5,11 +5,19 @@ from __future__ import annotations
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Copies, Kernel
 from stepsight.workload.llm import operators as ops
-from stepsight.workload.llm.block import Block, casts_weights, keeps_products, kept_inputs, shared_over
+from stepsight.workload.llm.block import (
+    Block,
+    casts_weights,
+    keeps_products,
+    kept_inputs,
+    shared_over,
+    stream_dtype,
+)
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.launches import writes_out_gelu
 from stepsight.workload.llm.messages import products, tensor_messages
 from stepsight.workload.llm.model import Experts
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
 SCALE_LAUNCHES = 2
@@ -21,7 +29,9 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     m, t, f = c.model, c.layout.tensor, c.framework
     dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
     n, rows = float(c.tokens), c.tokens / shared_over(c)
-    both = ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm or c.training.compiled)
+    both = ops.norm(
+        m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
+    )
     both.kept_bytes += e * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
@@ -35,9 +45,12 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += into
-    act = ops.activation(
-        dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
-    )
+    if writes_out_gelu(c):
+        act = ops.tanh_gelu(dtype, n * ffn / t, wide=c.training.half and not c.training.master_weights)
+    else:
+        act = ops.activation(
+            dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
+        )
     both += act
     again += act.forward if keeps_products(c) else []
     out = ops.linear(
@@ -53,11 +66,11 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     both += out
     if keeps_products(c) and m.gated:  # every other product: of a gated pair the second
         again.append(ops.linear(product, dtype, n, ffn / t, m.hidden).forward[-1])
-    both += ops.residual(dtype, rows * m.hidden, c.training.dropout, fused=f.fused_mlp, bias=m.bias)
+    both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
     inputs = 2 if m.gated and f.separate_gate else 1
     forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
-        both += ops.norm(m.norm, dtype, rows, m.hidden, fused=c.training.fused_norm)
+        both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
     return Block(both, forward, backward, again, 0.5 * e * n * (2 * ffn + m.hidden) / t)
 
 
@@ -73,7 +86,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     both.kept_bytes += e * c.tokens / shared_over(c) * m.hidden
     router = ops.linear(dtype, dtype, rows, x.count, m.hidden)
     both += router
-    both += Both(
+    both += ForwardBackward(
         [
             Kernel.of("softmax", "fp32", rows=rows, cols=x.count),
             Kernel.of("sort", "int64", elements=rows * x.active),
@@ -82,7 +95,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     )
     routed = rows * x.active
     move = ops.stream("permute", dtype, routed * m.hidden, e, e)
-    both += Both([move], [move], e * routed * m.hidden)
+    both += ForwardBackward([move], [move], e * routed * m.hidden)
     local = max(1, x.count // s.expert)
     each = routed * x.imbalance / local
     fused = c.training.fused_experts
@@ -90,15 +103,15 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     out = _expert_product(c, local, each, m.hidden, ffn, cast_input=False)
     act = ops.activation(dtype, each * local, ffn, gated=m.gated, fused=True, bias=False)
     if fused:  # the products' own kernels apply the activation and cast what they write
-        act = Both(kept_bytes=act.kept_bytes)
+        act = ForwardBackward(kept_bytes=act.kept_bytes)
         out.backward = [k for k in out.backward if k.name != "cast_fp8"]
         into.backward = [k for k in into.backward if k.name != "cast_fp8"]
     elif x.bias:
         act = _clamped(dtype, each * local * ffn)
     for part in (into, act, out):
         both += part
-    both += _expert_bias(routed * m.hidden) if x.bias else Both()
-    both += Both(
+    both += _expert_bias(routed * m.hidden) if x.bias else ForwardBackward()
+    both += ForwardBackward(
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
         e * routed * m.hidden,
@@ -111,7 +124,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         selected += e * routed * (1 + x.imbalance) * m.hidden
         forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
     else:
-        forward, backward = tensor_messages(c, c.tokens * m.hidden, Both(), Both())
+        forward, backward = tensor_messages(c, c.tokens * m.hidden, ForwardBackward(), ForwardBackward())
     if x.shared_ffn:
         shared = mlp_block(c, x.shared_ffn)
         shared.both.forward = [k for k in shared.both.forward if "norm" not in k.family]
@@ -121,7 +134,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         again += [k for k in shared.again if "norm" not in k.family]
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
-        both += ops.residual(dtype, own * m.hidden, 0.0, fused=True, bias=False)
+        both += ops.residual(dtype, own * m.hidden, 0.0, fused=True)
     more = (0, 0)
     if product == "fp8" and not _grouped(c):
         more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
@@ -135,7 +148,7 @@ def _grouped(c: LanguageConfig) -> bool:
 
 def _expert_product(
     c: LanguageConfig, experts: int, tokens: float, out: float, into: float, *, cast_input: bool = True
-) -> Both:
+) -> ForwardBackward:
     """A product of each of a rank's experts: one kernel for all of them, or one behind the other."""
     grouped = _grouped(c)
     one = ops.linear(
@@ -150,29 +163,29 @@ def _expert_product(
         scaling=c.training.fp8_scaling,
     )
     times = 1 if grouped else experts
-    return Both(one.forward * times, one.backward * times)
+    return ForwardBackward(one.forward * times, one.backward * times)
 
 
-def _clamped(dtype: str, elements: float) -> Both:
+def _clamped(dtype: str, elements: float) -> ForwardBackward:
     """A clamped gated activation, operator by operator: two clamps, scale, sigmoid, two products, an offset,
     the router's weight in fp32 and the cast back; half as many again backward."""
-    return Both(
+    return ForwardBackward(
         [ops.stream("clamped glu", dtype, elements, 24, 18)],
         [ops.stream("clamped glu backward", dtype, elements, 36, 24)],
         6 * elements,
     )
 
 
-def _expert_bias(elements: float) -> Both:
+def _expert_bias(elements: float) -> ForwardBackward:
     """The experts' output biases, weighted by the router in fp32: product, sum, concatenation, cast."""
-    return Both(
+    return ForwardBackward(
         [ops.stream("expert bias", "fp32", elements, 14, 14)],
         [ops.stream("expert bias backward", "fp32", elements, 20, 20)],
     )
 
 
 def _exchanges(
-    c: LanguageConfig, x: Experts, bytes_: float, into: Both, out: Both
+    c: LanguageConfig, x: Experts, bytes_: float, into: ForwardBackward, out: ForwardBackward
 ) -> tuple[list[Message], list[Message]]:
     """Tokens to the ranks of their experts and back.
 

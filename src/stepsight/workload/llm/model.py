@@ -45,7 +45,8 @@ class LanguageModel:
 
     ``gated``: the MLP has two input projections (SwiGLU, GeGLU). ``norm``: layer or rms. ``positions``:
     rotary, learned, alibi or none. ``window``: tokens that sliding-window attention sees (zero: all);
-    ``window_every``: of so many layers one sees everything. ``causal``: no token sees the future.
+    ``window_every``: of so many layers one sees everything, ``full_layers``: so many layers in all do, where
+    that is no pattern. ``causal``: no token sees the future.
     ``encoder_layers`` are those of an encoder in front (T5), whose output every decoder layer attends to.
     ``patches``: an image model (ViT), whose tokens are patches of so many values each.
     """
@@ -66,6 +67,7 @@ class LanguageModel:
     dropout: float = 0.0
     window: int = 0
     window_every: int = 1
+    full_layers: int = 0
     causal: bool = True
     experts: Experts | None = None
     latent: LatentAttention | None = None
@@ -77,6 +79,15 @@ class LanguageModel:
         """Whether the MLP of that layer is a mixture of experts."""
         e = self.experts
         return e is not None and layer >= e.dense_layers and (layer - e.dense_layers) % e.every == 0
+
+    @property
+    def unwindowed_layers(self) -> int:
+        """Layers whose attention sees the whole sequence."""
+        if not self.window:
+            return self.layers
+        if self.full_layers:
+            return min(self.full_layers, self.layers)
+        return self.layers // self.window_every if self.window_every > 1 else 0
 
     @property
     def attention_parameters(self) -> int:
@@ -143,10 +154,11 @@ class LanguageModel:
 
     def flops_per_token(self, sequence: int, *, frozen: bool = False) -> float:
         """Forward and backward FLOPs a token as the PaLM paper counts them for MFU: 6 a parameter of the
-        products, and attention over the whole sequence, causal or not. ``frozen``: weights have no gradients,
-        which are 2 of the 6."""
+        products, and attention over the whole sequence, causal or not, or over the window in layers that have
+        one. ``frozen``: weights have no gradients, which are 2 of the 6."""
         products = self.parameters(active=True) - (0 if self.tied else self.embedding_parameters)
         width = self.heads * (self.latent.nope_dim + self.latent.rope_dim if self.latent else self.head_dim)
-        seen = min(self.window, sequence) if self.window and self.window_every == 1 else sequence
-        attention = 12 * self.layers * width * seen
+        full = self.unwindowed_layers
+        seen = full * sequence + (self.layers - full) * min(self.window, sequence)
+        attention = 12 * width * seen
         return (4.0 if frozen else 6.0) * products + attention

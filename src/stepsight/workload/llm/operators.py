@@ -12,14 +12,14 @@ from stepsight.program.job import Kernel
 
 
 @dataclass(slots=True)
-class Both:
+class ForwardBackward:
     """An operator's kernels forward and backward, and what it keeps."""
 
     forward: list[Kernel] = field(default_factory=list)
     backward: list[Kernel] = field(default_factory=list)
     kept_bytes: float = 0.0
 
-    def __iadd__(self, other: Both) -> Both:
+    def __iadd__(self, other: ForwardBackward) -> ForwardBackward:
         self.forward += other.forward
         self.backward = other.backward + self.backward
         self.kept_bytes += other.kept_bytes
@@ -50,7 +50,7 @@ def linear(
     cast_input: bool = True,
     cast_weight: bool = True,
     scaling: str = "delayed",
-) -> Both:
+) -> ForwardBackward:
     """x · Wᵀ: the product, and its two gradients. Keeps nothing: its input belongs to whoever made it.
 
     In fp8 input, weight and gradient are cast first, each also transposed for the backward products;
@@ -62,7 +62,7 @@ def linear(
     def gemm(name: str, m: float, n: float, k: float) -> Kernel:
         return Kernel.of("gemm", product, name=name, batch=batch, m=m, n=n, k=k)
 
-    both = Both(
+    both = ForwardBackward(
         [gemm("linear", tokens, out, into)],
         [gemm("dgrad", tokens, into, out), gemm("wgrad", out, into, tokens)],
     )
@@ -78,7 +78,7 @@ def linear(
     return both
 
 
-def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> Both:
+def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> ForwardBackward:
     """Layer or RMS norm; keeps its input. An RMS norm that is not fused is written out in PyTorch."""
     e, n = dtype_bytes(dtype), rows * hidden
 
@@ -86,14 +86,14 @@ def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> Bot
         return Kernel.of(family, dtype, name=name, rows=rows, cols=hidden)
 
     if kind == "layer":
-        return Both(
+        return ForwardBackward(
             [of("layer_norm", "layer_norm")],
             [of("layer_norm_backward", "layer_norm"), of("layer_norm_weights", "norm weight")],
             e * n,
         )
     name = "rms_norm" if fused else "eager"
     kept = e * n if fused else (2 * e + 4) * n
-    return Both([of("rms_norm", name)], [of("rms_norm_backward", name)], kept)
+    return ForwardBackward([of("rms_norm", name)], [of("rms_norm_backward", name)], kept)
 
 
 def flash(
@@ -107,7 +107,7 @@ def flash(
     head_dim: int,
     *,
     causal: bool,
-) -> Both:
+) -> ForwardBackward:
     """Fused attention; keeps its output and the row sums."""
 
     def kernel(family: str) -> Kernel:
@@ -124,7 +124,7 @@ def flash(
             causal=int(causal),
         )
 
-    return Both([kernel("attention")], [kernel("attention_backward")])
+    return ForwardBackward([kernel("attention")], [kernel("attention_backward")])
 
 
 def plain_attention(
@@ -138,7 +138,7 @@ def plain_attention(
     *,
     fused: bool,
     product: str = "",
-) -> Both:
+) -> ForwardBackward:
     """Products, scale, mask, softmax and dropout, operator by operator or with Megatron's fused softmax."""
     e, stack = dtype_bytes(dtype), batch * heads
     n = float(stack) * q * kv
@@ -146,16 +146,16 @@ def plain_attention(
     def bmm(m: int, cols: int, k: int) -> Kernel:
         return Kernel.of("gemm", product or dtype, name="bmm", batch=stack, m=m, n=cols, k=k)
 
-    both = Both([bmm(q, kv, head_dim)], [bmm(q, head_dim, kv), bmm(kv, head_dim, q)])
+    both = ForwardBackward([bmm(q, kv, head_dim)], [bmm(q, head_dim, kv), bmm(kv, head_dim, q)])
     if fused:
-        both += Both(
+        both += ForwardBackward(
             [stream("scaled_masked_softmax", dtype, n, e / 2, e)],
             [stream("scaled_masked_softmax_backward", dtype, n, e, e)],
             e * n,
         )
     else:
         rows = float(stack) * q
-        both += Both(
+        both += ForwardBackward(
             [
                 stream("masked_fill", dtype, n, e + 1, e),
                 stream("cast", "fp32", n, e, 4),
@@ -171,38 +171,40 @@ def plain_attention(
             (4 + e) * n,
         )
     if dropout:
-        both += Both(
+        both += ForwardBackward(
             [Kernel.of("dropout", dtype, elements=n)], [stream("mul", dtype, n, e + 1, e)], (1 + e) * n
         )
-    both += Both([bmm(q, head_dim, kv)], [bmm(kv, head_dim, q), bmm(q, kv, head_dim)])
+    both += ForwardBackward([bmm(q, head_dim, kv)], [bmm(kv, head_dim, q), bmm(q, kv, head_dim)])
     return both
 
 
-def rotary(dtype: str, elements: float, head_dim: int, *, fused: bool) -> Both:
+def rotary(dtype: str, elements: float, head_dim: int, *, fused: bool) -> ForwardBackward:
     """Rotary positions of queries and keys."""
     rows, name = elements / head_dim, "rotary" if fused else "eager"
     forward, backward = (
         Kernel.of(family, dtype, name=name, rows=rows, cols=head_dim)
         for family in ("rotary", "rotary_backward")
     )
-    return Both([forward], [backward])
+    return ForwardBackward([forward], [backward])
 
 
-def activation(dtype: str, tokens: float, ffn: float, *, gated: bool, fused: bool, bias: bool) -> Both:
+def activation(
+    dtype: str, tokens: float, ffn: float, *, gated: bool, fused: bool, bias: bool
+) -> ForwardBackward:
     """SwiGLU of two projections, or GELU of one (with its bias); keeps what it reads and what it makes."""
     e, n = dtype_bytes(dtype), tokens * ffn
     if not gated:
         back = [stream("bias_gelu_backward", dtype, n, 2 * e, e)]
         if bias:
             back.append(Kernel.of("reduce", dtype, name="bias", rows=ffn, cols=tokens))
-        return Both([stream("bias_gelu", dtype, n, e, e)], back, 2 * e * n)
+        return ForwardBackward([stream("bias_gelu", dtype, n, e, e)], back, 2 * e * n)
     if fused:
-        return Both(
+        return ForwardBackward(
             [stream("swiglu", dtype, n, 2 * e, e)],
             [stream("swiglu_backward", dtype, n, 3 * e, 2 * e)],
             3 * e * n,
         )
-    return Both(
+    return ForwardBackward(
         [stream("silu", dtype, n, e, e), stream("mul", dtype, n, 2 * e, e)],
         [
             stream("mul", dtype, n, 2 * e, e),
@@ -214,29 +216,64 @@ def activation(dtype: str, tokens: float, ffn: float, *, gated: bool, fused: boo
     )
 
 
-def residual(dtype: str, elements: float, dropout: float, *, fused: bool, bias: bool) -> Both:
-    """x + dropout(y + bias)."""
+def tanh_gelu(dtype: str, elements: float, *, wide: bool) -> ForwardBackward:
+    """GELU by its tanh formula, written out: 0.5 x (1 + tanh(c (x + 0.044715 x³))).
+
+    ``wide``: autocast takes the power in fp32, and everything behind it. Keeps its input and result, in fp32
+    also the power's input and what tanh gave: so much more does GPT-2 large hold under autocast, and no more
+    in half precision throughout (models_h100.csv).
+    """
+    e = dtype_bytes(dtype)
+    w, kind = (4, "fp32") if wide else (e, dtype)
+
+    def one(name: str, reads: float, writes: float) -> Kernel:
+        return stream(name, kind, elements, reads, writes)
+
+    forward = [
+        *([one("cast", e, 4)] if wide else []),
+        stream("mul", dtype, elements, e, e),
+        one("pow", w, w),
+        one("mul", w, w),
+        one("add", e + w, w),
+        one("mul", w, w),
+        one("tanh", w, w),
+        one("add", w, w),
+        one("mul", e + w, w),
+    ]
+    backward = [
+        *[one("mul", 2 * w, w)] * 2,
+        one("tanh_backward", 2 * w, w),
+        *[one("mul", w, w)] * 3,
+        one("pow", w, w),
+        *[one("mul", 2 * w, w)] * 2,
+        *[one("add", 2 * w, w)] * 2,
+    ]
+    return ForwardBackward(forward, backward, (2 * e + (2 * w if wide else 0)) * elements)
+
+
+def residual(dtype: str, elements: float, dropout: float, *, fused: bool) -> ForwardBackward:
+    """x + dropout(y); the fused kernel also adds the bias of y."""
     e = dtype_bytes(dtype)
     if dropout == 0.0:
-        return Both([stream("add", dtype, elements, 2 * e, e)], [])
+        return ForwardBackward([stream("add", dtype, elements, 2 * e, e)], [])
     if fused:
-        return Both(
+        return ForwardBackward(
             [stream("bias_dropout_add", dtype, elements, 2 * e, e + 1)],
             [stream("bias_dropout_add_backward", dtype, elements, e + 1, e)],
             elements,
         )
-    return Both(
+    return ForwardBackward(
         [Kernel.of("dropout", dtype, elements=elements), stream("add", dtype, elements, 2 * e, e)],
         [stream("mul", dtype, elements, e + 1, e)],
         elements,
     )
 
 
-def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -> Both:
+def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -> ForwardBackward:
     """Cross entropy of the logits; ``split``: over a vocabulary that several ranks hold."""
     e, n = dtype_bytes(dtype), tokens * vocab
     if fused:
-        return Both(
+        return ForwardBackward(
             [stream("cross_entropy", dtype, n, e, 0), stream("cross_entropy", dtype, n, e, e)], [], e * n
         )
 
@@ -254,7 +291,7 @@ def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -
             rows("sum"),
             stream("div", "fp32", n, 4, 4),
         ]
-        return Both(forward, [stream("mul", "fp32", n, 4, 4), *narrow], (e + 4) * n)
+        return ForwardBackward(forward, [stream("mul", "fp32", n, 4, 4), *narrow], (e + 4) * n)
     forward = [
         *wide,
         Kernel.of("softmax", "fp32", rows=tokens, cols=vocab),
@@ -265,4 +302,4 @@ def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -
         Kernel.of("softmax_backward", "fp32", rows=tokens, cols=vocab),
         *narrow,
     ]
-    return Both(forward, backward, 4 * n)  # ln of the probabilities
+    return ForwardBackward(forward, backward, 4 * n)  # ln of the probabilities

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.cut import Piece
-from stepsight.workload.llm.ends import embedding_work, head_work
+from stepsight.workload.llm.embedding_and_head import embedding_work, head_work
 from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from stepsight.errors import InputError
 from stepsight.program.job import Job
 from stepsight.program.setup import Setup
 from stepsight.workload.described import Described
@@ -20,9 +21,21 @@ TAPED = ("bert", "gpt2", "gpt", "opt", "llama")
 """Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.transformers`)."""
 TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
 SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
-AXES = ("data", "tensor", "pipeline", "context", "expert")
+NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
+OF_TAPES = {
+    "fused_optimizer": "the update is always fused",
+    "zero_grad": "gradients are always zeroed",
+    "read_loss": "the loss is not read",
+    "synchronize": "the host does not wait at the end of a step",
+}
+"""Fields of ``training`` that only plain training has, and what a language model's does instead."""
+OF_LANGUAGE_MODELS = (
+    "compile", "clip_gradients", "fused_norm", "fused_experts", "gradients", "fp8_scaling", "loss_scaling",
+    "loss_share", "adapters", "offload", "cuda_graphs",
+)  # fmt: skip
+"""The other way round."""
 
 
 def is_language_model(document: Mapping[str, Any]) -> bool:
@@ -30,20 +43,49 @@ def is_language_model(document: Mapping[str, Any]) -> bool:
 
     Plain eager data parallelism (and gpt2, gpt, opt split by tensor and pipeline) goes operator by operator.
     """
+    return bool(_asks(document))
+
+
+def _asks(document: Mapping[str, Any]) -> str:
+    """The field that asks for language-model training; empty where none does."""
     family = document.get("family")
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
-        return False
+        return ""
     if family in FAMILIES and family not in TAPED:
-        return True
-    if (
-        training.get("framework")
-        or training.get("precision") == "fp8"
-        or any(k in document for k in BEYOND_TAPES)
-    ):
-        return True
+        return "family"
+    if training.get("framework"):
+        return "training.framework"
+    if training.get("precision") == "fp8":
+        return "training.precision"
     taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
-    return family in FAMILIES and not set(parallel) <= taped
+    beyond = [k for k in BEYOND_TAPES if k in document]
+    if family in FAMILIES:
+        beyond += [f"parallel.{k}" for k in parallel if k not in taped]
+    return beyond[0] if beyond else ""
+
+
+def refuse_fields_of_the_other(document: Mapping[str, Any], where: str) -> None:
+    """A field that only plain training has in a language model's description, or the other way round: say
+    which field decides, instead of calling it unknown."""
+    training = document.get("training") or {}
+    if not isinstance(training, Mapping):
+        return
+    asks = _asks(document)
+    for key in training:
+        if asks and key in OF_TAPES:
+            raise InputError(
+                f"{where}: [training]: {key}",
+                f"is of plain data parallelism only; {asks} asks for a language model's training, where "
+                f"{OF_TAPES[key]}",
+                f"remove {key}, or {asks}",
+            )
+        if not asks and key in OF_LANGUAGE_MODELS:
+            raise InputError(
+                f"{where}: [training]: {key}",
+                "is of a language model's training only; this is plain data parallelism",
+                'remove it, or name a framework: framework = "hf"',
+            )
 
 
 @dataclass(frozen=True)
@@ -53,19 +95,24 @@ class LanguageWorkload(Described[LanguageConfig]):
     def setup(self) -> Setup:
         """Batch, sequence, precision and the axes of parallelism."""
         c, s = self.config, self.config.layout
-        axes = [(name, int(getattr(s, name))) for name in AXES if int(getattr(s, name, 1)) > 1]
+        axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         details = _sharing(s)
         details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
         details += _recomputation(c)
         details.append(f"{c.training.attention} attention")
         return Setup(
             samples=c.tokens_per_step / c.sequence,
+            default_batch=not c.states_batch,
             tokens=c.tokens_per_step,
             sequence=c.sequence,
             precision=c.training.precision,
             parallel=tuple(axes),
             details=tuple(details),
             at_once=float(c.micro_batch),
+            product_dtype=c.training.product_dtype,
+            framework=c.framework.name,
+            zero=s.zero,
+            recompute="partial" if c.training.recompute_layers else c.training.recompute,
             model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
         )
 

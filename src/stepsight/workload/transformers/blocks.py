@@ -91,9 +91,7 @@ def masked_fill(tape: Tape, x: Tensor, mask: Tensor, value: Tensor) -> Tensor:
     return out
 
 
-def flash_attention(
-    tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool, dropout_p: float = 0.0
-) -> Tensor:
+def flash_attention(tape: Tape, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensor:
     """scaled_dot_product_attention by its fused kernel; batch × heads × sequence × head_dim in and out."""
     batch, heads, length = q.shape[:3]
 

@@ -49,6 +49,7 @@ class TransformerWorkload(Described[TransformerConfig]):
             precision=c.training.precision,
             parallel=(("data", c.data), ("tensor", c.tensor), ("pipeline", c.pipeline)),
             details=("recomputation",) if c.training.recompute else (),
+            recompute="full" if c.training.recompute else "none",
         )
 
     def job(self, device: str = "cuda", blocks: int | None = None) -> Job:

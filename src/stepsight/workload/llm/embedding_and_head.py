@@ -9,7 +9,7 @@ from stepsight.program.job import Kernel
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.layer import LayerWork, accumulate, as_one_layer_sees
-from stepsight.workload.llm.operators import Both
+from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message, Pass
 
 FROZEN = ("wgrad", "accumulate", "sort", "scatter")
@@ -36,13 +36,13 @@ def _embedding_work(c: LanguageConfig) -> LayerWork:
         Kernel.of("sort", "int64", elements=n),
         Kernel.of("scatter", dtype, rows=n, cols=m.hidden, table_rows=share),
     ]
-    both = Both([pick], put)
+    both = ForwardBackward([pick], put)
     parameters = share * m.hidden
     if m.positions == "learned":
-        both += ops.residual(dtype, n * m.hidden, 0.0, fused=True, bias=False)
+        both += ops.residual(dtype, n * m.hidden, 0.0, fused=True)
         parameters += c.sequence * m.hidden
     if c.training.dropout:
-        both += Both(
+        both += ForwardBackward(
             [Kernel.of("dropout", dtype, elements=n * m.hidden)],
             [ops.stream("mul", dtype, n * m.hidden, e + 1, e)],
             n * m.hidden,

@@ -1,0 +1,96 @@
+"""Launches of a layer that is written in plain PyTorch, where one kernel of ours stands for several of its.
+
+Counted on the operator-by-operator programs of GPT-2, BERT and Llama (`stepsight.workload.transformers`),
+which follow the code of Hugging Face transformers: what the host launches, whatever a fused kernel does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stepsight.workload.llm.config import LanguageConfig
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """Launches beyond the kernels of a pass, forward and backward."""
+
+    forward: int = 0
+    backward: int = 0
+
+    def __add__(self, other: More) -> More:
+        return More(self.forward + other.forward, self.backward + other.backward)
+
+    def times(self, n: int) -> More:
+        return More(self.forward * n, self.backward * n)
+
+
+RMS_NORM = More(7, 15)
+"""Cast, square, mean, add, root, two products, cast, for one kernel; backward 16."""
+LAYER_NORM = More(0, 1)
+"""A third kernel of the weights' gradients."""
+ROTARY = More(9, 19)
+"""Of queries and keys each: two products, negation, concatenation, sum; backward ten each."""
+SEPARATE_QKV = More(2, 6)
+"""Three projections for one; backward also the sum of their inputs' gradients."""
+SEPARATE_GATE = More(1, 3)
+"""Two projections of a gated MLP for one."""
+PLAIN_ATTENTION = More(3, 4)
+"""Copies of queries, keys and the output between heads and tokens, and the scale."""
+FUSED_ATTENTION = More(3, 4)
+"""Repeated keys and values, and the output's copy."""
+RESIDUALS = More(0, 2)
+"""Sums of the gradients of both ways past a block."""
+BIAS = More(0, 1)
+"""A linear layer's bias gradient, where no kernel of ours is it."""
+PER_TENSOR = More(0, 1)
+"""Autograd's accumulation of one parameter's gradient."""
+DDP_PER_TENSOR = More(0, 1)
+"""DDP's hook: the gradient's copy into its bucket or back. It belongs to the last micro-batch, so that it
+counts where there is no other."""
+AUTOCAST_PER_TENSOR = More(1, 1)
+"""A linear layer's weight, bias or input, cast to half precision and its gradient back."""
+FSDP_UNIT = More(12, 16)
+"""FSDP's hooks around a layer: gather, views of the flat parameter, its release; backward the reduction, too.
+Chosen; no run behind it is recorded."""
+TANH_FAMILIES = ("gpt", "gpt2")
+MERGED_QKV = ("gpt", "gpt2", "mpt", "megatron")
+"""Families whose code has one projection for queries, keys and values."""
+
+
+def writes_out_gelu(c: LanguageConfig) -> bool:
+    """Whether GELU runs operator by operator, by its tanh formula (``gelu_new`` of transformers)."""
+    return c.framework.plain and not c.training.compiled and c.family in TANH_FAMILIES and not c.model.gated
+
+
+def plain_launches(c: LanguageConfig) -> More:
+    """What the host launches in one layer beyond the layer's kernels; nothing where a compiler or a framework
+    fuses."""
+    if not c.framework.plain or c.training.compiled:
+        return More()
+    m, merged = c.model, c.family in MERGED_QKV or c.model.latent is not None
+    norms = m.norms_per_layer + (1 if m.qk_norm else 0)
+    more = (LAYER_NORM if m.norm == "layer" else More() if c.training.fused_norm else RMS_NORM).times(norms)
+    if m.positions == "rotary":
+        more += ROTARY
+    more += PLAIN_ATTENTION if c.training.attention in ("eager", "fused") else FUSED_ATTENTION
+    if not merged:
+        more += SEPARATE_QKV
+    if m.gated:
+        more += SEPARATE_GATE
+    if m.bias:
+        more += BIAS.times((2 if merged else 4) + writes_out_gelu(c))
+    linears = (2 if merged else 4) + (3 if m.gated else 2)
+    of_linears = linears * (2 if m.bias else 1)
+    if c.training.half and not c.training.master_weights:
+        more += AUTOCAST_PER_TENSOR.times(of_linears + linears)
+    of_norms = m.norms_per_layer * (2 if m.norm == "layer" else 1) + (2 if m.qk_norm else 0)
+    return more + RESIDUALS + _hooks(c, of_linears + of_norms)
+
+
+def _hooks(c: LanguageConfig, tensors: int) -> More:
+    """What autograd and data parallelism do for every parameter, or for a layer that is gathered whole."""
+    if c.layout.zero == 3:
+        return PER_TENSOR + FSDP_UNIT
+    reduced = c.layout.data * c.layout.context > 1 and c.layout.micro_batches == 1
+    return (PER_TENSOR + DDP_PER_TENSOR if reduced else PER_TENSOR).times(tensors)

@@ -1,0 +1,79 @@
+"""Launches of plain PyTorch layers, against programs that list every operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stepsight.program.job import Op
+from stepsight.workload.files import load_workload, settled
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.launches import More, plain_launches
+from stepsight.workload.llm.layer import layer_work
+from stepsight.workload.llm.workload import LanguageWorkload
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def plain(name: str, tmp_path: Path, *changes: str, ranks: int = 8) -> LanguageConfig:
+    """An example as a language model of Hugging Face's transformers."""
+    path = tmp_path / f"{name}.toml"
+    text = (EXAMPLES / f"{name}.toml").read_text()
+    path.write_text("\n".join(line for line in text.splitlines() if "fused_optimizer" not in line))
+    workload = settled(load_workload(path, ["training.framework=hf", *changes]), ranks)
+    assert isinstance(workload, LanguageWorkload)
+    return workload.config
+
+
+def launches(op: Op) -> int:
+    return len(op.kernels) + (op.collective is not None)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_layer_launches_what_its_operators_do(name: str, precision: str, tmp_path: Path) -> None:
+    """Within a sixth: casts around norms, and what lies before and behind the layers, differ."""
+    chosen = f"training.precision={precision}"
+    listed = settled(load_workload(EXAMPLES / f"{name}.toml", [chosen]), 8)
+    ops = listed.job().programs[0].ops
+    autocast = ["training.master_weights=false"] if precision == "bf16" else []
+    layer = layer_work(plain(name, tmp_path, chosen, *autocast), experts=False)
+    for phase, counted in (("forward", layer.forward), ("backward", layer.backward)):
+        real = sum(launches(op) for op in ops if op.phase == phase) / listed.config.layers  # type: ignore[union-attr]
+        assert counted.launches == pytest.approx(real, rel=1 / 6)
+
+
+def test_a_compiler_or_a_framework_that_fuses_launches_its_kernels_only(tmp_path: Path) -> None:
+    assert plain_launches(plain("gpt2", tmp_path, "training.compile=true")) == More()
+    assert plain_launches(plain("gpt2", tmp_path, "training.framework=megatron")) == More()
+
+
+def test_hooks_of_data_parallelism_are_launches(tmp_path: Path) -> None:
+    alone, replicas = plain("llama", tmp_path, ranks=1), plain("llama", tmp_path)
+    sharded = plain("llama", tmp_path, "parallel.zero=3")
+    assert plain_launches(replicas).backward - plain_launches(alone).backward == 9  # tensors of a layer
+    assert plain_launches(sharded).forward > plain_launches(replicas).forward
+
+
+def test_gelu_by_its_tanh_formula_runs_operator_by_operator(tmp_path: Path) -> None:
+    """Eight kernels forward for one; under autocast those behind the power read and write fp32."""
+
+    def activation(*changes: str) -> list[tuple[str, str]]:
+        layer = layer_work(plain("gpt2", tmp_path, "training.precision=bf16", *changes), experts=False)
+        names = ("bias_gelu", "pow", "tanh")
+        return sorted((k.name, k.dtype) for k in layer.forward.kernels if k.name in names)
+
+    assert activation("training.compile=true") == [("bias_gelu", "bf16")]
+    assert activation() == [("pow", "bf16"), ("tanh", "bf16")]
+    assert activation("training.master_weights=false") == [("pow", "fp32"), ("tanh", "fp32")]
+
+
+def test_under_autocast_the_stream_between_blocks_is_fp32(tmp_path: Path) -> None:
+    def norms(*changes: str) -> set[str]:
+        layer = layer_work(plain("llama", tmp_path, *changes), experts=False)
+        return {k.dtype for k in layer.forward.kernels if k.family == "rms_norm"}
+
+    assert norms() == {"bf16"}
+    assert norms("training.master_weights=false") == {"fp32"}
+    assert norms("training.master_weights=false", "training.framework=megatron") == {"bf16"}
