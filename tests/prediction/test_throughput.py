@@ -63,7 +63,7 @@ def test_a_job_that_does_not_fit_says_what_would_help() -> None:
     assert fits.fits is True
     full = dataclasses.replace(fits, memory=MemoryLine({"activations": 30e9, "parameters": 1e9}, 16e9))
     assert full.fits is False
-    assert "a batch of at most 4 a rank" in full.what_would_help[0]
+    assert "a batch of at most 4 per rank" in full.what_would_help[0]
     assert "a GPU with 31 GB or more" in full.what_would_help[-1]
 
 
@@ -150,7 +150,7 @@ def test_where_no_part_is_large_enough_both_must_shrink() -> None:
 
 def test_what_was_assumed_names_the_framework_and_whose_batch_it_is() -> None:
     split = stepsight.predict(EXAMPLES / "llama3_70b_3d.toml", "8x8xH100-SXM-400G")
-    assert "batch 128 (128 a replica)" in assumed(split)
+    assert "batch 128 (128 per replica)" in assumed(split)
     assert "framework megatron" in assumed(split)
     stated = split.to_dict()["assumed"]
     assert (stated["framework"], stated["batch_per_replica"]) == ("megatron", 128)

@@ -113,8 +113,8 @@ def test_flags_of_what_would_not_fit_are_not_written():
     small = {**LAYOUTS[1], "parallel.micro_batch": 1}
     room = 1.3 * _held_gb(small, "nanotron")
     assert _held_gb({"parallel.data": 8, "parallel.zero": 1}, "nanotron") > room
-    first = Row({"parallel.data": 8, "parallel.zero": 3}, "8xH100-SXM", capacity_gb=room)
-    split = Row(small, "8xH100-SXM", capacity_gb=room)
+    first = Row({"parallel.data": 8, "parallel.zero": 3}, "8xH100-SXM", usable_gb=room)
+    split = Row(small, "8xH100-SXM", usable_gb=room)
     found = {one.framework: one for one in flags(MODEL, first, "t", [first, split])}["nanotron"]
     assert found.text == written(small)["nanotron"].text and not found.lacks
     assert "would need" in found.note and "the best that fits: dp 2, tp 4" in found.note
@@ -125,7 +125,7 @@ def test_flags_of_what_would_not_fit_are_not_written():
 def test_zero_2_that_megatron_writes_as_1_is_left_out_where_that_does_not_fit():
     row = Row({"parallel.data": 8, "parallel.zero": 2}, "8xH100-SXM")
     room = _held_gb({"parallel.data": 8, "parallel.zero": 1}, "megatron") - 0.1
-    found = {one.framework: one for one in flags(MODEL, replace(row, capacity_gb=room))}
+    found = {one.framework: one for one in flags(MODEL, replace(row, usable_gb=room))}
     assert found["Megatron-LM"].text == "" and "would not fit" in found["Megatron-LM"].note
 
 
