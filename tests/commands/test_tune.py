@@ -129,6 +129,14 @@ def test_mistakes_are_named(model, arguments, said):
         CliRunner().invoke(tune, [model, "-p", "8xH100-SXM", *arguments], catch_exceptions=False)
 
 
+def test_a_sweep_keeps_the_rows_that_are_refused():
+    pipeline = ("--set", "parallel.pipeline=8", "--set", "parallel.virtual_stages=2")
+    over = ("-p", "8xA100-SXM4-80G", *pipeline, "--over", "global_batch=8,12,16", "--json")
+    rows = json.loads(run(sweep, "llama2-7b", *over))
+    assert [row["status"] for row in rows] == ["priced", "illegal", "priced"]
+    assert "no multiple" in rows[1]["reason"]
+
+
 def test_a_sweep_over_names_without_values(dlrm):
     with pytest.raises(InputError, match="gives no values"):
         CliRunner().invoke(sweep, [dlrm, "-p", "4xV100-SXM2", "--over", "batch"], catch_exceptions=False)

@@ -51,7 +51,8 @@ LAYOUTS = [
     {"parallel.data": 2, "parallel.tensor": 4, "parallel.sequence_parallel": True, "parallel.zero": 1},
     {"parallel.data": 2, "parallel.pipeline": 4, "training.recompute": "full"},
     {"parallel.data": 2, "parallel.pipeline": 4, "parallel.schedule": "interleaved",
-     "parallel.virtual_stages": 2, "parallel.micro_batch": 1, "training.recompute": "selective"},
+     "parallel.virtual_stages": 2, "parallel.micro_batch": 1, "training.recompute": "selective",
+     "training.attention": "fused"},
     {"parallel.data": 8, "parallel.zero": 3, "training.precision": "fp8"},
     {"parallel.data": 4, "parallel.context": 2},
 ]  # fmt: skip

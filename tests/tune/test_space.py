@@ -40,6 +40,15 @@ def test_refusals_are_counted_by_reason():
     assert legal().refused["ZeRO 2 and 3 do not go with a pipeline"] > 0
 
 
+def test_selective_recomputation_is_tried_where_it_saves_memory():
+    """Megatron's does not beside flash attention, torchtitan's does."""
+    assert "selective" not in legal().dimensions["training.recompute"]
+    refused = legal(["recompute=none,selective"]).refused
+    assert refused["selective recomputation of Megatron saves nothing with flash attention"] > 0
+    other = {**MODEL, "training": {"precision": "bf16", "framework": "torchtitan"}}
+    assert "selective" in space(other, gpus=[8], per_node=8).dimensions["training.recompute"]
+
+
 def test_values_may_be_given():
     found = legal(["tp=2,4", "zero=1", "micro_batch"])
     assert {c["parallel.tensor"] for c in found.candidates} == {2, 4}

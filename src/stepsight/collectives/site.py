@@ -19,6 +19,7 @@ from stepsight.collectives.roofline import bus_factor
 from stepsight.collectives.stalls import Stalls
 from stepsight.collectives.topology import group_shape
 from stepsight.estimate import Estimates
+from stepsight.hardware.spec import PlatformSpec
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
@@ -68,6 +69,10 @@ class SiteCollectives:
     models: CollectiveModels
     site: SiteBandwidth
     _factors: dict[tuple[str, int], float] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def platform(self) -> PlatformSpec:
+        return self.models.platform
 
     def estimate(self, kind: str, bytes: npt.ArrayLike, ranks: Sequence[int]) -> Estimates:
         """As `CollectiveModels.estimate`."""

@@ -106,6 +106,26 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Copies:
+    """Rows of an all_to_all that go to several ranks each: tokens to their experts.
+
+    A row goes to ``count`` places, but only once to a node, and there once to a rank. The places lie in
+    ``chosen`` of ``groups`` equal parts of the ranks (routing limited to groups; zero: anywhere).
+    """
+
+    count: int
+    groups: int = 0
+    chosen: int = 0
+
+    def reached(self, places: int) -> float:
+        """Of so many nodes or ranks, those that a row goes to, on average."""
+        able = float(places)
+        if self.groups:
+            able = min(able, self.chosen * max(1.0, places / self.groups))
+        return able * (1 - (1 - 1 / able) ** self.count)
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """A collective as one rank calls it.
 
@@ -119,7 +139,8 @@ class Collective:
     that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
     not hold (`stepsight.trace.step.absent_peers`); ``correction`` is that of `Kernel`. ``count``: it stands
     for that many alike ones in a row. ``spans``: the ranks that really take part, where the job shows one
-    of them for all that do the same.
+    of them for all that do the same. ``copies``: ``bytes`` counts every copy of an all_to_all's rows, which
+    do not all travel by themselves.
     """
 
     kind: str
@@ -136,6 +157,7 @@ class Collective:
     count: int = 1
     spans: tuple[int, ...] = ()
     correction: float = 1.0
+    copies: Copies | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.collectives.dispatch import dispatched
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times
 from stepsight.overheads.host_work import host_work_us
 from stepsight.platform.load import Platform
-from stepsight.program.job import Collective, Group, HostTimes, Job, Kernel, Op
+from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op
 from stepsight.simulate.condensed import with_condensed
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.fold import Fold, fold, layout, unfolded
@@ -100,7 +101,7 @@ class _Book:
         self.job, self.platform, self.replayed = job, platform, replayed
         self.notes: dict[str, str] = {}
         self.host_times: dict[tuple[str | int, ...], HostTimes] = {}
-        self.collectives: dict[tuple[str, float, tuple[int, ...]], Estimate] = {}
+        self.collectives: dict[tuple[str, float, tuple[int, ...], Copies | None], Estimate] = {}
         # Ranks on one memory slow each other by their own sizes, so each of them is walked.
         contention = platform.spec.contention
         apart = not alike_once or max(contention.lookups_forward, contention.lookups_backward) > 1.0
@@ -237,11 +238,15 @@ class _Book:
             shape = (len(item.spans), int(nodes[0]), int(per_node[0]))
         else:
             shape = sets.shapes[way]
-        key = (kind, size, shape)
+        key = (kind, size, shape, item.copies)
         if key not in self.collectives:
             models = self.platform.collectives
             ranks = item.spans or sets.groups[int(np.argmax(sets.layout[:-1] == way))].ranks
-            self.collectives[key] = models.estimate(kind, np.array([size]), ranks)[0]
+            self.collectives[key] = (
+                models.estimate(kind, np.array([size]), ranks)[0]
+                if item.copies is None
+                else dispatched(models, size, item.copies, ranks)
+            )
         return self.collectives[key]
 
     def _host(self, lane: Lane, programs: IntArray, column: IntArray) -> FloatArray:

@@ -11,6 +11,8 @@ from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tune.trial import Setting
+from stepsight.workload.llm.checks import saves_nothing
+from stepsight.workload.llm.frameworks import FRAMEWORKS
 from stepsight.workload.llm.layout import CONTEXT_KINDS
 
 ALIASES = {
@@ -93,12 +95,21 @@ def _experts(m: Model) -> list[int]:
     return [e for e in _powers(min(int(count), max(m.gpus))) if int(count) % e == 0]
 
 
+def _recompute(m: Model) -> list[Setting]:
+    """Selective only where it saves memory."""
+    training = m.document.get("training")
+    stated = training if isinstance(training, Mapping) else {}
+    framework = str(stated.get("framework", ""))
+    in_vain = framework in FRAMEWORKS and saves_nothing(framework, str(stated.get("attention", "flash2")))
+    return ["none", "full"] if in_vain else ["none", "selective", "full"]
+
+
 VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
     "parallel.tensor": _tensor,
     "parallel.pipeline": _pipeline,
     "parallel.zero": lambda m: [0, 1, 2, 3],
     "parallel.micro_batch": lambda m: _powers(max(1, m.global_batch)),
-    "training.recompute": lambda m: ["none", "selective", "full"],
+    "training.recompute": _recompute,
     "parallel.virtual_stages": lambda m: [1, 2, 4],
     "parallel.context": lambda m: _powers(8) if m.number("sequence") >= LONG_SEQUENCE else [1, 2, 4],
     "parallel.context_kind": lambda m: list(CONTEXT_KINDS),

@@ -16,7 +16,9 @@ from typing import Any
 from stepsight.errors import InputError
 from stepsight.tune.dimensions import Model, default_dimensions, values_of
 from stepsight.tune.trial import Setting
+from stepsight.workload.llm.checks import saves_nothing
 from stepsight.workload.llm.config import DEFAULT_BATCH
+from stepsight.workload.llm.frameworks import FRAMEWORKS
 
 DEPENDENT = (
     "data", "ranks", "schedule", "virtual_stages", "shard_group", "reshard", "prefetch", "bucket_mb",
@@ -163,6 +165,18 @@ def _spread(
     return made
 
 
+def _runs_again_in_vain(made: Mapping[str, Setting], m: Model) -> bool:
+    training = m.document.get("training") or {}
+
+    def stated(name: str, default: str) -> str:
+        return str(made.get(f"training.{name}", training.get(name, default)))
+
+    usual = "torchtitan" if str(made.get("parallel.zero", 0)) in ("3", "fsdp") else "megatron"
+    framework = stated("framework", usual)
+    known = stated("recompute", "none") == "selective" and framework in FRAMEWORKS
+    return known and saves_nothing(framework, stated("attention", "flash2"))
+
+
 def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting]) -> str:
     """Why a candidate is not legal; empty where it is."""
 
@@ -188,6 +202,8 @@ def _refusal(made: Mapping[str, Setting], m: Model, kept: Mapping[str, Setting])
         return "ZeRO 2 and 3 do not go with a pipeline"
     if of("expert") > 1 and (data * tensor * of("context")) % of("expert"):
         return "expert does not divide the ranks of a stage"
+    if _runs_again_in_vain(made, m):
+        return "selective recomputation of Megatron saves nothing with flash attention"
     if m.number("sequence") % of("context"):
         return "context does not divide the sequence"
     return ""

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.workload.llm.config import read_language
 from stepsight.workload.llm.families import FAMILIES
+from stepsight.workload.llm.layout import SCHEDULES
 
 TOLERANCE = 1.001
 """Kernel models may read a larger product a trace faster; a whole step may not."""
@@ -83,6 +85,73 @@ def test_more_bandwidth_never_costs_time(gpu: str, parallel: dict[str, Any]) -> 
             step_us(load_platform(f"2x8x{gpu}", [f"{field}={rate}"]), parallel=parallel) for rate in rates
         ]
         assert all(b <= TOLERANCE * a for a, b in pairwise(times)), (field, times)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed", "hf", "jax"])
+@pytest.mark.parametrize("nic", ["25G", "400G"])
+def test_zero_2_is_never_slower_than_zero_3_which_moves_more(framework: str, nic: str) -> None:
+    """At the same overlap settings: gathers beside the forward pass, reductions beside the backward one,
+    both of half-precision gradients (Megatron reduces ZeRO-2's in fp32 unless told otherwise)."""
+    training = {"framework": framework, "gradients": "half"}
+    machine = load_platform(f"2x8xH100-SXM-80G-{nic}")
+    for micro_batch in (1, 2, 4):
+        for prefetch in (True, False):
+            spread = {"data": 16, "micro_batch": micro_batch, "prefetch": prefetch}
+            two, three = (
+                step_us(machine, training, parallel={**spread, "zero": zero, **more})
+                for zero, more in ((2, {"overlap_gradients": True}), (3, {}))
+            )
+            assert two <= TOLERANCE * three, (micro_batch, prefetch)
+
+
+@pytest.mark.parametrize("nic", ["10G", "100G", "400G"])
+def test_zero_1_is_no_slower_than_zero_2_which_reduces_more_often(nic: str) -> None:
+    """DeepSpeed gathers parameters of both behind the update."""
+    machine = load_platform(f"2x8xH100-SXM-80G-{nic}")
+    for micro_batch in (1, 2):
+        one, two = (
+            step_us(
+                machine,
+                {"framework": "deepspeed"},
+                parallel={"data": 16, "micro_batch": micro_batch, "zero": zero},
+            )
+            for zero in (1, 2)
+        )
+        assert one <= 1.005 * two
+        if nic == "10G":
+            assert one < 0.8 * two
+
+
+@pytest.mark.parametrize("stages", [2, 3, 5, 8])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_pipeline_has_an_answer_or_is_refused(platform: Platform, schedule: str, stages: int) -> None:
+    """Whatever its micro-batches and pieces; nothing in between ends in a traceback."""
+    answers = 0
+    for micro_batches in (1, stages - 1, stages, stages + 1, 2 * stages, 3 * stages + 2):
+        for virtual in (1, 2, 3):
+            parallel = {
+                "pipeline": stages, "schedule": schedule, "virtual_stages": virtual, "micro_batch": 1,
+            }  # fmt: skip
+            try:
+                took = step_us(platform, parallel=parallel, global_batch=micro_batches, layers=24)
+            except InputError as error:
+                assert "virtual_stages" in str(error)
+                continue
+            assert took > 0
+            answers += 1
+    assert answers >= (2 if schedule == "interleaved" else 6)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2])
+def test_less_overlap_never_saves_time(platform: Platform, zero: int) -> None:
+    parallel = {"data": 16, "micro_batch": 1, "zero": zero}
+    beside, behind = (
+        step_us(platform, parallel={**parallel, "overlap_gradients": overlap}) for overlap in (True, False)
+    )
+    assert beside <= TOLERANCE * behind
+    if zero:
+        early, late = (step_us(platform, parallel={**parallel, "prefetch": p}) for p in (True, False))
+        assert early <= TOLERANCE * late
 
 
 @pytest.mark.parametrize("framework", ["megatron", "nanotron", "llm-foundry", "torchtitan", "deepspeed"])

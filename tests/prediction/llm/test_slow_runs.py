@@ -15,7 +15,7 @@ from stepsight.prediction.llm.polled import ANNOUNCEMENTS, BACKWARD_TENSORS, FOR
 from stepsight.prediction.llm.slow_runs import Mixture, job_layout
 from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.config import LanguageConfig, read_language
-from stepsight.workload.llm.stages import pieces
+from stepsight.workload.llm.cut import pieces
 
 
 def runs(slow_us: float, probability: float) -> Mixture:

@@ -6,7 +6,7 @@ import pytest
 
 from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.config import LanguageConfig, read_language
-from stepsight.workload.llm.stages import Piece
+from stepsight.workload.llm.cut import Piece
 
 
 def config(hidden: int, **parallel: int) -> LanguageConfig:

@@ -24,6 +24,19 @@ def read(**parallel: Any) -> LanguageConfig:
     return read_language(description(**parallel), "a.toml")
 
 
+@pytest.mark.parametrize(
+    ("recompute", "pipeline", "problem"),
+    [(-1, 1, "at least 0"), (9, 1, "holds 8 at most"), (3, 4, "holds 2 at most"), (1.5, 1, "unknown")],
+)
+def test_no_more_layers_are_run_again_than_a_stage_holds(
+    recompute: object, pipeline: int, problem: str
+) -> None:
+    document = description(pipeline=pipeline)
+    document["training"] = {"framework": "megatron", "recompute": recompute}
+    with pytest.raises(InputError, match=f"recompute: .*{problem}"):
+        read_language(document, "a.toml")
+
+
 def test_the_axes_multiply_to_the_ranks() -> None:
     assert read(data=2, tensor=4, pipeline=2).ranks == 16
 
@@ -63,12 +76,16 @@ def test_a_plain_data_parallel_llama_stays_operator_by_operator() -> None:
         ({"pipeline": 2, "schedule": "afab", "virtual_stages": 2}, "virtual_stages"),
         ({"context_kind": "ring"}, "context_kind"),
         ({"data": 2, "shard_group": 2}, "shard_group"),
-        ({"data": 2, "zero": 1, "prefetch": True}, "prefetch"),
+        ({"data": 2, "prefetch": True}, "prefetch"),
+        ({"data": 2, "zero": 2, "bucket_mb": 10}, "bucket_mb"),
         ({"data": 2, "zero": 3, "bucket_mb": 10}, "bucket_mb"),
         ({"expert": 2, "data": 2}, "expert"),
+        ({"expert_overlap": "some"}, "expert_overlap"),
         ({"tensor": 3}, "tensor"),
         ({"data": 3}, "global_batch"),
-        ({"pipeline": 16}, "pipeline"),
+        ({"pipeline": 11}, "pipeline"),
+        ({"pipeline": 4, "virtual_stages": 2, "micro_batch": 8}, "virtual_stages: .* 2 micro-batches"),
+        ({"pipeline": 2, "virtual_stages": 2, "data": 16}, "virtual_stages"),
         ({"zero": 4}, "zero"),
         ({"zero": 1}, "zero"),
         ({"overlap_gradients": False}, "overlap_gradients"),

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from stepsight.errors import InputError
 from stepsight.workload.llm.config import LanguageConfig, read_language
+from stepsight.workload.llm.known import named
+from stepsight.workload.llm.layer import LayerWork, layer_work
 from stepsight.workload.llm.memory import piled_up_behind_backward, stage_memory
 
 
@@ -24,11 +27,32 @@ def test_early_stages_hold_the_activations_of_more_micro_batches() -> None:
     assert held[0] > held[1] > held[2]
 
 
+def test_delayed_weights_gradients_keep_their_activations() -> None:
+    """Zero-bubble needs no more than 1F1B's first stage, but late stages need as much."""
+    spread = {"pipeline": 4, "micro_batch": 1}
+    plain, late = (
+        [m.activations for m in stage_memory(config(schedule=schedule, **spread))]
+        for schedule in ("1f1b", "zero_bubble")
+    )
+    assert late[0] == plain[0] and late[1] == pytest.approx(plain[1] * 4 / 3)
+
+
 def test_zero_shares_out_state_then_gradients_then_parameters() -> None:
     plain, one, two, three = (stage_memory(config(data=4, zero=z))[0] for z in range(4))
     assert one.optimizer_state == pytest.approx(plain.optimizer_state / 4)
     assert one.gradients == plain.gradients and two.gradients < one.gradients
     assert three.parameters == pytest.approx(plain.parameters / 4)
+
+
+@pytest.mark.parametrize("pipeline", [1, 2])
+def test_parameters_that_are_not_resharded_stay_between_the_passes(pipeline: int) -> None:
+    """In half precision, all of the stage's, beside the rank's own share."""
+    spread = {"data": 4, "pipeline": pipeline, "micro_batch": 1}
+    whole = stage_memory(config(zero=1, **spread))
+    apart, kept = (stage_memory(config(zero=3, reshard=r, **spread)) for r in (True, False))
+    for all_of_them, share, held in zip(whole, apart, kept, strict=True):
+        assert held.parameters == pytest.approx(share.parameters + all_of_them.parameters)
+        assert held.total > share.total
 
 
 def test_a_smaller_sharding_group_holds_more() -> None:
@@ -43,6 +67,36 @@ def test_recomputation_of_some_layers_lies_between_none_and_all() -> None:
         stage_memory(config({"recompute": how}, micro_batch=1))[0].activations for how in ("none", 4, "full")
     )
     assert none > some > full
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek-v3", "mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-20b", "llama3-8b"]
+)
+@pytest.mark.parametrize("expert", [1, 8])
+def test_selective_recomputation_saves_memory_and_runs_something_again(model: str, expert: int) -> None:
+    """With experts and low-rank attention, too."""
+
+    def layer(recompute: str) -> LayerWork:
+        spread = {"data": 8, "expert": expert} if expert > 1 and "llama" not in model else {}
+        training = {"framework": "torchtitan", "recompute": recompute}
+        c = read_language({**named(model), "training": training, "parallel": spread}, model)
+        return layer_work(c, experts=c.model.experts is not None)
+
+    none, some, full = (layer(how) for how in ("none", "selective", "full"))
+    assert full.forward.kept_bytes < some.forward.kept_bytes < 0.9 * none.forward.kept_bytes
+    assert none.backward.launches < some.backward.launches <= full.backward.launches
+
+
+@pytest.mark.parametrize("attention", ["flash2", "cudnn"])
+def test_selective_recomputation_that_saves_nothing_is_refused(attention: str) -> None:
+    """Megatron's runs the inside of attention again, which fused attention does not keep."""
+    with pytest.raises(InputError, match=r"recompute: selective .* save no memory"):
+        config({"recompute": "selective", "attention": attention})
+    none, some = (
+        stage_memory(config({"recompute": how, "attention": "fused"}))[0].activations
+        for how in ("none", "selective")
+    )
+    assert some < none
 
 
 def test_adapters_need_hardly_any_optimizer_state() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stepsight.prediction.llm.pipeline import walk
 from stepsight.workload.llm.schedule import Exchange, Item, exchanges, orders
 
 CASES = [("afab", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("zero_bubble", 1)]
@@ -37,3 +38,17 @@ def test_1f1b_keeps_no_more_micro_batches_than_stages_behind_it() -> None:
             open_ += 1 if item.kind == "F" else -1
             most = max(most, open_)
         assert most == 4 - stage
+
+
+@pytest.mark.parametrize("schedule", ["afab", "1f1b", "interleaved", "zero_bubble"])
+@pytest.mark.parametrize("stages", [2, 3, 5, 6, 8])
+def test_no_stage_waits_for_itself(schedule: str, stages: int) -> None:
+    """Whatever the micro-batches; an interleaved pipeline takes them in multiples of its stages."""
+    pieces = (2, 3, 4) if schedule == "interleaved" else (1,)
+    batches = range(stages, 4 * stages, stages) if schedule == "interleaved" else range(1, 3 * stages + 2)
+    for virtual in pieces:
+        for m in batches:
+            lists = exchanges(orders(schedule, stages, m, virtual), stages * virtual)
+            assert len(lists) == stages
+            ends = walk(schedule, stages, m, virtual, lambda _: 1.0, [0.0] * stages).end_us
+            assert max(ends) >= 2 * m * virtual

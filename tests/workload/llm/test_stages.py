@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.workload.files import load_model
-from stepsight.workload.llm.stages import pieces
+from stepsight.workload.llm.cut import pieces
 from stepsight.workload.llm.workload import LanguageWorkload
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from stepsight import load_platform, load_workload, predict
 from stepsight.workload.llm.known import from_hugging_face
-from stepsight.workload.llm.unmodelled import not_modelled
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0,
@@ -36,8 +35,7 @@ def test_a_plain_configuration_leaves_nothing_out() -> None:
     [
         ("quantization_config", {"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "nf4"}),
         ("num_nextn_predict_layers", 1),
-        ("n_group", 8),
-        ("topk_group", 4),
+        ("moe_layer_freq", 2),
         ("attn_logit_softcapping", 50.0),
         ("memory_layers", 4),  # whatever that may be, it looks like work
         ("use_block_sparse", True),
@@ -64,10 +62,13 @@ def test_what_is_switched_off_or_free_is_not(field: str, value: Any) -> None:
     assert listed(**{field: value}) == ""
 
 
-def test_fields_of_one_meaning_stand_together() -> None:
-    assert not_modelled({"n_group": 8, "topk_group": 4}, ()) == [
-        "n_group and topk_group (a token's experts may lie on any rank)"
-    ]
+def test_groups_of_experts_are_read() -> None:
+    experts = {"n_routed_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
+    grouped = LLAMA | experts | {"model_type": "deepseek_v3", "n_group": 8, "topk_group": 4}
+    found = from_hugging_face(grouped, "config.json")
+    assert (found["moe"]["groups"], found["moe"]["active_groups"]) == (8, 4)
+    assert "group" not in ", ".join(found.get("not_modelled", []))
+    assert "groups" not in from_hugging_face(grouped | {"topk_group": 8}, "config.json")["moe"]
 
 
 def test_a_vision_encoder_beside_the_language_model_is_named() -> None:

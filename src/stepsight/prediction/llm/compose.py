@@ -26,9 +26,10 @@ from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.cut import pieces, tensors_between
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.llm.schedule import Item
-from stepsight.workload.llm.stages import Pieces, pieces
+from stepsight.workload.llm.stages import Pieces
 from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
 
 PIPELINE, DATA = "pipeline", "data"
@@ -117,7 +118,9 @@ class Composer:
         names: dict[str, None] = {}
         for times in self._times.values():
             for one in (times.forward, times.backward, *times.runs_forward, *times.runs_backward):
-                names.update(dict.fromkeys((*one.compute, *one.waited, *(o.axis for o in one.overlaps))))
+                names.update(dict.fromkeys((*one.compute, *one.waited)))
+                for o in one.overlaps:
+                    names.update(dict.fromkeys((*o.beside, o.axis)))
         for end in self._ends:
             names.update(dict.fromkeys(end.update))
         if self._reduces:
@@ -235,13 +238,19 @@ class Composer:
         return late
 
     def _update(self, stage: int, scale: Scale, host: float, parts: StageParts) -> float:
-        """Optimizer and the parameters' way back."""
+        """Optimizer and the parameters' way back: behind it, or what of it the next step's first forward pass
+        does not cover."""
         end = self._ends[stage]
         device = 0.0
         for name, part in end.update.items():
             device += scale.of(name, part)
             parts.compute[name] = parts.compute.get(name, 0.0) + scale.of(name, part)
         gather = scale.of(SHARD, end.gather)
+        for work in self.works[stage :: self.s.pipeline]:
+            waited, took = self._times[id(work)].updated_us(scale)
+            gather += waited
+            if took:
+                parts.communication[SHARD] = parts.communication.get(SHARD, 0.0) + took
         if gather:
             parts.exposed[SHARD] = parts.exposed.get(SHARD, 0.0) + gather
         late = max(0.0, end.host_us * host - device) + end.host_update_us
@@ -259,32 +268,27 @@ class Composer:
         stride = s.stride("pipeline")
         host = self.pricer.host_us("forward", 1) * c.framework.message_launches
         found = []
-        for stage in range(s.pipeline):
+        for stage, tensors in enumerate(tensors_between(c)):
             ends = (stage * stride, (stage + 1) % s.pipeline * stride)
-            part = self.pricer.collective(f"{PIPELINE} {stage}", "send_recv", bytes_, spans=ends)
+            part = self.pricer.collective(f"{PIPELINE} {stage}", "send_recv", tensors * bytes_, spans=ends)
             found.append(Part(part.time_us + host, part.spread_us + 0.2 * host))
         return found
 
     def _end_of(self, stage: int) -> _End:
         c, s, works = self.c, self.s, self.works[stage :: self.s.pipeline]
         dense, experts = sum(w.parameters for w in works), sum(w.expert_parameters for w in works)
-        reduction = []
+        reduction: list[Part] = []
         first = works[0]
-        if self._reduces and s.zero < 3:
-            for w in works:
-                for run in w.backward:
-                    parts = [self.pricer.collective(*m) for m in gradient_messages(c, run)]
-                    reduction.append(Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts)))
+        if self._reduces and not s.reduces_each_micro_batch:
+            reduction = [self.pricer.messages(gradient_messages(c, r)) for w in works for r in w.backward]
         update: dict[str, Part] = {}
-        launches = 0
+        launches, layers = 0, sum(run.layers for w in works for run in w.forward)
         if c.training.optimizer != "none":
-            layers = sum(run.layers for w in works for run in w.forward)
             update = self.pricer.kernels(dict.fromkeys(update_kernels(c, dense, experts, layers), 1))
             launches = update_launches(layers)
         gather = Part()
-        if s.zero in (1, 2) and s.sharded_over > 1 and launches:
-            back = [self.pricer.collective(*m) for m in parameter_messages(c, dense, experts)]
-            gather = Part(sum(p.time_us for p in back), sum(p.spread_us for p in back))
+        if s.gathers_updated and not s.prefetch and launches:
+            gather = self.pricer.messages(parameter_messages(c, dense, experts, layers))
         tied = Part()
         if c.model.tied and s.pipeline > 1 and stage in (0, s.pipeline - 1):
             grad = 4.0 if c.framework.gradients == "fp32" else 2.0

@@ -9,12 +9,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from stepsight.estimate import Estimate
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.tally import Tally
-from stepsight.program.job import Kernel
+from stepsight.program.job import Copies, Kernel
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.sustained import slowdown
 from stepsight.workload.llm.blocks import Blocks
@@ -30,6 +29,9 @@ COMMUNICATION_AXES = (
 
 MOST_KNOWN = 8192
 """Passes that are remembered at most: a search over a thousand configurations has a few thousand."""
+EXCHANGE_SMS = 20
+"""Multiprocessors of a GPU that exchanges of tokens take where they run beside all compute: 20 of an H800's
+132 (DeepSeek-AI 2024, DeepSeek-V3 technical report, 3.2.2)."""
 CHECK_OVER_NODES = 1.2
 """What comparing a collective between the hosts of several nodes takes, against those of one."""
 
@@ -47,12 +49,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A message that runs beside some kernels: both times alone, and which axis and category they are."""
+    """A message that runs beside some kernels: the times of both alone, by axis and by category; ``hidden``:
+    beside all of a pass's kernels (`Message`). ``slowdown``: of kernels that leave multiprocessors to it."""
 
     axis: str
     message: Part
-    beside: Part
-    category: str
+    beside: Mapping[str, Part]
+    hidden: bool = False
+    slowdown: float = 1.0
+
+    def beside_us(self, scale: Scale) -> float:
+        return sum(scale.of(name, part) for name, part in self.beside.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +107,9 @@ class Scale:
 
 def overlapped(o: Overlap, scale: Scale) -> tuple[float, float]:
     """How long a message and the kernels beside it take together, and how much of that only the message."""
-    message, beside = scale.of(o.axis, o.message), scale.of(o.category, o.beside)
+    message, beside = scale.of(o.axis, o.message), o.beside_us(scale)
     both = min(message, beside)
-    beside += both * (1 - 1 / scale.compute_under_comm)
+    beside += both * (1 - 1 / max(scale.compute_under_comm, o.slowdown))
     message += both * (1 - 1 / scale.comm_under_compute)
     return max(message, beside), max(0.0, message - beside)
 
@@ -171,18 +178,25 @@ class Pricer:
             self.tally.count(e, count * e.time_us, kernel.name or kernel.family)
         return parts
 
-    def message(self, axis: str, kind: str, bytes_: float, spans: tuple[int, ...] = ()) -> Estimate:
-        """One collective over an axis."""
-        ranks = spans or self.blocks.spans[axis]
-        return self.platform.known_collectives.estimate(axis, kind, bytes_, ranks)
-
     def collective(
-        self, axis: str, kind: str, bytes_: float, count: int = 1, spans: tuple[int, ...] = ()
+        self,
+        axis: str,
+        kind: str,
+        bytes_: float,
+        count: int = 1,
+        spans: tuple[int, ...] = (),
+        copies: Copies | None = None,
     ) -> Part:
-        """So many alike collectives, as a part."""
-        e = self.message(axis, kind, bytes_, spans)
+        """So many alike collectives over an axis, as a part."""
+        ranks = spans or self.blocks.spans[axis]
+        e = self.platform.known_collectives.estimate(axis, kind, bytes_, ranks, copies)
         self.tally.count(e, count * e.time_us, f"{axis} {kind}")
         return Part().plus(count * e.time_us, e.spread)
+
+    def messages(self, messages: Iterable[tuple[str, str, float, int]]) -> Part:
+        """Collectives (axis, kind, bytes, how many) one behind the other."""
+        parts = [self.collective(*m) for m in messages]
+        return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
 
     def host_us(self, phase: str, launches: int) -> float:
         """What the framework's host work for so many launches takes."""
@@ -200,20 +214,29 @@ class Pricer:
         alone = dict(work.kernels)
         overlaps: list[Overlap] = []
         waited: dict[str, Part] = {}
+        hidden: dict[str, Part] = {}
         for message, count in work.messages.items():
-            part = self._hopped(
-                self.collective(message.axis, message.kind, message.bytes, count), message, count
-            )
+            part = self.collective(message.axis, message.kind, message.bytes, count, copies=message.copies)
+            part = self._hopped(part, message, count)
             beside = self._beside(message, count, alone)
-            if not beside:
-                old = waited.get(message.axis, Part())
-                waited[message.axis] = Part(old.time_us + part.time_us, old.spread_us + part.spread_us)
-                continue
-            name, kernels = next(iter(self.kernels(beside).items()))
-            overlaps.append(Overlap(message.axis, part, kernels, name))
+            if message.hidden:
+                hidden = added([hidden, {message.axis: part}])
+            elif not beside:
+                waited = added([waited, {message.axis: part}])
+            else:
+                overlaps.append(Overlap(message.axis, part, self.kernels(beside)))
+        compute = self.kernels(alone)
+        for axis, part in hidden.items():  # the first of them has all the compute there is
+            overlaps.append(Overlap(axis, part, compute, True, self._exchange_slowdown()))
+            compute = {}
         launches = 1 if self.c.training.cuda_graphs else work.launches
         host_us = self.host_us(phase, launches)
-        return PassTime(self.kernels(alone), waited, tuple(overlaps), host_us, self._checks(work))
+        return PassTime(compute, waited, tuple(overlaps), host_us, self._checks(work))
+
+    def _exchange_slowdown(self) -> float:
+        """Of compute that leaves multiprocessors to exchanges."""
+        sms = self.platform.spec.gpu.sms
+        return sms / (sms - EXCHANGE_SMS) if sms > 2 * EXCHANGE_SMS else 1.0
 
     def _hopped(self, part: Part, message: Message, count: int) -> Part:
         """A message inside a layer waits for each rank's host, and over nodes for each of them
@@ -241,7 +264,7 @@ class Pricer:
             n = min(count, alone.get(kernel, 0))
             if n:
                 alone[kernel] -= n
-                taken[kernel] = n
+                taken[kernel] = taken.get(kernel, 0) + n
         return taken
 
 

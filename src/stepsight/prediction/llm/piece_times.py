@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from stepsight.prediction.llm.passes import Overlap, Part, PassTime, Pricer, Scale, added, overlapped
-from stepsight.workload.llm.blocks import gradient_messages
+from stepsight.workload.llm.blocks import gather_messages, gradient_messages
 from stepsight.workload.llm.build import split_pass
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.stages import PieceWork, Run
-from stepsight.workload.llm.work import Pass
+from stepsight.workload.llm.stages import PieceWork
 
 SHARD = "shard"
 EVEN_HANDED = 5.0
@@ -37,10 +36,11 @@ class StageParts:
 
 @dataclass(slots=True)
 class Durations:
-    """A piece's passes under one scale: their times, and where they go."""
+    """A piece's passes under one scale: their times, and where they go: so much of each of ``parts``."""
 
     times: dict[str, float]
-    parts: list[tuple[PassTime, Scale]]
+    parts: list[tuple[PassTime, float]]
+    scale: Scale
     exposed_gathers: float
     host_late: float
     host_us: Mapping[str, float]
@@ -51,19 +51,26 @@ class Durations:
         return self.times[kind]
 
     def add_to(self, parts: StageParts, times: int) -> None:
-        for one, scale in self.parts:
-            for name, part in one.compute.items():
-                parts.compute[name] = parts.compute.get(name, 0.0) + times * scale.of(name, part)
-            for axis, part in one.waited.items():
-                add_exposed(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
-            for o in one.overlaps:
-                both, only = overlapped(o, scale)
-                parts.compute[o.category] = parts.compute.get(o.category, 0.0) + times * (both - only)
-                add_exposed(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
+        for one, share in self.parts:
+            self._add(one, parts, share * times)
         if self.gathers:
             add_exposed(parts, SHARD, times * self.exposed_gathers, times * self.gathers)
         parts.host_bound_us += times * self.host_late
         parts.host_us += times * sum(self.host_us.values())
+
+    def _add(self, one: PassTime, parts: StageParts, times: float) -> None:
+        scale = self.scale
+        for name, part in one.compute.items():
+            parts.compute[name] = parts.compute.get(name, 0.0) + times * scale.of(name, part)
+        for axis, part in one.waited.items():
+            add_exposed(parts, axis, times * scale.of(axis, part), times * scale.of(axis, part))
+        for o in one.overlaps:
+            both, only = overlapped(o, scale)
+            longer = (both - only) / (o.beside_us(scale) or 1.0)
+            for name, part in o.beside.items():
+                took = times * longer * scale.of(name, part)
+                parts.compute[name] = parts.compute.get(name, 0.0) + took
+            add_exposed(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
 
 
 def add_exposed(parts: StageParts, axis: str, exposed: float, all_of_it: float) -> None:
@@ -81,31 +88,27 @@ class PieceTimes:
         self.forward, self.backward = joined(self.runs_forward), joined(self.runs_backward)
         self.fetched_us = pricer.micro_batch_us() if work.ends else 0.0
         self.forward = replace(self.forward, host_us=self.forward.host_us + self.fetched_us)
-        self.weights: PassTime | None = None
+        self.inputs: PassTime | None = None
         if split:
-            total = Pass()
-            for run in work.backward:
-                total += run.work
-            self.inputs_pass, self.weights_pass = (
-                split_pass(total, weights=False),
-                split_pass(total, weights=True),
-            )
-            self.backward = pricer.price(self.inputs_pass, "backward")
-            self.weights = pricer.price(self.weights_pass, "backward")
+            parts = [split_pass(run.work, weights=False) for run in work.backward]
+            self.inputs = joined(tuple(pricer.price(part, "backward") for part in parts))
+        self.pair = paired(self.forward, self.backward)
+        self.unpaired = {"F": unhidden(self.forward), "B": unhidden(self.backward)} if self.pair else {}
         self.gathers: list[Part] = []
         self.reductions: list[Part] = []
-        if c.layout.zero == 3 and c.layout.sharded_over > 1:
-            self.gathers = [self._gather(run, pricer) for run in work.forward]
-            self.reductions = [self._reduction(run, pricer) for run in work.backward]
+        self.updated: list[Part] = []
+        s = c.layout
+        if s.data * s.context > 1 and s.reduces_each_micro_batch:
+            self.reductions = [pricer.messages(gradient_messages(c, run)) for run in work.backward]
+        if s.sharded_over > 1 and s.zero == 3:
+            self.gathers = [pricer.messages(gather_messages(c, run)) for run in work.forward]
+        if s.gathers_updated and s.prefetch and c.training.optimizer != "none":
+            self.updated = [pricer.messages(gather_messages(c, run)) for run in work.forward]
 
-    def _gather(self, run: Run, pricer: Pricer) -> Part:
-        count = max(1, run.layers)
-        bytes_ = run.parameters * (2 if self.c.training.half else 4) / count
-        return pricer.collective(SHARD, "all_gather", bytes_, count)
-
-    def _reduction(self, run: Run, pricer: Pricer) -> Part:
-        parts = [pricer.collective(*m) for m in gradient_messages(self.c, run)]
-        return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
+    def updated_us(self, scale: Scale) -> tuple[float, float]:
+        """ZeRO-1 and 2: what the first forward pass waits for parameters of the last update that are gathered
+        beside it, and how long the gathers take."""
+        return self._exposed(self.runs_forward, self.updated, [], scale) if self.updated else (0.0, 0.0)
 
     def durations(self, scale: Scale, host: float, check_us: float = 0.0) -> Durations:
         """Both passes: the device's time, or the host's where that is longer.
@@ -113,15 +116,21 @@ class PieceTimes:
         A host that never waits for the device evens both passes out. ``check_us``: `HostState`.
         """
         passes = {"F": self.forward, "B": self.backward}
-        if self.weights is not None:
-            passes["W"] = self.weights
         device = {kind: one.device_us(scale) for kind, one in passes.items()}
+        parts = [(one, 1.0) for one in passes.values()]
+        if self.pair is not None:
+            alone = self.c.layout.unpaired / self.c.layout.micro_batches
+            shorter = (1 - alone) * self.pair.device_us(scale) / (sum(device.values()) or 1.0)
+            device = {k: shorter * us + alone * self.unpaired[k].device_us(scale) for k, us in device.items()}
+            parts = [(self.pair, 1 - alone), *((one, alone) for one in self.unpaired.values())]
         exposed = dict.fromkeys(passes, 0.0)
         total_gathers = 0.0
-        if self.gathers:
+        if self.reductions:
             exposed["F"], total_gathers = self._exposed(self.runs_forward, self.gathers, [], scale)
             again = self.gathers[::-1] if self.c.layout.reshard else []
             exposed["B"], more = self._exposed(self.runs_backward, again, self.reductions, scale)
+            if self.c.layout.zero < 3 and not self.c.layout.overlap_gradients:
+                exposed["B"] = more
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host + one.checks * check_us for kind, one in passes.items()}
@@ -133,9 +142,14 @@ class PieceTimes:
         else:
             behind = lateness_us(sum(hosts.values()), sum(busy.values()), even)
             late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
+        times = {kind: busy[kind] + late[kind] for kind in passes}
+        if self.inputs is not None:  # what the rest of a backward pass takes longer for the weights
+            share = self.inputs.device_us(scale) / (self.backward.device_us(scale) or 1.0)
+            times |= {"B": share * times["B"], "W": (1 - share) * times["B"]}
         return Durations(
-            {kind: busy[kind] + late[kind] for kind in passes},
-            [(one, scale) for one in passes.values()],
+            times,
+            parts,
+            scale,
             sum(exposed.values()),
             sum(late.values()),
             hosts,
@@ -154,7 +168,8 @@ class PieceTimes:
     def _exposed(
         self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale
     ) -> tuple[float, float]:
-        """ZeRO-3: gathers ahead of each run and reductions behind it, on one link; what compute waits for."""
+        """Gathers ahead of each run and reductions behind it, on one link; what compute waits for. The next
+        micro-batch begins when all are through, as in FSDP and DeepSpeed."""
         compute = busy = 0.0
         link = ready = scale.of(SHARD, gathers[0]) if gathers else 0.0
         for i, run in enumerate(runs):
@@ -201,4 +216,33 @@ def joined(times: tuple[PassTime, ...]) -> PassTime:
         tuple(overlaps),
         sum(one.host_us for one in times),
         sum(one.checks for one in times),
+    )
+
+
+def paired(forward: PassTime, backward: PassTime) -> PassTime | None:
+    """Both passes where messages run beside another micro-batch's compute: forward ones beside its backward
+    pass and the other way round, so that all of both hides all of them. None where no message does so."""
+    both = joined((forward, backward))
+    hidden = [o for o in both.overlaps if o.hidden]
+    if not hidden:
+        return None
+    axes = dict.fromkeys(o.axis for o in hidden)
+    messages = added({o.axis: o.message} for o in hidden)
+    compute = [added([both.compute, *(o.beside for o in hidden)]), *[dict[str, Part]()] * (len(axes) - 1)]
+    together = [
+        Overlap(axis, messages[axis], beside, True, hidden[0].slowdown)
+        for axis, beside in zip(axes, compute, strict=True)
+    ]
+    rest = (o for o in both.overlaps if not o.hidden)
+    return replace(both, compute={}, overlaps=(*rest, *together))
+
+
+def unhidden(one: PassTime) -> PassTime:
+    """A pass that no other micro-batch runs beside: compute waits for what would be hidden."""
+    hidden = [o for o in one.overlaps if o.hidden]
+    return replace(
+        one,
+        compute=added([one.compute, *(o.beside for o in hidden)]),
+        waited=added([one.waited, *({o.axis: o.message} for o in hidden)]),
+        overlaps=tuple(o for o in one.overlaps if not o.hidden),
     )

@@ -235,7 +235,7 @@ _ALL_TO_ALL = {("gpt oss 120b", "H100"), ("gpt oss 120b", "B200"), ("qwen3_235b_
 (Megatron-Bridge, scripts/performance/configs, as all facts below)."""
 GRAPHS_SINCE = (26, 6)
 """The release since which MXFP8 recipes for mixtures of experts capture whole iterations, fuse the experts'
-MLP and run exchanges beside products; rows with a footnote were measured without."""
+MLP and run exchanges beside the experts' products; rows with a footnote were measured without."""
 
 
 def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict[str, Any]) -> None:
@@ -247,7 +247,7 @@ def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict
     release = (int(found[1]), int(found[2])) if found else (0, 0)
     if release >= GRAPHS_SINCE and row["precision"] == "MXFP8" and "[^" not in row.get("notes", ""):
         training |= {"cuda_graphs": True, "fused_experts": True}
-        parallel["expert_overlap"] = True
+        parallel["expert_overlap"] = "experts"
 
 
 def _torchtitan(row: Row) -> Read:

@@ -73,7 +73,17 @@ def attention_block(c: LanguageConfig) -> Block:
     around = context_messages(c, inner)
     if m.norms_per_layer == 4:
         both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
-    return Block(both, [*forward, *around[0]], [*backward, *around[1]], again)
+    selected = e * rows * m.hidden + e * n * m.heads * v_dim / t
+    selected += 0.5 * e * n * (_projected(c) + m.hidden / t)
+    return Block(both, [*forward, *around[0]], [*backward, *around[1]], again, selected)
+
+
+def _projected(c: LanguageConfig) -> float:
+    """Values of a token that the projections of attention's input give on one rank."""
+    m, t, a = c.model, c.layout.tensor, c.model.latent
+    if a is None:
+        return (m.heads + 2 * m.kv_heads) * m.head_dim / t
+    return a.q_rank + a.kv_rank + a.rope_dim + m.heads * (2 * a.nope_dim + a.rope_dim + a.v_dim) / t
 
 
 def _latent_projections(c: LanguageConfig, n: float) -> ForwardBackward:

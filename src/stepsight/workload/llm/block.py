@@ -13,12 +13,15 @@ from stepsight.workload.llm.work import Message
 @dataclass(slots=True)
 class Block:
     """One residual block with the messages of each pass; ``again``: what selective recomputation repeats;
+    ``selected_bytes``: what torch's selective checkpointing keeps of it (every other product's output, and
+    what attention and exchanges gave: torchtitan's default policy);
     ``more_launches``: forward and backward, where each expert is launched by itself."""
 
     both: ForwardBackward
     forward: list[Message]
     backward: list[Message]
     again: list[Kernel]
+    selected_bytes: float
     more_launches: tuple[int, int] = (0, 0)
 
 
@@ -33,9 +36,8 @@ def kept_inputs(c: LanguageConfig) -> float:
 
 
 def keeps_products(c: LanguageConfig) -> bool:
-    """torch's selective checkpointing keeps the outputs of products and attention; Megatron's drops only
-    what lies inside attention."""
-    return not c.framework.name.startswith("megatron")
+    """Selective recomputation keeps the outputs of products and attention."""
+    return c.framework.selects_products
 
 
 def casts_weights(c: LanguageConfig) -> bool:

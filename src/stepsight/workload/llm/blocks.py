@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
-from stepsight.program.job import COMPUTE, Collective, Kernel, Op, Wait
+from stepsight.program.job import COMPUTE, Collective, Copies, Kernel, Op, Wait
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.cut import tensors_between
 from stepsight.workload.llm.stages import Run
 from stepsight.workload.llm.work import Message, Pass, condensed
 
@@ -31,6 +32,7 @@ class Blocks:
             "expert data": s.expert_replicas(),
             "world": tuple(range(s.ranks)),
         }
+        self.tensors = tensors_between(c)
         self._passes: dict[int, tuple[Pass, tuple[Op, ...]]] = {}
 
     def collective(
@@ -44,6 +46,7 @@ class Blocks:
         stream: str = "",
         after: tuple[str, ...] = (COMPUTE,),
         name: str = "",
+        copies: Copies | None = None,
     ) -> Collective:
         """A collective over an axis, of which the program shows one rank."""
         return Collective(
@@ -56,11 +59,12 @@ class Blocks:
             after=after,
             count=count,
             spans=self.spans[axis],
+            copies=copies,
         )
 
     def of(self, work: Pass, phase: str, label: str) -> tuple[Op, ...]:
-        """The operators of a pass: its kernels, then messages that compute waits for, then those beside
-        which part of its kernels run."""
+        """The operators of a pass: its kernels with hidden messages beside them, then messages that compute
+        waits for, then those beside which part of its kernels run."""
         if id(work) not in self._passes:
             self._passes[id(work)] = (work, tuple(self._ops(work, phase, label)))
         return self._passes[id(work)][1]
@@ -70,9 +74,14 @@ class Blocks:
         for message, count in work.messages.items():
             for kernel in message.beside:
                 alone[kernel] -= min(count, alone[kernel])
+        hidden = {m: n for m, n in work.messages.items() if m.hidden}
+        ops = [self._message(message, count, phase) for message, count in hidden.items()]
         first = self.compute(alone, phase, label)
-        ops = [replace(first, launches=self._launched(first.launches + work.more_launches))]
+        ops.append(replace(first, launches=self._launched(first.launches + work.more_launches)))
+        ops += [self.join(axis, phase) for axis in dict.fromkeys(m.axis for m in hidden)]
         for message, count in work.messages.items():
+            if message.hidden:
+                continue
             ops.append(self._message(message, count, phase))
             if message.beside:
                 beside = Counter(message.beside)
@@ -81,7 +90,7 @@ class Blocks:
         return ops
 
     def _message(self, m: Message, count: int, phase: str) -> Op:
-        collective = self.collective(m.axis, m.kind, m.bytes, count=count, dtype=m.dtype)
+        collective = self.collective(m.axis, m.kind, m.bytes, count=count, dtype=m.dtype, copies=m.copies)
         return self.op(
             f"c10d::{m.kind}", phase, collective=collective, launches=count, label=f"{m.axis} {m.kind}"
         )
@@ -120,16 +129,17 @@ class Blocks:
         """Compute goes on when everything queued on a stream is done."""
         return self.op("wait", phase, waits=(Wait(COMPUTE, stream),))
 
-    def gather(self, run: Run, phase: str) -> Op:
-        """ZeRO-3: the run's parameters, in the type they are used in."""
-        count = max(1, run.layers)
-        bytes_ = run.parameters * (2 if self.c.training.half else 4) / count
-        collective = self.collective(
-            "shard", "all_gather", bytes_, count=count, stream=GATHER, after=(), name="parameters"
-        )
-        return self.op(
-            "c10d::all_gather", phase, collective=collective, launches=3 * count, label="parameters"
-        )
+    def gather(self, run: Run, phase: str, after: tuple[str, ...] = ()) -> list[Op]:
+        """The run's parameters, in the type they are used in."""
+        ops = []
+        for axis, kind, bytes_, count in gather_messages(self.c, run):
+            collective = self.collective(
+                axis, kind, bytes_, count=count, stream=GATHER, after=after, name="parameters"
+            )
+            ops.append(
+                self.op(f"c10d::{kind}", phase, collective=collective, launches=3 * count, label="parameters")
+            )
+        return ops
 
     def reduce(self, run: Run) -> list[Op]:
         """The run's gradients over the replicas."""
@@ -166,14 +176,25 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
 
 
 def _pieces(c: LanguageConfig, run: Run, bytes_: float) -> int:
-    """Into how many messages a run's gradients are cut."""
-    if c.layout.zero == 3:
-        return max(1, run.layers)
-    return 1 if c.framework.flat_reduce else max(1, round(bytes_ / (c.layout.bucket_mb * 1e6)))
+    """Into how many messages a run's gradients are cut: layers where they are shared out, else buckets."""
+    if c.layout.zero < 3 and c.framework.flat_reduce:
+        return 1
+    return max(1, run.layers if c.layout.zero >= 2 else round(bytes_ / (c.layout.bucket_mb * 1e6)))
 
 
-def parameter_messages(c: LanguageConfig, dense: float, experts: float) -> list[tuple[str, str, float, int]]:
-    """ZeRO-1 and 2: updated parameters back to all ranks that hold them."""
+def gather_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, int]]:
+    """The parameters of a run before its forward pass: ZeRO-3's a layer at a time; ZeRO-1 and 2 gather what
+    the last update changed."""
+    if c.layout.zero < 3:
+        return parameter_messages(c, run.parameters - run.experts, run.experts, run.layers)
+    count = max(1, run.layers)
+    return [("shard", "all_gather", run.parameters * (2 if c.training.half else 4) / count, count)]
+
+
+def parameter_messages(
+    c: LanguageConfig, dense: float, experts: float, layers: int
+) -> list[tuple[str, str, float, int]]:
+    """ZeRO-1 and 2: updated parameters of so many layers back to all ranks that hold them."""
     apart = experts if c.layout.expert > 1 else 0.0
     each = (2 if c.training.half else 4) * (ADAPTER_SHARE if c.training.adapters else 1.0)
     found = []
@@ -182,7 +203,8 @@ def parameter_messages(c: LanguageConfig, dense: float, experts: float) -> list[
         ("expert data", apart, c.layout.experts_shared_over),
     ):
         if held and over > 1:
-            count = max(1, round(held * each / (c.layout.bucket_mb * 1e6)))
+            buckets = round(held * each / (c.layout.bucket_mb * 1e6))
+            count = max(1, layers if c.layout.zero == 2 or c.framework.flat_reduce else buckets)
             kind = "all_gather"
             if c.framework.broadcasts_parameters:
                 kind, count = "broadcast", over

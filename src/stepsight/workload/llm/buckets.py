@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.stages import Piece
+from stepsight.workload.llm.cut import Piece
 
 FIRST_BYTES = 2**20
 """DDP's first bucket (`dist._DEFAULT_FIRST_BUCKET_BYTES`)."""

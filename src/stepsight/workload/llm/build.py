@@ -7,17 +7,20 @@ theirs (`Collective.spans`).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import Counter
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.cut import pieces
 from stepsight.workload.llm.schedule import Exchange, Item, exchanges, orders
-from stepsight.workload.llm.stages import Pieces, PieceWork, Run, pieces
+from stepsight.workload.llm.stages import Pieces, PieceWork, Run
 from stepsight.workload.llm.update import update_ops
 from stepsight.workload.llm.work import Pass
 
+LATER = ("wgrad", "accumulate", "bias", "norm weight")
+"""Kernels of a backward pass that no other stage waits for."""
 RUNS = 6
 """Runs of layers into which a piece is cut where collectives of its parameters overlap its compute."""
 
@@ -63,6 +66,8 @@ class _Stage:
         passes = [i for i in items if isinstance(i, Item) and i.kind == "B"]
         self.last = dict(zip((i.piece for i in passes), (i.micro_batch for i in passes), strict=True))
         self.whole: dict[tuple[int, str], Pass] = {}
+        self.unpaired: dict[int, Pass] = {}
+        self.unsplit: set[tuple[int, int]] = set()
 
     def program(self) -> RankProgram:
         for item in self.items:
@@ -71,7 +76,7 @@ class _Stage:
             else:
                 self._pass(item)
         mine = [self.works[p] for p in sorted(self.last)]
-        if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 3:
+        if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 2:
             for work in mine:
                 for run in work.backward:
                     self.ops += self.blocks.reduce(run)
@@ -82,6 +87,11 @@ class _Stage:
     @property
     def _reduces(self) -> bool:
         return self.c.layout.data * self.c.layout.context > 1
+
+    @property
+    def _ends_with(self) -> str:
+        """The pass that completes the weights' gradients of a micro-batch."""
+        return "W" if self.c.layout.schedule == "zero_bubble" else "B"
 
     def _pass(self, item: Item) -> None:
         needed = Item(item.kind, item.piece + (-1 if item.kind == "F" else 1), item.micro_batch)
@@ -94,14 +104,28 @@ class _Stage:
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
-        if self.c.layout.zero == 3:
-            self._gathered(runs, phase)
-        elif last and self._reduces and self.c.layout.overlap_gradients and item.kind == "B":
-            for run in runs:
-                self.ops += self.blocks.of(run.work, phase, run.label)
-                self.ops += self.blocks.reduce(run)
+        s = self.c.layout
+        if item.kind == "W" and (item.piece, item.micro_batch) in self.unsplit:
+            return
+        updates = s.gathers_updated and s.prefetch and self.c.training.optimizer != "none"
+        updated = updates and item.kind == "F" and item.micro_batch == 0
+        if s.zero == 3 or updated:
+            self._gathered(runs, phase, item)
+        elif self._reduces and item.kind == "B" and s.reduces_each_micro_batch:
+            self._reduced(runs, phase, item)
+            self.ops.append(self.blocks.join(REDUCE, phase))
+        elif last and self._reduces and s.overlap_gradients and item.kind == self._ends_with:
+            self._reduced(runs, phase, item)
         else:
-            self.ops += self.blocks.of(self._merged(item, runs), phase, f"{phase} of piece {item.piece}")
+            self._compute(self._merged(item, runs), phase, f"{phase} of piece {item.piece}", item)
+
+    def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
+        """A pass of a micro-batch, beside another one except where the pipeline fills or drains."""
+        s = self.c.layout
+        at = item.micro_batch if item.kind == "F" else s.micro_batches - 1 - item.micro_batch
+        if at < s.unpaired:
+            work = self.unpaired.setdefault(id(work), work.unhidden())
+        self.ops += self.blocks.of(work, phase, label)
 
     def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:
         """A whole piece as one pass; with zero-bubble the weights' gradients apart."""
@@ -115,21 +139,35 @@ class _Stage:
             self.whole[key] = total
         return self.whole[key]
 
-    def _gathered(self, runs: tuple[Run, ...], phase: str) -> None:
-        """ZeRO-3: parameters of the next run come while this one computes; gradients leave behind it."""
+    def _reduced(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
+        """A backward pass whose gradients leave behind each run, or all of them behind the last."""
+        if item.kind == "B":
+            self.unsplit.add((item.piece, item.micro_batch))
+        late: list[Op] = []
+        for run in runs:
+            work = split_pass(run.work, weights=True) if item.kind == "W" else run.work
+            self._compute(work, phase, run.label, item)
+            if self.c.layout.overlap_gradients:
+                self.ops += self.blocks.reduce(run)
+            else:
+                late += self.blocks.reduce(run)
+        self.ops += late
+
+    def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
+        """Parameters of the next run come while this one computes; ZeRO-3's gradients leave behind it."""
+        if phase == "backward":
+            self.unsplit.add((item.piece, item.micro_batch))
         again = phase == "forward" or self.c.layout.reshard
         if again:
-            self.ops.append(self.blocks.gather(runs[0], phase))
+            self.ops += self.blocks.gather(runs[0], phase)
         for i, run in enumerate(runs):
             if again:
                 self.ops.append(self.blocks.join(GATHER, phase))
                 if i + 1 < len(runs) and self.c.layout.prefetch:
-                    self.ops.append(self.blocks.gather(runs[i + 1], phase))
-            self.ops += self.blocks.of(run.work, phase, run.label)
+                    self.ops += self.blocks.gather(runs[i + 1], phase)
+            self._compute(run.work, phase, run.label, item)
             if again and i + 1 < len(runs) and not self.c.layout.prefetch:
-                late = self.blocks.gather(runs[i + 1], phase)
-                assert late.collective is not None
-                self.ops.append(replace(late, collective=replace(late.collective, after=(COMPUTE,))))
+                self.ops += self.blocks.gather(runs[i + 1], phase, after=(COMPUTE,))
             if phase == "backward" and self._reduces:
                 self.ops += self.blocks.reduce(run)
 
@@ -140,6 +178,7 @@ class _Stage:
         bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
         if c.layout.sequence_parallel:
             bytes_ /= c.layout.tensor
+        bytes_ *= self.blocks.tensors[message.source if way == "forward" else message.target]
         stride = c.layout.stride("pipeline")
         group = f"{way} {message.source}"
         collective = Collective(
@@ -166,13 +205,16 @@ class _Stage:
 
 
 def split_pass(work: Pass, *, weights: bool) -> Pass:
-    """The weights' part of a backward pass, or the rest of it."""
+    """The part of a backward pass that may come later, or the rest of it.
 
-    def belongs(name: str) -> bool:
-        return (name in ("wgrad", "accumulate", "bias", "norm weight")) == weights
-
-    kernels = {k: n for k, n in work.kernels.items() if belongs(k.name)}
-    made = Pass(messages=type(work.messages)() if weights else work.messages, kept_bytes=work.kept_bytes)
-    made.more_launches = work.more_launches // 2
-    made.kernels.update(kernels)
-    return made
+    That is the weights' gradients, except those that a message runs beside: apart from it they would leave
+    it exposed.
+    """
+    later = Counter({k: n for k, n in work.kernels.items() if k.name in LATER})
+    for message, count in work.messages.items():
+        for kernel in message.beside:
+            later[kernel] -= min(count, later[kernel])
+    half = work.more_launches // 2
+    if weights:
+        return Pass(+later, Counter(), work.kept_bytes, half)
+    return Pass(work.kernels - later, work.messages, work.kept_bytes, work.more_launches - half)

@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepsight.workload.fields import Fields
+from stepsight.workload.llm.cut import most_pieces, pieces
+from stepsight.workload.llm.frameworks import FRAMEWORKS
 from stepsight.workload.llm.optimizers import UPDATES
 
 if TYPE_CHECKING:
     from stepsight.workload.llm.config import LanguageConfig
+
+PLAIN_ATTENTION = ("eager", "fused")
+"""Attention whose scores and probabilities are tensors that a backward pass needs."""
+
+
+def saves_nothing(framework: str, attention: str) -> bool:
+    """Whether a framework's selective recomputation only drops what such attention does not keep anyway."""
+    return not FRAMEWORKS[framework].selects_products and attention not in PLAIN_ATTENTION
 
 
 def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
@@ -27,7 +37,13 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         f"{s.tensor} does not divide heads = {m.heads} and ffn = {m.ffn}",
         "use a divisor",
     )
-    refuse(parallel, "pipeline", s.chunks > m.layers, f"{s.chunks} pieces for {m.layers} layers", "use fewer")
+    refuse(
+        parallel,
+        "pipeline",
+        s.chunks > most_pieces(c),
+        f"{s.chunks} pieces for {m.encoder_layers + m.layers} layers, embedding and head",
+        "use fewer",
+    )
     refuse(
         parallel,
         "sequence_parallel",
@@ -50,8 +66,8 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         ("expert_overlap", s.expert > 1),
         ("shard_group", s.zero > 0),
         ("reshard", s.zero == 3),
-        ("prefetch", s.zero == 3),
-        ("bucket_mb", s.data * s.context > 1 and s.zero < 3),
+        ("prefetch", s.zero > 0),
+        ("bucket_mb", s.data * s.context > 1 and s.zero < 2),
         ("overlap_gradients", s.data * s.context > 1 and s.zero < 3),
     ):
         refuse(parallel, key, parallel.has(key) and not used, "has no effect on this layout", "leave it out")
@@ -76,11 +92,50 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         f"has no effect on {s.schedule}",
         'set schedule = "interleaved"',
     )
+    refuse(
+        parallel,
+        "virtual_stages",
+        s.virtual_stages > 1 and s.micro_batches % s.pipeline != 0,
+        f"an interleaved pipeline takes micro-batches in groups of its {s.pipeline} stages, and "
+        f"{s.micro_batches} micro-batches of a replica are no multiple of that",
+        "change global_batch or micro_batch, or leave virtual_stages out",
+    )
+    refuse(
+        parallel,
+        "virtual_stages",
+        s.virtual_stages > 1 and m.encoder_layers > 0,
+        "an encoder and its decoder are not interleaved (Megatron refuses it, too)",
+        "leave it out",
+    )
+    refuse(
+        training,
+        "recompute",
+        t.recompute == "selective" and saves_nothing(c.framework.name, t.attention),
+        f"selective recomputation of {c.framework.name} runs the inside of attention again, of which "
+        f"{t.attention} keeps nothing: it would cost time and save no memory",
+        'use "full", a number of layers, or a framework that keeps products instead (torchtitan)',
+    )
+    fullest = max(piece.layers for piece in pieces(c))
+    refuse(
+        training,
+        "recompute",
+        t.recompute_layers > fullest,
+        f"{t.recompute_layers} layers to run again, and a stage{' piece' * (s.virtual_stages > 1)} holds "
+        f"{fullest} at most",
+        f'use at most {fullest}, or "full"',
+    )
     refuse(parallel, "expert", s.expert > 1 and m.experts is None, "the model has no experts", "leave it out")
     if m.experts is not None and m.experts.count % s.expert:
         raise parallel.fail(
             "expert", f"{s.expert} ranks do not divide {m.experts.count} experts", "use a divisor"
         )
+    refuse(
+        parallel,
+        "expert_overlap",
+        s.expert_overlap == "all" and s.micro_batches == 1,
+        "has no effect: there is no other micro-batch whose compute could run beside exchanges",
+        'set a smaller micro_batch, or "experts"',
+    )
     inside = s.tensor * s.context * s.data
     refuse(
         parallel,

@@ -11,7 +11,7 @@ from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
 from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
 from stepsight.workload.llm.frameworks import FRAMEWORKS, Framework
-from stepsight.workload.llm.layout import AXES, CONTEXT_KINDS, DISPATCH, SCHEDULES, Layout
+from stepsight.workload.llm.layout import AXES, CONTEXT_KINDS, DISPATCH, EXPERT_OVERLAP, SCHEDULES, Layout
 from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.parallel.axes import data_ranks
@@ -194,7 +194,8 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
     if isinstance(recompute, bool):
         recompute = "full" if recompute else "none"
     elif isinstance(recompute, int):
-        recompute, layers = ("full", recompute) if recompute > 0 else ("none", 0)
+        layers = fields.integer("recompute", 0, least=0)
+        recompute = "full" if layers else "none"
     if recompute not in RECOMPUTE:
         raise fields.fail(
             "recompute", f"unknown {recompute!r}", f"one of {', '.join(RECOMPUTE)}, or a number of layers"
@@ -258,17 +259,25 @@ def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Lay
         context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
         expert=parallel.integer("expert", 1),
         expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
-        expert_overlap=parallel.flag("expert_overlap", False),
+        expert_overlap=_expert_overlap(parallel),
         zero=int(zero),
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
-        prefetch=parallel.flag("prefetch", True),
+        prefetch=parallel.flag("prefetch", zero == 3 or (zero == 2 and not framework.gathers_late)),
         overlap_gradients=parallel.flag("overlap_gradients", framework.overlaps_gradients),
         bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
         micro_batches=batch // micro,
         order=_order(parallel),
     )
     return layout, batch
+
+
+def _expert_overlap(parallel: Fields) -> str:
+    """What exchanges of tokens run beside; true: all there is."""
+    given = parallel.anything("expert_overlap", "none")
+    if isinstance(given, bool):
+        return "all" if given else "none"
+    return parallel.choice("expert_overlap", EXPERT_OVERLAP, "none")
 
 
 def _batch(fields: Fields, data: int) -> int:

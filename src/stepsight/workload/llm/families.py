@@ -90,12 +90,20 @@ def _experts(fields: Fields) -> Experts | None:
         shared_ffn=moe.integer("shared_ffn", 0, least=0),
         dense_layers=moe.integer("dense_layers", 0, least=0),
         every=moe.integer("every", 1),
+        groups=moe.integer("groups", 0, least=0),
+        active_groups=moe.integer("active_groups", 0, least=0),
         imbalance=moe.number("imbalance", 1.0, least=1.0),
         bias=moe.flag("bias", False),
     )
     moe.finish()
     if found.active > found.count:
         raise moe.fail("active", f"{found.active} of {found.count} experts cannot be active", "use fewer")
+    if bool(found.groups) != bool(found.active_groups) or found.active_groups > found.groups:
+        raise moe.fail(
+            "active_groups",
+            f"{found.active_groups} of {found.groups} groups of experts cannot be active",
+            "give groups and at most as many active_groups, or neither",
+        )
     return found
 
 

@@ -24,12 +24,15 @@ class Framework:
     ``separate_gate``: a gated MLP's two first GEMMs each sum their input's gradient over the tensor group.
     ``keeps_gathered``: with sequence parallelism the gathered input of a GEMM is kept for the backward
     pass, which then need not gather it again.
+    ``gathers_late``: ZeRO-2 gathers the updated parameters behind the update, not beside the forward pass.
     ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
     ``gathers_pile_up``: with sequence parallelism the gathered input of a GEMM is dropped after it, but stays
     in the allocator until the communication stream has passed it; a host that runs ahead piles them up.
     ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
     ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
     ``message_launches``: host work of a message between stages, in launches.
+    ``selects_products``: selective recomputation is torch's, which keeps what GEMMs and attention give;
+    without it, Megatron's, which drops what lies inside attention.
     ``cuts_products``: asynchronous tensor parallelism splits GEMMs to overlap them with communication.
     ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
     ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
@@ -50,6 +53,7 @@ class Framework:
     overlaps_sums: bool = True
     separate_gate: bool = False
     keeps_gathered: bool = False
+    gathers_late: bool = False
     broadcasts_parameters: bool = False
     flat_reduce: bool = False
     pads_vocab: bool = False
@@ -59,6 +63,7 @@ class Framework:
     sharded_loss: bool = False
     gathers_logits: bool = False
     compiled: bool = False
+    selects_products: bool = True
     cuts_products: bool = True
     grouped_experts: bool = True
     plain: bool = False
@@ -78,9 +83,16 @@ FRAMEWORKS = {
             gradients="half",
             plain=True,
         ),
-        Framework("megatron", wgrad_accumulates=True, pads_vocab=True, grouped_experts=False),
+        Framework(
+            "megatron",
+            wgrad_accumulates=True,
+            pads_vocab=True,
+            grouped_experts=False,
+            selects_products=False,
+        ),
         Framework(
             "megatron-deepspeed",
+            selects_products=False,
             gradients="half",
             overlaps_gradients=False,
             host_waits=True,
@@ -88,6 +100,7 @@ FRAMEWORKS = {
             overlaps_sums=False,
             message_launches=8,
             flat_reduce=True,
+            gathers_late=True,
             pads_vocab=True,
             pads_whole_vocab=False,
             fused_loss=False,
@@ -115,7 +128,7 @@ FRAMEWORKS = {
             fp8_scaling="current",
         ),
         Framework("jax", compiled=True, gradients="half", fp8_scaling="current"),
-        Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True),
+        Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True, gathers_late=True),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),
         Framework(
             "internevo", fused_mlp=False, gradients="half", separate_gate=True, broadcasts_parameters=True

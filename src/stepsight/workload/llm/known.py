@@ -66,7 +66,7 @@ _COUNTS = (
     "n_routed_experts", "num_experts", "moe_intermediate_size", "num_experts_per_tok", "n_shared_experts",
     "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank",
     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window",
-    "sliding_window_pattern", "max_window_layers",
+    "sliding_window_pattern", "max_window_layers", "n_group", "topk_group",
 )  # fmt: skip
 """Fields of a configuration that are whole numbers where they are given."""
 _READ = frozenset({*_COUNTS, "tie_word_embeddings", "feed_forward_proj", "use_sliding_window", "layer_types"})
@@ -211,9 +211,16 @@ def _moe(config: Mapping[str, Any]) -> Table:
             or config.get("shared_expert_intermediate_size", 0),
             "dense_layers": config.get("first_k_dense_replace", 0),
             "every": config.get("decoder_sparse_step", 1),
+            **_groups(config),
             **({"bias": True} if config.get("model_type") == "gpt_oss" else {}),
         }
     }
+
+
+def _groups(config: Mapping[str, Any]) -> Table:
+    """Routing that is limited to groups of experts (DeepSeek)."""
+    groups, active = config.get("n_group") or 1, config.get("topk_group") or 1
+    return {"groups": groups, "active_groups": active} if groups > active else {}
 
 
 def _mla(config: Mapping[str, Any]) -> Table:

@@ -73,7 +73,8 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> Lay
     more = plain_launches(c)
     forward += Pass(more_launches=more.forward)
     backward += Pass(more_launches=more.backward)
-    forward, backward = _run_again(c, mode, forward, backward, again)
+    selected = sum(part.selected_bytes for part in parts)
+    forward, backward = _run_again(c, mode, forward, backward, again, selected)
     backward += Pass.of(_accumulation(c, experts=experts, cross=cross))
     backward = without_weights(backward) if c.training.adapters else backward
     dense, expert = layer_parameters(c, experts=experts, cross=cross)
@@ -104,7 +105,12 @@ def layer_parameters(c: LanguageConfig, *, experts: bool, cross: bool = False) -
 
 
 def _run_again(
-    c: LanguageConfig, mode: str, forward: Pass, backward: Pass, selected: Counter[Kernel]
+    c: LanguageConfig,
+    mode: str,
+    forward: Pass,
+    backward: Pass,
+    selected: Counter[Kernel],
+    selected_bytes: float,
 ) -> tuple[Pass, Pass]:
     """Recomputation: what the forward pass then keeps, and what the backward pass does once more."""
     if mode == "full":
@@ -114,7 +120,8 @@ def _run_again(
             replace(forward, kept_bytes=0.0) + backward,
         )
     if mode == "selective":
-        kept = sum(_kept_by_selection(c).values()) if keeps_products(c) else forward.kept_bytes - _inside(c)
+        kept = selected_bytes if keeps_products(c) else forward.kept_bytes - _inside(c)
+        kept = min(kept, forward.kept_bytes)
         return replace(forward, kept_bytes=kept), backward + Pass(selected, _gathered_again(c, forward))
     return forward, backward
 
@@ -139,18 +146,6 @@ def without_weights(work: Pass) -> Pass:
     for message, n in work.messages.items():
         messages[replace(message, beside=tuple(k for k in message.beside if k in kernels))] += n
     return Pass(kernels, messages, work.kept_bytes, work.more_launches)
-
-
-def _kept_by_selection(c: LanguageConfig) -> dict[str, float]:
-    """What torch's selective checkpointing keeps of a layer: its input, attention's output, every other
-    product's output (torchtitan's default policy)."""
-    m, e, t = c.model, dtype_bytes(c.training.dtype), c.layout.tensor
-    n = c.tokens
-    return {
-        "input": e * n * m.hidden / shared_over(c),
-        "attention": e * n * m.heads * m.head_dim / t,
-        "products": 0.5 * e * n * ((m.heads + 2 * m.kv_heads) * m.head_dim + 2 * m.ffn + 2 * m.hidden) / t,
-    }
 
 
 def _inside(c: LanguageConfig) -> float:

@@ -10,6 +10,7 @@ and data."""
 SCHEDULES = ("1f1b", "afab", "interleaved", "zero_bubble")
 CONTEXT_KINDS = ("ring", "all_gather", "all_to_all")
 DISPATCH = ("each", "once")
+EXPERT_OVERLAP = ("none", "experts", "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,11 @@ class Layout:
     ``data`` counts replicas of the batch; ``zero`` says what is sharded over them: 1 optimizer state, 2 also
     gradients, 3 (``fsdp``) also parameters, in groups of ``shard_group`` ranks (zero: all of ``data``), with
     replicas of the groups (hybrid sharding). ``reshard``: ZeRO-3 gathers parameters again for the backward
-    pass. Experts are spread over ``expert`` ranks; ``expert_dispatch``: a token is sent to ``each`` of its
-    experts, or ``once`` to a rank that holds several; ``expert_overlap``: all_to_all overlaps with GEMMs.
+    pass. ``prefetch``: gathering parameters overlaps with compute: ZeRO-3's of the next layers, ZeRO-1's and
+    2's of the last update with the first forward pass; else compute waits for them.
+    Experts are spread over ``expert`` ranks; ``expert_dispatch``: a token is sent to ``each`` of its experts,
+    or ``once`` to a node or rank with several; ``expert_overlap``: all_to_all overlaps with the GEMMs of
+    ``experts`` (Megatron) or with ``all`` that another micro-batch computes (DeepSeek's DualPipe).
     ``virtual_stages``: pieces of the model on each rank of an interleaved pipeline. ``order`` lists the axes,
     innermost (neighbouring ranks) first.
     """
@@ -36,7 +40,7 @@ class Layout:
     context_kind: str = "ring"
     expert: int = 1
     expert_dispatch: str = "each"
-    expert_overlap: bool = False
+    expert_overlap: str = "none"
     zero: int = 0
     shard_group: int = 0
     reshard: bool = True
@@ -49,6 +53,22 @@ class Layout:
     @property
     def ranks(self) -> int:
         return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def reduces_each_micro_batch(self) -> bool:
+        """A rank that keeps only its share of the gradients cannot add up whole ones: every micro-batch's are
+        reduced (ZeRO-2 and 3)."""
+        return self.zero >= 2
+
+    @property
+    def unpaired(self) -> float:
+        """Micro-batches that no other one runs beside while a pipeline fills, and again while it drains."""
+        return min(self.pipeline / self.virtual_stages, self.micro_batches)
+
+    @property
+    def gathers_updated(self) -> bool:
+        """ZeRO-1 and 2: every rank updates its share of the parameters, and all need all of them."""
+        return self.zero in (1, 2) and self.sharded_over > 1
 
     @property
     def sharded_over(self) -> int:

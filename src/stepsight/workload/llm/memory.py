@@ -9,9 +9,10 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.hardware.memory import usable_bytes as usable_bytes
 from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.cut import Piece, pieces
 from stepsight.workload.llm.layer import layer_work
 from stepsight.workload.llm.optimizers import UPDATES
-from stepsight.workload.llm.stages import Piece, Pieces, PieceWork, pieces
+from stepsight.workload.llm.stages import Pieces, PieceWork
 from stepsight.workload.memory import MemoryReport, RankMemory
 
 CONTEXT_BYTES = 0.25e9
@@ -90,10 +91,22 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
         optimizer = 0.0
     if t.adapters:
         gradients, optimizer = gradients * ADAPTER_SHARE, optimizer * ADAPTER_SHARE
-    full = max(run.parameters for _, w in works for run in w.forward) if s.zero == 3 else 0.0
+    whole, some = _gathered_parameters(c, works)
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
-    temporary = _temporary(c, works) + 2 * 2 * full / _runs(c)
-    return Held(stored * e, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+    temporary = _temporary(c, works) + some
+    return Held(stored * e + whole, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+
+
+def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> tuple[float, float]:
+    """ZeRO-3: whole parameters beside a rank's share of them. Those of all layers stay from the forward to
+    the backward pass where nothing is resharded (the first figure); else two layers' are there at a time."""
+    if c.layout.zero < 3:
+        return 0.0, 0.0
+    if not c.layout.reshard:
+        each = dtype_bytes(c.training.dtype)
+        return sum(each * (w.parameters + w.expert_parameters) for _, w in works), 0.0
+    largest = max(run.parameters for _, w in works for run in w.forward)
+    return 0.0, 2 * 2 * largest / _runs(c)
 
 
 def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> float:
@@ -137,14 +150,19 @@ def _runs(c: LanguageConfig) -> int:
 
 
 def in_flight(c: LanguageConfig, stage: int, piece: Piece) -> float:
-    """Micro-batches of a piece between their forward and their backward pass."""
+    """Micro-batches of a piece between their forward and their backward pass.
+
+    In zero-bubble until their weights' gradients, of which a stage delays as many as there are stages before
+    it (ZB-H1; Qi et al. 2023).
+    """
     s = c.layout
     if s.schedule == "afab":
         return s.micro_batches
     if s.schedule == "interleaved":
         warmup = (s.pipeline - stage - 1) * 2 + (s.virtual_stages - 1) * s.pipeline + 1
         return min(warmup / s.virtual_stages, s.micro_batches)
-    return min(s.pipeline - stage, s.micro_batches)
+    delayed = stage if s.schedule == "zero_bubble" else 0
+    return min(s.pipeline - stage + delayed, s.micro_batches)
 
 
 def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.program.job import Kernel
+from stepsight.program.job import Copies, Kernel
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
@@ -71,7 +71,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
         both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
-    return Block(both, forward, backward, again)
+    return Block(both, forward, backward, again, 0.5 * e * n * (2 * ffn + m.hidden) / t)
 
 
 def mixture_block(c: LanguageConfig, x: Experts) -> Block:
@@ -84,7 +84,8 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     ffn = x.ffn if spread_out else x.ffn / s.tensor
     both = ops.norm(m.norm, dtype, own, m.hidden, fused=c.training.fused_norm)
     both.kept_bytes += e * c.tokens / shared_over(c) * m.hidden
-    both += ops.linear(dtype, dtype, rows, x.count, m.hidden)
+    router = ops.linear(dtype, dtype, rows, x.count, m.hidden)
+    both += router
     both += ForwardBackward(
         [
             Kernel.of("softmax", "fp32", rows=rows, cols=x.count),
@@ -115,9 +116,12 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
         e * routed * m.hidden,
     )
+    again = [k for k in both.forward if k not in router.forward] if keeps_products(c) else []
+    selected = 0.5 * e * rows * x.count
     forward: list[Message] = []
     backward: list[Message] = []
     if spread_out:
+        selected += e * routed * (1 + x.imbalance) * m.hidden
         forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
     else:
         forward, backward = tensor_messages(c, c.tokens * m.hidden, ForwardBackward(), ForwardBackward())
@@ -126,13 +130,15 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         shared.both.forward = [k for k in shared.both.forward if "norm" not in k.family]
         shared.both.backward = [k for k in shared.both.backward if "norm" not in k.family]
         both += shared.both
+        selected += shared.selected_bytes
+        again += [k for k in shared.again if "norm" not in k.family]
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
         both += ops.residual(dtype, own * m.hidden, 0.0, fused=True)
     more = (0, 0)
     if product == "fp8" and not _grouped(c):
         more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
-    return Block(both, forward, backward, [], more)
+    return Block(both, forward, backward, again, selected, more)
 
 
 def _grouped(c: LanguageConfig) -> bool:
@@ -183,16 +189,18 @@ def _exchanges(
 ) -> tuple[list[Message], list[Message]]:
     """Tokens to the ranks of their experts and back.
 
-    ``expert_dispatch = "once"``: a token goes once to a rank that holds several of its experts.
-    ``expert_overlap``: beside the experts' products of another micro-batch.
+    ``expert_dispatch = "once"``: a token goes once to a node, and once to a rank, that holds several of its
+    experts. ``expert_overlap``: beside the experts' products, or all that another micro-batch computes.
     """
     s, dtype = c.layout, c.training.dtype
-    if s.expert_dispatch == "once":
-        bytes_ *= s.expert * (1 - (1 - 1 / s.expert) ** x.active) / x.active
+    copies = Copies(x.active, x.groups, x.active_groups) if s.expert_dispatch == "once" else None
     beside: list[tuple[Kernel, ...]] = [()] * 4
-    if s.expert_overlap:
+    if s.expert_overlap == "experts":
         beside = [products(into.forward, "linear"), products(out.forward, "linear"),
                   products(out.backward, "dgrad") + products(out.backward, "wgrad"),
                   products(into.backward, "dgrad") + products(into.backward, "wgrad")]  # fmt: skip
-    first, back, first_grad, back_grad = (Message("expert", "all_to_all", bytes_, dtype, b) for b in beside)
+    hidden = s.expert_overlap == "all"
+    first, back, first_grad, back_grad = (
+        Message("expert", "all_to_all", bytes_, dtype, b, hidden, copies) for b in beside
+    )
     return [first, back], [first_grad, back_grad]

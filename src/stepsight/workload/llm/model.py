@@ -11,7 +11,8 @@ class Experts:
 
     ``ffn`` is one expert's width, ``shared_ffn`` that of the experts every token passes through (zero:
     none). The first ``dense_layers`` layers have an ordinary MLP, and after them every ``every``-th layer
-    has experts. ``imbalance`` is the busiest rank's tokens over the mean. ``bias``: experts have biases and a
+    has experts. A token's experts lie in ``active_groups`` of ``groups`` equal parts (zero: anywhere).
+    ``imbalance`` is the busiest rank's tokens over the mean. ``bias``: experts have biases and a
     clamped activation (GPT-OSS).
     """
 
@@ -21,6 +22,8 @@ class Experts:
     shared_ffn: int = 0
     dense_layers: int = 0
     every: int = 1
+    groups: int = 0
+    active_groups: int = 0
     imbalance: float = 1.0
     bias: bool = False
 

@@ -1,71 +1,16 @@
-"""Which layers each piece of a pipeline holds, and what it does with a micro-batch."""
+"""What each piece of a pipeline does with a micro-batch."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.cut import Piece
 from stepsight.workload.llm.embedding_and_head import embedding_work, head_work
 from stepsight.workload.llm.layer import LayerWork, as_one_layer_sees, layer_work
 from stepsight.workload.llm.work import Pass
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Layers ``start`` to ``stop`` and, at the ends, the embedding and the head."""
-
-    start: int
-    stop: int
-    first: bool
-    last: bool
-
-    @property
-    def layers(self) -> int:
-        return self.stop - self.start
-
-
-def pieces(c: LanguageConfig) -> list[Piece]:
-    """The model cut into stages times virtual stages, first piece first.
-
-    nanotron weighs layers and head by their cost (`_by_cost`). Others cut evenly where that divides. Else, as
-    Megatron does on request: where it divides with embedding and head counted as a layer each, both ends
-    hold one layer less; otherwise the first piece holds the fewest, and the remainder goes to the pieces
-    after it, one layer each (31 layers in 4 pieces: 7, 8, 8, 8, the embedding counted as a layer).
-    """
-    n, layers = c.layout.chunks, c.model.layers
-    if n == 1:
-        return [Piece(0, layers, True, True)]
-    if c.framework.stages_by_cost:
-        counts = _by_cost(c)
-    elif layers % n == 0:
-        counts = [layers // n] * n
-    elif (layers + 2) % n == 0:
-        each = (layers + 2) // n
-        counts = [each - 1, *[each] * (n - 2), each - 1]
-    else:
-        counts = [layers // n + (0 < i <= layers % n) for i in range(n)]
-    starts = [sum(counts[:i]) for i in range(n + 1)]
-    return [Piece(starts[i], starts[i + 1], i == 0, i == n - 1) for i in range(n)]
-
-
-def _by_cost(c: LanguageConfig) -> list[int]:
-    """nanotron's rule: blocks in order, the next stage once the running cost exceeds its share.
-
-    A layer costs its parameters in products, the head its own, the embedding nothing.
-    """
-    m, n = c.model, c.layout.chunks
-    layer = 4 * m.heads * m.head_dim * m.hidden + (3 if m.gated else 2) * m.ffn * m.hidden
-    costs = [0, *[layer] * m.layers, 0, m.vocab * m.hidden]
-    total, counts = sum(costs), [0] * n
-    stage, running = 0, 0
-    for i, cost in enumerate(costs):
-        running += cost
-        if 1 <= i <= m.layers:
-            counts[stage] += 1
-        if stage < n - 1 and running >= total * (stage + 1) / n:
-            stage += 1
-    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +54,13 @@ class Pieces:
     def __init__(self, c: LanguageConfig, runs: int) -> None:
         self.c, self.runs = c, runs
         self._seen = as_one_layer_sees(c)
-        self._made: dict[tuple[int, int, int, bool, bool], PieceWork] = {}
+        self._made: dict[tuple[int, int, int, bool, bool, bool], PieceWork] = {}
 
     def work(self, piece: Piece) -> PieceWork:
         """What a piece does; pieces with alike layers share it."""
         m, t = self.c.model, self.c.training
         kinds = tuple(m.has_experts(i) for i in range(piece.start, piece.stop))
-        key = (piece.layers, sum(kinds), int(kinds[0]) if kinds else 0, piece.first, piece.last)
+        key = (piece.layers, piece.encoder, sum(kinds), bool(kinds and kinds[0]), piece.first, piece.last)
         if key not in self._made:
             again = t.recompute_layers or piece.layers
             self._made[key] = _assembled(self._seen, self.runs, piece, kinds, t.recompute, again)
@@ -131,21 +76,16 @@ def _assembled(
 
     Configurations that differ only in what no layer sees share it (`as_one_layer_sees`).
     """
-    cross = c.model.encoder_layers > 0
-    layers = {
-        key: layer_work(c, experts=key[0], cross=cross, recompute=key[1])
-        for key in {(e, recompute if i < again else "none"): None for i, e in enumerate(kinds)}
-    }
-    works = [layers[e, recompute if i < again else "none"] for i, e in enumerate(kinds)]
+    modes = [recompute if i < again else "none" for i in range(piece.layers)]
+    encoder = _encoder_layers(c, modes[: piece.encoder])
+    works = _layers(c, kinds, modes[piece.encoder :])
     runs: list[tuple[str, list[LayerWork]]] = []
     size = max(1, -(-len(works) // parts))
     for lo in range(0, len(works), size):
         last = piece.start + min(lo + size, len(works)) - 1
         runs.append((f"layers {piece.start + lo}–{last}", works[lo : lo + size]))
-    if c.model.encoder_layers and piece.first:
-        encoder = replace(c, model=replace(c.model, causal=False, encoder_layers=0))
-        one = layer_work(encoder, experts=False, recompute=recompute)
-        runs.insert(0, ("encoder", [one] * c.model.encoder_layers))
+    if encoder:
+        runs.insert(0, ("encoder", encoder))
     if piece.first:
         runs.insert(0, ("embedding", [embedding_work(c)]))
     if piece.last:
@@ -156,6 +96,20 @@ def _assembled(
     return PieceWork(
         forward, backward, sum(w.parameters for w in every), sum(w.expert_parameters for w in every)
     )
+
+
+def _layers(c: LanguageConfig, kinds: Sequence[bool], modes: Sequence[str]) -> list[LayerWork]:
+    """Layers with and without experts; behind an encoder they also attend to its output."""
+    cross = c.model.encoder_layers > 0
+    keys = list(zip(kinds, modes, strict=True))
+    made = {key: layer_work(c, experts=key[0], cross=cross, recompute=key[1]) for key in dict.fromkeys(keys)}
+    return [made[key] for key in keys]
+
+
+def _encoder_layers(c: LanguageConfig, modes: Sequence[str]) -> list[LayerWork]:
+    encoder = replace(c, model=replace(c.model, causal=False, encoder_layers=0))
+    made = {mode: layer_work(encoder, experts=False, recompute=mode) for mode in dict.fromkeys(modes)}
+    return [made[mode] for mode in modes]
 
 
 def _run(label: str, works: list[LayerWork], direction: str) -> Run:

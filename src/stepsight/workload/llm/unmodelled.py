@@ -8,8 +8,6 @@ from typing import Any
 
 NAMED = {
     "quantization_config": "parameters are taken in the precision of the training",
-    "n_group": "a token's experts may lie on any rank",
-    "topk_group": "a token's experts may lie on any rank",
     "num_nextn_predict_layers": "layers that predict further tokens",
     "vision_config": "the images' encoder",
     "audio_config": "the encoder of sound",
@@ -18,7 +16,7 @@ NAMED = {
     "moe_layer_freq": "which layers have experts",
 }
 """Fields that are known to change the cost, and what the answer lacks or takes for granted."""
-ONE_OF = ("n_group", "topk_group", "moe_layer_freq")
+ONE_OF = ("moe_layer_freq",)
 """Of these, one is none."""
 SAME_AS = {
     "word_embed_proj_dim": "hidden_size",

@@ -37,8 +37,8 @@ def update_ops(c: LanguageConfig, blocks: Blocks, works: Sequence[PieceWork], st
     ops.append(
         blocks.op("optimizer", "optimizer", op.kernels, launches=update_launches(layers), label="update")
     )
-    if s.zero in (1, 2) and s.sharded_over > 1:
-        for axis, kind, bytes_, count in parameter_messages(c, dense, experts):
+    if s.gathers_updated and not s.prefetch:
+        for axis, kind, bytes_, count in parameter_messages(c, dense, experts, layers):
             back = blocks.collective(axis, kind, bytes_, count=count, name="parameters")
             ops.append(
                 blocks.op(f"c10d::{kind}", "optimizer", collective=back, launches=count, label="parameters")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from stepsight.kernels.families import category
-from stepsight.program.job import Kernel
+from stepsight.program.job import Copies, Kernel
 
 Counted = TypeVar("Counted")
 
@@ -21,7 +21,8 @@ Counted = TypeVar("Counted")
 class Message:
     """A collective inside a pass: over which axis, of what kind, how many bytes.
 
-    ``beside``: the kernels that run while it is under way; without them, compute waits for it.
+    ``beside``: the kernels that run while it is under way; without them, compute waits for it. ``hidden``:
+    it runs beside all else that the pass computes, which stands for another micro-batch's compute.
     """
 
     axis: str
@@ -29,6 +30,8 @@ class Message:
     bytes: float
     dtype: str = "bf16"
     beside: tuple[Kernel, ...] = ()
+    hidden: bool = False
+    copies: Copies | None = None
 
 
 @dataclass(slots=True)
@@ -71,6 +74,13 @@ class Pass:
             self.kept_bytes * n,
             self.more_launches * n,
         )
+
+    def unhidden(self) -> Pass:
+        """This pass without another micro-batch beside it."""
+        if not any(m.hidden for m in self.messages):
+            return self
+        messages = Counter({replace(m, hidden=False): n for m, n in self.messages.items()})
+        return replace(self, messages=messages)
 
     @property
     def launches(self) -> int:

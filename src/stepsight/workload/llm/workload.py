@@ -13,6 +13,7 @@ from stepsight.workload.described import Described
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.families import FAMILIES
+from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.memory import MemoryReport
 
@@ -95,9 +96,9 @@ class LanguageWorkload(Described[LanguageConfig]):
         """Batch, sequence, precision and the axes of parallelism."""
         c, s = self.config, self.config.layout
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
-        details = ["FSDP" if s.zero == 3 else f"ZeRO-{s.zero}"] if s.zero else []
+        details = _sharing(s)
         details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
-        details += [f"{c.training.recompute} recomputation"] if c.training.recompute != "none" else []
+        details += _recomputation(c)
         details.append(f"{c.training.attention} attention")
         return Setup(
             samples=c.tokens_per_step / c.sequence,
@@ -122,3 +123,21 @@ class LanguageWorkload(Described[LanguageConfig]):
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
         return language_memory(self.config)
+
+
+def _sharing(s: Layout) -> list[str]:
+    """What replicas share out, and when they exchange it."""
+    if not s.zero:
+        return []
+    if s.zero == 3:
+        return ["FSDP", *([] if s.reshard else ["parameters kept for the backward pass"])]
+    when = "beside the forward pass" if s.prefetch else "behind the update"
+    each = ["gradients reduced every micro-batch"] if s.zero == 2 and s.micro_batches > 1 else []
+    return [f"ZeRO-{s.zero}", *each, f"parameters gathered {when}"]
+
+
+def _recomputation(c: LanguageConfig) -> list[str]:
+    if c.training.recompute == "none":
+        return []
+    n = c.training.recompute_layers
+    return [f"{n} layers of each stage run again" if n else f"{c.training.recompute} recomputation"]
