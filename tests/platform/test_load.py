@@ -91,3 +91,11 @@ def test_a_broken_file_is_named(tmp_path):
 def test_a_job_larger_than_the_platform_is_refused():
     with pytest.raises(InputError, match="has 4 GPUs, the workload needs 8"):
         load_platform("4xV100-SXM2").with_ranks(8)
+
+
+def test_multiprocessors_and_clock_move_the_peaks_that_they_make():
+    plain = load_platform("8xH100-SXM").spec.gpu
+    slow = load_platform("8xH100-SXM", ["gpu.clock_mhz=915"]).spec.gpu
+    assert slow.peak_tflops == {dtype: tflops / 2 for dtype, tflops in plain.peak_tflops.items()}
+    stated = load_platform("8xH100-SXM", ["gpu.sms=264", "gpu.peak_tflops.bf16=1000"]).spec.gpu
+    assert stated.peak_tflops == {**plain.peak_tflops, "bf16": 1000}

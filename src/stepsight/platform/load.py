@@ -192,7 +192,7 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     content = read_toml(file)
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
-    table = override(content, overrides, str(file))
+    table = _with_peaks_of_clock(content, override(content, overrides, str(file)))
     site = read_site(table.pop("site"), f"{file}: site") if "site" in table else None
     spec = check_platform(_spec_from(table, str(file)), str(file))
     if site is not None and spec.nodes == 1:
@@ -239,7 +239,7 @@ def _price(table: Table, where: str) -> float | None:
     value = table.get("price_per_gpu_hour")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if not _is_positive(value):
         raise InputError(f"{where}: price_per_gpu_hour", f"is {value!r}", "give a positive number")
     return float(value)
 
@@ -280,10 +280,34 @@ def _overridden(spec: PlatformSpec, overrides: Sequence[str]) -> PlatformSpec:
     if spec.nic:
         table["nic"] = _fields(spec.nic)
     where = f"platform {spec.name}"
-    changed = override(table, overrides, where)
+    changed = _with_peaks_of_clock(table, override(table, overrides, where))
     if isinstance(changed["gpu"], str):  # --set platform.gpu=H100-SXM: another GPU, its own links
         changed.pop("link"), changed.pop("host")
     return _spec_from(changed, where)
+
+
+def _with_peaks_of_clock(before: Table, after: Table) -> Table:
+    """The changed platform; its peaks move with multiprocessors and clock unless they were set themselves."""
+    old, new = before.get("gpu"), after.get("gpu")
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return after
+    peaks = old.get("peak_tflops")
+    if not isinstance(peaks, dict) or new.get("peak_tflops") != peaks:
+        return after
+    rates = [_product(table.get("sms"), table.get("clock_mhz")) for table in (old, new)]
+    if rates[0] <= 0 or rates[1] <= 0:
+        return after  # refused with all other figures
+    factor = rates[1] / rates[0]
+    moved = {dtype: tflops * factor if _is_positive(tflops) else tflops for dtype, tflops in peaks.items()}
+    return {**after, "gpu": {**new, "peak_tflops": moved}}
+
+
+def _product(sms: Any, clock_mhz: Any) -> float:
+    return float(sms * clock_mhz) if _is_positive(sms) and _is_positive(clock_mhz) else 0.0
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _fields(value: Any) -> Table:
