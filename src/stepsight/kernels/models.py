@@ -39,6 +39,7 @@ from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, 
 from stepsight.kernels.machine import Machine, same_board
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
+from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.roofline import roofline
 from stepsight.kernels.stream_costs import STREAMS, VARIANTS, plain_name
 from stepsight.kernels.streams import (
@@ -381,15 +382,16 @@ class KernelModels:
             logs.append(np.log(time_us))
             far = np.maximum(far, outside)
         if stack is None and chosen.siblings:
-            mine = chosen.machines[0]
-            others = (m.time_us(batch, m.machine.with_memory_of(mine))[0] for m in chosen.siblings)
+            others = (m.time_us(batch, m.machine)[0] for m in chosen.siblings)
             logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
         # Relatives err towards their own library's weak spots, of which about half carry over.
         time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-        outside_too = "; ".join(filter(None, (chosen.note, "outside the fitted range of shapes")))
-        answer.notes.update(dict.fromkeys(np.nonzero(far > FAR_OUTSIDE)[0].tolist(), outside_too))
+        for i in np.nonzero(far > FAR_OUTSIDE)[0].tolist():
+            said = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))
+            if said:
+                answer.notes[i] = said
         return Estimates(time_us, answer.source, spread, answer.notes)
 
     def _choice(self, family: str, dtype: str, variant: str) -> Choice | None:

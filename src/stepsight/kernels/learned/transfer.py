@@ -105,7 +105,7 @@ def choose(
     if family in DERIVED:
         base, times = DERIVED[family]
         found = choose(models, spec, base, dtype, variant, boards)
-        return found and found.times(times, f"{times:g} × {base}")
+        return found and found.times(times, f"taken as {times:g} times as long as the forward {base}")
     serving = STAND_INS.get(dtype, (dtype,))
     for stand_in in (*serving, "fp32") if family in ROW_FAMILIES else serving:
         fitting = [m for m in models if m.family == family and m.dtype == stand_in]
