@@ -41,6 +41,10 @@ USUAL_NODE = 8
 """GPUs of most servers (HGX, DGX)."""
 LARGEST_NODE = {"nvswitch": 72}
 """The largest machines whose GPUs one link joins: GB200 NVL72."""
+RACKS = {"GB200-186G": 72, "GB300-288G": 72}
+"""GPUs whose NVLink leaves the tray: GB200 and GB300 NVL72, eighteen trays."""
+TRAY = 4
+"""GPUs of one tray of such a rack."""
 MOST_ON_ONE_HOST = 16
 """PCIe and xGMI servers and DGX-2 have at most sixteen GPUs."""
 
@@ -118,7 +122,7 @@ class Platform:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
         if spec.gpus_per_node <= most:
-            return ()
+            return _trays(spec)
         nodes = -(-spec.gpus_per_node // USUAL_NODE)
         return (
             f"{spec.gpus_per_node} GPUs in one node: machines with this link have at most {most}; "
@@ -133,6 +137,19 @@ class Platform:
                 "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
             )  # fmt: skip
         return self
+
+
+def _trays(spec: PlatformSpec) -> tuple[str, ...]:
+    """A note where a rack was described by its trays: a node is what one link joins."""
+    if spec.gpu.name not in RACKS or spec.nodes == 1 or spec.gpus_per_node > TRAY:
+        return ()
+    rack = RACKS[spec.gpu.name]
+    together = max(n for n in range(1, rack + 1) if spec.ranks % n == 0)
+    nodes = "" if together == spec.ranks else f"{spec.ranks // together}x"
+    return (
+        f"a node is all that one link joins: {spec.gpus_per_node} GPUs here, and NICs join nodes; in a rack"
+        f" NVLink joins up to {rack} {spec.gpu.name}: for racks write {nodes}{together}x{spec.gpu.name}",
+    )
 
 
 def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Platform:
