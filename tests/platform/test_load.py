@@ -97,5 +97,7 @@ def test_multiprocessors_and_clock_move_the_peaks_that_they_make():
     plain = load_platform("8xH100-SXM").spec.gpu
     slow = load_platform("8xH100-SXM", ["gpu.clock_mhz=915"]).spec.gpu
     assert slow.peak_tflops == {dtype: tflops / 2 for dtype, tflops in plain.peak_tflops.items()}
+    (note,) = load_platform("8xH100-SXM", ["gpu.clock_mhz=915"]).notes
+    assert note.startswith("H100-SXM-80G with another clock_mhz, peak_tflops:")
     stated = load_platform("8xH100-SXM", ["gpu.sms=264", "gpu.peak_tflops.bf16=1000"]).spec.gpu
     assert stated.peak_tflops == {**plain.peak_tflops, "bf16": 1000}

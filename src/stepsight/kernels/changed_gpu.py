@@ -21,6 +21,9 @@ from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, peak_flops, speed_o
 SPEEDS = ("sms", "clock_mhz", "memory_gbps", "pcie_gbps", "l2_mb", "l2_gbps", "peak_tflops")
 """Figures that kernel times depend on."""
 LEAST_US = 1e-9
+CHANGED_SPREAD = 0.15
+"""Spread added for every factor of e between the two speeds of light: generations three times apart in peak,
+whose models serve each other, differ by 0.16 (docs/accuracy.md, whole GPUs left out)."""
 
 
 def catalogue_gpu(spec: GpuSpec) -> GpuSpec | None:
@@ -40,6 +43,18 @@ def catalogue_gpu(spec: GpuSpec) -> GpuSpec | None:
         found, peaks = spec, board.peak_tflops
     found = replace(found, peak_tflops={**spec.peak_tflops, **peaks})
     return None if all(getattr(found, name) == getattr(spec, name) for name in SPEEDS) else found
+
+
+def changed_figures(spec: GpuSpec) -> list[str]:
+    """The fields that a GPU of a name of the catalogue has otherwise."""
+    entry = find_gpu(spec.name)
+    if entry is None:
+        return []
+    found = [name for name in SPEEDS[:-1] if getattr(spec, name) != getattr(entry.gpu, name)]
+    peaks = [d for d, tflops in spec.peak_tflops.items() if tflops != entry.gpu.peak_tflops.get(d)]
+    if len(peaks) == len(spec.peak_tflops):
+        return [*found, SPEEDS[-1]]
+    return [*found, *(f"{SPEEDS[-1]}.{dtype}" for dtype in peaks)]
 
 
 def _board(spec: GpuSpec) -> GpuSpec | None:
@@ -75,7 +90,8 @@ def with_light_of(answer: Estimates, batch: Batch, spec: GpuSpec, known: GpuSpec
     if batch.family in TENSOR_CORE_FAMILIES:
         reached = np.maximum(1.0, _at_peak_us(batch, known) / np.maximum(answer.time_us, LEAST_US))
         time_us = np.maximum(time_us, _at_peak_us(batch, spec) / reached)
-    return replace(answer, time_us=time_us)
+    moved = np.log(time_us / np.maximum(answer.time_us, LEAST_US))
+    return replace(answer, time_us=time_us, spread=np.hypot(answer.spread, CHANGED_SPREAD * np.abs(moved)))
 
 
 def _at_peak_us(batch: Batch, spec: GpuSpec) -> FloatArray:

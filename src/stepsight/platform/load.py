@@ -121,10 +121,12 @@ class Platform:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
+        changed = _changed(spec)
         if spec.gpus_per_node <= most:
-            return _trays(spec)
+            return (*changed, *_trays(spec))
         nodes = -(-spec.gpus_per_node // USUAL_NODE)
         return (
+            *changed,
             f"{spec.gpus_per_node} GPUs in one node: machines with this link have at most {most}; "
             f"for nodes of {USUAL_NODE} write {nodes}x{USUAL_NODE}x{spec.gpu.name}",
         )
@@ -137,6 +139,19 @@ class Platform:
                 "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
             )  # fmt: skip
         return self
+
+
+def _changed(spec: PlatformSpec) -> tuple[str, ...]:
+    """A note where a GPU of the catalogue has other figures than there: nobody has measured that one."""
+    from stepsight.kernels.changed_gpu import changed_figures
+
+    fields = changed_figures(spec.gpu)
+    if not fields:
+        return ()
+    return (
+        f"{spec.gpu.name} with another {', '.join(fields)}: kernels keep the share of the speed of light that"
+        " they reach on the real one, and intervals widen",
+    )
 
 
 def _trays(spec: PlatformSpec) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def predict(
             gpu=on.spec.gpu,
             gpus=on.spec.ranks,
             price_per_gpu_hour=on.spec.price_per_gpu_hour,
-            notes=(*_known_before(training.config, on, found.step_us), *found.notes),
+            notes=(*_known_before(training.config, on, found), *found.notes),
         )
     device = "cpu" if on.spec.host.synchronous else "cuda"
     blocks = FEWEST_BLOCKS
@@ -84,9 +84,10 @@ def predict(
         blocks *= 2
 
 
-def _known_before(c: LanguageConfig, on: Platform, step_us: float) -> tuple[str, ...]:
+def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
     """What a reader should know of a language model's platform, type and attention before all else."""
-    return (*language_warnings(c, on.spec.gpu), *on.notes, *faster_attention(c, on, step_us))
+    share = found.breakdown_us.get("attention", 0.0) / found.step_us
+    return (*language_warnings(c, on.spec.gpu), *on.notes, *faster_attention(c, on, share))
 
 
 def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:

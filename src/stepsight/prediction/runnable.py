@@ -11,11 +11,11 @@ from stepsight.kernels.attention.versions import FASTEST, FLASH2, impossible, ru
 from stepsight.kernels.families import FAMILIES
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.throughput import PRODUCTS
 from stepsight.prediction.units import share
 from stepsight.program.job import Job
 from stepsight.workload.files import Workload
+from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -80,17 +80,27 @@ def precision_warning(answer: Prediction) -> str:
     return emulated(gpu, setup.precision)
 
 
-def faster_attention(c: LanguageConfig, platform: Platform, step_us: float) -> tuple[str, ...]:
-    """A line where another attention kernel of this GPU would clearly shorten the step."""
+def faster_attention(c: LanguageConfig, platform: Platform, attention_share: float) -> tuple[str, ...]:
+    """A line where another attention kernel of this GPU would clearly shorten the step.
+
+    ``attention_share``: of the step, what attention takes.
+    """
     if c.training.attention not in OUTPACED or not runs_wide(platform.spec.gpu):
         return ()
     name = FASTEST
     other = replace(c, training=replace(c.training, attention=name))
-    gain = 1 - Composer(other, platform).step().step_us / step_us
+    gain = attention_share * (1 - _attention_us(other, platform) / _attention_us(c, platform))
     if gain < CLEARLY:
         return ()
     gpu = platform.spec.gpu.name
     return (
-        f"attention is FlashAttention-2's, which uses part of {gpu}'s tensor cores: with"
-        f" training.attention={name} (Transformer Engine, torch's SDPA) the step takes {share(gain)} less",
+        f"attention is FlashAttention-2's, which uses part of {gpu}'s tensor cores:"
+        f" with training.attention={name} (Transformer Engine, torch's SDPA) the step takes"
+        f" about {share(gain)} less",
     )
+
+
+def _attention_us(c: LanguageConfig, platform: Platform) -> float:
+    """Attention proper of one layer, forward and backward."""
+    both = core(c)
+    return float(platform.kernels.estimate([*both.forward, *both.backward]).time_us.sum())
