@@ -23,10 +23,10 @@ def rates(model: str, platform: str, *, batch: int = 1, **training: Any) -> Thro
 
 @pytest.mark.parametrize("gpu", LARGE, ids=lambda gpu: gpu.name)
 def test_no_gpu_reaches_more_of_its_peak_than_any_published_run(gpu: Any) -> None:
-    """A100 at 0.68 to 0.72 (FMS, compiled) is the highest published; AMD's are below 0.5."""
+    """A100 at 0.68 to 0.72 (FMS, compiled) is the highest published."""
     found = rates("llama3-8b", f"8x{gpu.name}").mfu
     assert found is not None
-    assert 0.1 < found < (0.5 if gpu.vendor == "amd" else 0.72)
+    assert 0.1 < found < (0.55 if gpu.vendor == "amd" else 0.72)
 
 
 @pytest.mark.parametrize(("model", "measured"), [("llama3-8b", 1.02), ("llama3-70b", 1.16)])
@@ -36,6 +36,16 @@ def test_mi355x_against_b200_as_amd_states_it(model: str, measured: float) -> No
     nvidia = rates(model, "8xB200", recompute=recompute, attention="cudnn").tokens_per_s_per_gpu
     assert amd is not None and nvidia is not None
     assert amd / nvidia == pytest.approx(measured, rel=0.15)
+
+
+def test_mi250_as_databricks_states_it() -> None:
+    """MPT-7B with recomputation, by two chips: 0.8 of an A100-40GB (157 TFLOP/s), and 1.13 times that with
+    FlashAttention-2."""
+    job = {
+        "kind": "transformer", "model": "mpt-7b", "sequence": 2048, "batch_per_rank": 8,
+        "parallel": {"zero": 3}, "training": {"framework": "llm-foundry", "recompute": "full"},
+    }  # fmt: skip
+    assert predict(job, "8xMI250").throughput.tflops_per_gpu == pytest.approx(157 * 0.8 * 1.13 / 2, rel=0.15)
 
 
 @pytest.mark.parametrize("batch", [1, 4])
