@@ -103,3 +103,13 @@ def test_a_rate_that_is_set_replaces_the_one_in_the_other_unit(tmp_path):
     assert described.nic is not None and described.nic.gbps == 100
     with pytest.raises(InputError, match="gives gbps and gbit_per_s"):
         load_platform(file, ["nic.gbps=100", "nic.gbit_per_s=800"])
+
+
+def test_multiprocessors_and_clock_move_the_peaks_that_they_make():
+    plain = load_platform("8xH100-SXM").spec.gpu
+    slow = load_platform("8xH100-SXM", ["gpu.clock_mhz=915"]).spec.gpu
+    assert slow.peak_tflops == {dtype: tflops / 2 for dtype, tflops in plain.peak_tflops.items()}
+    (note,) = load_platform("8xH100-SXM", ["gpu.clock_mhz=915"]).notes
+    assert note.startswith("H100-SXM-80G with another clock_mhz, peak_tflops:")
+    stated = load_platform("8xH100-SXM", ["gpu.sms=264", "gpu.peak_tflops.bf16=1000"]).spec.gpu
+    assert stated.peak_tflops == {**plain.peak_tflops, "bf16": 1000}

@@ -11,7 +11,8 @@ import stepsight
 from stepsight.prediction.advice import what_would_help
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.rates import assumed
-from stepsight.prediction.throughput import job_flops, missing_units, throughput
+from stepsight.prediction.runnable import missing_units
+from stepsight.prediction.throughput import job_flops, throughput
 from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
 from stepsight.program.setup import Setup
 
@@ -52,7 +53,7 @@ def test_rates_follow_from_the_step_time() -> None:
 
 def test_a_type_without_units_is_said() -> None:
     job = Job.replicated(RankProgram((Op("a", (GEMM,)),)), 1)
-    assert "no bf16 units" in missing_units(job, stepsight.load_gpu("V100"))[0]
+    assert "no bf16 tensor cores" in missing_units(job, stepsight.load_gpu("V100"))[0]
     assert missing_units(job, stepsight.load_gpu("H100-SXM")) == ()
 
 

@@ -83,10 +83,12 @@ def _single(
 
     from stepsight.dtypes import DTYPE_BYTES
     from stepsight.hardware.gpus import load_gpu
+    from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
     from stepsight.kernels.columns import Batch
     from stepsight.kernels.families import FAMILIES
     from stepsight.kernels.models import KernelModels
-    from stepsight.kernels.roofline import speed_of_light_us
+    from stepsight.kernels.notes import joined
+    from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, speed_of_light_us
     from stepsight.prediction.categories import source_look
     from stepsight.records import nearest
 
@@ -101,7 +103,11 @@ def _single(
     columns = {key: np.array([value]) for key, value in sizes.items()}
     batch = Batch.of(family, dtype, columns, name or family)
     spec = load_gpu(gpu)
+    lacks = family in TENSOR_CORE_FAMILIES and not has_units(spec, dtype)
+    if lacks and dtype in NEVER_EMULATED:
+        raise InputError(f"--dtype {dtype}", lack(spec, dtype), substitute(spec, dtype))
     estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
+    note = joined(emulated(spec, dtype) if lacks else "", estimate.note)
     light = float(speed_of_light_us(batch, spec)[0])
     answer = {
         "family": family,
@@ -112,7 +118,7 @@ def _single(
         "low_us": estimate.low_us,
         "high_us": estimate.high_us,
         "source": estimate.source.label,
-        "note": estimate.note,
+        "note": note,
         "speed_of_light_us": light,
         "efficiency": light / estimate.time_us,
     }
@@ -124,7 +130,7 @@ def _single(
     click.echo(f"  {estimate.time_us:.2f} µs  ({estimate.low_us:.2f} – {estimate.high_us:.2f})")
     click.echo(f"  speed of light {light:.2f} µs, {answer['efficiency']:.0%} of it reached")
     words = source_look(estimate.source.label).word
-    click.echo(f"  from {words}" + (f": {estimate.note}" if estimate.note else ""))
+    click.echo(f"  from {words}" + (f": {note}" if note else ""))
 
 
 def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[str, float]:

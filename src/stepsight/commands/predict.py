@@ -125,7 +125,11 @@ def show_prediction(prediction: Prediction, as_json: bool) -> None:
 
         click.echo(to_json(document(prediction)))
         return
+    from stepsight.prediction.runnable import precision_warning
     from stepsight.report.console.prediction import show
     from stepsight.terminal import terminal
 
+    warning = precision_warning(prediction)
+    if warning:
+        click.echo(f"warning: {warning}", err=True)
     show(prediction, terminal())

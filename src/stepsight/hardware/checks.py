@@ -7,7 +7,7 @@ from stepsight.hardware.spec import ContentionSpec, GpuSpec, HostSpec, LinkSpec,
 from stepsight.limits import check
 
 POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps",
-            "shared_kb_per_sm", "sector_bytes", "speed", "l2_copies")  # fmt: skip
+            "shared_kb_per_sm", "sector_bytes", "speed", "l2_copies", "power_share")  # fmt: skip
 NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
 LEAST, MOST = 1e-6, 1e9
 """No figure of a data sheet, in the units of `GpuSpec` and `LinkSpec`, comes near either."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import log2
 
+from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 
 HBM_SMS = {"pascal": (56,), "ampere": (108, 56), "blackwell": (148, 152, 160)}
@@ -54,6 +55,17 @@ class Machine:
         balance = abs(log2((self.tflops / self.memory_gbps) / (other.tflops / other.memory_gbps)))
         memory = 1.0 if self.gddr != other.gddr else 0.0
         return apart + memory + 0.5 * balance + 0.25 * abs(log2(self.sms / other.sms))
+
+
+def same_board(name: str, spec: GpuSpec) -> bool:
+    """Whether a GPU of the catalogue is this one but for its links and fp64: H100 and H800, A100 and A800."""
+    entry = find_gpu(name)
+    if name == spec.name or entry is None:
+        return name == spec.name
+    figures = ("architecture", "sms", "memory_gbps", "power_share")
+    return all(getattr(entry.gpu, figure) == getattr(spec, figure) for figure in figures) and all(
+        entry.gpu.peak_flops(dtype) == spec.peak_flops(dtype) for dtype in ("fp32", "tf32", "bf16", "fp8")
+    )
 
 
 _GENERATIONS = {

@@ -14,6 +14,8 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention.estimates import FAMILIES as ATTENTION_FAMILIES
 from stepsight.kernels.attention.estimates import attention_estimates, versions
+from stepsight.kernels.attention.versions import BACKWARD_OVER_FORWARD as TABLED
+from stepsight.kernels.changed_gpu import as_chip, catalogue_gpu, with_light_of
 from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
 from stepsight.kernels.conv.grouped import grouped_estimates, is_grouped
@@ -32,11 +34,12 @@ from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
 from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
 from stepsight.kernels.learned.boards import Boards, load_boards
 from stepsight.kernels.learned.model import LearnedModel
-from stepsight.kernels.learned.residual import FAR_NOTE, RESIDUALS_FILE, Residual, cached_residuals, nearest
+from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals, nearest
 from stepsight.kernels.learned.transfer import NO_BOARDS, ROW_FAMILIES, Choice, choose
-from stepsight.kernels.machine import Machine
+from stepsight.kernels.machine import Machine, same_board
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
+from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.roofline import roofline
 from stepsight.kernels.stream_costs import STREAMS, VARIANTS, plain_name
 from stepsight.kernels.streams import (
@@ -96,6 +99,8 @@ class KernelModels:
     """Kernel times on one GPU: device time only, without launch or host.
 
     ``measured`` are the models of a calibrated platform, which then answer for all but lookups.
+    ``known`` are those of the catalogue's GPU where this is one with changed figures (`changed_gpu`);
+    ``given`` is then that GPU as it was given.
     """
 
     spec: GpuSpec
@@ -104,12 +109,23 @@ class KernelModels:
     measured: Estimator | None = None
     residuals: tuple[Residual, ...] = ()
     boards: Boards = NO_BOARDS
+    known: KernelModels | None = None
+    given: GpuSpec | None = None
     _embedding: Estimator | None = field(default=None, repr=False)
     _choices: dict[tuple[str, str, str], Choice | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def for_gpu(cls, spec: GpuSpec) -> KernelModels:
         """The shipped models for this GPU, or its relatives' carried over by the specification."""
+        catalogued = catalogue_gpu(spec)
+        if catalogued is None:
+            return cls._shipped(spec)
+        return replace(
+            cls._shipped(as_chip(spec, catalogued)), known=cls._shipped(catalogued), given=spec,
+        )  # fmt: skip
+
+    @classmethod
+    def _shipped(cls, spec: GpuSpec) -> KernelModels:
         return cls(
             spec,
             shipped_models(),
@@ -160,6 +176,9 @@ class KernelModels:
             kinds = self._kinds(batch)
             if any(which.any() for which in kinds):
                 return self._sorted_convolutions(batch, *kinds)
+        if self.known is not None and batch.known:
+            answer = self.known.estimate_batch(batch, stacks)
+            return with_light_of(answer, batch, self.spec, self.known.spec)
         parts = []
         for variant, rows in _variants(batch):
             if not len(rows):
@@ -182,7 +201,7 @@ class KernelModels:
                     own = chosen.models[0].dtype == batch.dtype
                     answer = with_narrow_loads(part, self.spec, answer, own_dtype=own)
                     if batch.dtype in HALF and self.residuals and stacks is None:
-                        own_table = chosen.models[0].machine.name == self.spec.name
+                        own_table = same_board(chosen.models[0].machine.name, self.spec)
                         answer = as_in_training(part, self.spec, answer, self.residuals, own_table=own_table)
                     answer = never_longer_than(part, self.spec, answer, self._full_precision)
                 if batch.family == "gemm" and batch.dtype == "fp8" and stacks is None:
@@ -312,9 +331,12 @@ class KernelModels:
         for version, rows in versions(batch, self.spec):
             stack = None if stacks is None else [stacks[i] for i in rows]
             part = batch if len(rows) == len(batch) else batch.take(rows)
-            parts.append(
-                (rows, attention_estimates(part, version, self.spec, self.residuals, forward, stack))
-            )
+            if self.known is not None and version in TABLED:
+                known = self.known.estimate_batch(part, stack)
+                answer = with_light_of(known, part, self.spec, self.known.spec)
+            else:
+                answer = attention_estimates(part, version, self.spec, self.residuals, forward, stack)
+            parts.append((rows, answer))
         return _joined(parts, len(batch))
 
     def reading_us(self, batch: Batch, kernel_us: FloatArray, *, as_tabled: bool = True) -> FloatArray:
@@ -359,12 +381,17 @@ class KernelModels:
             time_us, outside = model.time_us(batch, machine, stack)
             logs.append(np.log(time_us))
             far = np.maximum(far, outside)
+        if stack is None and chosen.siblings:
+            others = (m.time_us(batch, m.machine)[0] for m in chosen.siblings)
+            logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
         # Relatives err towards their own library's weak spots, of which about half carry over.
         time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
         spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
         answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
-        outside_too = "; ".join(filter(None, (chosen.note, FAR_NOTE)))
-        answer.notes.update(dict.fromkeys(np.nonzero(far > FAR_OUTSIDE)[0].tolist(), outside_too))
+        for i in np.nonzero(far > FAR_OUTSIDE)[0].tolist():
+            note = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))
+            if note:
+                answer.notes[i] = note
         return Estimates(time_us, answer.source, spread, answer.notes)
 
     def _choice(self, family: str, dtype: str, variant: str) -> Choice | None:
@@ -385,7 +412,7 @@ class KernelModels:
     def _embedding_model(self) -> Estimator:
         if self._embedding is None:
             module = importlib.import_module("stepsight.kernels.embedding.model")
-            model: Estimator = module.EmbeddingModel.for_gpu(self.spec)
+            model: Estimator = module.EmbeddingModel.for_gpu(self.given or self.spec)
             self._embedding = model
         return self._embedding
 

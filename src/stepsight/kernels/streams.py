@@ -33,8 +33,9 @@ from stepsight.kernels.constants import (
     WARP_HALF_RATE,
 )
 from stepsight.kernels.learned.events import EventPath
-from stepsight.kernels.learned.residual import FAR, FAR_NOTE, Residual
+from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine
+from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.popular_rows import chain_us
 from stepsight.kernels.radix_sort import passes_us
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
@@ -169,15 +170,14 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimat
     named = columns(batch, spec)
     outside = residual.outside(named)
     own = residual.same_chip(spec)
-    spread: FloatArray = np.hypot(
-        residual.spread if own else np.hypot(residual.spread, UNMEASURED_SPREAD),
-        OUTSIDE_SPREAD * (1 - np.exp(-outside)),
-    )
+    inside = residual.spread if own else float(np.hypot(residual.spread, UNMEASURED_SPREAD))
+    spread: FloatArray = np.hypot(inside, OUTSIDE_SPREAD * (1 - np.exp(-outside)))
     elsewhere_note = "" if own else f"model of {residual.gpu}, scaled to this GPU"
     notes = {}
     for i in range(len(batch)) if elsewhere_note else np.nonzero(outside > FAR)[0].tolist():
-        far = FAR_NOTE if outside[i] > FAR else ""
-        notes[i] = "; ".join(filter(None, (elsewhere_note, far)))
+        far = beyond_shapes(inside, float(spread[i])) if outside[i] > FAR else ""
+        if elsewhere_note or far:
+            notes[i] = joined(elsewhere_note, far)
     source = np.full(len(batch), int(Source.LEARNED if own else Source.TRANSFERRED))
     factor = residual.factor(named) if own else residual.factor(named) * np.exp(-residual.trees.bias)
     return Estimates(base * factor, source, spread, notes)

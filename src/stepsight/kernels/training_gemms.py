@@ -18,6 +18,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.batched import SPREAD, batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import Residual, nearest
+from stepsight.kernels.machine import same_board
 
 FORWARD, BACKWARD, BATCHED, BATCHED_BACKWARD = "forward", "backward", "batched", "batched_backward"
 GRADIENTS = frozenset({"dgrad", "wgrad", "bmm_dgrad", "bmm_wgrad"})
@@ -105,7 +106,7 @@ def as_in_training(
         residual = nearest(residuals, "gemm", variant, spec)
         if residual is None:
             continue
-        measured = residual.gpu == spec.name or (residual.same_chip(spec) and not own_table)
+        measured = same_board(residual.gpu, spec) or (residual.same_chip(spec) and not own_table)
         if not measured and variant != BACKWARD:
             continue
         part = batch if len(mine) == len(batch) else batch.take(mine)

@@ -41,6 +41,10 @@ USUAL_NODE = 8
 """GPUs of most servers (HGX, DGX)."""
 LARGEST_NODE = {"nvswitch": 72}
 """The largest machines whose GPUs one link joins: GB200 NVL72."""
+RACKS = {"GB200-186G": 72, "GB300-288G": 72}
+"""GPUs whose NVLink leaves the tray: GB200 and GB300 NVL72, eighteen trays."""
+TRAY = 4
+"""GPUs of one tray of such a rack."""
 MOST_ON_ONE_HOST = 16
 """PCIe and xGMI servers and DGX-2 have at most sixteen GPUs."""
 
@@ -117,10 +121,12 @@ class Platform:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
+        changed = _changed(spec)
         if spec.gpus_per_node <= most:
-            return ()
+            return (*changed, *_trays(spec))
         nodes = -(-spec.gpus_per_node // USUAL_NODE)
         return (
+            *changed,
             f"{spec.gpus_per_node} GPUs in one node: machines with this link have at most {most}; "
             f"for nodes of {USUAL_NODE} write {nodes}x{USUAL_NODE}x{spec.gpu.name}",
         )
@@ -133,6 +139,32 @@ class Platform:
                 "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
             )  # fmt: skip
         return self
+
+
+def _changed(spec: PlatformSpec) -> tuple[str, ...]:
+    """A note where a GPU of the catalogue has other figures than there: nobody has measured that one."""
+    from stepsight.kernels.changed_gpu import changed_figures
+
+    fields = changed_figures(spec.gpu)
+    if not fields:
+        return ()
+    return (
+        f"{spec.gpu.name} with another {', '.join(fields)}: kernels keep the share of the speed of light that"
+        " they reach on the real one, and intervals widen",
+    )
+
+
+def _trays(spec: PlatformSpec) -> tuple[str, ...]:
+    """A note where a rack was described by its trays: a node is what one link joins."""
+    if spec.gpu.name not in RACKS or spec.nodes == 1 or spec.gpus_per_node > TRAY:
+        return ()
+    rack = RACKS[spec.gpu.name]
+    together = max(n for n in range(1, rack + 1) if spec.ranks % n == 0)
+    nodes = "" if together == spec.ranks else f"{spec.ranks // together}x"
+    return (
+        f"a node is all that one link joins: {spec.gpus_per_node} GPUs here, and NICs join nodes; in a rack"
+        f" NVLink joins up to {rack} {spec.gpu.name}: for racks write {nodes}{together}x{spec.gpu.name}",
+    )
 
 
 def load_platform(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Platform:
@@ -192,7 +224,8 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     content = read_toml(file)
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
-    table = override(_without_replaced_rates(content, overrides), overrides, str(file))
+    merged = override(_without_replaced_rates(content, overrides), overrides, str(file))
+    table = _with_peaks_of_clock(content, merged)
     site = read_site(table.pop("site"), f"{file}: site") if "site" in table else None
     spec = check_platform(_spec_from(table, str(file)), str(file))
     if site is not None and spec.nodes == 1:
@@ -239,7 +272,7 @@ def _price(table: Table, where: str) -> float | None:
     value = table.get("price_per_gpu_hour")
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    if not _is_positive(value):
         raise InputError(f"{where}: price_per_gpu_hour", f"is {value!r}", "give a positive number")
     return float(value)
 
@@ -280,7 +313,8 @@ def _overridden(spec: PlatformSpec, overrides: Sequence[str]) -> PlatformSpec:
     if spec.nic:
         table["nic"] = _fields(spec.nic)
     where = f"platform {spec.name}"
-    changed = override(_without_replaced_rates(table, overrides), overrides, where)
+    merged = override(_without_replaced_rates(table, overrides), overrides, where)
+    changed = _with_peaks_of_clock(table, merged)
     if isinstance(changed["gpu"], str):  # --set platform.gpu=H100-SXM: another GPU, its own links
         changed.pop("link"), changed.pop("host")
     return _spec_from(changed, where)
@@ -296,6 +330,30 @@ def _without_replaced_rates(table: Table, overrides: Sequence[str]) -> Table:
             if f"{link}.{unit}" in paths and f"{link}.{other}" not in paths and isinstance(given, dict):
                 kept[link] = {key: value for key, value in given.items() if key != other}
     return kept
+
+
+def _with_peaks_of_clock(before: Table, after: Table) -> Table:
+    """The changed platform; its peaks move with multiprocessors and clock unless they were set themselves."""
+    old, new = before.get("gpu"), after.get("gpu")
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return after
+    peaks = old.get("peak_tflops")
+    if not isinstance(peaks, dict) or new.get("peak_tflops") != peaks:
+        return after
+    rates = [_product(table.get("sms"), table.get("clock_mhz")) for table in (old, new)]
+    if rates[0] <= 0 or rates[1] <= 0:
+        return after  # refused with all other figures
+    factor = rates[1] / rates[0]
+    moved = {dtype: tflops * factor if _is_positive(tflops) else tflops for dtype, tflops in peaks.items()}
+    return {**after, "gpu": {**new, "peak_tflops": moved}}
+
+
+def _product(sms: Any, clock_mhz: Any) -> float:
+    return float(sms * clock_mhz) if _is_positive(sms) and _is_positive(clock_mhz) else 0.0
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _fields(value: Any) -> Table:

@@ -14,11 +14,18 @@ from stepsight.prediction.answer import Prediction, explain
 from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import predict_language
 from stepsight.prediction.memory import MemoryLine
-from stepsight.prediction.throughput import missing_units
+from stepsight.prediction.runnable import (
+    check_job,
+    check_runnable,
+    faster_attention,
+    language_warnings,
+    missing_units,
+)
 from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.files import Workload, load_workload, parse_workload, settled
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
 FEWEST_BLOCKS = 4
@@ -49,10 +56,12 @@ def predict(
     given = _loaded(workload)
     if isinstance(given, CapturedStep):
         on = on.with_ranks(given.ranks)
+        check_job(given.job, on.spec.gpu)
         found = predict_captured(given, on, steps=steps)
         return replace(found, notes=(*on.notes, *found.notes))
     training = settled(given, on.spec.ranks)
     on = on.with_ranks(training.ranks)
+    check_runnable(training, on)
     if isinstance(training, LanguageWorkload):
         found = predict_language(training.config, on, _memory(training, on))
         return replace(
@@ -61,7 +70,7 @@ def predict(
             gpu=on.spec.gpu,
             gpus=on.spec.ranks,
             price_per_gpu_hour=on.spec.price_per_gpu_hour,
-            notes=(*on.notes, *found.notes),
+            notes=(*_known_before(training.config, on, found), *found.notes),
         )
     device = "cpu" if on.spec.host.synchronous else "cuda"
     blocks = FEWEST_BLOCKS
@@ -69,12 +78,18 @@ def predict(
         job = training.job(device, blocks)
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
-            notes = (*on.notes, *missing_units(job, on.spec.gpu), *_left_out(job))
+            notes = (*missing_units(job, on.spec.gpu), *on.notes, *_left_out(job))
             return explain(
                 timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
                 setup=training.setup(), notes=notes,
             )  # fmt: skip
         blocks *= 2
+
+
+def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
+    """What a reader should know of a language model's platform, type and attention before all else."""
+    share = found.breakdown_us.get("attention", 0.0) / found.step_us
+    return (*language_warnings(c, on.spec.gpu), *on.notes, *faster_attention(c, on, share))
 
 
 def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:

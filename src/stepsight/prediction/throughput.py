@@ -125,17 +125,3 @@ def _flops(family: str, dims: tuple[tuple[str, float], ...]) -> float:
     }
     flops = float(known.flops(sizes)[0])
     return flops * FLASH_BACKWARD if family == "attention_backward" else flops
-
-
-def missing_units(job: Job, gpu: GpuSpec) -> tuple[str, ...]:
-    """A note for each type that the job computes in and the GPU has no unit for."""
-    used = {
-        k.dtype
-        for op in job.distinct_ops()
-        for k in op.kernels
-        if (known := FAMILIES.get(k.family)) and known.category in PRODUCTS
-    }
-    return tuple(
-        f"{gpu.name} has no {dtype} units: {dtype} products are timed at its fp32 rate"
-        for dtype in sorted(used - set(gpu.peak_tflops))
-    )

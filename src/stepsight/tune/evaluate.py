@@ -20,6 +20,7 @@ from stepsight.prediction.llm.passes import KnownPasses
 from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
+from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import throughput
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
@@ -93,6 +94,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         given = parse_workload(settled(document, trial.settings, where), where)
         workload = on_all_gpus(given, platform.spec.ranks)
         platform = platform.with_ranks(workload.ranks)
+        check_runnable(workload, platform)
         peak = workload.memory().peak_bytes
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))

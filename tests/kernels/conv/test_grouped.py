@@ -91,7 +91,7 @@ def test_a_public_profile_of_mobilenet_v3_lies_within_the_spread() -> None:
 
     The constants were set in sight of it; this guards them, it does not confirm them.
     """
-    laptop = replace(load_gpu("RTX-5090"), sms=46, clock_mhz=2000.0, memory_gbps=672.0)
+    laptop = replace(load_gpu("RTX-5090"), name="laptop", sms=46, clock_mhz=2000.0, memory_gbps=672.0)
     models = KernelModels.for_gpu(laptop)
     threes = ((16, 112, 2), (72, 56, 2), (88, 28, 1))
     fives = ((96, 28, 2), (240, 14, 1), (240, 14, 1), (120, 14, 1), (144, 14, 1), (288, 14, 2),

@@ -13,16 +13,24 @@ from stepsight.kernels.attention.geometry import visible_pairs
 from stepsight.kernels.attention.versions import (
     AGAINST_FLASH2,
     BACKWARD_OVER_FORWARD,
+    EFFICIENT,
+    FLASH1,
     FLASH2,
+    NO_FLASH,
     SERVING,
     SPREAD_BACKWARD,
+    runs_wide,
     version_of,
 )
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.constants import OUTSIDE_SPREAD
-from stepsight.kernels.learned.residual import FAR, FAR_NOTE, Residual, nearest
+from stepsight.kernels.learned.residual import FAR, Residual, nearest
+from stepsight.kernels.notes import beyond_shapes, joined
 
 FAMILIES = frozenset({"attention", "attention_backward"})
+KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}
+AMPERE = "ampere"
+"""All that have neither wide tensor cores nor too old ones run what Ampere runs."""
 TRANSFER_SPREAD = 0.08
 """Added where the correction comes from another GPU: GH200's forward from A100's alone is off by 7 %."""
 OTHER_VENDOR_SPREAD = 0.5
@@ -34,7 +42,8 @@ Forward = Callable[[Batch, Sequence[str] | None], Estimates | None]
 
 def versions(batch: Batch, spec: GpuSpec) -> list[tuple[str, IntArray]]:
     """The rows of a batch by version."""
-    known = {name: version_of(name, spec.architecture) for name in set(batch.names)}
+    architecture = spec.architecture if runs_wide(spec) or spec.architecture in NO_FLASH else AMPERE
+    known = {name: version_of(name, architecture) for name in set(batch.names)}
     if len(set(known.values())) <= 1:
         return [(next(iter(known.values()), FLASH2), np.arange(len(batch)))]
     each = np.array([known[name] for name in batch.names])
@@ -60,8 +69,16 @@ def attention_estimates(
         times.time_us * factor,
         np.full(len(batch), int(Source.TRANSFERRED)),
         np.hypot(times.spread, reach.spread),
-        dict.fromkeys(range(len(batch)), f"{factor:g} × FlashAttention-2"),
+        {i: _against_flash2(name, version, spec, factor) for i, name in enumerate(batch.names)},
     )
+
+
+def _against_flash2(asked: str, version: str, spec: GpuSpec, factor: float) -> str:
+    """Whose kernel runs, and by what it is timed."""
+    runs = f"{KERNELS[version]}, taken as {factor:g} times as long as FlashAttention-2"
+    if version == EFFICIENT and version_of(asked, AMPERE) == FLASH2:
+        return f"FlashAttention-2 does not run on {spec.name}: {runs}"
+    return runs
 
 
 def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backward: bool) -> Estimates:
@@ -76,16 +93,15 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
     outside = residual.outside(named)
     own = residual.same_chip(spec)
     elsewhere = TRANSFER_SPREAD if spec.vendor == "nvidia" else OTHER_VENDOR_SPREAD
-    spread: FloatArray = np.hypot(
-        residual.spread if own else np.hypot(residual.spread, elsewhere),
-        OUTSIDE_SPREAD * (1 - np.exp(-outside)),
-    )
+    inside = residual.spread if own else float(np.hypot(residual.spread, elsewhere))
+    spread: FloatArray = np.hypot(inside, OUTSIDE_SPREAD * (1 - np.exp(-outside)))
     source = Source.LEARNED if own else Source.TRANSFERRED
     elsewhere_note = "" if own else f"model of {residual.gpu}, scaled to this GPU"
     notes = {}
     for i in range(len(batch)) if elsewhere_note else np.nonzero(outside > FAR)[0].tolist():
-        far = FAR_NOTE if outside[i] > FAR else ""
-        notes[i] = "; ".join(filter(None, (elsewhere_note, far)))
+        far = beyond_shapes(inside, float(spread[i])) if outside[i] > FAR else ""
+        if elsewhere_note or far:
+            notes[i] = joined(elsewhere_note, far)
     return Estimates(base * residual.factor(named), np.full(len(batch), int(source)), spread, notes)
 
 
@@ -109,8 +125,8 @@ def _by_tables(
     if batch.family == "attention":
         return Estimates(found.time_us * factor, found.source, found.spread, found.notes)
     times = BACKWARD_OVER_FORWARD[version]
-    factor_note = f"{times:g} × attention"
-    notes = {i: "; ".join(filter(None, (factor_note, found.notes.get(i, "")))) for i in range(len(batch))}
+    factor_note = f"only the forward was measured; the backward is taken as {times:g} times its time"
+    notes = {i: joined(factor_note, found.notes.get(i, "")) for i in range(len(batch))}
     source = np.full(len(batch), int(Source.TRANSFERRED))
     spread = np.hypot(found.spread, SPREAD_BACKWARD)
     return Estimates(found.time_us * factor * times, source, spread, notes)

@@ -11,6 +11,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.machine import Machine
+
 FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
 CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
 VERSIONS = (FLASH1, FLASH2, FLASH3, CUDNN, EFFICIENT)
@@ -51,6 +54,37 @@ BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8, SERVING: 
 rate (FlashAttention-3 paper, Shah et al. 2024, figures 5 and 6, H100, heads of 128, 16 k: 648 and
 561 TFLOP/s; cuDNN 9 beside it a little better backward)."""
 SPREAD_BACKWARD = 0.15
+
+
+FASTEST = CUDNN
+"""What Transformer Engine and torch's ``scaled_dot_product_attention`` can pick on these generations."""
+NO_CUDNN = NO_FLASH
+"""Generations that cuDNN's fused attention does not run on, either (torch: compute capability 8.0 and up)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Impossible:
+    """Why a kernel does not run on a GPU, and what does."""
+
+    problem: str
+    fix: str
+
+
+def runs_wide(spec: GpuSpec) -> bool:
+    """Whether a GPU has the wide tensor cores; Blackwell's boards with GDDR memory have Ampere's."""
+    return spec.architecture in NEW_INSTRUCTIONS and not Machine.of(spec, "fp32").gddr
+
+
+def impossible(version: str, spec: GpuSpec) -> Impossible | None:
+    """Why a version that was asked for does not run on a GPU; None where it does."""
+    best = CUDNN if runs_wide(spec) else FLASH2
+    if version == FLASH3 and spec.architecture not in ("hopper", "unknown"):
+        return Impossible(f"FlashAttention-3 runs on Hopper only, not on {spec.name}", f"use {best}")
+    if version == CUDNN and spec.vendor == "amd":
+        return Impossible(f"cuDNN is NVIDIA's, and {spec.name} is not", f"use {FLASH2}")
+    if version == CUDNN and spec.architecture in NO_CUDNN:
+        return Impossible(f"cuDNN's fused attention needs Ampere or later, not {spec.name}", "use eager")
+    return None
 
 
 def version_of(name: str, architecture: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from stepsight.kernels.tiles import tiled_us
 BASE_US = 2.5
 """Added to the speed of light before the efficiency is learned, so that it stays finite for the
 smallest kernels: the shortest GEMMs of the bf16 tables (A100, H100) take 2.45 µs."""
+
+TENSOR_CORES = frozenset({"fp16", "bf16", "fp8"})
+"""Types whose products are measured at the chip's own clocks, whatever the board's memory."""
 
 LIGHT, TILED, REACH = "light", "tiles", "reach"
 """What trees correct: the speed of light, whole tiles of batched fp32 products (`tiles`), or the speed of
@@ -82,8 +85,18 @@ class LearnedModel:
         """Kernel times on ``machine``, and how far (in e-folds) each shape lies outside the fitted range.
 
         Outside it every tree answers as at the edge: the efficiency stays flat, the speed of light goes on.
+        Another board of the chip has its efficiencies: on tensor cores only the speed of light follows its
+        memory.
         """
-        named = FEATURES[self.features](batch.dims, batch.element_bytes, machine)
+        if self.dtype in TENSOR_CORES and machine == replace(self.machine, memory_gbps=machine.memory_gbps):
+            return self._at(batch, self.machine, machine, stack)
+        return self._at(batch, machine, machine, stack)
+
+    def _at(
+        self, batch: Batch, fitted: Machine, machine: Machine, stack: Sequence[str] | None
+    ) -> tuple[FloatArray, FloatArray]:
+        """The efficiency of a shape on ``fitted`` at the speed of light of ``machine``."""
+        named = FEATURES[self.features](batch.dims, batch.element_bytes, fitted)
         outside = self._outside(named)
         if self.stacks:
             named["stack"] = self._stack_column(len(batch), stack)

@@ -24,7 +24,6 @@ RESIDUALS_FILE = "half/residuals.npz"
 FORMAT = 1
 FAR = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an answer says so."""
-FAR_NOTE = "extrapolated beyond the fitted shapes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 from stepsight.estimate import Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.learned.boards import Boards
-from stepsight.kernels.learned.model import LearnedModel
+from stepsight.kernels.learned.model import TENSOR_CORES, LearnedModel
 from stepsight.kernels.machine import Machine
 
 RELATIVES = {"fp32": 2}
@@ -69,7 +69,11 @@ class Choice:
     """The models that answer, the machine figures to ask each with, and what to say about it.
 
     ``tiled``: first principles answer (`tiles`); the models' event path is that of the nearest GPU.
-    ``start_us`` is added to what the models say.
+    ``start_us`` is added to what the models say. ``siblings`` are models of boards with the same chip and no
+    faster memory: what they reach in training, this one reaches, too. The tables of H200 take 1.04 to 1.10
+    times as long as those of H100 on large products (same chip and libraries, aiconfigurator-core): its
+    memory leaves less of the same 700 W to the tensor cores. In training both are at that limit, which is
+    counted apart (`simulate.sustained`).
     """
 
     models: tuple[LearnedModel, ...]
@@ -80,6 +84,7 @@ class Choice:
     factor: float = 1.0
     tiled: bool = False
     start_us: float = 0.0
+    siblings: tuple[LearnedModel, ...] = ()
 
     def times(self, factor: float, note: str) -> Choice:
         """The same models for a family that takes ``factor`` times as long."""
@@ -100,7 +105,7 @@ def choose(
     if family in DERIVED:
         base, times = DERIVED[family]
         found = choose(models, spec, base, dtype, variant, boards)
-        return found and found.times(times, f"{times:g} × {base}")
+        return found and found.times(times, f"taken as {times:g} times as long as the forward {base}")
     serving = STAND_INS.get(dtype, (dtype,))
     for stand_in in (*serving, "fp32") if family in ROW_FAMILIES else serving:
         fitting = [m for m in models if m.family == family and m.dtype == stand_in]
@@ -123,7 +128,11 @@ def _choice(
     if own and alike:
         spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
         if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
-            return Choice((own[0],), (own[0].machine.with_memory_of(mine),), Source.LEARNED, spread)
+            siblings = tuple(m for m in own[1:] if m.machine.memory_gbps <= mine.memory_gbps)
+            return Choice(
+                (own[0],), (own[0].machine.with_memory_of(mine),), Source.LEARNED, spread,
+                siblings=siblings if own[0].dtype in TENSOR_CORES else (),
+            )  # fmt: skip
         return _sibling(own[0], mine, dtype, boards, spread)
     ranked = sorted(
         (m for m in fitting if m.machine.name not in THROTTLED or mine.architecture in THROTTLED_SIBLINGS),

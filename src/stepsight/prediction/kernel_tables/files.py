@@ -14,8 +14,12 @@ from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
+from stepsight.hardware.spec import GpuSpec
 from stepsight.inputs import csv_rows, read_text
 from stepsight.kernels.models import KernelModels
+from stepsight.kernels.notes import joined
+from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES
 from stepsight.prediction.kernel_tables.parquet import read_parquet
 from stepsight.prediction.kernel_tables.rows import Rows, Table, rows_of
 
@@ -65,6 +69,11 @@ class TableTimes:
             self.source[position] = Source(int(answer.source[i])).label
             self.note[position] = answer.notes.get(i, "")
 
+    def say(self, rows: Rows, said: str) -> None:
+        """Puts a note before what the rows of one group say already."""
+        for position in rows.batch.positions.tolist() if said else ():
+            self.note[position] = joined(said, self.note[position])
+
 
 def time_table(table: Table, where: str = "table", gpu: str | None = None) -> TableTimes:
     """Times of all rows of a table, in its order."""
@@ -78,8 +87,20 @@ def time_table(table: Table, where: str = "table", gpu: str | None = None) -> Ta
     for rows in rows_of(table, where, gpu):
         if rows.gpu not in models:
             models[rows.gpu] = KernelModels.for_gpu(load_gpu(rows.gpu))
-        times.put(rows, models[rows.gpu].estimate_batch(rows.batch, rows.stacks), models[rows.gpu])
+        answer = models[rows.gpu].estimate_batch(rows.batch, rows.stacks)
+        times.put(rows, answer, models[rows.gpu])
+        times.say(rows, _without_units(rows, models[rows.gpu].spec))
     return times
+
+
+def _without_units(rows: Rows, gpu: GpuSpec) -> str:
+    """What to say of rows in a type that the GPU has no units for."""
+    dtype = rows.batch.dtype
+    if rows.batch.family not in TENSOR_CORE_FAMILIES or has_units(gpu, dtype):
+        return ""
+    if dtype in NEVER_EMULATED:
+        return f"{lack(gpu, dtype)}, so this does not run; {substitute(gpu, dtype)}"
+    return emulated(gpu, dtype)
 
 
 def write_table(path: Path, table: Table, times: TableTimes) -> None:

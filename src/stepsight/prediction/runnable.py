@@ -1,0 +1,106 @@
+"""What a GPU cannot run, refused with what to use instead, and what a reader should know of a slow choice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from stepsight.errors import InputError
+from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.attention.versions import FASTEST, FLASH2, impossible, runs_wide
+from stepsight.kernels.families import FAMILIES
+from stepsight.platform.load import Platform
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.throughput import PRODUCTS
+from stepsight.prediction.units import share
+from stepsight.program.job import Job
+from stepsight.workload.files import Workload
+from stepsight.workload.llm.attention import core
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.workload import LanguageWorkload
+
+OUTPACED = ("flash", FLASH2, "flash1")
+"""Kernels that a newer one of the same GPU replaces without another change."""
+CLEARLY = 0.03
+"""Share of the step from which a faster kernel is worth a line."""
+
+
+def check_runnable(workload: Workload, platform: Platform) -> None:
+    """Refuses a type without units that nothing emulates, and attention kernels not made for the GPU."""
+    gpu = platform.spec.gpu
+    if platform.spec.host.synchronous or not isinstance(workload, LanguageWorkload):
+        return
+    training = workload.config.training
+    if training.precision in NEVER_EMULATED and not has_units(gpu, training.precision):
+        raise InputError(
+            "training.precision", f"is {training.precision}: {lack(gpu, training.precision)}",
+            substitute(gpu, training.precision),
+        )  # fmt: skip
+    why = impossible(training.attention, gpu)
+    if why is not None:
+        raise InputError("training.attention", f"is {training.attention}: {why.problem}", why.fix)
+
+
+def check_job(job: Job, gpu: GpuSpec) -> None:
+    """The same for a job of kernels, whose types were chosen elsewhere."""
+    for dtype in sorted(NEVER_EMULATED & used_types(job)):
+        if not has_units(gpu, dtype):
+            raise InputError(
+                "--platform", f"{lack(gpu, dtype)}, and the captured step computes in {dtype}",
+                f"capture it again; {substitute(gpu, dtype)}",
+            )  # fmt: skip
+
+
+def missing_units(job: Job, gpu: GpuSpec) -> tuple[str, ...]:
+    """A note for each type that the job computes in and the GPU has no unit for."""
+    return tuple(emulated(gpu, dtype) for dtype in sorted(used_types(job)) if not has_units(gpu, dtype))
+
+
+def used_types(job: Job) -> frozenset[str]:
+    """The types of a job's matrix products."""
+    return frozenset(
+        k.dtype
+        for op in job.distinct_ops()
+        for k in op.kernels
+        if (known := FAMILIES.get(k.family)) and known.category in PRODUCTS
+    )
+
+
+def language_warnings(c: LanguageConfig, gpu: GpuSpec) -> tuple[str, ...]:
+    """The same for a language model."""
+    types = dict.fromkeys((c.training.product_dtype, c.training.wide_product))
+    return tuple(emulated(gpu, dtype) for dtype in types if not has_units(gpu, dtype))
+
+
+def precision_warning(answer: Prediction) -> str:
+    """What must be said before the answer of a job in a type that its GPU has no units for."""
+    setup, gpu = answer.setup, answer.gpu
+    if setup is None or gpu is None or not setup.precision or has_units(gpu, setup.precision):
+        return ""
+    return emulated(gpu, setup.precision)
+
+
+def faster_attention(c: LanguageConfig, platform: Platform, attention_share: float) -> tuple[str, ...]:
+    """A line where another attention kernel of this GPU would clearly shorten the step.
+
+    ``attention_share``: of the step, what attention takes.
+    """
+    if c.training.attention not in OUTPACED or not runs_wide(platform.spec.gpu):
+        return ()
+    name = FASTEST
+    other = replace(c, training=replace(c.training, attention=name))
+    gain = attention_share * (1 - _attention_us(other, platform) / _attention_us(c, platform))
+    if gain < CLEARLY:
+        return ()
+    gpu = platform.spec.gpu.name
+    return (
+        f"attention is FlashAttention-2's, which uses part of {gpu}'s tensor cores:"
+        f" with training.attention={name} (Transformer Engine, torch's SDPA) the step takes"
+        f" about {share(gain)} less",
+    )
+
+
+def _attention_us(c: LanguageConfig, platform: Platform) -> float:
+    """Attention proper of one layer, forward and backward."""
+    both = core(c)
+    return float(platform.kernels.estimate([*both.forward, *both.backward]).time_us.sum())

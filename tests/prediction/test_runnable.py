@@ -1,0 +1,103 @@
+"""What a GPU cannot run is refused with what to use instead; what it runs slowly is said first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stepsight import load_platform, predict
+from stepsight.cli import cli
+from stepsight.errors import InputError
+from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.precision import emulated, has_units
+from stepsight.tune.evaluate import evaluate
+from stepsight.tune.trial import ILLEGAL, Trial
+
+
+def job(**training: Any) -> dict[str, Any]:
+    return {
+        "kind": "transformer", "model": "llama3.2-1b", "sequence": 1024, "batch_per_rank": 1,
+        "training": training,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("gpu", "instead"), [("A100", "bf16"), ("V100", "fp16"), ("MI250X", "bf16")])
+def test_fp8_without_units_is_refused_with_what_to_use(gpu: str, instead: str) -> None:
+    with pytest.raises(InputError, match=f"training.precision.*no fp8 tensor cores; use {instead}"):
+        predict(job(precision="fp8"), f"8x{gpu}")
+
+
+def test_bf16_on_a_v100_runs_slowly_and_says_so_first() -> None:
+    found = predict(job(precision="bf16"), "8xV100")
+    assert "no bf16 tensor cores" in found.notes[0] and "use fp16" in found.notes[0]
+    assert not any("tensor cores" in note for note in predict(job(precision="fp16"), "8xV100").notes)
+
+
+def test_the_warning_stands_before_the_answer() -> None:
+    sizes = ["--set", "batch_per_rank=1", "--set", "sequence=1024"]
+    said = CliRunner().invoke(cli, ["predict", "--model", "llama3.2-1b", "-p", "8xV100", *sizes])
+    assert said.exit_code == 0 and said.output.startswith("warning: V100-SXM2-16G has no bf16 tensor cores")
+
+
+def test_a_description_without_a_peak_is_asked_for_it() -> None:
+    mine = replace(load_gpu("V100"), name="mine", source="given")
+    assert "states no bf16 peak" in emulated(mine, "bf16")
+    assert "or state gpu.peak_tflops.bf16" in emulated(mine, "bf16")
+    assert has_units(mine, "int8") and has_units(load_gpu("H100"), "fp8")
+
+
+@pytest.mark.parametrize(
+    ("attention", "gpu", "reason"),
+    [
+        ("flash3", "A100", "runs on Hopper only.*use flash2"),
+        ("flash3", "B200", "runs on Hopper only.*use cudnn"),
+        ("cudnn", "MI355X", "cuDNN is NVIDIA's.*use flash2"),
+        ("cudnn", "V100", "needs Ampere or later.*use eager"),
+    ],
+)
+def test_an_attention_kernel_of_another_gpu_is_refused(attention: str, gpu: str, reason: str) -> None:
+    training = {"attention": attention, "precision": "fp16"}
+    with pytest.raises(InputError, match=f"training.attention.*{reason}"):
+        predict(job(**training), f"8x{gpu}")
+
+
+@pytest.mark.parametrize(("attention", "gpu"), [("flash3", "H100"), ("cudnn", "B200"), ("cudnn", "A100")])
+def test_an_attention_kernel_of_this_gpu_is_not(attention: str, gpu: str) -> None:
+    assert predict(job(attention=attention), f"8x{gpu}").step_us > 0
+
+
+def test_a_search_skips_what_does_not_run_with_the_reason() -> None:
+    row = evaluate(job(), Trial({"training.precision": "fp8"}, "8xA100"), "job")
+    assert row.status == ILLEGAL and "no fp8 tensor cores" in row.reason
+
+
+def test_a_clearly_faster_attention_kernel_is_named_with_its_gain() -> None:
+    def hints(gpu: str, attention: str) -> list[str]:
+        found = predict(job(attention=attention) | {"sequence": 8192}, f"8x{gpu}")
+        return [note for note in found.notes if "training.attention=" in note]
+
+    (hint,) = hints("B200", "flash2")
+    slow = predict(job(attention="flash2") | {"sequence": 8192}, "8xB200").step_us
+    fast = predict(job(attention="cudnn") | {"sequence": 8192}, "8xB200").step_us
+    said = float(hint.rsplit("about ", 1)[1].split(" %")[0])
+    assert said == pytest.approx(100 * (1 - fast / slow), abs=1.5)
+    assert not hints("B200", "cudnn") and not hints("A100", "flash2") and not hints("MI355X", "flash2")
+
+
+def test_a_kernel_in_a_type_without_units() -> None:
+    sizes = ["--dim", "m=512", "--dim", "n=512", "--dim", "k=512"]
+    refused = CliRunner().invoke(cli, ["kernel", "gemm", "--gpu", "A100", "--dtype", "fp8", *sizes])
+    assert refused.exit_code != 0
+    slow = CliRunner().invoke(cli, ["kernel", "gemm", "--gpu", "V100", "--dtype", "bf16", *sizes])
+    assert "no bf16 tensor cores" in slow.output
+
+
+@pytest.mark.parametrize("name", ["64x4xGB200-400G", "2x4xGB300"])
+def test_trays_of_a_rack_are_no_nodes(name: str) -> None:
+    (note,) = load_platform(name).notes
+    written = note.rsplit(" ", 1)[1]
+    assert load_platform(written).spec.ranks == load_platform(name).spec.ranks
+    assert load_platform(written).notes == ()
