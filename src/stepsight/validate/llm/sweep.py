@@ -41,8 +41,8 @@ def site_of(group: str) -> SiteBandwidth:
     part in.
 
     Tensor groups over four nodes reach what it measured for all_reduce at 256 MB, those over two nodes 300
-    GB/s, behind 0.54 ms for every doubling of the nodes: 66 rows without a pipeline that are not slow; the rows
-    of 3B, 8B and 80B alone give the same.
+    GB/s, behind 0.54 ms for every doubling of the nodes: 66 rows without a pipeline that are not slow. The
+    rows of 3B, 8B and 80B alone give the same.
     """
     over_nodes = {2: 300.0, 4: 160.0}
     return SiteBandwidth(
