@@ -149,6 +149,22 @@ def test_where_no_part_is_large_enough_both_must_shrink() -> None:
     assert "less of both" in first
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (("parallel.shard_group=8",), "FSDP, sharded over groups of 8"),
+        (("training.recompute=3",), "3 layers of each stage run again"),
+        (("training.adapters=true",), "LoRA adapters only"),
+        (("training.offload=optimizer",), "optimizer on the CPU"),
+        ((), "torch.compile"),
+        (("training.master_weights=false",), "autocast"),
+    ],
+)
+def test_what_was_assumed_names_what_changes_the_step(changes: tuple[str, ...], words: str) -> None:
+    described = stepsight.load_workload(EXAMPLES / "llama3_8b_fsdp.toml", changes)
+    assert words in assumed(stepsight.predict(described, "8x8xH100-SXM-400G"))
+
+
 def test_what_was_assumed_names_the_framework_and_whose_batch_it_is() -> None:
     split = stepsight.predict(EXAMPLES / "llama3_70b_3d.toml", "8x8xH100-SXM-400G")
     assert "batch 128 (128 per replica)" in assumed(split)

@@ -108,6 +108,7 @@ def test_neighbouring_ranks_lie_on_the_innermost_axis() -> None:
 @pytest.mark.parametrize(
     ("training", "field"),
     [
+        ({"compile": True}, "compile"),
         ({"precision": "nvfp4"}, "fp4"),
         ({"precision": "bf16", "loss_scaling": True}, "loss_scaling"),
         ({"optimizer": "none", "offload": "optimizer"}, "offload"),

@@ -115,6 +115,14 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         f"{t.attention} keeps nothing: it would cost time and save no memory",
         'use "full", a number of layers, or a framework that keeps products instead (torchtitan)',
     )
+    f = c.framework
+    refuse(
+        training,
+        "compile",
+        training.has("compile") and f.fused_norm and f.fused_rotary and f.fused_mlp and f.fused_loss,
+        f"has no effect: the kernels of {f.name} are fused already",
+        'leave it out, or name a framework that torch.compile speeds up (framework = "torchtitan")',
+    )
     fullest = max(piece.layers for piece in pieces(c))
     refuse(
         training,

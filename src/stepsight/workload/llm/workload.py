@@ -23,6 +23,8 @@ TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
 SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
 NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
+SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
+"""Pipeline schedules in words, where their names are none."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
 OF_TAPES = {
     "fused_optimizer": "the update is always fused",
@@ -97,9 +99,10 @@ class LanguageWorkload(Described[LanguageConfig]):
         c, s = self.config, self.config.layout
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         details = _sharing(s)
-        details += [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
+        details += _schedule(s)
         details += _recomputation(c)
         details.append(f"{c.training.attention} attention")
+        details += [words for on, words in _switches(c) if on]
         return Setup(
             samples=c.tokens_per_step / c.sequence,
             default_batch=not c.states_batch,
@@ -129,11 +132,34 @@ def _sharing(s: Layout) -> list[str]:
     """What replicas share out, and when they exchange it."""
     if not s.zero:
         return []
+    groups = [f"sharded over groups of {s.shard_group}"] if 0 < s.shard_group < s.data * s.context else []
     if s.zero == 3:
-        return ["FSDP", *([] if s.reshard else ["parameters kept for the backward pass"])]
+        return ["FSDP", *groups, *([] if s.reshard else ["parameters kept for the backward pass"])]
     when = "beside the forward pass" if s.prefetch else "behind the update"
     each = ["gradients reduced every micro-batch"] if s.zero == 2 and s.micro_batches > 1 else []
-    return [f"ZeRO-{s.zero}", *each, f"parameters gathered {when}"]
+    return [f"ZeRO-{s.zero}", *groups, *each, f"parameters gathered {when}"]
+
+
+def _schedule(s: Layout) -> list[str]:
+    """How many micro-batches there are, and the pipeline's schedule where it is not 1F1B."""
+    several = [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
+    if s.pipeline == 1 or s.schedule == "1f1b":
+        return several
+    virtual = f" with {s.virtual_stages} virtual stages" if s.virtual_stages > 1 else ""
+    return [*several, f"{SCHEDULES.get(s.schedule, s.schedule)} schedule{virtual}"]
+
+
+def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
+    """What is on or off by default in some frameworks, or changes what the step is."""
+    t = c.training
+    return [
+        (t.compiled, "torch.compile" if c.framework.name != "jax" else "compiled"),
+        (t.cuda_graphs, "CUDA graphs"),
+        (t.adapters, "LoRA adapters only"),
+        (t.offload == "optimizer", "optimizer on the CPU"),
+        (not t.master_weights and t.half, "autocast"),
+        (c.layout.async_tensor, "asynchronous tensor parallelism"),
+    ]
 
 
 def _recomputation(c: LanguageConfig) -> list[str]:
