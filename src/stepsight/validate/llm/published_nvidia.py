@@ -1,4 +1,4 @@
-"""Tables that NVIDIA publishes: NeMo, Megatron-Bridge, Megatron (a paper), JAX-Toolbox, DeepLearningExamples."""
+"""Tables that NVIDIA publishes: NeMo, Megatron-Bridge, Megatron, JAX-Toolbox, DeepLearningExamples."""
 
 from __future__ import annotations
 
