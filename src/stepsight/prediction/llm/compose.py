@@ -160,8 +160,11 @@ class Composer:
         last = max(ends)
         update = [self._update(stage, scale, host, parts) for stage, parts in enumerate(stages)]
         world_us = scale.of("world", self._world)
-        step_us = (last + world_us + max(update)) * (RETRIED if self._retries(state) else 1.0)
+        step_us = last + world_us + max(update)
+        retried_us = (RETRIED - 1.0) * step_us if self.retries(state) else 0.0
+        step_us += retried_us
         for parts in stages:
+            parts.host_bound_us += retried_us
             if world_us > 0:
                 parts.exposed["world"] = parts.exposed.get("world", 0.0) + world_us
                 parts.communication["world"] = parts.communication.get("world", 0.0) + world_us
@@ -169,9 +172,10 @@ class Composer:
             parts.bubble_us = max(0.0, step_us - spent)
         return Composed(step_us, tuple(stages))
 
-    def _retries(self, state: HostState) -> bool:
+    def retries(self, state: HostState | None = None) -> bool:
         """Whether blocks that only wait for the communication stream do not fit beside what the step needs;
         hosts that wait for others do not pile any up."""
+        state = state or self.usual
         waits = state.poll_us > 0 or (self.s.pipeline == 1 and state.check_us > 0)
         first = stage_memory(self.c)[0]
         room = usable_bytes(self.pricer.platform.spec.gpu.memory_gb)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import Quick, answered, naive_us
-from stepsight.prediction.llm.compose import Composed, Composer
+from stepsight.prediction.llm.compose import RETRIED, Composed, Composer
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.llm.piece_times import StageParts
 from stepsight.prediction.llm.slow_runs import slow_state
@@ -21,6 +21,11 @@ from stepsight.workload.llm.config import LanguageConfig
 
 MOST_ITEMS = 160
 """Passes (stages × micro-batches × 2) that a timeline shows at most; the figures always hold all of them."""
+NO_ROOM = (
+    "memory: gathered inputs that wait for the communication stream do not fit, so the allocator frees and "
+    f"allocates blocks in every pass: the step is taken as {RETRIED:g} times as long; a smaller micro_batch "
+    "avoids it"
+)
 
 
 def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine | None) -> Prediction:
@@ -30,6 +35,8 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     base = found.composed
     timeline, shown = _timeline(c, platform)
     notes = [*c.notes, *(f"{name}: {note}" for name, note in composer.pricer.tally.notes.items())]
+    if composer.retries():
+        notes.insert(0, NO_ROOM)
     if shown < c.layout.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
     return Prediction(
