@@ -33,7 +33,7 @@ def test_a_line_that_is_alone_keeps_its_whole_name_bar_and_exposure() -> None:
     shown = page(alone, *(linear(i) for i in range(MOST_LINES)))
     assert (
         "| gemm bf16 A100-SXM4-80G, all stacks (left out) | 7 | 2.0 % | 3.0 % | GMAE ≤ 3.0 %: met |  | "
-        "looked at while choosing |"
+        "seen while tuning |"
     ) in shown
 
 
@@ -46,4 +46,4 @@ def test_figures_of_a_kind_are_named() -> None:
         for i in range(3)
     ]  # fmt: skip
     shown = page(*lines, *(linear(i) for i in range(MOST_LINES)))
-    assert "| time with a model | 3 | 3 | without a model 0.0 % to 2.0 % (1.0 %) |  | in the fit |" in shown
+    assert "| time with a model | 3 | 3 | without a model 0.0 % to 2.0 % (1.0 %) |  | fitted |" in shown

@@ -57,9 +57,9 @@ def test_parts_of_our_own_table_are_lines_with_their_bars() -> None:
     part = Score("llm", "a.csv: b.csv", 4, 0.03, 0.04, "all", "MAPE ≤ 8%", True, exposure="chosen")
     page = scorecard([TopicResult("llm", "c", 1.0, (whole, part))])
     assert (
-        "| a.csv: b.csv (all) | 4 | 3.0 % | 4.0 % | MAPE ≤ 8 %: met |  | looked at while choosing |" in page
+        "| a.csv: b.csv (all) | 4 | 3.0 % | 4.0 % | MAPE ≤ 8 %: met |  | seen while tuning |" in page
     )
-    assert "| a.csv (all) | 9 | 5.0 % | 7.0 % |  |  | looked at while choosing |" in page
+    assert "| a.csv (all) | 9 | 5.0 % | 7.0 % |  |  | seen while tuning |" in page
 
 
 def test_missed_bars_are_listed_at_the_top() -> None:
@@ -74,7 +74,7 @@ def test_a_figure_stands_in_a_column_of_its_own() -> None:
     )
     page = scorecard([TopicResult("tune", "c", 1.0, (line,))])
     assert "| what | rows | GMAE | MAPE | figure | bar |" in page
-    assert "| a.csv (groups) | 5 |  |  | mean regret 7.7 % | ≤ 5 %: **missed** |  | in the fit |" in page
+    assert "| a.csv (groups) | 5 |  |  | mean regret 7.7 % | ≤ 5 %: **missed** |  | fitted |" in page
 
 
 def test_a_topics_own_json_becomes_a_table() -> None:
