@@ -76,7 +76,9 @@ def test_every_flag_is_one_that_the_framework_knows(settings):
     if "DeepSpeed" not in found:  # sequences are split, which it and nanotron cannot
         assert settings["parallel.context"] > 1 and "nanotron" not in found
         return
-    assert set(json.loads(found["DeepSpeed"].text)) <= DEEPSPEED
+    split = settings.get("parallel.tensor", 1) * settings.get("parallel.pipeline", 1) > 1
+    assert split == (found["DeepSpeed"].text == "")
+    assert split or set(json.loads(found["DeepSpeed"].text)) <= DEEPSPEED
     section = ""
     for line in found["nanotron"].text.splitlines():
         name = line.strip().split(":")[0]
@@ -92,13 +94,26 @@ def test_the_sizes_are_those_of_the_configuration():
     assert "--tensor-model-parallel-size 4" in found["Megatron-LM"].text
     assert "--sequence-parallel" in found["Megatron-LM"].text
     assert "tp_mode: REDUCE_SCATTER" in found["nanotron"].text
-    assert json.loads(found["DeepSpeed"].text)["train_batch_size"] == 32
+    assert json.loads(written(LAYOUTS[0])["DeepSpeed"].text)["train_batch_size"] == 32
 
 
 def test_what_a_framework_cannot_do_is_said():
     found = written(LAYOUTS[4])
     assert "ZeRO 2 and 3" in found["nanotron"].lacks and not found["Megatron-LM"].lacks
-    assert "tensor and pipeline" in written(LAYOUTS[1])["DeepSpeed"].lacks
+    assert "no tensor and pipeline" in written(LAYOUTS[1])["DeepSpeed"].note
+    bubble_free = {"parallel.data": 2, "parallel.pipeline": 4, "parallel.schedule": "zero_bubble"}
+    for framework in ("torchtitan", "Megatron-LM", "nanotron"):
+        assert "zero-bubble" in written(bubble_free)[framework].lacks
+    some = written({"parallel.data": 8, "training.recompute": 1})
+    assert "--recompute-method block --recompute-num-layers 1" in some["Megatron-LM"].text
+    assert "some layers" in some["torchtitan"].lacks and "model's code" in some["DeepSpeed"].lacks
+
+
+def test_deepspeed_is_told_the_best_that_it_can_run():
+    first, whole = (Row(LAYOUTS[i], "8xH100-SXM") for i in (1, 0))
+    found = {one.framework: one for one in flags(MODEL, first, "t", [first, whole])}["DeepSpeed"]
+    assert json.loads(found.text)["gradient_accumulation_steps"] == 1 and not found.lacks
+    assert "it cannot run the first: no tensor and pipeline" in found.note and "dp 8" in found.note
 
 
 def test_what_is_lacking_is_written_as_what_holds_no_more_memory():
@@ -117,7 +132,7 @@ def test_flags_of_what_would_not_fit_are_not_written():
     split = Row(small, "8xH100-SXM", usable_gb=room)
     found = {one.framework: one for one in flags(MODEL, first, "t", [first, split])}["nanotron"]
     assert found.text == written(small)["nanotron"].text and not found.lacks
-    assert "would need" in found.note and "the best that fits: dp 2, tp 4" in found.note
+    assert "would need" in found.note and "the best that it can run: dp 2, tp 4" in found.note
     alone = {one.framework: one for one in flags(MODEL, first, "t", [first])}["nanotron"]
     assert alone.text == "" and alone.note.startswith("would not fit")
 

@@ -56,9 +56,7 @@ def test_parts_of_our_own_table_are_lines_with_their_bars() -> None:
     whole = Score("llm", "a.csv", 9, 0.05, 0.07, "all", exposure="chosen")
     part = Score("llm", "a.csv: b.csv", 4, 0.03, 0.04, "all", "MAPE ≤ 8%", True, exposure="chosen")
     page = scorecard([TopicResult("llm", "c", 1.0, (whole, part))])
-    assert (
-        "| a.csv: b.csv (all) | 4 | 3.0 % | 4.0 % | MAPE ≤ 8 %: met |  | seen while tuning |" in page
-    )
+    assert "| a.csv: b.csv (all) | 4 | 3.0 % | 4.0 % | MAPE ≤ 8 %: met |  | seen while tuning |" in page
     assert "| a.csv (all) | 9 | 5.0 % | 7.0 % |  |  | seen while tuning |" in page
 
 

@@ -105,7 +105,9 @@ def test_a_field_of_the_other_kind_of_training_is_explained() -> None:
         settled(load_workload(SHIPPED / "llama.toml", ["parallel.zero=1"]), 8)
     with pytest.raises(InputError, match=r"compile: .* framework = \"hf\""):
         load_workload(SHIPPED / "gpt2.toml", ["training.compile=true"])
-    sharded = load_workload(SHIPPED / "gpt2.toml", ["training.compile=true", "training.framework=hf", "parallel.zero=1"])
+    sharded = load_workload(
+        SHIPPED / "gpt2.toml", ["training.compile=true", "training.framework=hf", "parallel.zero=1"]
+    )
     assert isinstance(settled(sharded, 8), LanguageWorkload)
 
 

@@ -64,16 +64,22 @@ def flags(
 def _written(
     way: _Way, c: LanguageConfig, row: Row, others: Callable[[], Iterator[tuple[Row, LanguageConfig]]]
 ) -> Flags:
-    if _fits(way, c, row):
-        return way.write(c)
-    needs = f"{_peak_gb(way, c):.0f} of {row.usable_gb:.0f} GB"
+    first = way.write(c)
+    if first.text and _fits(way, c, row):
+        return first
+    why = (
+        f"the first would need {_need(way, c, row)}"
+        if first.text
+        else f"it cannot run the first: {first.lacks}"
+    )
     for other, found in others():
         written = way.write(found)
         whole = way.splits_sequences or found.layout.context == 1
         if whole and not written.lacks and _fits(way, found, other):
-            said = f"the first would need {needs} there; the best that fits: {settings_text(other.settings)}"
-            return replace(written, note=said)
-    return replace(way.write(c), text="", note=f"would not fit: {needs}")
+            return replace(written, note=f"{why}; the best that it can run: {settings_text(other.settings)}")
+    if not first.text:
+        return replace(first, lacks="", note=why)
+    return replace(first, text="", note=f"would not fit: {_need(way, c, row)}")
 
 
 def _config(document: Mapping[str, Any], row: Row, where: str) -> LanguageConfig | None:
@@ -98,6 +104,13 @@ def _fits(way: _Way, c: LanguageConfig, row: Row) -> bool:
     if row.usable_gb <= 0:
         return True
     return fit_probability(1e9 * _peak_gb(way, c), 1e9 * row.usable_gb) >= SURE
+
+
+def _need(way: _Way, c: LanguageConfig, row: Row) -> str:
+    """How much of the memory a configuration takes as the framework runs it, and how likely that fits."""
+    peak_gb = _peak_gb(way, c)
+    likely = fit_probability(1e9 * peak_gb, 1e9 * row.usable_gb)
+    return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {likely:.0%} likely to fit"
 
 
 def _peak_gb(way: _Way, c: LanguageConfig) -> float:
@@ -155,7 +168,7 @@ def _torchtitan(c: LanguageConfig) -> Flags:
     if s.expert > 1:
         parts.append(f"--parallelism.expert_parallel_degree {s.expert}")
     if s.pipeline > 1:
-        name = "Interleaved1F1B" if s.virtual_stages > 1 else "1F1B"
+        name = {"interleaved": "Interleaved1F1B", "afab": "GPipe"}.get(s.schedule, "1F1B")
         parts += [
             f"--parallelism.pipeline_parallel_schedule {name}",
             f"--parallelism.pipeline_parallel_microbatch_size {c.micro_batch}",
@@ -165,7 +178,14 @@ def _torchtitan(c: LanguageConfig) -> Flags:
     parts.append(f"--activation_checkpoint.mode {c.training.recompute}")
     lacking = ["no ZeRO 1, written with gradients sharded, too"] if s.zero == 1 else []
     lacking += ["no exchange of heads for parts of the sequence"] if s.context_kind == "all_to_all" else []
+    lacking += _without_zero_bubble(c)
+    lacking += ["no recomputation of some layers, written with all"] if c.training.recompute_layers else []
     return Flags("torchtitan", " ".join(parts), "; ".join(lacking))
+
+
+def _without_zero_bubble(c: LanguageConfig) -> list[str]:
+    zero_bubble = c.layout.pipeline > 1 and c.layout.schedule == "zero_bubble"
+    return ["no zero-bubble schedule of one stage per rank, written as 1F1B"] if zero_bubble else []
 
 
 def _megatron(c: LanguageConfig) -> Flags:
@@ -195,12 +215,17 @@ def _megatron(c: LanguageConfig) -> Flags:
     elif s.overlap_gradients and s.data > 1:
         parts.append("--overlap-grad-reduce")
     if t.recompute == "full":
-        parts.append("--recompute-granularity full --recompute-method uniform --recompute-num-layers 1")
+        some = t.recompute_layers
+        how = f"block --recompute-num-layers {some}" if some else "uniform --recompute-num-layers 1"
+        parts.append(f"--recompute-granularity full --recompute-method {how}")
     elif t.recompute == "selective":
         parts.append("--recompute-granularity selective")
     parts += [f"--{t.precision}"] if t.precision in ("bf16", "fp16") else []
     parts += ["--bf16 --fp8-format hybrid"] if t.precision == "fp8" else []
-    return Flags("Megatron-LM", " ".join(parts), "no ZeRO 2, written with ZeRO 1" if s.zero == 2 else "")
+    lacking = ["no ZeRO 2, written with ZeRO 1"] if s.zero == 2 else []
+    lacking += _without_zero_bubble(c)
+    lacking += ["no all-forward-all-backward, written as 1F1B"] if s.schedule == "afab" else []
+    return Flags("Megatron-LM", " ".join(parts), "; ".join(lacking))
 
 
 def _nanotron(c: LanguageConfig) -> Flags:
@@ -212,7 +237,7 @@ def _nanotron(c: LanguageConfig) -> Flags:
         f"  dp: {s.data}",
         f"  tp: {s.tensor}",
         f"  pp: {s.pipeline}",
-        "  pp_engine: 1f1b",
+        f"  pp_engine: {'afab' if s.schedule == 'afab' else '1f1b'}",
         f"  tp_mode: {mode}",
         f"  tp_linear_async_communication: {str(s.sequence_parallel).lower()}",
         f"  recompute_layer: {str(c.training.recompute == 'full').lower()}",
@@ -230,10 +255,12 @@ def _nanotron(c: LanguageConfig) -> Flags:
             ("no interleaved stages", s.virtual_stages > 1),
             ("no context parallelism", s.context > 1),
             ("no selective recomputation", c.training.recompute == "selective"),
+            ("no recomputation of some layers, written with all", c.training.recompute_layers > 0),
+            ("no expert parallelism", s.expert > 1),
         )
         if on
     ]  # fmt: skip
-    return Flags("nanotron", "\n".join(lines), "; ".join(lacking))
+    return Flags("nanotron", "\n".join(lines), "; ".join([*lacking, *_without_zero_bubble(c)]))
 
 
 def _deepspeed(c: LanguageConfig) -> Flags:
@@ -248,8 +275,11 @@ def _deepspeed(c: LanguageConfig) -> Flags:
         f'"zero_optimization": {{"stage": {s.zero}, "overlap_comm": {str(s.overlap_gradients).lower()}}}'
         f"{precision}}}"
     )
-    lacks = "no tensor and pipeline parallelism (use Megatron-DeepSpeed)" if s.tensor * s.pipeline > 1 else ""
-    return Flags("DeepSpeed", content, lacks)
+    if s.tensor * s.pipeline > 1:
+        return Flags("DeepSpeed", "", "no tensor and pipeline parallelism (use Megatron-DeepSpeed)")
+    lacking = ["expert parallelism is set in the model's code"] if s.expert > 1 else []
+    lacking += ["recomputation is set in the model's code"] if c.training.recompute != "none" else []
+    return Flags("DeepSpeed", content, "; ".join(lacking))
 
 
 _WAYS = (

@@ -130,3 +130,15 @@ def test_zero_on_one_gpu_does_not_change_the_path() -> None:
     assert settled(workload, 8).config.layout.zero == 1
     with pytest.raises(InputError, match="zero"):
         settled(workload, 1)
+
+
+def test_a_mixture_has_a_layer_with_experts() -> None:
+    moe = {"experts": 8, "active": 2, "ffn": 512}
+    with pytest.raises(InputError, match="dense_layers: of 8 layers none would have experts"):
+        read_language({**description(), "moe": {**moe, "dense_layers": 8}}, "a.toml")
+    assert read_language({**description(), "moe": {**moe, "dense_layers": 7}}, "a.toml").model.has_experts(7)
+
+
+def test_buckets_are_the_framework_s_unless_they_are_stated() -> None:
+    assert read(data=2).layout.bucket_mb == 160.0  # Megatron: 40 million parameters in fp32
+    assert read(data=2, bucket_mb=25).layout.bucket_mb == 25.0

@@ -85,3 +85,12 @@ def test_the_answer_says_what_it_leaves_out_and_that_the_model_has_fewer_positio
     assert "4,096 tokens are beyond the 1,024 positions" in notes
     short = " | ".join(predict(load_workload(path), platform).notes)
     assert "positions" not in short
+
+
+def test_layers_of_an_unknown_kind_are_named() -> None:
+    listed = {"layer_types": ["full_attention", "linear_attention", "linear_attention"]}
+    assert from_hugging_face(LLAMA | listed, "config.json")["not_modelled"] == [
+        "layer_types (linear_attention: timed as attention)"
+    ]
+    known = {"layer_types": ["full_attention", "sliding_attention"]}
+    assert "not_modelled" not in from_hugging_face(LLAMA | known, "config.json")

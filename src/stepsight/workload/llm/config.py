@@ -265,7 +265,7 @@ def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Lay
         reshard=parallel.flag("reshard", True),
         prefetch=parallel.flag("prefetch", zero == 3 or (zero == 2 and not framework.gathers_late)),
         overlap_gradients=parallel.flag("overlap_gradients", framework.overlaps_gradients),
-        bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
+        bucket_mb=parallel.number("bucket_mb", framework.bucket_mb, least=0.001),
         micro_batches=batch // micro,
         order=_order(parallel),
     )

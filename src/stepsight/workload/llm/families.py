@@ -96,6 +96,9 @@ def _experts(fields: Fields) -> Experts | None:
         bias=moe.flag("bias", False),
     )
     moe.finish()
+    layers = fields.values.get("layers")
+    if isinstance(layers, int) and found.dense_layers >= layers:
+        raise moe.fail("dense_layers", f"of {layers} layers none would have experts", "use fewer")
     if found.active > found.count:
         raise moe.fail("active", f"{found.active} of {found.count} experts cannot be active", "use fewer")
     if bool(found.groups) != bool(found.active_groups) or found.active_groups > found.groups:

@@ -37,6 +37,8 @@ class Framework:
     ``fp8_scaling``: how fp8 casts find their scale where nothing is stated.
     ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
     ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
+    ``bucket_mb``: size of the buckets of gradients and parameters, unless a description states it (25 MB in
+    DDP, 40 million fp32 parameters in Megatron).
     ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
     """
 
@@ -69,6 +71,7 @@ class Framework:
     plain: bool = False
     fp8_scaling: str = "delayed"
     stages_by_cost: bool = False
+    bucket_mb: float = 25.0
 
 
 FRAMEWORKS = {
@@ -85,6 +88,7 @@ FRAMEWORKS = {
         ),
         Framework(
             "megatron",
+            bucket_mb=160.0,
             wgrad_accumulates=True,
             pads_vocab=True,
             grouped_experts=False,

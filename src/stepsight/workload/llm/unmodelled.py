@@ -16,6 +16,8 @@ NAMED = {
     "moe_layer_freq": "which layers have experts",
 }
 """Fields that are known to change the cost, and what the answer lacks or takes for granted."""
+LAYERS = ("full_attention", "sliding_attention")
+"""Kinds of layers that are modelled."""
 ONE_OF = ("moe_layer_freq",)
 """Of these, one is none."""
 SAME_AS = {
@@ -57,7 +59,18 @@ def not_modelled(config: Mapping[str, Any], read: Collection[str]) -> list[str]:
             meant.setdefault(NAMED[key], []).append(key)
         elif not isinstance(value, str) and not _HARMLESS.fullmatch(key):
             others.append(key)
-    return [*(f"{' and '.join(keys)} ({what})" for what, keys in meant.items()), *others]
+    return [
+        *(f"{' and '.join(keys)} ({what})" for what, keys in meant.items()),
+        *_unknown_layers(config),
+        *others,
+    ]
+
+
+def _unknown_layers(config: Mapping[str, Any]) -> list[str]:
+    """Kinds of layers that are timed as ordinary attention, in a configuration that lists them."""
+    listed = config.get("layer_types")
+    kinds = dict.fromkeys(kind for kind in listed if kind not in LAYERS) if isinstance(listed, list) else {}
+    return [f"layer_types ({', '.join(map(str, kinds))}: timed as attention)"] if kinds else []
 
 
 def _switched_off(key: str, value: object) -> bool:

@@ -134,7 +134,8 @@ def _sharing(s: Layout) -> list[str]:
         return []
     groups = [f"sharded over groups of {s.shard_group}"] if 0 < s.shard_group < s.data * s.context else []
     if s.zero == 3:
-        return ["FSDP", *groups, *([] if s.reshard else ["parameters kept for the backward pass"])]
+        kept = [] if s.reshard else ["parameters kept for the backward pass"]
+        return ["FSDP", *groups, *kept, *([] if s.prefetch else ["no prefetch"])]
     when = "beside the forward pass" if s.prefetch else "behind the update"
     each = ["gradients reduced every micro-batch"] if s.zero == 2 and s.micro_batches > 1 else []
     return [f"ZeRO-{s.zero}", *groups, *each, f"parameters gathered {when}"]
@@ -151,14 +152,19 @@ def _schedule(s: Layout) -> list[str]:
 
 def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
     """What is on or off by default in some frameworks, or changes what the step is."""
-    t = c.training
+    s, t = c.layout, c.training
+    reduces = s.data * s.context > 1 and s.zero < 2
     return [
         (t.compiled, "torch.compile" if c.framework.name != "jax" else "compiled"),
         (t.cuda_graphs, "CUDA graphs"),
         (t.adapters, "LoRA adapters only"),
         (t.offload == "optimizer", "optimizer on the CPU"),
         (not t.master_weights and t.half, "autocast"),
-        (c.layout.async_tensor, "asynchronous tensor parallelism"),
+        (s.async_tensor, "asynchronous tensor parallelism"),
+        (s.expert > 1 and s.expert_dispatch == "once", "tokens dispatched once per node"),
+        (s.expert_overlap != "none", "expert exchanges overlapped"),
+        (reduces and not s.overlap_gradients, "gradients reduced behind the backward pass"),
+        (reduces and s.bucket_mb != c.framework.bucket_mb, f"buckets of {s.bucket_mb:g} MB"),
     ]
 
 
