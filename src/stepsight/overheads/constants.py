@@ -107,12 +107,12 @@ PROFILE_BASES = {
             _STEPS,
             runs=2,
         )
-        for name in ("eager", "hf")
+        for name in ("eager", "hf", "deepspeed")
     },
     **{
         name: Basis(_PROFILE, _UNRECORDED, _STEPS)
         for name in (
-            "compiled", "megatron", "torchtitan", "jax", "deepspeed", "llm-foundry", "internevo", "scaling",
+            "compiled", "megatron", "torchtitan", "jax", "llm-foundry", "internevo", "scaling",
         )
     },
 }  # fmt: skip

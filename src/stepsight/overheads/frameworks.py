@@ -42,7 +42,7 @@ PROFILES = {
     "nanotron": HostProfile(110.0, 110.0, step_us=20e3),
     "torchtitan": HostProfile(10.0, 7.0),
     "jax": HostProfile(10.0, 7.0),
-    "deepspeed": HostProfile(16.0, 9.0),
+    "deepspeed": HostProfile(20.0, 20.0),
     "llm-foundry": HostProfile(14.0, 8.0),
     "internevo": HostProfile(14.0, 8.0),
     "scaling": HostProfile(14.0, 8.0),

@@ -132,7 +132,17 @@ FRAMEWORKS = {
             fp8_scaling="current",
         ),
         Framework("jax", compiled=True, gradients="half", fp8_scaling="current"),
-        Framework("deepspeed", fused_mlp=False, gradients="half", flat_reduce=True, gathers_late=True),
+        Framework(
+            "deepspeed",
+            fused_norm=False,
+            fused_rotary=False,
+            fused_mlp=False,
+            fused_loss=False,
+            gradients="half",
+            flat_reduce=True,
+            gathers_late=True,
+            plain=True,
+        ),
         Framework("llm-foundry", fused_mlp=False, fused_loss=False, gradients="half"),
         Framework(
             "internevo", fused_mlp=False, gradients="half", separate_gate=True, broadcasts_parameters=True
@@ -164,4 +174,4 @@ FRAMEWORKS = {
 """eager: plain PyTorch modules; megatron: Megatron-Core and NeMo; megatron-deepspeed: the 2021–2023 fork;
 jax: JAX-Toolbox, compiled throughout; scaling: Aleph Alpha's (arXiv 2311.05610; sums as in
 `ColumnParallelLinear` and `ParallelSwiGLUMLP` of its repository); hf: Hugging Face transformers and
-accelerate."""
+accelerate; deepspeed: a model of plain modules, as transformers writes it, wrapped by DeepSpeed's engine."""
