@@ -118,5 +118,5 @@ def test_multiprocessors_and_clock_move_the_peaks_that_they_make():
 def test_a_board_is_not_much_faster_than_others_of_its_kind():
     """Beyond, kernels would run above the peak: the figures are what to change."""
     assert load_platform("8xH100-SXM", ["gpu.speed=1.1"]).spec.gpu.speed == 1.1
-    with pytest.raises(InputError, match="speed is 3, .*peak_tflops"):
+    with pytest.raises(InputError, match=r"speed is 3, .*peak_tflops"):
         load_platform("8xH100-SXM", ["gpu.speed=3"])

@@ -10,8 +10,8 @@ POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", 
             "shared_kb_per_sm", "sector_bytes", "speed", "l2_copies", "power_share")  # fmt: skip
 NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
 FASTEST = 1.3
-"""``gpu.speed`` tells a board from others of its kind, which differ by less; beyond it kernels would run above
-the peak."""
+"""``gpu.speed`` tells a board from others of its kind, which differ by less; beyond it kernels would
+run above the peak."""
 LEAST, MOST = 1e-6, 1e9
 """No figure of a data sheet, in the units of `GpuSpec` and `LinkSpec`, comes near either."""
 
@@ -41,8 +41,8 @@ def gpu_problems(gpu: GpuSpec) -> list[str]:
               (*POSITIVE, *NOT_NEGATIVE) if getattr(gpu, name) > MOST]  # fmt: skip
     if gpu.speed > FASTEST:
         wrong.append(
-            f"speed is {gpu.speed:g}, but boards of one kind differ by less than {FASTEST:g} times: change the "
-            "figures (peak_tflops, memory_gbps)"
+            f"speed is {gpu.speed:g}, but boards of one kind differ by less than {FASTEST:g} times: "
+            "change the figures (peak_tflops, memory_gbps)"
         )
     if "fp32" not in gpu.peak_tflops:
         wrong.append("peak_tflops.fp32 is missing")
