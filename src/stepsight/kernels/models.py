@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -40,8 +40,9 @@ from stepsight.kernels.machine import Machine, same_board
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.notes import beyond_shapes, joined
+from stepsight.kernels.parts import put_together, scatter, variants
 from stepsight.kernels.roofline import roofline
-from stepsight.kernels.stream_costs import STREAMS, VARIANTS, plain_name
+from stepsight.kernels.stream_costs import STREAMS, plain_name
 from stepsight.kernels.streams import (
     HALF,
     HALF_VARIANT,
@@ -180,7 +181,7 @@ class KernelModels:
             answer = self.known.estimate_batch(batch, stacks)
             return with_light_of(answer, batch, self.spec, self.known.spec)
         parts = []
-        for variant, rows in _variants(batch):
+        for variant, rows in variants(batch):
             if not len(rows):
                 continue
             part = batch if len(rows) == len(batch) else batch.take(rows)
@@ -214,7 +215,7 @@ class KernelModels:
             else:
                 answer = roofline(part, self.spec)
             parts.append((rows, answer))
-        return _joined(parts, len(batch))
+        return put_together(parts, len(batch))
 
     def _batched(self, batch: Batch) -> Iterator[tuple[np.typing.NDArray[np.int64], Estimates]]:
         """Half-precision products called batched; those of a batch of one are single ones."""
@@ -260,7 +261,7 @@ class KernelModels:
         for rows, part in batch.parts(turns(batch.dims, len(batch), ROWS_AT_ONCE)):
             stack = None if stacks is None else [stacks[i] for i in rows.tolist()]
             parts.append((rows, self.estimate_batch(part, stack)))
-        return _joined(parts, len(batch))
+        return put_together(parts, len(batch))
 
     def _kinds(self, batch: Batch) -> tuple[BoolArray, BoolArray, BoolArray, BoolArray]:
         """Which convolutions are of cuDNN's plain engine, have groups, are plain products, or (without tensor
@@ -293,7 +294,7 @@ class KernelModels:
             parts.append((outside, answer))
         if len(rest):
             parts.append((rest, self.estimate_batch(batch.take(rest))))
-        return _joined(parts, len(batch))
+        return put_together(parts, len(batch))
 
     def _over_pixels(self, batch: Batch) -> Estimates:
         """Pointwise convolutions as products. Where images lie by channel, libraries have kernels with pixels
@@ -337,7 +338,7 @@ class KernelModels:
             else:
                 answer = attention_estimates(part, version, self.spec, self.residuals, forward, stack)
             parts.append((rows, answer))
-        return _joined(parts, len(batch))
+        return put_together(parts, len(batch))
 
     def reading_us(self, batch: Batch, kernel_us: FloatArray, *, as_tabled: bool = True) -> FloatArray:
         """What CUDA events around each operator would read (see `EventPath`).
@@ -347,7 +348,7 @@ class KernelModels:
         reading: FloatArray = kernel_us.copy()
         mine = Machine.of(self.spec, "fp32")
         stream = min(self.streams, key=lambda s: s.machine.distance(mine), default=None)
-        for variant, rows in _variants(batch):
+        for variant, rows in variants(batch):
             chosen = self._choice(batch.family, batch.dtype, variant)
             if len(rows) and chosen is not None:
                 path = chosen.models[0].path if as_tabled else chosen.models[0].path.unthrottled()
@@ -415,45 +416,6 @@ class KernelModels:
             model: Estimator = module.EmbeddingModel.for_gpu(self.given or self.spec)
             self._embedding = model
         return self._embedding
-
-
-def scatter(parts: Iterable[tuple[Batch, Estimates]], n: int) -> Estimates:
-    """Answers of many batches back in the order of the kernels they came from."""
-    return _joined([(batch.positions, answer) for batch, answer in parts], n)
-
-
-def _joined(parts: Sequence[tuple[np.typing.NDArray[np.int64], Estimates]], n: int) -> Estimates:
-    if len(parts) == 1 and len(parts[0][0]) == n and (n == 0 or parts[0][0][-1] == n - 1):
-        return parts[0][1]
-    time_us, spread = np.zeros(n), np.zeros(n)
-    source = np.zeros(n, dtype=np.int64)
-    notes: dict[int, str] = {}
-    for at, answer in parts:
-        time_us[at], source[at], spread[at] = answer.time_us, answer.source, answer.spread
-        if answer.notes:
-            where = at.tolist()
-            notes.update(zip(map(where.__getitem__, answer.notes), answer.notes.values(), strict=True))
-    return Estimates(time_us, source, spread, notes)
-
-
-def _variants(batch: Batch) -> list[tuple[str, np.typing.NDArray[np.int64]]]:
-    """Which measured variant each kernel is: a GEMM is batched or not, some streams stand apart."""
-    everything = np.arange(len(batch))
-    if batch.family != "gemm":
-        known = {name: plain_name(name) for name in set(batch.names)}
-        apart = {plain for plain in known.values() if (batch.family, plain) in VARIANTS}
-        if not apart:
-            return [("", everything)]
-        if len(known) == 1:
-            return [(apart.pop(), everything)]
-        names = np.array([known[name] for name in batch.names])
-        groups = [(name, everything[names == name]) for name in sorted(apart)]
-        return [*groups, ("", everything[~np.isin(names, list(apart))])]
-    batched: FloatArray = batch.dims["batch"]
-    many = batched > 1
-    if not batch.alike or batch.names[0] == "bmm":
-        many = many | batch.where_name(lambda name: name == "bmm")
-    return [("bmm", everything[many]), ("linear", everything[~many])]
 
 
 def _lookups(folder: Path) -> Estimator | None:

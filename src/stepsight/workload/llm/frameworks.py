@@ -7,6 +7,7 @@ These are facts about the frameworks' code; what their host work costs is in
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +75,14 @@ class Framework:
     bucket_mb: float = 25.0
 
 
+_unfused = partial(Framework, fused_norm=False, fused_rotary=False, fused_mlp=False, fused_loss=False)
+"""A framework whose norms, rotary embeddings, MLPs and loss run operator by operator."""
+
 FRAMEWORKS = {
     f.name: f
     for f in (
-        Framework(
+        _unfused(
             "eager",
-            fused_norm=False,
-            fused_rotary=False,
-            fused_mlp=False,
-            fused_loss=False,
             gradients="half",
             plain=True,
         ),
@@ -119,12 +119,8 @@ FRAMEWORKS = {
             sharded_loss=True,
             stages_by_cost=True,
         ),
-        Framework(
+        _unfused(
             "torchtitan",
-            fused_norm=False,
-            fused_rotary=False,
-            fused_mlp=False,
-            fused_loss=False,
             overlaps_sums=False,
             keeps_gathered=True,
             compiled=True,
@@ -132,12 +128,8 @@ FRAMEWORKS = {
             fp8_scaling="current",
         ),
         Framework("jax", compiled=True, gradients="half", fp8_scaling="current"),
-        Framework(
+        _unfused(
             "deepspeed",
-            fused_norm=False,
-            fused_rotary=False,
-            fused_mlp=False,
-            fused_loss=False,
             gradients="half",
             flat_reduce=True,
             gathers_late=True,
@@ -147,12 +139,8 @@ FRAMEWORKS = {
         Framework(
             "internevo", fused_mlp=False, gradients="half", separate_gate=True, broadcasts_parameters=True
         ),
-        Framework(
+        _unfused(
             "scaling",
-            fused_norm=False,
-            fused_rotary=False,
-            fused_mlp=False,
-            fused_loss=False,
             overlaps_gradients=False,
             overlaps_sums=False,
             separate_gate=True,
@@ -160,12 +148,8 @@ FRAMEWORKS = {
             gradients="half",
             gathers_logits=True,
         ),
-        Framework(
+        _unfused(
             "hf",
-            fused_norm=False,
-            fused_rotary=False,
-            fused_mlp=False,
-            fused_loss=False,
             gradients="half",
             plain=True,
         ),
