@@ -37,6 +37,8 @@ def test_odd_shapes_never_give_nan_zero_or_less_than_a_hundredth_of_light(
     family: str, data: st.DataObject, dtype: str
 ) -> None:
     dims = {key: np.array([float(data.draw(ODD))]) for key in FAMILIES[family].dims}
+    if "padding" in dims:  # beyond the window FLOPs count zeros alone, which no image's gradient has
+        dims["padding"] = np.minimum(dims["padding"], np.minimum(dims["kh"], dims["kw"]) // 2)
     batch = Batch.of(family, dtype, dims)
     models = KernelModels.for_gpu(load_gpu("A100-SXM4-40G"))
     time_us = models.estimate_batch(batch).time_us[0]
