@@ -1,6 +1,6 @@
 """Chooses the kernel rows that ``stepsight validate quick`` ships with, from aiconfigurator-core.
 
-Only shapes that no shipped model was fitted on (`stepsight.fitting.kernels.split`), spread evenly over the
+Only shapes that no shipped model was fitted on (`lab.fit.kernels.split`), spread evenly over the
 measured times; the choice looks at no prediction.
 
     scripts/quick_rows.py > src/stepsight/validate/quick/kernels.json
@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from stepsight.fitting.kernels.sources import SERVING_SYSTEMS, Measured, serving_attention, serving_gemm
+from lab.fit.kernels.sources import SERVING_SYSTEMS, Measured, serving_attention, serving_gemm
 
 LEAST_US = 10.0
 PER_GPU = {"gemm": 24, "attention": 12}

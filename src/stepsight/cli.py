@@ -27,7 +27,6 @@ COMMANDS = {
     "validate": "Score predictions against measurements.",
     "inspect": "Analyse traces or index files.",
     "platforms": "List the platforms and GPUs of the catalogue.",
-    "fit": "Refit the shipped models from measured tables.",
 }
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from stepsight.capture.step.file import save_step
 from stepsight.cli import cli
 from stepsight.errors import InputError
-from tests.validate.capture.tiny import step
+from tests.lab.score.capture.tiny import step
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lab.score.collectives.transfers import transfer_scores
 from stepsight.collectives.constants import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD, RELATIVE_SPREAD
-from stepsight.validate.collectives.transfers import transfer_scores
 
 
 def test_stated_spreads_cover_the_measured_transfer_errors():

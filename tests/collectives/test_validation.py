@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.collectives import Curve
-from stepsight.fitting.collectives.rows import read_nccl
-from stepsight.validate.collectives.topic import (
+from lab.fit.collectives.rows import read_nccl
+from lab.score.collectives.topic import (
     below,
     every_other,
     left_out,
@@ -17,7 +16,8 @@ from stepsight.validate.collectives.topic import (
     scores,
     six_sizes,
 )
-from stepsight.validate.collectives.traced import trace_scores
+from lab.score.collectives.traced import trace_scores
+from stepsight.collectives import Curve
 
 pytestmark = pytest.mark.data
 

@@ -15,7 +15,7 @@ from stepsight.commands.validate import TOPICS, Topics
 from stepsight.commands.workload_options import platform_assignments, split_assignments
 from stepsight.errors import InputError
 from stepsight.prediction.traced.questions import QUESTIONS
-from tests.validate.capture.tiny import step
+from tests.lab.score.capture.tiny import step
 
 ROOT = Path(__file__).parents[2]
 DLRM = str(ROOT / "examples" / "dlrm.toml")

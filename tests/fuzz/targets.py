@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.datasets.kernel_tables.files import read_table, time_table
 from stepsight.collectives.files.nccl_tests import read_nccl_tests
 from stepsight.collectives.files.param_comms import read_param_comms
 from stepsight.collectives.files.platform_files import read_timings_csv
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
-from stepsight.prediction.kernel_tables.files import read_table, time_table
 from stepsight.prediction.predict import predict
 from stepsight.prediction.traced.predict import predict_trace
 from stepsight.sharding.torchrec.plan_file import read_torchrec, torchrec_document

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from stepsight.commands.fit import command as fit
+from lab.fit.commands.group import command as fit
 from stepsight.commands.kernel import command as kernel
 from stepsight.errors import InputError
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stepsight.fitting.kernels.boost import Settings, boost
+from lab.fit.kernels.boost import Settings, boost
 from stepsight.kernels.learned.trees import CHUNK_ROWS, ObliviousTrees
 
 

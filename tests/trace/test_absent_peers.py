@@ -9,10 +9,10 @@ from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.prediction.traced.questions import changed
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
 from stepsight.trace.rules import RULES
-from stepsight.trace.step.absent_peers import (
+from stepsight.trace.step.missing_ranks import (
     TYPICAL,
     collective_calls,
-    lateness_us,
+    host_delay_us,
     with_late_peers,
     without_late_peers,
 )
@@ -33,7 +33,7 @@ def late(job: Job, rank: int) -> list[float]:
 
 def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
     steps = [collective_calls(program(call(us), call(100.0))) for us in (150.0, 170.0, 400.0)]
-    assert lateness_us(steps) == {
+    assert host_delay_us(steps) == {
         ("world", 0): pytest.approx(170.0 - RULES.value(TYPICAL) * 100.0),
         ("world", 1): 0.0,
     }
@@ -41,28 +41,28 @@ def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
 
 def test_peers_that_are_late_every_time_are_told_by_the_longest_that_the_links_may_need():
     steps = [collective_calls(program(call(us))) for us in (6900.0, 6700.0, 6800.0)]
-    assert lateness_us(steps) == {("world", 0): 0.0}
-    found = lateness_us(steps, lambda c: 100.0)
+    assert host_delay_us(steps) == {("world", 0): 0.0}
+    found = host_delay_us(steps, lambda c: 100.0)
     assert found == {("world", 0): pytest.approx(6800.0 - RULES.value(TYPICAL) * 100.0)}
 
 
 def test_a_collective_of_unknown_size_says_nothing_of_its_links():
     steps = [collective_calls(program(call(us, size=0.0))) for us in (100.0, 120.0)]
-    assert lateness_us(steps, lambda c: 1.0) == {("world", 0): 0.0}
+    assert host_delay_us(steps, lambda c: 1.0) == {("world", 0): 0.0}
 
 
 def test_what_it_takes_a_little_longer_is_its_own():
     steps = [collective_calls(program(call(us))) for us in (100.0, 120.0, 125.0)]
-    assert lateness_us(steps) == {("world", 0): 0.0}
+    assert host_delay_us(steps) == {("world", 0): 0.0}
 
 
 def test_calls_of_other_sizes_say_nothing_of_each_other():
     steps = [collective_calls(program(call(50.0, size=1e6), call(500.0, size=9e6)))] * 2
-    assert set(lateness_us(steps).values()) == {0.0}
+    assert set(host_delay_us(steps).values()) == {0.0}
 
 
 def test_a_call_without_a_time_is_left_alone():
-    assert lateness_us([collective_calls(program(Collective("all_reduce", 1.0)))]) == {}
+    assert host_delay_us([collective_calls(program(Collective("all_reduce", 1.0)))]) == {}
 
 
 def test_only_groups_that_lack_a_rank_wait():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stepsight.prediction.kernel_tables.trace_rows import kernel_of_row
+from lab.datasets.kernel_tables.trace_rows import kernel_of_row
 from stepsight.program.job import Kernel
 
 FORWARD, BACKWARD = "aten::cudnn_convolution", "aten::convolution_backward"

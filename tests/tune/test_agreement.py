@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab.score.llm.rows import Case, outcome
 from stepsight.cli import cli
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.collectives.stalls import SlowOdds, Stalls
@@ -19,7 +20,6 @@ from stepsight.prediction.predict import predict
 from stepsight.tune.api import sweep
 from stepsight.tune.evaluate import evaluate, settled
 from stepsight.tune.trial import Trial
-from stepsight.validate.llm.rows import Case, outcome
 from stepsight.workload.dlrm.build import _record
 from stepsight.workload.files import parse_workload
 from stepsight.workload.files import settled as on_all_gpus

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from lab.fit.dlrm_study import workload_document
 from stepsight.errors import InputError
-from stepsight.fitting.dlrm_study import workload_document
 from stepsight.program.job import Op
 from stepsight.workload.files import parse_workload
 

@@ -11,11 +11,11 @@ import numpy as np
 from stepsight.calibrate.bench import fused_bench
 from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
+from stepsight.calibrate.lookups.table_fit import fit_lookups as fit_tables
 from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
 from stepsight.collectives.files.timings import Timing
 from stepsight.errors import StepsightError
-from stepsight.fitting.embedding.lookups import fit_lookups as fit_tables
 from stepsight.hardware.spec import ContentionSpec
 from stepsight.kernels.columns import batches
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups

@@ -11,14 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from stepsight.collectives.carry import (
-    KIND_SUMS,
-    OverNodes,
-    between_ranks,
-    stretched,
-    to_kind,
-    to_ranks,
-)  # fmt: skip
 from stepsight.collectives.constants import (
     FORCED_STEP,
     GPU_STEP,
@@ -38,6 +30,14 @@ from stepsight.collectives.constants import (
     TCP_STEP,
 )
 from stepsight.collectives.curve import Curve
+from stepsight.collectives.extrapolate import (
+    KIND_SUMS,
+    OverNodes,
+    between_ranks,
+    stretched,
+    to_kind,
+    to_ranks,
+)  # fmt: skip
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
 from stepsight.collectives.topology import GroupShape
 from stepsight.estimate import Source

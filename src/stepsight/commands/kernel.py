@@ -17,7 +17,7 @@ from stepsight.errors import InputError
 @click.option("--dtype", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, fp8 …")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, such as m=4096.")
 @click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
-@click.option("--table", type=click.Path(path_type=Path), help="CSV or parquet: one kernel per row.")
+@click.option("--table", type=click.Path(path_type=Path), help="CSV file, one kernel per row.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -49,7 +49,7 @@ def command(
 
 
 def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None:
-    from stepsight.prediction.kernel_tables.files import (
+    from stepsight.prediction.kernel_table import (
         read_table,
         table_text,
         time_table,

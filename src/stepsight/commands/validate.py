@@ -1,209 +1,44 @@
-"""``stepsight validate``: predictions against measurements, topic by topic.
-
-A topic is a module of ``stepsight.validate``. Its ``scores`` returns `Score` lines. Its ``OPTIONS`` name what
-they depend on: ``data`` (measured tables; what topics without ``OPTIONS`` have) and ``rows`` (only held-out
-rows, or all). A topic with further options has a click ``command`` of its own.
-"""
+"""``stepsight validate``: predictions against measurements that anybody can check."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
-
 import click
-
-from stepsight.commands.outputs import check_outputs, print_written, write_files
-from stepsight.errors import InputError
-from stepsight.records import nearest
-
-if TYPE_CHECKING:
-    from stepsight.score import Score
-    from stepsight.validate.results import TopicResult
-
-RESULTS = Path("validation")
-"""Where ``all`` saves results, and ``--report`` finds them."""
 
 TOPICS = {
     "quick": "Rows that ship with the package: a first check in under a minute.",
-    "kernels": "Kernel models on shapes that took no part in the fit.",
-    "collectives": "Curves on sizes, group sizes and platforms left out.",
-    "embedding": "Lookups and hit rates.",
-    "overheads": "Host overheads of one workload from the others.",
-    "e2e": "Whole steps: DLRM, NLP and GPT training, and traces.",
-    "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
-    "tune": "tune's picks among configurations that were run: regret and crashes.",
-    "traces": "Traced runs: replayed, anchored, by the models alone, and on another GPU.",
-    "sharding": "The choice of a sharding plan.",
-    "capture": "Captured scripts: models of libraries, traced runs, published runs (needs torch and models).",
     "live": "Random models, predicted, then trained here.",
 }
-BY_DEFAULT = (
-    "quick",
-    "kernels",
-    "collectives",
-    "embedding",
-    "overheads",
-    "e2e",
-    "traces",
-    "llm",
-    "tune",
-    "sharding",
-)
-"""What ``all`` runs: everything that needs no training on this machine."""
 
 
 class Topics(click.Group):
     """Loads a topic's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*TOPICS, "all"]
+        return list(TOPICS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "all":
-            return _everything
-        if cmd_name not in TOPICS:
-            return None
-        module = importlib.import_module(f"stepsight.validate.{cmd_name}.topic")
-        own = getattr(module, "command", None)
-        return own if isinstance(own, click.Command) else _plain_command(cmd_name, module)
+        if cmd_name == "quick":
+            return _quick
+        if cmd_name == "live":
+            from stepsight.validate.live.topic import command as live
+
+            return live
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Topics"):
-            formatter.write_dl([*TOPICS.items(), ("all", "Every topic that needs no training here.")])
+            formatter.write_dl(list(TOPICS.items()))
 
 
-@click.group("validate", cls=Topics, invoke_without_command=True)
-@click.option(
-    "--report", type=click.Path(path_type=Path), help="Write the scorecard page from saved results."
-)
-@click.option(
-    "--results", type=click.Path(path_type=Path), default=RESULTS, show_default=True,
-    help="Folder of the results that `validate all` saved.",
-)  # fmt: skip
-@click.pass_context
-def command(context: click.Context, report: Path | None, results: Path) -> None:
+@click.group("validate", cls=Topics)
+def command() -> None:
     """Score predictions against measurements."""
-    if context.invoked_subcommand is not None:
-        if report:
-            raise click.UsageError(
-                "--report stands alone: first `validate all`, then `validate --report PAGE`"
-            )
-        return
-    if report is None:
-        click.echo(context.get_help())
-        return
-    _report(report, results)
 
 
-def _report(page: Path, folder: Path) -> None:
-    from stepsight.report.page.pieces import package_version
-    from stepsight.validate.results import load_results
-    from stepsight.validate.scorecard import scorecard
-
-    check_outputs([page])
-    found = load_results(folder, list(TOPICS))
-    if not found:
-        raise InputError(str(folder), "holds no results", "run `stepsight validate all` first")
-    notes = page.absolute().parent / page.stem
-    print_written(write_files([(page, scorecard(found, notes=notes, version=package_version()))]))
-
-
-def _plain_command(topic: str, module: ModuleType) -> click.Command:
-    """A command with the options that have an effect on the topic's scores."""
-
-    def run(as_json: bool, data: Path | None = None, **rows: str) -> None:
-        from stepsight.validate.scoreboard import show
-
-        show(_scores(module, data, **rows), as_json=as_json)
-
-    known = {
-        "data": click.Option(["--data"], type=click.Path(path_type=Path), help="Folder of measured tables."),
-        "rows": click.Option(
-            ["--rows"], type=click.Choice(["heldout", "all"]), default="heldout", show_default=True,
-            help="Only rows held out of the fit, or every row (of a folder that the fit never saw).",
-        ),
-    }  # fmt: skip
-    taken: list[click.Parameter] = [option for name, option in known.items() if name in _options(module)]
-    taken.append(click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."))
-    return click.Command(topic, help=TOPICS[topic], params=taken, callback=run)
-
-
-def _options(module: ModuleType) -> Sequence[str]:
-    return getattr(module, "OPTIONS", ("data",))
-
-
-def _scores(module: ModuleType, data: Path | None, **rows: str) -> list[Score]:
-    from stepsight.measured_data import data_folder
-
-    return list(module.scores(data_folder(data), **rows) if "data" in _options(module) else module.scores())
-
-
-@click.command("all", help="Every topic that needs no training on this machine.")
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
-@click.option(
-    "--results", type=click.Path(path_type=Path), default=RESULTS, show_default=True,
-    help="Save each topic's result here as soon as it is done.",
-)  # fmt: skip
-@click.option("--resume", is_flag=True, help="Leave out topics whose result is there already.")
-@click.option("--only", "only", multiple=True, metavar="TOPIC", help="Only these topics.")
+@click.command("quick", help=TOPICS["quick"])
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def _everything(data: Path | None, results: Path, resume: bool, only: tuple[str, ...], as_json: bool) -> None:
+def _quick(as_json: bool) -> None:
+    from stepsight.validate.quick.topic import scores
     from stepsight.validate.scoreboard import show
 
-    for name in only:
-        if name not in TOPICS:
-            raise InputError(f"--only {name}", "is no topic", nearest(name, TOPICS))
-        if name == "live":
-            raise InputError("--only live", "trains on this machine", "run `stepsight validate live`")
-    topics = _possible(only or BY_DEFAULT, data)
-    found = []
-    for number, topic in enumerate(topics, start=1):
-        found.append(_one(topic, data, results, resume, f"{number} of {len(topics)}"))
-    show([score for result in found for score in result.scores], as_json=as_json)
-
-
-def _possible(topics: Sequence[str], data: Path | None) -> Sequence[str]:
-    """The topics that can be scored here: without the measured tables only the rows that ship."""
-    from stepsight.measured_data import data_folder
-
-    try:
-        data_folder(data)
-    except InputError as error:
-        if data is not None or "quick" not in topics:
-            raise
-        click.echo(f"{error}\nonly the rows that ship with the package are scored", err=True)
-        return ("quick",)
-    return topics
-
-
-def _one(topic: str, data: Path | None, folder: Path, resume: bool, place: str) -> TopicResult:
-    """A topic's result, read where it may be, else made and saved; progress goes to stderr."""
-    from stepsight.validate.results import load_result, save_result
-
-    saved = folder / f"{topic}.json"
-    if resume and saved.is_file():
-        click.echo(f"{place}  {topic}: taken from {saved}", err=True)
-        return load_result(saved)
-    click.echo(f"{place}  {topic} …", err=True)
-    result = _scored(topic, data)
-    save_result(folder, result)
-    bars = sum(score.met is not None for score in result.scores)
-    met = f", {bars - result.missed} of {bars} bars met" if bars else ""
-    click.echo(f"{place}  {topic}: {len(result.scores)} scores in {result.seconds:.0f} s{met}", err=True)
-    return result
-
-
-def _scored(topic: str, data: Path | None) -> TopicResult:
-    import time
-
-    from stepsight.validate.results import TopicResult
-
-    module = importlib.import_module(f"stepsight.validate.{topic}.topic")
-    given = f" --data {data}" if data and "data" in _options(module) else ""
-    started = time.perf_counter()
-    scores = _scores(module, data)
-    seconds = time.perf_counter() - started
-    return TopicResult(topic, f"stepsight validate {topic}{given}", seconds, tuple(scores))
+    show(scores(), as_json=as_json)

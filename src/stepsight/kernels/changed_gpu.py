@@ -80,7 +80,7 @@ def as_chip(spec: GpuSpec, known: GpuSpec) -> GpuSpec:
     return replace(spec, sms=known.sms, clock_mhz=spec.clock_mhz * spec.sms / known.sms)
 
 
-def with_light_of(answer: Estimates, batch: Batch, spec: GpuSpec, known: GpuSpec) -> Estimates:
+def rescale_by_roofline(answer: Estimates, batch: Batch, spec: GpuSpec, known: GpuSpec) -> Estimates:
     """Times on ``known`` as they are on ``spec``: by the ratio of their speeds of light.
 
     A kernel's start does not scale. What it hides behind must not take a product above its peak.

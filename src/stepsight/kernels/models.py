@@ -15,7 +15,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention.estimates import FAMILIES as ATTENTION_FAMILIES
 from stepsight.kernels.attention.estimates import attention_estimates, versions
 from stepsight.kernels.attention.versions import BACKWARD_OVER_FORWARD as TABLED
-from stepsight.kernels.changed_gpu import as_chip, catalogue_gpu, with_light_of
+from stepsight.kernels.changed_gpu import as_chip, catalogue_gpu, rescale_by_roofline
 from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
 from stepsight.kernels.conv.grouped import grouped_estimates, is_grouped
@@ -54,7 +54,7 @@ from stepsight.kernels.streams import (
 )
 from stepsight.kernels.tensor_cores import is_tensor_core, never_longer_than, with_narrow_loads
 from stepsight.kernels.tiles import tiled_us
-from stepsight.kernels.training_gemms import as_in_training, batched_estimates, without_quantising
+from stepsight.kernels.training_gemms import apply_training_correction, batched_estimates, without_quantising
 from stepsight.kernels.turns import turns
 from stepsight.program.job import Kernel
 
@@ -179,7 +179,7 @@ class KernelModels:
                 return self._sorted_convolutions(batch, *kinds)
         if self.known is not None and batch.known:
             answer = self.known.estimate_batch(batch, stacks)
-            return with_light_of(answer, batch, self.spec, self.known.spec)
+            return rescale_by_roofline(answer, batch, self.spec, self.known.spec)
         parts = []
         for variant, rows in variants(batch):
             if not len(rows):
@@ -203,7 +203,9 @@ class KernelModels:
                     answer = with_narrow_loads(part, self.spec, answer, own_dtype=own)
                     if batch.dtype in HALF and self.residuals and stacks is None:
                         own_table = same_board(chosen.models[0].machine.name, self.spec)
-                        answer = as_in_training(part, self.spec, answer, self.residuals, own_table=own_table)
+                        answer = apply_training_correction(
+                            part, self.spec, answer, self.residuals, own_table=own_table
+                        )
                     answer = never_longer_than(part, self.spec, answer, self._full_precision)
                 if batch.family == "gemm" and batch.dtype == "fp8" and stacks is None:
                     answer = self._fp8(part, answer)
@@ -334,7 +336,7 @@ class KernelModels:
             part = batch if len(rows) == len(batch) else batch.take(rows)
             if self.known is not None and version in TABLED:
                 known = self.known.estimate_batch(part, stack)
-                answer = with_light_of(known, part, self.spec, self.known.spec)
+                answer = rescale_by_roofline(known, part, self.spec, self.known.spec)
             else:
                 answer = attention_estimates(part, version, self.spec, self.residuals, forward, stack)
             parts.append((rows, answer))

@@ -93,7 +93,7 @@ def variant_of(name: str, batched: bool) -> str:
     return BATCHED if batched else FORWARD
 
 
-def as_in_training(
+def apply_training_correction(
     batch: Batch, spec: GpuSpec, answer: Estimates, residuals: Sequence[Residual], *, own_table: bool
 ) -> Estimates:
     """Answers from the tables, corrected by what training took on this chip (gradients: on the nearest).

@@ -137,7 +137,7 @@ class Collective:
     ``after`` names the streams whose queued work must end before the data may move: the
     compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
     that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
-    not hold (`stepsight.trace.step.absent_peers`); ``correction`` is that of `Kernel`. ``count``: it stands
+    not hold (`stepsight.trace.step.missing_ranks`); ``correction`` is that of `Kernel`. ``count``: it stands
     for that many alike ones in a row. ``spans``: the ranks that really take part, where the job shows one
     of them for all that do the same. ``copies``: ``bytes`` counts every copy of an all_to_all's rows, which
     do not all travel by themselves.

@@ -66,7 +66,7 @@ def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_onc
 
     Ranks that are alike are priced once, unless the caller is going to change some of them.
     """
-    book = _Book(job, platform, frozenset(replay), alike_once)
+    book = JobPricer(job, platform, frozenset(replay), alike_once)
     synchronous = platform.spec.host.synchronous
     priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
     return PricedJob(job, priced, book.notes, book.fold)
@@ -94,7 +94,7 @@ def at_least_empty(kernels: Sequence[Kernel], time_us: FloatArray, platform: Pla
     return np.where(parts, np.maximum(time_us, empty_us), time_us)
 
 
-class _Book:
+class JobPricer:
     """Looks times up once per distinct kernel, collective and operator."""
 
     def __init__(self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool) -> None:

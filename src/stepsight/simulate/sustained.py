@@ -9,13 +9,13 @@ from __future__ import annotations
 from stepsight.hardware.spec import GpuSpec
 from stepsight.simulate.constants import CLOCK_BY_POWER, SUSTAINED
 
-FELT_BY = ("gemm", "attention")
+TENSOR_CORE_CATEGORIES = ("gemm", "attention")
 """Categories that run on tensor cores."""
 
 
 def slowdown(gpu: GpuSpec, category: str, dtype: str) -> float:
     """How much longer kernels of a category take in training than in a benchmark."""
-    if category not in FELT_BY:
+    if category not in TENSOR_CORE_CATEGORIES:
         return 1.0
     share = sustained_share(sustained_key(gpu, dtype))
     return 1.0 / (share * float(gpu.power_share**CLOCK_BY_POWER))

@@ -16,7 +16,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
-from stepsight.prediction.llm.passes import KnownPasses
+from stepsight.prediction.llm.passes import PassCache
 from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
@@ -69,9 +69,9 @@ def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
 
 
 @lru_cache(maxsize=16)
-def _known_passes(name: str, overrides: tuple[str, ...], written: object) -> KnownPasses:
+def _known_passes(name: str, overrides: tuple[str, ...], written: object) -> PassCache:
     """What was priced on a platform of that name."""
-    return KnownPasses()
+    return PassCache()
 
 
 @lru_cache(maxsize=16)
@@ -144,7 +144,7 @@ def _captured_step(path: str, written: object) -> CapturedStep:
 
 
 def _timed(
-    workload: Workload, platform: Platform, intervals: bool, known: KnownPasses | None
+    workload: Workload, platform: Platform, intervals: bool, known: PassCache | None
 ) -> dict[str, Any]:
     if isinstance(workload, LanguageWorkload):
         return _language(Composer(workload.config, platform, known), intervals)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepsight.calibrate.lookups.table_fit import fit_lookups
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Source
-from stepsight.fitting.embedding.lookups import fit_lookups
 from stepsight.kernels.embedding.cpu.measured import FORMAT, MeasuredLookups
 from stepsight.kernels.embedding.cpu.work import work
 from stepsight.program.job import Kernel

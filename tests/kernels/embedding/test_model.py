@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.fit.embedding.gpu import predict
+from lab.fit.embedding.points import DEFAULT, MLPERF, POINTS, measured_kernels
 from stepsight.errors import StepsightError
 from stepsight.estimate import Source
-from stepsight.fitting.embedding.gpu import predict
-from stepsight.fitting.embedding.points import DEFAULT, MLPERF, POINTS, measured_kernels
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic

@@ -10,7 +10,7 @@ import pytest
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
 from stepsight.prediction.llm.compose import RETRIED, Composer
-from stepsight.prediction.llm.passes import KnownPasses
+from stepsight.prediction.llm.passes import PassCache
 from stepsight.prediction.llm.predict import NO_ROOM, predict_language
 from stepsight.prediction.predict import predict
 from stepsight.simulate.timeline import simulate
@@ -224,7 +224,7 @@ def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:
 
 
 def test_passes_that_configurations_share_are_priced_once_and_the_same(platform: Platform) -> None:
-    known = KnownPasses()
+    known = PassCache()
     for parallel in SPREADS:
         alone, shared = Composer(config(**parallel), platform), Composer(config(**parallel), platform, known)
         assert shared.step() == alone.step()

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepsight.calibrate.lookups.fit import fit_samples, table_sets
 from stepsight.calibrate.lookups.microbench import PHASES, LookupBench, LookupSample, time_benches
-from stepsight.fitting.embedding.lookups import ASSUMED_CACHES
+from stepsight.calibrate.lookups.table_fit import ASSUMED_CACHES
 from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 from stepsight.run.worker import Rank

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from stepsight.calibrate.lookups.microbench import PHASES, LookupSample
+from stepsight.calibrate.lookups.phases import Calls
+from stepsight.calibrate.lookups.table_fit import fit_lookups
 from stepsight.errors import StepsightError
 from stepsight.estimate import IntArray
-from stepsight.fitting.embedding.lookups import fit_lookups
-from stepsight.fitting.embedding.phases import Calls
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup
 

@@ -13,8 +13,8 @@ import torch
 from stepsight.calibrate.lookups.microbench import LookupSample, measure_lookups
 from stepsight.calibrate.lookups.random_lookups import MOST_VALUES, random_lookups
 from stepsight.calibrate.lookups.samples import write_samples
+from stepsight.calibrate.lookups.table_fit import ASSUMED_CACHES
 from stepsight.estimate import FloatArray
-from stepsight.fitting.embedding.lookups import ASSUMED_CACHES
 from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.kernels.embedding.traffic import optimizer_state
 

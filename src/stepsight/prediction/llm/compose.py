@@ -9,19 +9,19 @@ from stepsight.collectives.stalls import PLAIN, HostState
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
-from stepsight.prediction.llm.passes import CHECK_OVER_NODES, HOST, KnownPasses, Part, PassTime, Pricer, Scale
+from stepsight.prediction.llm.passes import CHECK_OVER_NODES, HOST, Part, PassCache, PassTime, Pricer, Scale
 from stepsight.prediction.llm.piece_times import (
     SHARD,
     Durations,
     PieceTimes,
     StageParts,
-    even_handed,
-    lateness_us,
+    host_delay_us,
+    overlap_exponent,
 )
 from stepsight.prediction.llm.pipeline import walk
 from stepsight.prediction.llm.polled import StagePasses, polled_ends_us
 from stepsight.prediction.summary import IDLE, WAITING
-from stepsight.simulate.sustained import FELT_BY
+from stepsight.simulate.sustained import TENSOR_CORE_CATEGORIES
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.build import RUNS
@@ -78,7 +78,7 @@ class Composed:
 class Composer:
     """Prices a configuration once, and answers for any scale of its parts."""
 
-    def __init__(self, c: LanguageConfig, platform: Platform, known: KnownPasses | None = None) -> None:
+    def __init__(self, c: LanguageConfig, platform: Platform, known: PassCache | None = None) -> None:
         self.c, self.s = c, c.layout
         self.pricer = Pricer(c, platform, known)
         contention = platform.spec.contention
@@ -199,7 +199,7 @@ class Composer:
 
     def _factors(self, knobs: Knobs) -> dict[str, float]:
         """What the knobs mean for categories of kernels and axes of communication."""
-        factors = dict.fromkeys(FELT_BY, knobs.products) if knobs.products != 1.0 else {}
+        factors = dict.fromkeys(TENSOR_CORE_CATEGORIES, knobs.products) if knobs.products != 1.0 else {}
         if knobs.network != 1.0:
             node = self.pricer.platform.spec.gpus_per_node
             across = [axis for axis, ranks in self.pricer.blocks.spans.items() if ranks[-1] // node > 0]
@@ -236,8 +236,8 @@ class Composer:
         if not checks_us:
             return 0.0
         host, busy = last.host_us["B"], last.device_us["B"]
-        even = even_handed(max(2, self.s.tensor))
-        late = lateness_us(host + checks_us, busy, even) - lateness_us(host, busy, even)
+        even = overlap_exponent(max(2, self.s.tensor))
+        late = host_delay_us(host + checks_us, busy, even) - host_delay_us(host, busy, even)
         parts.host_bound_us += late
         return late
 

@@ -115,7 +115,7 @@ def overlapped(o: Overlap, scale: Scale) -> tuple[float, float]:
 
 
 @dataclass(slots=True)
-class KnownPasses:
+class PassCache:
     """Passes priced before on one platform: the configurations of a search share most of theirs.
 
     A pass is known as the object it is, which is kept here, and by what else its time depends on.
@@ -135,11 +135,11 @@ class KnownPasses:
 class Pricer:
     """Prices passes of one configuration on one platform."""
 
-    def __init__(self, c: LanguageConfig, platform: Platform, known: KnownPasses | None = None) -> None:
+    def __init__(self, c: LanguageConfig, platform: Platform, known: PassCache | None = None) -> None:
         self.c, self.platform = c, platform
         self.blocks = Blocks(c)
         self.tally = Tally()
-        self._known = known or KnownPasses()
+        self._known = known or PassCache()
         self._counted: set[tuple[object, ...]] = set()
         self._host: dict[str, float] = {}
 

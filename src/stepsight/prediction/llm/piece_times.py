@@ -93,7 +93,9 @@ class PieceTimes:
             parts = [split_pass(run.work, weights=False) for run in work.backward]
             self.inputs = joined(tuple(pricer.price(part, "backward") for part in parts))
         self.pair = paired(self.forward, self.backward)
-        self.unpaired = {"F": unhidden(self.forward), "B": unhidden(self.backward)} if self.pair else {}
+        self.unpaired = (
+            {"F": without_overlap(self.forward), "B": without_overlap(self.backward)} if self.pair else {}
+        )
         self.gathers: list[Part] = []
         self.reductions: list[Part] = []
         self.updated: list[Part] = []
@@ -134,13 +136,13 @@ class PieceTimes:
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host + one.checks * check_us for kind, one in passes.items()}
-        even = even_handed(self.c.layout.tensor)
+        even = overlap_exponent(self.c.layout.tensor)
         if self.c.framework.lockstep:
             late = {kind: self._late_by_run(kind, scale, host, check_us) for kind in passes}
         elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
-            late = {kind: lateness_us(hosts[kind], busy[kind], even) for kind in passes}
+            late = {kind: host_delay_us(hosts[kind], busy[kind], even) for kind in passes}
         else:
-            behind = lateness_us(sum(hosts.values()), sum(busy.values()), even)
+            behind = host_delay_us(sum(hosts.values()), sum(busy.values()), even)
             late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
         times = {kind: busy[kind] + late[kind] for kind in passes}
         if self.inputs is not None:  # what the rest of a backward pass takes longer for the weights
@@ -161,7 +163,7 @@ class PieceTimes:
         """The host waits for the device at the ends of a pass, so that neither works ahead over them."""
         runs = self.runs_forward if kind == "F" else self.runs_backward
         late = sum(
-            lateness_us(run.host_us * host + run.checks * check_us, run.device_us(scale)) for run in runs
+            host_delay_us(run.host_us * host + run.checks * check_us, run.device_us(scale)) for run in runs
         )
         return late + (self.fetched_us * host if kind == "F" else 0.0)
 
@@ -186,16 +188,16 @@ class PieceTimes:
         return max(compute, link) - busy, total
 
 
-def even_handed(hosts: int) -> float:
-    """The exponent of `lateness_us` where a pass never waits for the device, but its collectives for so many
-    hosts: one host has its launches queued, so that only the longer of host and device counts; of several
+def overlap_exponent(hosts: int) -> float:
+    """The exponent of `host_delay_us` where a pass never waits for the device, but its collectives wait for
+    ``hosts`` hosts: one host has its launches queued, so that only the longer of host and device counts; of several
     the latest counts at each collective."""
     if hosts == 1:
         return math.inf
     return max(1.0, math.log(2) / math.log1p(LATE_BY_DOUBLING * math.log2(hosts)))
 
 
-def lateness_us(host_us: float, busy_us: float, even: float = EVEN_HANDED) -> float:
+def host_delay_us(host_us: float, busy_us: float, even: float = EVEN_HANDED) -> float:
     """How much longer a pass takes than its device work because of its hosts.
 
     Where both take about as long, some launches come late and some kernels are behind: neither hides all of
@@ -237,7 +239,7 @@ def paired(forward: PassTime, backward: PassTime) -> PassTime | None:
     return replace(both, compute={}, overlaps=(*rest, *together))
 
 
-def unhidden(one: PassTime) -> PassTime:
+def without_overlap(one: PassTime) -> PassTime:
     """A pass that no other micro-batch runs beside: compute waits for what would be hidden."""
     hidden = [o for o in one.overlaps if o.hidden]
     return replace(

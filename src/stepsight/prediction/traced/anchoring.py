@@ -27,7 +27,7 @@ from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
 from stepsight.simulate.price import at_least_empty, estimate_collective
 from stepsight.trace.rules import RULES
-from stepsight.trace.step.absent_peers import TYPICAL, waited_us
+from stepsight.trace.step.missing_ranks import TYPICAL, waited_us
 
 Like = tuple[str, str, float]
 """What like collectives share: group, kind and bytes."""

@@ -14,7 +14,6 @@ from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.program.job import Collective, Job, Kernel
 from stepsight.simulate.price import estimate_collective
 from stepsight.trace.rules import RULES
-from stepsight.trace.step.absent_peers import collective_calls, lateness_us, with_late_peers
 from stepsight.trace.step.host_times import (
     gathered,
     pooled,
@@ -24,6 +23,7 @@ from stepsight.trace.step.host_times import (
     with_shared,
 )
 from stepsight.trace.step.job import clean_steps, host_program, job_of, rank_program, typical_step
+from stepsight.trace.step.missing_ranks import collective_calls, host_delay_us, with_late_peers
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import recording_gaps
 from stepsight.trace.step.run import TraceRun
@@ -110,7 +110,7 @@ def _with_late_peers(run: TraceRun, step: int, job: Job, own: Platform | None) -
         return known[key]
 
     late = {
-        r.rank: lateness_us((_sized_calls(job, o, r.rank) for o in others), longest_us) for r in run.ranks
+        r.rank: host_delay_us((_sized_calls(job, o, r.rank) for o in others), longest_us) for r in run.ranks
     }
     return with_late_peers(job, late)
 

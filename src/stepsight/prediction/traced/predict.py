@@ -29,9 +29,9 @@ from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.rules import RULES
-from stepsight.trace.step.absent_peers import without_late_peers
 from stepsight.trace.step.caveats import caveats, cut_off
 from stepsight.trace.step.job import typical_step
+from stepsight.trace.step.missing_ranks import without_late_peers
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
 

@@ -15,7 +15,7 @@ from stepsight.prediction.traced import whatif
 from stepsight.prediction.traced.anchoring import with_waits_kept
 from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.records import nearest
-from stepsight.trace.step.absent_peers import without_late_peers
+from stepsight.trace.step.missing_ranks import without_late_peers
 
 Answer = Callable[[Any, str], Any]
 Asked = TypeVar("Asked", TracedStep, CapturedOn)

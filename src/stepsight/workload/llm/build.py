@@ -124,7 +124,7 @@ class _Stage:
         s = self.c.layout
         at = item.micro_batch if item.kind == "F" else s.micro_batches - 1 - item.micro_batch
         if at < s.unpaired:
-            work = self.unpaired.setdefault(id(work), work.unhidden())
+            work = self.unpaired.setdefault(id(work), work.without_overlap())
         self.ops += self.blocks.of(work, phase, label)
 
     def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:

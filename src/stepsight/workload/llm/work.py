@@ -75,7 +75,7 @@ class Pass:
             self.more_launches * n,
         )
 
-    def unhidden(self) -> Pass:
+    def without_overlap(self) -> Pass:
         """This pass without another micro-batch beside it."""
         if not any(m.hidden for m in self.messages):
             return self

@@ -17,7 +17,7 @@ from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.memory import MemoryReport
 
-TAPED = ("bert", "gpt2", "gpt", "opt", "llama")
+EAGER_FAMILIES = ("bert", "gpt2", "gpt", "opt", "llama")
 """Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.transformers`)."""
 TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
 SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
@@ -54,7 +54,7 @@ def _asks(document: Mapping[str, Any]) -> str:
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return ""
-    if family in FAMILIES and family not in TAPED:
+    if family in FAMILIES and family not in EAGER_FAMILIES:
         return "family"
     if training.get("framework"):
         return "training.framework"

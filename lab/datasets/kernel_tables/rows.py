@@ -1,0 +1,245 @@
+"""Tables of kernels: which family and sizes a row means, whatever the columns are called.
+
+Known are the layouts of the measured tables (GEMM ``op B M N K``, vector ``op B H``, conv2d,
+bf16/fp8 GEMM ``m n k gemm_dtype``, attention ``batch_size isl num_heads …``, trace kernels ``op
+input_dims input_types kernel``) and the plain one,
+``family dtype`` and one column per size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray, IntArray
+from stepsight.kernels.columns import Batch, complete
+from stepsight.kernels.families import FAMILIES
+from stepsight.limits import limit
+
+Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
+
+DTYPES = {
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
+    "fp8_e4m3": "fp8", "fp8_block": "fp8",
+}  # fmt: skip
+
+BINARY = ("add", "mul", "div", "pow", "sub")
+"""Vector ops on two tensors; with a ``u`` behind the name one of them is a scalar."""
+
+EVENT_TIMED_BOARDS = {"V100": "V100-PCIE-32G", "A100-40G": "A100-PCIE-40G", "A100-80G": "A100-PCIE-80G"}
+"""Boards behind the short names of the event-timed tables: those of nlp_fp32.csv, the same authors'
+(the V100 table peaks at 13.4 TFLOP/s, 0.96 of the PCIe board's 14.0)."""
+
+DTYPE_COLUMNS = ("dtype", "gemm_dtype", "attn_dtype", "precision")
+GPU_COLUMNS = ("gpu", "device", "system")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a table that are of one family and dtype on one GPU.
+
+    ``timed_by_events``: the layout belongs to tables in which CUDA events around the operator
+    took the time, so a comparable reading includes what the events add.
+    ``stacks`` is the software stack each row names, where the layout has it.
+    """
+
+    gpu: str
+    batch: Batch
+    timed_by_events: bool
+    stacks: Sequence[str] | None = None
+
+
+def rows_of(table: Table, where: str = "table", gpu: str | None = None) -> list[Rows]:
+    """Sort a table into rows by layout, GPU, family and dtype."""
+    n = max((len(column) for column in table.values()), default=0)
+    gpus = _gpus(table, where, gpu, n)
+    layout = _layout(table, where)
+    found: list[Rows] = []
+    groups: dict[tuple[str, str], list[int]] = {}
+    for i, key in enumerate(zip(gpus, _dtypes(table, n), strict=True)):
+        groups.setdefault(key, []).append(i)
+    for (name, _), positions in groups.items():
+        found += [_with_gpu(rows, name) for rows in layout(table, np.array(positions), where)]
+    return found
+
+
+def _with_gpu(rows: Rows, gpu: str) -> Rows:
+    board = EVENT_TIMED_BOARDS.get(gpu, gpu) if rows.timed_by_events else gpu
+    return Rows(board, rows.batch, rows.timed_by_events, rows.stacks)
+
+
+def _gpus(table: Table, where: str, given: str | None, n: int) -> list[str]:
+    for key in GPU_COLUMNS:
+        if key in table:
+            return [str(value) for value in table[key]]
+    if given is None:
+        raise InputError(where, "no column gpu", "add one, or pass --gpu")
+    return [given] * n
+
+
+Layout = Callable[[Table, IntArray, str], list[Rows]]
+
+
+def _layout(table: Table, where: str) -> Layout:
+    columns = set(table)
+    for needed, layout in _LAYOUTS:
+        if needed <= columns:
+            return layout
+    raise InputError(
+        where,
+        f"columns {', '.join(sorted(columns))} are no known layout",
+        "use family, dtype and one column per size (docs/kernels.md lists the layouts)",
+    )
+
+
+def _numbers(table: Table, key: str, at: IntArray, where: str) -> FloatArray:
+    column = table[key]
+    numbers = np.empty(len(at))
+    for n, i in enumerate(at):
+        try:
+            numbers[n] = float(column[i])
+        except (TypeError, ValueError):
+            place = f"{where}, row {int(i) + 1}, column {key}"
+            raise InputError(place, f"{column[i]!r} is not a number", "correct or remove the row") from None
+    wrong = ~(np.isfinite(numbers) & (np.abs(numbers) <= limit("SIZE")))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"{where}, row {int(at[first]) + 1}, column {key}", f"is {numbers[first]:g}", "give a real size"
+        )
+    return numbers
+
+
+def _words(table: Table, key: str, at: IntArray) -> list[str]:
+    column = table[key]
+    return [str(column[i]) for i in at]
+
+
+def _rows(
+    family: str, dtype: str, dims: Mapping[str, FloatArray], names: Sequence[str], at: IntArray,
+    events: bool, stacks: Sequence[str] | None = None,
+) -> Rows:  # fmt: skip
+    return Rows("", Batch(family, dtype, complete(family, dtype, dims, len(at)), names, at), events, stacks)
+
+
+def _gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
+    keys = {"batch": "B", "m": "M", "n": "K", "k": "N"}  # this layout's N is the reduction: Linear(N, K)
+    dims = {key: _numbers(table, column, at, where) for key, column in keys.items()}
+    return [_rows("gemm", _dtype(table, at), dims, _words(table, "op", at), at, True)]
+
+
+def _dtypes(table: Table, n: int) -> list[str]:
+    """Each row's dtype in our words; "" where the layout's own default holds."""
+    for key in DTYPE_COLUMNS:
+        if key in table:
+            return [DTYPES.get(str(value).lower(), str(value).lower()) for value in table[key]]
+    return [""] * n
+
+
+def _dtype(table: Table, at: IntArray, default: str = "fp32") -> str:
+    """The dtype of rows that share one."""
+    for key in DTYPE_COLUMNS:
+        if key in table and len(at):
+            given = str(table[key][at[0]]).lower()
+            return DTYPES.get(given, given)
+    return default
+
+
+def vector_batch(op: str, rows: FloatArray, cols: FloatArray, dtype: str, at: IntArray) -> Batch:
+    """A vector op of the tables (``add``, ``addu``, ``gelu``, ``softmax``, ``ln`` …) as its family."""
+    family = {"softmax": "softmax", "ln": "layer_norm", "layer_norm": "layer_norm"}.get(op, "elementwise")
+    if family != "elementwise":
+        return Batch(family, dtype, {"rows": rows, "cols": cols}, [op] * len(at), at)
+    elements = rows * cols
+    width = 4.0 if dtype == "fp32" else 2.0
+    reads = 2.0 if op in BINARY else 1.0
+    dims = {"elements": elements, "read_bytes": reads * width * elements, "write_bytes": width * elements}
+    return Batch(family, dtype, dims, [op] * len(at), at)
+
+
+def _vector(table: Table, at: IntArray, where: str) -> list[Rows]:
+    ops = np.array(_words(table, "op", at))
+    rows, cols = _numbers(table, "B", at, where), _numbers(table, "H", at, where)
+    found = []
+    for op in dict.fromkeys(ops.tolist()):
+        mine = ops == op
+        batch = vector_batch(op, rows[mine], cols[mine], _dtype(table, at), at[mine])
+        found.append(Rows("", batch, True))
+    return found
+
+
+def _conv(table: Table, at: IntArray, where: str) -> list[Rows]:
+    window = "Kernel_Szie" if "Kernel_Szie" in table else "Kernel_Size"  # the measured table misspells it
+    keys = {
+        "batch": "B", "c_in": "Input_Channel", "c_out": "Output_Channel", "kh": window,
+        "h": "Input_Size", "stride": "Stride", "padding": "Padding",
+    }  # fmt: skip
+    dims = {key: _numbers(table, column, at, where) for key, column in keys.items()}
+    return [_rows("conv", _dtype(table, at), dims, ["conv"] * len(at), at, True)]
+
+
+def _serving_gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
+    dims = {key: _numbers(table, key, at, where) for key in ("m", "n", "k")}
+    for key in ("batch", "b"):
+        if key in table:
+            dims["batch"] = _numbers(table, key, at, where)
+    names = _words(table, "op", at) if "op" in table else ["linear"] * len(at)
+    stacks = _words(table, "framework", at) if "framework" in table else None
+    return [_rows("gemm", _dtype(table, at, "bf16"), dims, names, at, False, stacks)]
+
+
+def _serving_attention(table: Table, at: IntArray, where: str) -> list[Rows]:
+    keys = {
+        "batch": "batch_size", "heads": "num_heads", "kv_heads": "num_key_value_heads",
+        "q": "isl", "kv": "isl", "head_dim": "head_dim",
+    }  # fmt: skip
+    dims = {key: _numbers(table, column, at, where) for key, column in keys.items() if column in table}
+    if "step" in table:  # tokens already in the cache before this chunk
+        dims["kv"] = dims["kv"] + _numbers(table, "step", at, where)
+    names = _words(table, "op_name", at) if "op_name" in table else ["context_attention"] * len(at)
+    dims["causal"] = np.array([0.0 if "encoder" in name else 1.0 for name in names])
+    decoding = np.array(["generation" in name for name in names])
+    dims["q"] = np.where(decoding, 1.0, dims["q"])
+    if "window_size" in table:  # every query sees at most so many keys
+        window = _numbers(table, "window_size", at, where)
+        narrow = (window > 0) & (window < dims["kv"])
+        dims["kv"] = np.where(narrow, window, dims["kv"])
+        dims["causal"] = np.where(narrow | decoding, 0.0, dims["causal"])
+    dtype = _dtype(table, at, "bf16")
+    stacks = _words(table, "framework", at) if "framework" in table else None
+    return [_rows("attention", dtype, dims, names, at, False, stacks)]
+
+
+def _plain(table: Table, at: IntArray, where: str) -> list[Rows]:
+    families = np.array(_words(table, "family", at))
+    dtypes = np.array(_words(table, "dtype", at)) if "dtype" in table else np.full(len(at), "fp32")
+    names = np.array(_words(table, "name", at)) if "name" in table else families
+    found = []
+    for family, dtype in dict.fromkeys(zip(families.tolist(), dtypes.tolist(), strict=True)):
+        pick = (families == family) & (dtypes == dtype)
+        mine = at[pick]
+        wanted = FAMILIES[family].dims if family in FAMILIES else ()
+        dims = {key: _numbers(table, key, mine, where) for key in wanted if key in table}
+        found.append(_rows(family, DTYPES.get(dtype, dtype), dims, names[pick].tolist(), mine, False))
+    return found
+
+
+def _trace(table: Table, at: IntArray, where: str) -> list[Rows]:
+    from lab.datasets.kernel_tables.trace_rows import trace_layout
+
+    return trace_layout(table, at)
+
+
+_LAYOUTS: tuple[tuple[set[str], Layout], ...] = (
+    ({"family"}, _plain),
+    ({"Input_Channel", "Output_Channel", "Input_Size"}, _conv),
+    ({"op", "input_dims", "input_types", "kernel"}, _trace),
+    ({"op", "B", "M", "N", "K"}, _gemm),
+    ({"op", "B", "H"}, _vector),
+    ({"m", "n", "k"}, _serving_gemm),
+    ({"batch_size", "isl", "num_heads", "head_dim"}, _serving_attention),
+)

@@ -1,0 +1,211 @@
+"""Fit the catalogue's curves from measured tables: ``stepsight fit collectives``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import numpy as np
+
+from lab.datasets.folder import data_folder
+from lab.fit.collectives.rank_transfer import fit_rank_transfer
+from lab.fit.collectives.rows import MeasuredRows, read_aiconfigurator, read_nccl, read_paper
+from stepsight.collectives.curve import Curve
+from stepsight.collectives.measured import CATALOGUE
+from stepsight.collectives.shapes import NO_SHAPES
+from stepsight.estimate import FloatArray
+from stepsight.program.job import COLLECTIVE_KINDS
+from stepsight.records import read_toml
+
+SYSTEMS = CATALOGUE.parent / "systems.toml"
+FEWEST_SIZES = 5
+"""A run with fewer sizes says too little about its shape to enter a pooled curve alone."""
+EXCHANGES = ("all_to_all", "send_recv")
+LEAST_BYTES = 64.0
+"""Sizes below are the same latency floor; they are left out of the shipped knots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's own curve: both buffers, all repeats."""
+
+    curve: Curve
+    source: str
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PooledCurve:
+    """What all runs of one machine say together about one collective and group."""
+
+    curve: Curve
+    runs: int
+    forced: bool
+
+
+def fit_catalogue(folder: Path) -> dict[str, Any]:
+    """The record of ``curves.json``: every system of ``systems.toml`` with its pooled curves."""
+    nccl = read_nccl(folder)
+    entries = read_toml(SYSTEMS)["system"]
+    systems = [_fit_system(entry, nccl, folder) for entry in entries]
+    return {
+        "provenance": "pooled by `stepsight fit collectives` from published nccl-tests style runs and "
+        "aiconfigurator-core's NCCL tables (Apache-2.0); knots are fitted, not measured rows",
+        "rank_transfer": fit_rank_transfer(nvswitch_rows(nccl)),
+        "systems": systems,
+    }
+
+
+def machine_runs(nccl: MeasuredRows, folder: Path) -> list[list[Run]]:
+    """The runs of every machine, collective and group, for scoring one source by the others."""
+    entries = read_toml(SYSTEMS)["system"]
+    found: list[list[Run]] = []
+    for entry in entries:
+        parts = [(_select(rule, nccl, folder), bool(rule.get("forced"))) for rule in entry["rows"]]
+        found += [runs for runs in _runs(parts).values() if len({run.source for run in runs}) > 1]
+    return found
+
+
+def nvswitch_rows(nccl: MeasuredRows) -> MeasuredRows:
+    """One-node runs on NVSwitch, which show what doubling a group does."""
+    machines = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")
+    switched = (nccl.nodes == 1) & np.isin(nccl.source, ["abhivijay96", "vidur", "xxrjun_cluster"])
+    switched &= (nccl.source != "vidur") | (np.char.find(nccl.platform, "DGX") >= 0)
+    return MeasuredRows.concatenate(
+        [nccl.where(switched), *(read_aiconfigurator(m, ("half", "int8")) for m in machines)]
+    )
+
+
+def _fit_system(entry: Mapping[str, Any], nccl: MeasuredRows, folder: Path) -> dict[str, Any]:
+    parts = [(selected, bool(rule.get("forced"))) for rule in entry["rows"]
+             if len(selected := _select(rule, nccl, folder))]  # fmt: skip
+    curves = []
+    for (kind, ranks, nodes), runs in sorted(_runs(parts).items()):
+        pooled = pool(runs)
+        if pooled is None:
+            continue
+        forced = {"forced": True} if pooled.forced else {}
+        curves.append({"kind": kind, "ranks": ranks, "nodes": nodes, "runs": pooled.runs, **forced,
+                       **_short(pooled.curve)})  # fmt: skip
+    sources = sorted({str(source) for rows, _ in parts for source in np.unique(rows.source)})
+    names = ("name", "gpus", "link", "link_gbps", "nic", "nic_gbps")
+    described = {name: entry[name] for name in names if name in entry}
+    return {**described, "provenance": ", ".join(sources), "curves": curves}
+
+
+def _select(rule: Mapping[str, Any], nccl: MeasuredRows, folder: Path) -> MeasuredRows:
+    if "aiconfigurator" in rule:
+        rows = read_aiconfigurator(rule["aiconfigurator"])
+    elif "paper" in rule:
+        rows = read_paper(folder / "collectives" / rule["paper"])
+    else:
+        rows = nccl.where(nccl.source == rule["source"])
+    mask = np.isin(rows.kind, COLLECTIVE_KINDS) & (rows.bytes >= rule.get("min_bytes", 0))
+    mask &= rows.bytes <= rule.get("max_bytes", np.inf)
+    exchange = np.isin(rows.kind, EXCHANGES)
+    mask &= ~exchange | (rows.bytes >= rule.get("exchange_min_bytes", 0))
+    if "platform" in rule:
+        mask &= np.char.find(rows.platform, rule["platform"]) >= 0
+    if "link" in rule:
+        mask &= rows.interconnect == rule["link"]
+    if "ranks" in rule:
+        mask &= rows.ranks == rule["ranks"]
+    if "nodes" in rule:
+        mask &= rows.nodes == rule["nodes"]
+    if rule.get("multi_node"):
+        mask &= rows.nodes > 1
+    return rows.where(mask)
+
+
+def _runs(parts: Iterable[tuple[MeasuredRows, bool]]) -> dict[tuple[str, int, int], list[Run]]:
+    """Every run's curve, by kind, ranks and nodes."""
+    runs: dict[tuple[str, int, int], list[Run]] = {}
+    for rows, forced in parts:
+        for key, run in rows.groups(
+            ("source", "platform", "nccl_version", "dtype", "kind", "ranks", "nodes")
+        ):
+            shape = (str(key[4]), int(key[5]), int(key[6]))
+            runs.setdefault(shape, []).append(
+                Run(Curve.fit(run.bytes, run.time_us, NO_SHAPES), str(key[0]), forced)
+            )
+    return runs
+
+
+def pool(runs: Sequence[Run]) -> PooledCurve | None:
+    """The median over sources (each the median of its runs) at every power of two they cover.
+
+    Runs with a forced algorithm count only where no other run was measured.
+    """
+    if not runs:
+        return None
+    free = [run for run in runs if not run.forced]
+    chosen = free or list(runs)
+    chosen = [run for run in chosen if len(run.curve) >= FEWEST_SIZES] or chosen
+    sizes, times = [], []
+    for size in _octaves([run.curve for run in chosen]):
+        by_source: dict[str, list[float]] = {}
+        for run in chosen:
+            if _covers(run.curve, size):
+                by_source.setdefault(run.source, []).append(float(np.log(run.curve.time_us(size))))
+        if by_source:
+            ln_times = [float(np.median(values)) for values in by_source.values()]
+            sizes.append(size)
+            times.append(float(np.exp(np.median(ln_times))))
+    if not sizes:
+        return None
+    own = float(np.median([run.curve.measured_spread for run in chosen]))
+    curve = Curve.fit(sizes, times, NO_SHAPES)
+    return PooledCurve(Curve(curve.sizes, curve.times_us, own), len(chosen), not free)
+
+
+def _octaves(curves: Sequence[Curve]) -> FloatArray:
+    low = max(min(curve.sizes[0] for curve in curves), LEAST_BYTES)
+    high = max(curve.sizes[-1] for curve in curves)
+    first, last = int(np.ceil(np.log2(low))), int(np.floor(np.log2(high)))
+    return np.exp2(np.arange(first, max(last, first) + 1, dtype=np.float64))
+
+
+def _covers(curve: Curve, size: float) -> bool:
+    low, high = curve.range_bytes
+    return 0.75 * low <= size <= 1.34 * high
+
+
+def _short(curve: Curve) -> dict[str, Any]:
+    """Knots with four significant figures, those that carry nothing left out."""
+    kept = [0]
+    for i in range(1, len(curve) - 1):
+        line = Curve(curve.sizes[[kept[-1], i + 1]], curve.times_us[[kept[-1], i + 1]])
+        if abs(float(line.time_us(curve.sizes[i])) / curve.times_us[i] - 1) > 1e-3 or i - kept[-1] > 2:
+            kept.append(i)
+    if len(curve) > 1:
+        kept.append(len(curve) - 1)
+    return {
+        "bytes": [int(curve.sizes[i]) for i in kept],
+        "time_us": [float(f"{curve.times_us[i]:.4g}") for i in kept],
+        "spread": round(curve.measured_spread, 3),
+    }
+
+
+@click.command("collectives")
+@click.option("--data", "folder", type=click.Path(), help="Folder of measured tables.")
+@click.option("--out", type=click.Path(path_type=Path), default=CATALOGUE, help="Where to write the curves.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(folder: str | None, out: Path, as_json: bool) -> None:
+    """Refit the shipped collective curves from measured tables."""
+    from stepsight.documents import to_json, write_whole
+
+    record = fit_catalogue(data_folder(folder))
+    write_whole(out, msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
+    written = [
+        {"machine": system["name"], "curves": len(system["curves"]), "provenance": system["provenance"]}
+        for system in record["systems"]
+    ]
+    if as_json:
+        click.echo(to_json(written))
+        return
+    curves = sum(machine["curves"] for machine in written)
+    click.echo(f"{curves} curves of {len(written)} machines written to {out}")

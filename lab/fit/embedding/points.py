@@ -1,0 +1,187 @@
+"""Lookup kernels that other people measured on GPUs, as the model takes them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lab.fit.embedding.gpu import BACKWARDS, MeasuredKernel
+from stepsight.errors import InputError
+from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.spec import GpuSpec
+from stepsight.program.job import Kernel
+from stepsight.tables.bags import traced_spread
+from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED, multi_hot_tables
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
+
+V100, A100, H100 = "V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"
+POINTS, REPORTS = "V100 points", "H100 report"
+FORWARD, BACKWARD = "embedding", "embedding_backward"
+LITTLE_KNOWN = 0.3
+"""Weight of a kernel whose indices matter and are not known."""
+
+DEFAULT, MLPERF, DDP = "DLRM_default list", "DLRM_MLPerf list", "DLRM_DDP list"
+LISTED = {
+    "default": (DEFAULT, (1_000_000,) * 8, 64, 100, ORDERED),
+    "MLPerf": (MLPERF, CRITEO_TB_ROWS, 128, 1, CRITEO),
+    "DDP": (DDP, (80_000,) * 8, 128, 10, ORDERED),
+}
+"""DLRM programs by the name in their list's file: source, rows of each table, dim, pooling, indices."""
+
+
+def gpu(name: str) -> GpuSpec:
+    return load_gpu(name)
+
+
+def measured_kernels(data: Path) -> list[MeasuredKernel]:
+    """Everything the folder of measured tables holds on lookup kernels of known sizes."""
+    folder = data / "kernels"
+    readers = {
+        "v100_embedding_kernels.csv": _points,
+        "v100_DLRM_*_kernels.csv": _list,
+        "embedding_points.csv": _reports,
+        "trace_kernels.parquet": _traced,
+    }
+    files = [(read, path) for name, read in readers.items() for path in sorted(folder.glob(name))]
+    if not files:
+        raise InputError(str(folder), f"has none of {', '.join(readers)}", "check --data")
+    return [point for read, path in files for point in read(path)]
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+def _points(path: Path) -> Iterator[MeasuredKernel]:
+    """The table-batched kernels of 2020, each timed again and again on the same batch."""
+    for row in _rows(path):
+        batch, rows, tables, pooling, dim = (int(row[name]) for name in "BETLD")
+        table = TableLookup(rows, dim, batch, pooling, IndexDistribution.uniform())
+        lookup = Lookup((table,) * tables, sorted_update=False, replayed=True)
+        family = FORWARD if row["op"].endswith("fwd") else BACKWARD
+        yield MeasuredKernel(POINTS, gpu(V100), Kernel(family, lookup=lookup), float(row["kernel_us"]))
+
+
+def _list(path: Path) -> Iterator[MeasuredKernel]:
+    """The lookup kernels in the list of all kernels of a DLRM step."""
+    model, batch = path.stem.removeprefix("v100_DLRM_").removesuffix("_kernels").rsplit("_", 1)
+    if model not in LISTED:
+        return
+    source, rows, dim, pooling, value = LISTED[model]
+    indices = IndexDistribution.parse(value, str(path))
+    lookup = Lookup(
+        tuple(TableLookup(r, dim, int(batch), pooling, indices) for r in rows), sorted_update=False
+    )
+    for row in _rows(path):
+        for name, family in (("forward", FORWARD), ("backward_sgd", BACKWARD)):
+            if f"batched_embedding_{name}_kernel" in row["kernel"]:
+                kernel = Kernel(family, lookup=lookup)
+                yield MeasuredKernel(source, gpu(V100), kernel, float(row["mean_us"]))
+
+
+def _reports(path: Path) -> Iterator[MeasuredKernel]:
+    """FBGEMM backward kernels of a public benchmark on an H100 (one lookup a bag)."""
+    for row in _rows(path):
+        if "H100 80GB" not in row["gpu"] or row["phase"] != "bwd+opt":
+            continue
+        table = TableLookup(
+            int(row["E_rows"]), int(row["D"]), int(row["B"]), float(row["L_bag"]),
+            IndexDistribution.zipf(float(row["alpha"])),
+        )  # fmt: skip
+        optimizer = "adam" if "Adam" in row["kernel"] else "sgd"
+        lookup = Lookup((table,) * int(row["T_tables"]), optimizer)
+        kernel = Kernel(BACKWARD, lookup=lookup)
+        yield MeasuredKernel(f"{REPORTS}, {optimizer}", gpu(H100), kernel, float(row["time_us"]))
+
+
+def _traced(path: Path) -> Iterator[MeasuredKernel]:
+    """FBGEMM kernels in profiler traces, with the sizes their operators show."""
+    import pyarrow.parquet as pq
+
+    rows = pq.read_table(path).to_pylist()
+    gradients: dict[str, list[tuple[int, int]]] = {}
+    backwards: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        dims = json.loads(row["input_dims"] or "[]")
+        if "SplitLookupFunction" in (row["op"] or "") and dims and len(dims[0]) == 2:
+            gradients.setdefault(row["file"], []).append((dims[0][0], dims[0][1]))
+            backwards.setdefault((row["file"], dims[0][0] * dims[0][1]), []).append(row)
+    seen: dict[tuple[str, int], list[MeasuredKernel]] = {}
+    for row in rows:
+        if "split_embedding_codegen_forward" in (row["kernel"] or ""):
+            found = _traced_kernel(row, gradients.get(row["file"], []))
+            if found is not None and found.kernel.lookup is not None:
+                yield found
+                width = sum(table.batch * table.dim for table in found.kernel.lookup.tables)
+                nearest = min(
+                    (values for file, values in backwards if file == row["file"]),
+                    key=lambda v: abs(v - width),
+                )
+                seen.setdefault((row["file"], nearest), []).append(found)
+    for key, forwards in seen.items():
+        yield _traced_backward(forwards, backwards[key])
+
+
+def _traced_backward(
+    forwards: Sequence[MeasuredKernel], kernels: Sequence[Mapping[str, Any]]
+) -> MeasuredKernel:
+    """All kernels of one backward together, on average over the trace's calls."""
+    calls = sum(row["n"] for row in kernels if "linearize_index" in row["kernel"])
+    ours = [row for row in kernels if "grad_indice_weights" not in row["kernel"]]
+    time_us = sum(row["n"] * row["dur_us_mean"] for row in ours) / calls + _lost_passes_us(ours) / calls
+    arranged_us = time_us - sum(r["n"] * r["dur_us_mean"] for r in ours if "_per_row" in r["kernel"]) / calls
+    middle = forwards[len(forwards) // 2]
+    assert middle.kernel.lookup is not None
+    lookup = replace(middle.kernel.lookup, optimizer=_optimizer(kernels[0]["op"]))
+    kernel = Kernel(BACKWARD, lookup=lookup)
+    source = middle.source + BACKWARDS
+    return MeasuredKernel(source, middle.gpu, kernel, time_us, middle.weight, arranged_us)
+
+
+def _lost_passes_us(kernels: Sequence[Mapping[str, Any]]) -> float:
+    """Passes of the sorts that a sampled profile lacks: the sums before them have a block a pass."""
+    passes = [row for row in kernels if "Onesweep" in row["kernel"]]
+    seen = sum(row["n"] for row in passes)
+    sums = [row for row in kernels if "ExclusiveSum" in row["kernel"]]
+    run = sum(row["n"] * json.loads(row["grid"])[0] for row in sums)
+    return max(run - seen, 0) * sum(row["n"] * row["dur_us_mean"] for row in passes) / seen if seen else 0.0
+
+
+def _optimizer(op: str) -> str:
+    return "rowwise_adagrad" if "rowwise_adagrad" in op else "adagrad" if "adagrad" in op else "sgd"
+
+
+def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]]) -> MeasuredKernel | None:
+    dims = json.loads(row["input_dims"])
+    tables, lookups, offsets = dims[4][0], dims[11][0], dims[12][0]
+    values = max(d[0] for d in dims[:4])
+    batch = (offsets - 1) // tables
+    widths = [columns / tables for bags, columns in gradients if bags == batch]
+    if not widths:
+        return None
+    # Rowwise state has one value a row, so it tells the width of rows, if not of the mean table.
+    told = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
+    dim = max(round(min(widths, key=lambda width: abs(width / told - 1))), 1)
+    dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
+    looked_up = tuple(
+        TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)
+        for rows, pooling in multi_hot_tables(tables, values / dim, lookups / batch)
+    )
+    if not looked_up:
+        rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
+        spread = traced_spread(lookups, batch, tables)
+        looked_up = (
+            TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread),
+        ) * tables
+    known = row["gpu"] or ""
+    spec = gpu(V100 if "V100" in known else A100)
+    kernel = Kernel(FORWARD, lookup=Lookup(looked_up, "rowwise_adagrad"))
+    fits_cache = min(values, lookups * dim) * 4 < spec.l2_mb * 2**20
+    source = f"trace {row['source']}" + ("" if known else ", GPU unnamed")
+    return MeasuredKernel(source, spec, kernel, row["dur_us_mean"], 1.0 if fits_cache else LITTLE_KNOWN)

@@ -1,0 +1,154 @@
+"""Half-precision corrections from Megatron's operators on A100 and GH200, forward and backward.
+
+A fifth of the shapes is left out of every fit. A shape is what the kernel sees: rows that differ only in
+how many ranks share the model are one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.kernel_tables.megatron import FILE, Operator, edition, operators, possible
+from lab.datasets.kernel_tables.rows import Table
+from lab.fit.kernels.boost import Settings
+from lab.fit.kernels.residuals import SETTINGS, fit_residual
+from lab.fit.kernels.split import mixed_sizes
+from stepsight.estimate import FloatArray
+from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels import stream_columns, training_gemms
+from stepsight.kernels.attention import flash2
+from stepsight.kernels.attention.versions import FLASH2
+from stepsight.kernels.batched import batched_us
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
+from stepsight.kernels.models import KernelModels
+from stepsight.kernels.streams import HALF_VARIANT, stream_us
+
+LEFT_OUT_PERCENT = 20
+ATTENTION_SETTINGS = Settings(trees=150, depth=4, rate=0.15)
+GEMM_SETTINGS = Settings(trees=100, depth=5, rate=0.2)
+BATCHED_SETTINGS = Settings(trees=150, depth=6, rate=0.2)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An operator's rows with their times and which of them are left out of the fit."""
+
+    operator: Operator
+    time_us: FloatArray
+    left_out: npt.NDArray[np.bool_]
+
+    def rows(self, kept: npt.NDArray[np.bool_]) -> Timed:
+        at = np.nonzero(kept)[0]
+        kernels = tuple(kernel.take(at) for kernel in self.operator.kernels)
+        o = self.operator
+        return Timed(
+            Operator(o.gpu, o.op, o.direction, kernels, o.positions[at]), self.time_us[at], self.left_out[at]
+        )
+
+
+def left_out(operator: Operator, percent: int = LEFT_OUT_PERCENT) -> npt.NDArray[np.bool_]:
+    """The shapes that no fit may see, by the sizes of the operator's first kernel."""
+    sizes = operator.kernels[0].dims
+    return np.asarray(mixed_sizes(sizes, tuple(sizes)) % np.uint64(100) < percent)
+
+
+def timed_operators(table: Table, where: str) -> Iterator[Timed]:
+    """Operators with a time, without the rows that are faster than the GPU can be."""
+    for operator in operators(table, where):
+        time_us = np.asarray(table[f"{operator.direction}_us"], dtype=np.float64)[operator.positions]
+        timed = Timed(operator, time_us, left_out(operator))
+        kept = possible(operator, time_us, load_gpu(operator.gpu))
+        if kept.any():
+            yield timed.rows(kept)
+
+
+def fit_half(data: Path, out: Path) -> Iterator[Residual]:
+    """Every correction of the file, written as one artefact."""
+    found = list(
+        {
+            (r.gpu, r.family, r.variant): r for r in half_residuals(read_table(data / "kernels" / FILE))
+        }.values()
+    )
+    save_residuals(out / RESIDUALS_FILE, found)
+    yield from found
+
+
+def half_residuals(table: Table) -> Iterator[Residual]:
+    """The corrections of all families on all GPUs of the table."""
+    everything = list(timed_operators(table, FILE))
+    source = edition(table)
+    for gpu in dict.fromkeys(timed.operator.gpu for timed in everything):
+        spec = load_gpu(gpu)
+        mine = [timed for timed in everything if timed.operator.gpu == gpu]
+        yield from _gemms(spec, source, [t for t in mine if t.operator.kernels[0].family == "gemm"])
+        for timed in mine:
+            first = timed.operator.kernels[0]
+            if first.family in ("attention", "attention_backward"):
+                yield _attention(spec, source, timed)
+            elif first.family != "gemm":
+                yield from _streams(spec, source, timed)
+
+
+def _attention(spec: GpuSpec, source: str, timed: Timed) -> Residual:
+    batch = timed.operator.kernels[0]
+    backward = batch.family == "attention_backward"
+    return fit_residual(
+        batch.family, FLASH2, spec, flash2.columns(batch, spec, backward=backward),
+        flash2.base_us(batch, spec, backward=backward), timed.time_us, timed.left_out, source,
+        ATTENTION_SETTINGS, two_rates=True,
+    )  # fmt: skip
+
+
+def _streams(spec: GpuSpec, source: str, timed: Timed) -> Iterator[Residual]:
+    """One correction for all kernels of an operator: they were measured together."""
+    kernels = timed.operator.kernels
+    base = np.sum([stream_us(kernel, spec, None)[0] for kernel in kernels], axis=0)
+    for kernel in kernels:
+        yield fit_residual(
+            kernel.family, stream_variant(kernel), spec, stream_columns.columns(kernels[0], spec), base,
+            timed.time_us, timed.left_out, source, SETTINGS,
+        )  # fmt: skip
+
+
+def stream_variant(batch: Batch) -> str:
+    from stepsight.kernels.stream_costs import VARIANTS, plain_name
+
+    name = plain_name(batch.names[0])
+    return name if (batch.family, name) in VARIANTS else HALF_VARIANT
+
+
+def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Residual]:
+    tables = KernelModels.for_gpu(spec).without_residuals()
+    groups: dict[str, list[Timed]] = {}
+    for timed in parts:
+        first = timed.operator.kernels[0]
+        batched = bool((first.dims["batch"] > 1).any())
+        groups.setdefault(training_gemms.variant_of(first.names[0], batched), []).append(timed)
+    for variant, members in groups.items():
+        named: list[dict[str, FloatArray]] = []
+        base = []
+        for timed in members:
+            kernels = timed.operator.kernels
+            times = [
+                batched_us(kernel, spec)
+                if variant.startswith(training_gemms.BATCHED)
+                else tables.estimate_batch(kernel).time_us
+                for kernel in kernels
+            ]
+            base.append(np.sum(times, axis=0))
+            added = np.full(len(kernels[0]), float(kernels[0].names[0] == "baddbmm"))
+            named.append(training_gemms.columns(training_gemms.forward_sizes(kernels[0]), added, spec))
+        joined = {key: np.concatenate([part[key] for part in named]) for key in named[0]}
+        yield fit_residual(
+            "gemm", variant, spec, joined, np.concatenate(base), np.concatenate([t.time_us for t in members]),
+            np.concatenate([t.left_out for t in members]), source,
+            BATCHED_SETTINGS if variant.startswith(training_gemms.BATCHED) else GEMM_SETTINGS,
+        )  # fmt: skip

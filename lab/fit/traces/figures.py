@@ -1,0 +1,193 @@
+"""What one run says of the constants that are fitted on traces: one figure each.
+
+Calls of collectives, host times and lateness are compared within the run. Guessed sizes are compared with
+the recorded ones: every kernel of a step is sized twice, with its shapes and without, and both are timed by
+the same models.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from lab.fit.traces.runs import ScoredRun
+from stepsight.platform.load import Platform
+from stepsight.program.job import HostTimes, Kernel
+from stepsight.trace.linking.et_shapes import has_shapes
+from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.link import link
+from stepsight.trace.reading.events import NO_RAW, Event
+from stepsight.trace.reading.kineto import KinetoTrace
+from stepsight.trace.rules import RULES
+from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE, LEAST, kind_of_guess
+from stepsight.trace.step.host_times import gathered, with_individual
+from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
+from stepsight.trace.step.missing_ranks import collective_calls, host_delay_us
+from stepsight.trace.step.platforms import own_platform
+from stepsight.trace.step.program import StepProgram
+from stepsight.trace.step.run import RankTrace, TraceRun, measured_step_us
+from stepsight.trace.step.steps import find_steps
+
+MOST_STEPS = 4
+"""Steps of a run that are compared with its others."""
+FEWEST_ALIKE = 3
+"""Calls of one kind and size below which the shortest says nothing of the others."""
+LATE_SHARE = 0.01
+"""Lateness below this share of the step is noise."""
+LEAST_SHARE = 0.002
+"""Kernels sized by one kind of guess are compared where they take this share of the GPU time."""
+
+
+def run_figures(scored: ScoredRun) -> dict[str, float]:
+    """The run's figures by the constant's name; a run says nothing of some."""
+    run = scored.run
+    found = {**_call_figures(run), **_host_figure(run), **_late_figure(run)}
+    if has_shapes(run.ranks[0].linked):
+        found |= _guess_figures(run)
+    return found
+
+
+def _call_figures(run: TraceRun) -> dict[str, float]:
+    """How calls of one kind and size differ where no rank is waited for: median and 90th percentile."""
+    if not 1 < len(run.ranks) == run.world_size:
+        return {}
+    ratios: list[float] = []
+    times: dict[tuple[str, str, float], list[float]] = defaultdict(list)
+    for step in clean_steps(run)[:MOST_STEPS]:
+        job = job_of(run, {r.rank: rank_program(run, r, step) for r in run.ranks})
+        for c in collective_calls(job.programs[0]).values():
+            if c.measured_us:
+                times[c.group, c.kind, c.bytes].append(c.measured_us)
+    for alike in times.values():
+        if len(alike) >= FEWEST_ALIKE:
+            ratios += (np.array(alike) / min(alike)).tolist()
+    if len(ratios) < FEWEST_ALIKE:
+        return {}
+    return {"typical_call": float(np.median(ratios)), "longest_call": float(np.quantile(ratios, 0.9))}
+
+
+def _host_us(program: StepProgram) -> float:
+    return sum(_times_us(t.op.overhead_us, len(t.op.kernels) + bool(t.op.collective)) for t in program.ops)
+
+
+def _times_us(times: HostTimes | None, launches: int) -> float:
+    if times is None:
+        return 0.0
+    if launches == 0:
+        return times.t1 + times.t5
+    return times.t1 + times.t2 + launches * times.t4 + (launches - 1) * times.t5 + times.t3
+
+
+def _host_figure(run: TraceRun) -> dict[str, float]:
+    """How far a step's host time is from what the run's other steps say."""
+    clean = clean_steps(run)[:MOST_STEPS]
+    if len(clean) < 3:
+        return {}
+    rank, errors = run.ranks[0], []
+    programs = {s: rank_program(run, rank, s) for s in clean}
+    for step, program in programs.items():
+        others = gathered(p for s, p in programs.items() if s != step)
+        own, told = _host_us(program), _host_us(with_individual(program, others))
+        if own > 0 and told > 0:
+            errors.append(np.log(told / own))
+    return {"individual_spread": float(np.sqrt(np.mean(np.square(errors))))} if errors else {}
+
+
+def _late_figure(run: TraceRun) -> dict[str, float]:
+    """How far the lateness of absent ranks in a step is from what the other steps say."""
+    clean = clean_steps(run)[: 2 * MOST_STEPS]
+    if not run.missing or len(clean) < 3:
+        return {}
+    rank = run.ranks[0]
+    calls = {}
+    for step in clean:
+        job = job_of(run, {r.rank: rank_program(run, r, step) for r in run.ranks})
+        calls[step] = collective_calls(job.programs[job.program_of_rank[rank.rank]])
+    errors = []
+    for step, mine in calls.items():
+        own = sum(host_delay_us([mine]).values())
+        told = sum(host_delay_us([c for s, c in calls.items() if s != step]).values())
+        if min(own, told) > LATE_SHARE * measured_step_us(run):
+            errors.append(np.log(told / own))
+    return {"late_spread": float(np.sqrt(np.mean(np.square(errors))))} if errors else {}
+
+
+def _guess_figures(run: TraceRun) -> dict[str, float]:
+    """ln(time by guessed sizes ÷ time by recorded sizes), summed over each kind of guess."""
+    rank, step = run.ranks[0], typical_step(run)
+    hidden = _without_shapes(rank)
+    blind = TraceRun((hidden,), run.world_size, run.device, run.warnings, run.gpus_on_host, run.memory_gb)
+    with RULES.without(["opaque_kernels"]):
+        stated = rank_program(run, rank, step)
+        guessed = rank_program(blind, hidden, step)
+    own, _ = own_platform(run)
+    figures = _kernel_figures(stated, guessed, own)
+    pairs = [
+        (a.op.collective.bytes, b.op.collective.bytes)
+        for a, b in zip(stated.ops, guessed.ops, strict=False)
+        if a.op.collective and b.op.collective and b.op.collective.size_spread > 0
+        and not a.op.collective.size_spread
+    ]  # fmt: skip
+    if pairs:
+        known, told = (sum(sizes) for sizes in zip(*pairs, strict=True))
+        if known > 0 and told > 0:
+            figures[COLLECTIVE] = float(np.log(told / known))
+    return figures
+
+
+def _kernel_figures(stated: StepProgram, guessed: StepProgram, own: Platform) -> dict[str, float]:
+    by_event: dict[tuple[float, str], Kernel] = {}
+    for traced in stated.ops:
+        for event, kernel in zip(_events(traced.launches), traced.op.kernels, strict=False):
+            by_event[event.ts, event.name] = kernel
+    pairs: list[tuple[str, Kernel, Kernel]] = []
+    for traced in guessed.ops:
+        for event, kernel in zip(_events(traced.launches), traced.op.kernels, strict=False):
+            known = by_event.get((event.ts, event.name))
+            if known is not None and kernel.size_spread > 0 and known.size_spread == 0:
+                pairs.append((kind_of_guess(kernel, event), known, kernel))
+    if not pairs:
+        return {}
+    true_us = _model_us(own, [known for _, known, _ in pairs])
+    guess_us = _model_us(own, [kernel for _, _, kernel in pairs])
+    kinds = np.array([kind for kind, _, _ in pairs])
+    figures = {}
+    for kind in set(kinds.tolist()) - {LEAST}:
+        mine = kinds == kind
+        known_us, told_us = float(true_us[mine].sum()), float(guess_us[mine].sum())
+        if known_us > LEAST_SHARE * true_us.sum() and told_us > 0:
+            figures[kind] = float(np.log(told_us / known_us))
+    return figures
+
+
+def _model_us(own: Platform, kernels: list[Kernel]) -> np.typing.NDArray[np.float64]:
+    plain = [replace(k, measured_us=None, opaque=False) for k in kernels]
+    shares = np.array([k.share for k in kernels])
+    return np.asarray(own.kernels.estimate(plain).time_us * shares)
+
+
+def _events(launches: Iterable[Launch]) -> list[Event]:
+    return [event for launch in launches for event in launch.gpu]
+
+
+def _without_shapes(rank: RankTrace) -> RankTrace:
+    """The rank as its trace would be without record_shapes."""
+    trace = rank.linked.trace
+    shift = rank.linked.clock_shift_us
+    ops = [_bare(e) for e in trace.host_ops]
+    gpu = [msgspec.structs.replace(e, ts=e.ts - shift) for e in trace.gpu]
+    bare = KinetoTrace(
+        trace.path, ops, trace.annotations, trace.runtime, gpu, trace.syncs, trace.gpu_annotations,
+        trace.distributed, trace.devices, trace.base_us, trace.memory_gb, trace.device_properties,
+    )  # fmt: skip
+    linked = link(bare)
+    return RankTrace(rank.rank, linked, tuple(find_steps(linked)))
+
+
+def _bare(event: Event) -> Event:
+    args = msgspec.structs.replace(event.args, dims=NO_RAW, old_dims=NO_RAW, types=NO_RAW, concrete=NO_RAW)
+    return msgspec.structs.replace(event, args=args)

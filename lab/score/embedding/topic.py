@@ -1,0 +1,134 @@
+"""Lookups against measurements: GPU kernels, hit rates, and this or another CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from lab.fit.embedding.gpu import MeasuredKernel, predict, predict_left_out
+from lab.fit.embedding.points import DDP, DEFAULT, MLPERF, POINTS, measured_kernels
+from stepsight.errors import InputError
+from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.lru import lru_hit_rate
+from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS
+
+TOPIC = "embedding"
+POINTS_BAR, LISTS_BAR, HIT_BAR = 0.10, 0.08, 0.02
+LISTS = (DEFAULT, MLPERF, DDP)
+"""The lists of all kernels of a V100's DLRM step, as far as the folder holds them."""
+ROWS, LOOKUPS = 20_000, 60_000
+CAPACITIES = (20, 100, 500, 2_500, 10_000, 18_000, 40_000)
+STREAMS = (
+    IndexDistribution.uniform(),
+    *(IndexDistribution.zipf(a) for a in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3)),
+    IndexDistribution.hot(0.01, 0.9),
+    IndexDistribution.hot(0.001, 0.5),
+)
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
+    return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), hit_rate_score()]
+
+
+def gpu_scores(points: Sequence[MeasuredKernel], *, fitted: bool = True) -> list[Score]:
+    """By source with the shipped coefficients, and with the source left out of the fit."""
+    shipped = predict(points)
+    left = predict_left_out(points) if fitted else shipped
+    lines = [
+        _gpu_score("V100 points", points, shipped, (POINTS,), POINTS_BAR, fitted, BLIND),
+        _gpu_score("V100 DLRM lists' lookups", points, shipped, LISTS, LISTS_BAR, fitted, BLIND),
+    ]
+    if fitted:
+        for source in dict.fromkeys(p.source for p in points):
+            lines.append(_gpu_score(f"{source}, left out", points, left, (source,), None, False, CHOSEN))
+    return lines
+
+
+def _gpu_score(
+    name: str, points: Sequence[MeasuredKernel], predicted: np.typing.NDArray[np.float64],
+    sources: tuple[str, ...], bar: float | None, fitted: bool, unseen: str,
+) -> Score:  # fmt: skip
+    chosen = [i for i, p in enumerate(points) if p.source in sources]
+    used = "all rows; they took part in the fit" if fitted else "all rows; none took part in the fit"
+    measured = [points[i].time_us for i in chosen]
+    return Score.of(
+        TOPIC, name, predicted[chosen], measured, used, gmae_target=bar, exposure=FIT if fitted else unseen
+    )
+
+
+def hit_rate_score() -> Score:
+    """The estimated hit rate against an exact LRU cache, cold and replayed, in absolute difference."""
+    wrong = []
+    for number, distribution in enumerate(STREAMS):
+        stream = draw_indices(distribution, ROWS, LOOKUPS, np.random.default_rng(number)).tolist()
+        stats = distribution.stats(ROWS, LOOKUPS)
+        for capacity in CAPACITIES:
+            for replay in (False, True):
+                exact = lru_hit_rate(stream, capacity, replay=replay)
+                wrong.append(abs(float(stats.hit_rate(capacity, replay=replay)) - exact))
+    worst = max(wrong)
+    return Score.reading(
+        TOPIC, "hit rate against exact LRU", len(wrong), Figure("mean difference", float(np.mean(wrong))),
+        f"{len(STREAMS)} streams × {len(CAPACITIES)} cache sizes, cold and replayed; nothing is fitted",
+        target=f"worst ≤ {HIT_BAR:.0%} points", met=worst <= HIT_BAR, note=f"worst {worst:.1%}",
+        exposure=CHOSEN,
+    )  # fmt: skip
+
+
+@click.command(TOPIC, help="Lookups and hit rates.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--rows", type=click.Choice(["heldout", "all"]), default="heldout", show_default=True,
+              help="Sources left out of the fit, or every row (of a folder that it never saw).")  # fmt: skip
+@click.option("--samples", type=click.Path(path_type=Path), help="Lookups measured on a CPU, to score too.")
+@click.option("--measure", type=float, metavar="SECONDS", help="Measure this CPU first, into --samples.")
+@click.option("--operator", type=click.Choice([EMBEDDING_BAG, FBGEMM]), default=EMBEDDING_BAG,
+              show_default=True, help="What --measure looks up with; fbgemm: fbgemm-gpu-cpu.")  # fmt: skip
+@click.option("--optimizer", type=click.Choice(list(FBGEMM_OPTIMIZERS)), default="sgd",
+              show_default=True, help="Of the fbgemm operator's fused update.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the lookups that are measured.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Picture of the CPU's held-out lookups (.png).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    data: Path | None,
+    rows: str,
+    samples: Path | None,
+    measure: float | None,
+    operator: str,
+    optimizer: str,
+    seed: int,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    from lab.datasets.folder import data_folder
+    from stepsight.validate.scoreboard import show
+
+    if (measure or plot) and samples is None:
+        raise click.UsageError("--measure and --plot need --samples FILE")
+    if operator != FBGEMM and optimizer != "sgd":
+        raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
+    if measure and samples is not None:
+        from stepsight.calibrate.lookups.here import measure_here
+
+        measure_here(measure, samples, seed, operator, optimizer)
+    lines: list[Score] = []
+    if samples is not None:
+        from lab.score.embedding.cpu import FEWEST, cpu_scores, draw_held_out
+        from stepsight.calibrate.lookups.samples import read_samples
+
+        measured, caches = read_samples(samples)
+        if len(measured) < FEWEST:
+            raise InputError(
+                str(samples), f"{len(measured)} lookups are too few to score", "--measure longer"
+            )
+        lines += cpu_scores(measured, caches)
+        if plot is not None:
+            draw_held_out(measured, caches, plot)
+    if samples is None or data is not None:
+        lines = [*scores(data_folder(data), rows), *lines]
+    show(lines, as_json=as_json)

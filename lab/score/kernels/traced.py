@@ -1,0 +1,174 @@
+"""Kernels of real steps, as profilers saw them: every family on every GPU, and the time without a model.
+
+No row is fitted by itself, but constants of vector kernels and of convolutions were read off medians over
+these rows and others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.datasets.kernel_tables.files import read_table
+from lab.datasets.kernel_tables.rows import Table, rows_of
+from stepsight.estimate import FloatArray
+from stepsight.hardware.gpus import find_gpu
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.models import EMBEDDING_FAMILIES, KernelModels
+from stepsight.kernels.roofline import peak_flops
+from stepsight.score import CHOSEN, FIT, Figure, Score
+
+TOPIC = "kernels"
+FILE = "trace_kernels.parquet"
+ABOVE_US = 15.0
+LEAST_ROWS = 10
+OFF = 0.20
+NINETY = 1.645
+UNMODELLED = 0.05
+SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
+"""Traces recorded below the GPU's usual clock; shown, not judged. On this one GEMMs and kernels bound by
+instructions take 1.6 to 1.9 times as long and small kernels twice, while large concatenations reach the full
+bandwidth."""
+COLLECTIVE = "nccl"
+TOGETHER = {"sort_pass": "sort"}
+"""Families that stand in one line with another: a sort as a whole and its kernels one by one."""
+LOOKUP = "split_embedding"
+"""FBGEMM's lookups and their gradients, which a row's shapes do not size (see `validate embedding`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernels of one family on one GPU above `ABOVE_US`."""
+
+    gpu: str
+    family: str
+    predicted: FloatArray
+    measured: FloatArray
+    inside: npt.NDArray[np.bool_]
+
+
+def traced_scores(data: Path) -> list[Score]:
+    """One line per family and GPU with ten kernels or more, judged by the median; then the time modelled."""
+    path = data / "kernels" / FILE
+    if not path.is_file():
+        return []
+    table = read_table(path)
+    gpus = np.array([str(gpu) for gpu in table["gpu"]])
+    found: list[Score] = []
+    every: list[Family] = []
+    for gpu in dict.fromkeys(gpus.tolist()):
+        if find_gpu(gpu) is None:
+            continue
+        part = {key: np.asarray(column)[gpus == gpu] for key, column in table.items()}
+        families = list(_families(gpu, part))
+        found += [_family_score(f) for f in families if len(f.measured) >= LEAST_ROWS]
+        every += [] if gpu in SLOW_CLOCKS else families
+    return [*found, *_intervals(every), *_covered(table, gpus)]
+
+
+def _families(gpu: str, part: Table) -> Iterator[Family]:
+    entry = find_gpu(gpu)
+    if entry is None:
+        return
+    models = KernelModels.for_gpu(entry.gpu)
+    times = np.asarray(part["dur_us_mean"], dtype=np.float64)
+    groups: dict[str, list[tuple[FloatArray, FloatArray, FloatArray]]] = {}
+    lookups = np.array([LOOKUP in str(name) for name in part["kernel"]])
+    for rows in rows_of(part, FILE):
+        batch = rows.batch
+        if batch.family in EMBEDDING_FAMILIES or batch.family not in FAMILIES:
+            continue
+        own = times[batch.positions]
+        kept = np.nonzero((own > ABOVE_US) & ~lookups[batch.positions] & _possible(batch, own, entry.gpu))[0]
+        if len(kept):
+            chosen = batch.take(kept)
+            answer = models.estimate_batch(chosen)
+            groups.setdefault(TOGETHER.get(batch.family, batch.family), []).append(
+                (answer.time_us, times[chosen.positions], answer.spread)
+            )
+    for family, parts in groups.items():
+        predicted, measured, spread = (np.concatenate(column) for column in zip(*parts, strict=True))
+        inside = np.abs(np.log(measured / predicted)) <= NINETY * spread
+        yield Family(gpu, family, predicted, measured, inside)
+
+
+def _possible(batch: Batch, time_us: FloatArray, spec: GpuSpec) -> npt.NDArray[np.bool_]:
+    """Whether products take no less than their FLOPs at peak: an operator's other kernels show its shapes."""
+    if batch.family != "gemm":
+        return np.ones(len(batch), dtype=bool)
+    return np.asarray(time_us >= batch.flops / peak_flops(batch, spec) * 1e6)
+
+
+def _family_score(f: Family) -> Score:
+    """The bar is on the family as a whole: the median of measured over predicted."""
+    middle = float(np.median(f.measured / f.predicted))
+    note = f"median of measured over predicted {middle:.2f}; {f.inside.mean():.0%} inside the 90 % interval"
+    used = f"kernels above {ABOVE_US:.0f} µs"
+    kind = f"in traces: {f.family}"
+    line = Score.of(
+        TOPIC, f"{kind} {f.gpu}", f.predicted, f.measured, used, note=note, exposure=FIT, kind=kind
+    )
+    if f.gpu in SLOW_CLOCKS:
+        return replace(line, note=f"{note}; not judged, {SLOW_CLOCKS[f.gpu]}")
+    return replace(line, target=f"median off by ≤ {OFF:.0%}", met=1 - OFF <= middle <= 1 + OFF)
+
+
+def _intervals(families: list[Family]) -> Iterator[Score]:
+    """Each family on all GPUs: what share of its kernels the 90 % intervals hold."""
+    for name in sorted({f.family for f in families}):
+        mine = [f for f in families if f.family == name]
+        predicted, measured, inside = (
+            np.concatenate([getattr(f, key) for f in mine]) for key in ("predicted", "measured", "inside")
+        )
+        if len(measured) >= LEAST_ROWS:
+            yield Score.of(
+                TOPIC, f"in traces: {name}, all GPUs", predicted, measured,
+                f"kernels above {ABOVE_US:.0f} µs, usual clocks",
+                note=f"{inside.mean():.0%} inside the 90 % interval", exposure=FIT,
+                kind="in traces: one family, all GPUs",
+            )  # fmt: skip
+
+
+def _covered(table: Table, gpus: npt.NDArray[np.str_]) -> list[Score]:
+    """Device time of kernels (collectives apart) whose family has a model, over all of it: by source and GPU,
+    then of all."""
+    times = np.asarray(table["dur_us_mean"], dtype=np.float64) * np.asarray(table["n"], dtype=np.float64)
+    kernels = np.array([COLLECTIVE not in str(name).lower() for name in table["kernel"]])
+    kernels &= np.array([find_gpu(gpu) is not None for gpu in gpus.tolist()])
+    modelled = np.zeros(len(times), dtype=bool)
+    for gpu in dict.fromkeys(gpus.tolist()):
+        if find_gpu(gpu) is None:
+            continue
+        at = np.nonzero(gpus == gpu)[0]
+        part = {key: np.asarray(column)[at] for key, column in table.items()}
+        for rows in rows_of(part, FILE):
+            if rows.batch.family in FAMILIES:
+                modelled[at[rows.batch.positions]] = True
+    sources = np.array([str(source) for source in table["source"]]) if "source" in table else gpus
+    found = []
+    for source, gpu in dict.fromkeys(zip(sources.tolist(), gpus.tolist(), strict=True)):
+        mine = kernels & (sources == source) & (gpus == gpu)
+        if mine.any():
+            name = f"in traces: device time with a model, {source} {gpu}"
+            kind = "in traces: device time with a model, one source and GPU"
+            found.append(_share(name, times, mine, modelled, None, kind))
+    return [*found, _share("in traces: device time with a model", times, kernels, modelled, UNMODELLED)]
+
+
+def _share(
+    name: str, times: FloatArray, kernels: npt.NDArray[np.bool_], modelled: npt.NDArray[np.bool_],
+    bar: float | None, kind: str = "",
+) -> Score:  # fmt: skip
+    missing = float(1 - times[kernels & modelled].sum() / times[kernels].sum())
+    target, met = ("", None) if bar is None else (f"≤ {bar:.1%}", missing <= bar)
+    return Score.reading(
+        TOPIC, name, int(kernels.sum()), Figure("without a model", missing),
+        "all kernels but collectives, GPUs that are named", target=target, met=met, exposure=CHOSEN,
+        kind=kind,
+    )  # fmt: skip

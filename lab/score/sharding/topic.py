@@ -1,0 +1,174 @@
+"""The choice of a sharding plan against what the plans really take.
+
+``--live`` trains random tasks on this machine: each of the seven sharders' plans and the
+searched one, predicted first. Without it the trials of earlier runs are summed up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from lab.score.sharding.results import SEARCHED, Summary, Trial, read_trials, summarise, write_trials
+from lab.score.sharding.trials import drawn_tasks, try_task
+from stepsight.errors import InputError
+from stepsight.score import BLIND, Figure, Score
+from stepsight.validate.scoreboard import end, plain
+
+SUCCESS, REGRET, SEARCH_WINS = 0.85, 0.03, 0.90
+"""The bars: METHOD §7 for success; mean regret and the searched plan as the project set them."""
+OPTIONS: tuple[str, ...] = ()
+"""No measured tables: trials come from ``--live`` or ``--results``."""
+UNDISTURBED = 0.1
+"""The quantile of the steps that stands for a quiet machine."""
+
+
+def scores() -> list[Score]:
+    """No measured table of sharding plans exists: this topic is scored live."""
+    return []
+
+
+@click.command("sharding", help="The choice of a sharding plan.")
+@click.option("--live", is_flag=True, help="Train random tasks here (needs torch and --platform).")
+@click.option("--platform", "-p", "platform", help="The calibrated platform of this machine.")
+@click.option("--ranks", default=2, show_default=True)
+@click.option("--tasks", default=4, show_default=True, help="Tasks in this run.")
+@click.option("--first", default=0, show_default=True, help="Seed of the first task.")
+@click.option("--rounds", default=3, show_default=True, help="Each builds the models anew.")
+@click.option("--blocks", default=6, show_default=True, help="Interleaved blocks per round.")
+@click.option("--steps", default=4, show_default=True, help="Timed steps per block.")
+@click.option("--results", type=click.Path(path_type=Path), help="Trials are kept here, run after run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    live: bool, platform: str | None, ranks: int, tasks: int, first: int, rounds: int, blocks: int,
+    steps: int, results: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    trials = read_trials(results) if results else []
+    if live:
+        if not platform:
+            raise click.UsageError("--live needs --platform: the folder that `stepsight calibrate` wrote")
+        trials += _run(platform, ranks, tasks, first, (rounds, blocks, steps), results, trials)
+    if not trials:
+        raise InputError(
+            "sharding", "there are no trials yet", "use --live, or --results with a file of trials"
+        )
+    show(trials, as_json=as_json)
+
+
+def _run(
+    name: str, ranks: int, tasks: int, first: int, effort: tuple[int, int, int], results: Path | None,
+    before: Sequence[Trial],
+) -> list[Trial]:  # fmt: skip
+    from stepsight.platform.load import load_platform
+    from stepsight.run.ranks import Ranks
+
+    platform = load_platform(name)
+    rounds, blocks, steps = effort
+    made: list[Trial] = []
+    with Ranks(ranks, "cpu" if platform.spec.host.synchronous else "cuda") as group:
+        for seed, task, pricer in drawn_tasks(platform, ranks, first, tasks):
+            if any(trial.seed == seed for trial in before):
+                continue
+            made.append(try_task(group, task, seed, pricer, rounds=rounds, blocks=blocks, steps=steps))
+            click.echo(_line(made[-1]), err=True)
+            if results:
+                write_trials(results, [*before, *made])
+    return made
+
+
+def bars(s: Summary) -> list[Score]:
+    """A line for each bar, over the tasks whose sharders differ; each plan was predicted, then trained."""
+    searched = "searched plan as fast as the best sharder"
+    parts = (
+        ("pick within 10 % of the best", Figure("of all tasks", s.within_10, "more"), SUCCESS),
+        ("regret of the pick", Figure("mean regret", s.mean_regret), REGRET),
+        (searched, Figure("of all tasks", s.search_level, "more"), SEARCH_WINS),
+        (
+            f"{searched}, chosen by other rounds",
+            Figure("of all tasks", s.fair_search_level, "more"),
+            SEARCH_WINS,
+        ),
+    )
+    return [
+        Score.reading(
+            "sharding", name, s.tasks, figure, "tasks whose sharders differ", exposure=BLIND,
+            target=f"{'≥' if figure.better == 'more' else '≤'} {bar:.0%}",
+            met=figure.value >= bar if figure.better == "more" else figure.value <= bar,
+        )
+        for name, figure, bar in parts
+    ]  # fmt: skip
+
+
+def show(trials: Sequence[Trial], *, as_json: bool) -> None:
+    """The figures, and each task behind them; a missed bar ends the command with code 1."""
+    summary = summarise(trials)
+    lines = bars(summary)
+    if as_json:
+        from stepsight.documents import to_json
+
+        rows = [
+            {
+                "task": t.task, "spread": t.spread, "pick": t.pick, "best": t.best, "regret": t.regret,
+                "search": t.searched,
+                "predicted_us": {n: p.predicted_us for n, p in t.plans.items()},
+                "measured_us": t.measured_us,
+            }
+            for t in trials
+        ]  # fmt: skip
+        undisturbed = summarise([trial.at(UNDISTURBED) for trial in trials])
+        found = {**summary.as_dict(), "undisturbed": undisturbed.as_dict(), "trials": rows}
+        click.echo(to_json({**found, "scores": plain(lines)}))
+    else:
+        _print(trials, summary, lines)
+    end(lines)
+
+
+def _print(trials: Sequence[Trial], summary: Summary, lines: Sequence[Score]) -> None:
+    from rich.table import Table
+
+    from stepsight.terminal import terminal
+
+    console = terminal()
+    table = Table(box=None, padding=(0, 1))
+    for name in ("task", "tables", "spread", "pick", "best", "regret", "search", "error"):
+        table.add_column(name, justify="left" if name in ("task", "pick", "best") else "right")
+    for t in trials:
+        table.add_row(
+            t.task, str(t.tables), f"{t.spread:.1%}", t.pick, t.best, f"{t.regret:.1%}", f"{t.searched:+.1%}",
+            f"{t.error:.1%}",
+        )  # fmt: skip
+    console.print(table)
+    console.print("medians")
+    for line in _figures(summary, [f"bar {s.target}, {s.verdict}" for s in lines]):
+        console.print(line)
+    console.print("first deciles of the steps, which other processes disturb less; no bars")
+    for line in _figures(summarise([trial.at(UNDISTURBED) for trial in trials]), [""] * len(lines)):
+        console.print(line)
+
+
+def _figures(s: Summary, verdicts: Sequence[str]) -> list[str]:
+    success, regret, fair = (f" ({verdicts[i]})" if verdicts[i] else "" for i in (0, 1, 3))
+    search = f", {verdicts[2]}" if verdicts[2] else ""
+    return [
+        f"{s.tasks} tasks whose sharders differ ({s.level} more within 5 %, counted apart); "
+        f"repeat noise of a plan {s.repeat_noise:.1%}, of a comparison {s.pair_noise:.1%}",
+        f"pick within 10 % of the best: {s.within_10:.0%}{success}; "
+        f"within 5 %: {s.within_5:.0%}; the very best: {s.best:.0%}",
+        f"mean regret {s.mean_regret:.1%}{regret}, "
+        f"worst {s.worst_regret:.1%}; a sharder picked blindly: {s.random_regret:.1%}",
+        f"searched plan at least as fast as the least of all sharders measured: {s.search_wins:.0%} "
+        f"(within the noise {s.search_level:.0%}{search}; at 95 % confidence {s.search_confident:.0%}), "
+        f"on average {s.mean_search:+.1%}",
+        f"best sharder chosen by all rounds but one, judged by that one: regret {s.fair_regret:.1%}, "
+        f"searched plan {s.fair_search:+.1%}, at least as fast (within the noise) "
+        f"{s.fair_search_level:.0%}{fair}",
+    ]
+
+
+def _line(trial: Trial) -> str:
+    return (
+        f"{trial.task}: pick {trial.pick}, best {trial.best}, regret {trial.regret:.1%}, "
+        f"{SEARCHED} {trial.searched:+.1%}, spread {trial.spread:.1%}, error {trial.error:.1%}"
+    )

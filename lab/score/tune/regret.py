@@ -1,0 +1,126 @@
+"""How much a pick loses against the best that ran, group by group.
+
+The candidates of a group are all of its measured rows, crashed ones included. They are ranked as ``stepsight
+tune`` ranks them: by predicted time among what is sure to fit. Nothing is fitted on the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lab.score.llm.rows import Case, platform_of
+from stepsight.tune.evaluate import evaluate
+from stepsight.tune.search import ranked
+from stepsight.tune.trial import Row, Trial
+
+TOP = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A measured row beside its prediction; ``row`` None where the tool cannot express it."""
+
+    case: Case
+    row: Row | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRegret:
+    """One group. Regrets are shares of the best measured time: 0.05 is 5 % slower than the best.
+
+    ``regret`` is that of the first of our ranking that ran, ``top_regret`` that of the best of our first
+    three; ``crashed`` says that our first pick did not run.
+    """
+
+    group: str
+    candidates: int
+    ran: int
+    best: str
+    best_ms: float
+    pick: str
+    pick_ms: float
+    predicted_ms: float
+    regret: float
+    top_regret: float
+    crashed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileRegret:
+    """All groups of one file; the means are over groups.
+
+    ``shipped_…``: the same with the shipped constants, where the file's rows are otherwise read with
+    constants that their group took no part in.
+    """
+
+    file: str
+    groups: int
+    mean_regret: float
+    top3_regret: float
+    crashed_picks: float
+    each: tuple[GroupRegret, ...] = field(default=())
+    shipped_mean_regret: float | None = None
+    shipped_top3_regret: float | None = None
+
+    @property
+    def worst(self) -> GroupRegret | None:
+        return max(self.each, key=lambda g: g.regret, default=None)
+
+
+def candidate(case: Case) -> Candidate:
+    """A case as tune would price it."""
+    if case.document is None:
+        return Candidate(case, None)
+    given = case.document.get("parallel", {})
+    settings = {f"parallel.{name}": given.get(name, 1) for name in ("tensor", "micro_batch")}
+    trial = Trial(settings, case.platform, case.overrides, intervals=False)
+    row = evaluate(case.document, trial, case.name, platform_of(case.platform, case.overrides, case.site))
+    return Candidate(case, row if row.priced else None)
+
+
+def group_regret(name: str, members: Sequence[Candidate]) -> GroupRegret | None:
+    """The regret of one group; None where nothing of it ran or nothing can be ranked."""
+    ran = [c for c in members if c.case.measured_ms is not None]
+    by_row = {id(c.row): c for c in members if c.row is not None}
+    order = [by_row[id(row)] for row in ranked([c.row for c in members if c.row is not None])]
+    those_that_ran = [c for c in order if c.case.measured_ms is not None]
+    if not those_that_ran:
+        return None
+    best = min(ran, key=_ms)
+    pick = those_that_ran[0]
+    of_top = [c for c in order[:TOP] if c.case.measured_ms is not None] or [pick]
+    return GroupRegret(
+        group=name,
+        candidates=len(members),
+        ran=len(ran),
+        best=best.case.name,
+        best_ms=_ms(best),
+        pick=pick.case.name,
+        pick_ms=_ms(pick),
+        predicted_ms=pick.row.step_time_us / 1e3 if pick.row else 0.0,
+        regret=_ms(pick) / _ms(best) - 1,
+        top_regret=min(map(_ms, of_top)) / _ms(best) - 1,
+        crashed=order[0].case.measured_ms is None,
+    )
+
+
+def _ms(c: Candidate) -> float:
+    return c.case.measured_ms or float("inf")
+
+
+def file_regret(file: str, candidates: Sequence[Candidate], groups: Sequence[str]) -> FileRegret:
+    """The regret of every group; ``groups`` names that of each candidate."""
+    together: dict[str, list[Candidate]] = {}
+    for group, c in zip(groups, candidates, strict=True):
+        together.setdefault(group, []).append(c)
+    each = [found for name, members in together.items() if (found := group_regret(name, members))]
+    n = max(len(each), 1)
+    return FileRegret(
+        file,
+        len(each),
+        sum(g.regret for g in each) / n,
+        sum(g.top_regret for g in each) / n,
+        sum(g.crashed for g in each) / n,
+        tuple(each),
+    )

@@ -1,0 +1,108 @@
+"""``stepsight validate tune``: regret of picks among configurations that were really run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import msgspec
+
+from lab.datasets.folder import data_folder
+from lab.score.llm import layouts, sweep
+from lab.score.steps import read_csv
+from lab.score.tune.regret import FileRegret, candidate, file_regret
+from stepsight.score import FIT, Figure, Score
+from stepsight.validate.scoreboard import end, plain
+
+TOPIC = "tune"
+FILES = {sweep.FILE: (sweep.case, ("model", "nodes")), layouts.FILE: (layouts.case, ("sheet",))}
+"""How rows are read, and the columns that make a group."""
+AS_SHIPPED = {sweep.FILE: lambda case: replace(case, site=sweep.site_of(sweep.EVERY_GROUP))}
+"""Files whose rows are read with constants without their group: a row with the shipped ones."""
+MEAN_BAR, TOP_BAR, CRASHED_BAR = 0.05, 0.03, 0.03
+
+
+def regrets(data: Path) -> list[FileRegret]:
+    """Every file that is there, all its rows."""
+    folder = data / "e2e" if (data / "e2e").is_dir() else data
+    found = []
+    for name, (case, columns) in FILES.items():
+        if not (folder / name).is_file():
+            click.echo(f"{name}: not in {folder}, skipped", err=True)
+            continue
+        rows = read_csv(folder / name)
+        groups = [", ".join(f"{column} {row[column]}" for column in columns) for row in rows]
+        cases = [case(row) for row in rows]
+        regret = file_regret(name, [candidate(each) for each in cases], groups)
+        if name in AS_SHIPPED:
+            shipped = file_regret(name, [candidate(AS_SHIPPED[name](each)) for each in cases], groups)
+            regret = replace(
+                regret, shipped_mean_regret=shipped.mean_regret, shipped_top3_regret=shipped.top3_regret
+            )
+        found.append(regret)
+    return found
+
+
+def scores(data: Path, rows: str = "heldout") -> list[Score]:
+    """The lines of the scoreboard."""
+    return [line for f in regrets(data) for line in lines_of(f)]
+
+
+def lines_of(f: FileRegret) -> list[Score]:
+    """A line for each bar: the mean regret, that of the best of three, and picks that crash."""
+    worst = f"worst group {f.worst.regret:.1%}" if f.worst else ""
+    shipped = (
+        ("", "")
+        if f.shipped_mean_regret is None or f.shipped_top3_regret is None
+        else (f"with the shipped odds {f.shipped_mean_regret:.1%}", f"with them {f.shipped_top3_regret:.1%}")
+    )
+    parts = (
+        (f.file, "mean regret", f.mean_regret, MEAN_BAR, "; ".join(filter(None, (worst, shipped[0])))),
+        (f"{f.file}, best of three", "mean regret", f.top3_regret, TOP_BAR, shipped[1]),
+        (f"{f.file}, picks that crash", "of all groups", f.crashed_picks, CRASHED_BAR, ""),
+    )
+    return [
+        Score.reading(
+            TOPIC, name, f.groups, Figure(what, value), "groups", target=f"≤ {bar:.0%}", met=value <= bar,
+            note=note, exposure=FIT,
+        )
+        for name, what, value, bar, note in parts
+    ]  # fmt: skip
+
+
+@click.command(TOPIC)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(data: Path | None, as_json: bool) -> None:
+    """Regret of tune's picks against the fastest measured configuration, and how many picks crashed."""
+    found = [(f, lines_of(f)) for f in regrets(data_folder(data))]
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json({f.file: {**msgspec.to_builtins(f), "scores": plain(own)} for f, own in found}))
+    else:
+        for f, own in found:
+            _show(f, own)
+    end([line for _, own in found for line in own])
+
+
+def _show(f: FileRegret, lines: Sequence[Score]) -> None:
+    mean, top, crashed = (f"(bar {s.target.removeprefix('≤ ')}, {s.verdict})" for s in lines)
+    click.echo(
+        f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} {mean}, "
+        f"best of our three {f.top3_regret:.1%} {top}, crashed picks {f.crashed_picks:.1%} {crashed}"
+    )
+    if f.shipped_mean_regret is not None:
+        click.echo(
+            "  each group without itself in the odds of slow runs; with the shipped odds "
+            f"{f.shipped_mean_regret:.1%}, best of three {f.shipped_top3_regret:.1%}"
+        )
+    for g in sorted(f.each, key=lambda g: -g.regret):
+        crashed = "  our first pick did not run" if g.crashed else ""
+        ran = f"{g.ran} of {g.candidates} ran"
+        click.echo(f"  {g.regret:7.1%}  of three {g.top_regret:6.1%}  {g.group}, {ran}{crashed}")
+        if g.regret > MEAN_BAR:
+            click.echo(f"           best {g.best}, {g.best_ms:,.0f} ms")
+            click.echo(f"           pick {g.pick}, {g.pick_ms:,.0f} ms, predicted {g.predicted_ms:,.0f} ms")

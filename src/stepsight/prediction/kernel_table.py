@@ -1,0 +1,190 @@
+"""Tables of kernels: one kernel per row in, the same rows with their times out.
+
+One format: a column ``op`` (or ``family``) names the kernel family, ``gpu`` the board, ``dtype`` the type,
+``name`` the variant where a family has several, and one column per size of the family.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from stepsight.documents import write_whole
+from stepsight.errors import InputError
+from stepsight.estimate import Estimates, FloatArray, IntArray, Source
+from stepsight.hardware.gpus import load_gpu
+from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
+from stepsight.hardware.spec import GpuSpec
+from stepsight.inputs import csv_rows, read_text
+from stepsight.kernels.columns import Batch, complete
+from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.models import KernelModels
+from stepsight.kernels.notes import joined
+from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES
+from stepsight.limits import limit
+from stepsight.records import nearest
+
+Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
+
+DTYPES = {
+    "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
+}  # fmt: skip
+RENAMED = {"time_us": "measured_time_us"}
+"""A measured column keeps its values under this name; other columns of the answer's names become given_…"""
+
+
+def read_table(path: Path) -> Table:
+    """The columns of a CSV file."""
+    if not path.is_file():
+        raise InputError(str(path), "no such file", "give a CSV file of kernels")
+    rows = csv_rows(read_text(path), str(path))
+    if len(rows) < 2:
+        raise InputError(str(path), "has no rows", "the first line names the columns")
+    header, body = rows[0], rows[1:]
+    short = next((i for i, row in enumerate(body) if len(row) != len(header)), None)
+    if short is not None:
+        raise InputError(
+            f"{path}, line {short + 2}", f"{len(body[short])} fields, not {len(header)}", "correct the row"
+        )
+    return dict(zip(header, map(list, zip(*body, strict=True)), strict=True))
+
+
+class TableTimes:
+    """What the models answer for every row of a table."""
+
+    def __init__(self, n: int) -> None:
+        self.time_us: FloatArray = np.full(n, np.nan)
+        self.kernel_us: FloatArray = np.full(n, np.nan)
+        self.spread: FloatArray = np.zeros(n)
+        self.source: list[str] = [Source.DEFAULT.label] * n
+        self.note: list[str] = [""] * n
+
+    def put(self, batch: Batch, answer: Estimates, models: KernelModels, *, as_events: bool = False) -> None:
+        """Answers of one batch; ``as_events`` adds what CUDA events around the operator would read."""
+        at = batch.positions
+        self.kernel_us[at] = answer.time_us
+        self.time_us[at] = models.reading_us(batch, answer.time_us) if as_events else answer.time_us
+        self.spread[at] = answer.spread
+        note = without_units(batch, models.spec)
+        for i, position in enumerate(at.tolist()):
+            self.source[position] = Source(int(answer.source[i])).label
+            self.note[position] = joined(note, answer.notes.get(i, ""))
+
+
+def time_table(table: Table, where: str = "table", gpu: str | None = None) -> TableTimes:
+    """Times of all rows of a table, in its order."""
+    n = max((len(column) for column in table.values()), default=0)
+    times = TableTimes(n)
+    models: dict[str, KernelModels] = {}
+    for name, batch in _batches(table, where, gpu, n):
+        if name not in models:
+            models[name] = KernelModels.for_gpu(load_gpu(name))
+        times.put(batch, models[name].estimate_batch(batch), models[name])
+    return times
+
+
+def _batches(table: Table, where: str, gpu: str | None, n: int) -> Iterator[tuple[str, Batch]]:
+    """Rows of one GPU, family and type together."""
+    key = "family" if "family" in table else "op"
+    if key not in table:
+        raise InputError(where, "no column op", "name each row's kernel family: gemm, conv, softmax …")
+    if gpu is None and "gpu" not in table:
+        raise InputError(where, "no column gpu", "add one, or pass --gpu")
+    gpus = [str(value) for value in table["gpu"]] if "gpu" in table else [str(gpu)] * n
+    families = [str(value) for value in table[key]]
+    dtypes = [DTYPES.get(str(v).lower(), str(v).lower()) for v in table.get("dtype", ["fp32"] * n)]
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for i, group in enumerate(zip(gpus, families, dtypes, strict=True)):
+        groups.setdefault(group, []).append(i)
+    for (board, family, dtype), positions in groups.items():
+        at = np.array(positions)
+        dims = _sizes(table, family, at, where)
+        names = [str(table["name"][i]) for i in positions] if "name" in table else [family] * len(at)
+        yield board, Batch(family, dtype, complete(family, dtype, dims, len(at)), names, at)
+
+
+def _sizes(table: Table, family: str, at: IntArray, where: str) -> dict[str, FloatArray]:
+    if family not in FAMILIES or not FAMILIES[family].dims:
+        known = [name for name, value in FAMILIES.items() if value.dims]
+        raise InputError(f"{where}, row {int(at[0]) + 1}", f"unknown op {family!r}", nearest(family, known))
+    wanted = FAMILIES[family].dims
+    dims = {key: numbers(table, key, at, where) for key in wanted if key in table}
+    if not dims:
+        raise InputError(where, f"no sizes for {family}", "add the columns " + ", ".join(wanted))
+    return dims
+
+
+def numbers(table: Table, key: str, at: IntArray, where: str) -> FloatArray:
+    """A column's sizes as numbers; an error names the row."""
+    column = table[key]
+    found = np.empty(len(at))
+    for n, i in enumerate(at):
+        try:
+            found[n] = float(column[i])
+        except (TypeError, ValueError):
+            place = f"{where}, row {int(i) + 1}, column {key}"
+            raise InputError(place, f"{column[i]!r} is not a number", "correct or remove the row") from None
+    wrong = ~(np.isfinite(found) & (np.abs(found) <= limit("SIZE")))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InputError(
+            f"{where}, row {int(at[first]) + 1}, column {key}", f"is {found[first]:g}", "give a real size"
+        )
+    return found
+
+
+def without_units(batch: Batch, gpu: GpuSpec) -> str:
+    """The note on rows in a type that the GPU has no units for."""
+    if batch.family not in TENSOR_CORE_FAMILIES or has_units(gpu, batch.dtype):
+        return ""
+    if batch.dtype in NEVER_EMULATED:
+        return f"{lack(gpu, batch.dtype)}, so this does not run; {substitute(gpu, batch.dtype)}"
+    return emulated(gpu, batch.dtype)
+
+
+def write_table(path: Path, table: Table, times: TableTimes) -> None:
+    """The table with its times as a CSV file."""
+    write_whole(path, table_text(table, times))
+
+
+def table_text(table: Table, times: TableTimes) -> str:
+    """The table with its times as CSV."""
+    out = _joined(table, _columns(times))
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(out)
+    writer.writerows(zip(*out.values(), strict=True))
+    return text.getvalue()
+
+
+def timed_rows(table: Table, times: TableTimes) -> list[dict[str, object]]:
+    """The table with its times, a mapping a row, times as numbers."""
+    numbers = {"time_us": times.time_us, "kernel_us": times.kernel_us, "spread": times.spread}
+    known = {key: [None if math.isnan(v) else float(v) for v in column] for key, column in numbers.items()}
+    out = _joined(table, {**_columns(times), **known})
+    return [dict(zip(out, row, strict=True)) for row in zip(*out.values(), strict=True)]
+
+
+def _joined(table: Table, answer: Mapping[str, Sequence[object]]) -> dict[str, Sequence[object]]:
+    """The table's own columns, then time_us, kernel_us, source, spread and note."""
+    own = {
+        (RENAMED.get(key, f"given_{key}") if key in answer else key): list(column)
+        for key, column in table.items()
+    }
+    return {**own, **answer}
+
+
+def _columns(times: TableTimes) -> Mapping[str, Sequence[object]]:
+    return {
+        "time_us": [f"{t:.4f}" for t in times.time_us],
+        "kernel_us": [f"{t:.4f}" for t in times.kernel_us],
+        "source": times.source,
+        "spread": [f"{s:.3f}" for s in times.spread],
+        "note": times.note,
+    }

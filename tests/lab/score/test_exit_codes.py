@@ -1,0 +1,131 @@
+"""A missed bar is exit code 1 in every topic, with and without --json; met bars are 0."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from lab.score.capture.models import ModelRow
+from lab.score.capture.topic import Found
+from lab.score.llm.rows import Case, Outcome
+from lab.score.llm.topic import FILES
+from lab.score.sharding.results import SEARCHED, PlanTrial, Trial, write_trials
+from lab.score.tune.regret import FileRegret, GroupRegret
+from stepsight.cli import cli
+from stepsight.commands.validate import TOPICS
+from stepsight.score import Score
+from stepsight.validate.live.steps import LiveRow
+from stepsight.validate.live.topic import report
+
+BY_SCORES = ("quick", "kernels", "collectives", "embedding", "overheads", "e2e", "traces")
+"""Topics that print nothing but their scores."""
+BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "live")
+"""Topics that print tables of their own."""
+AS_JSON = pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
+MISSED = pytest.mark.parametrize("missed", [False, True], ids=["met", "missed"])
+
+
+def run(*arguments: str, as_json: bool) -> int:
+    done = CliRunner().invoke(cli, ["validate", *arguments, *(["--json"] if as_json else [])])
+    assert done.stdout.strip(), done.stderr
+    if as_json:
+        json.loads(done.stdout)
+    return done.exit_code
+
+
+def test_every_topic_is_tested_here() -> None:
+    assert {*BY_SCORES, *BY_THEMSELVES} == set(TOPICS)
+
+
+@pytest.mark.parametrize("topic", BY_SCORES)
+@MISSED
+@AS_JSON
+def test_topics_of_scores(
+    topic: str, missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Score(topic, "a", 1, 0.1, 0.1, "all", "GMAE ≤ 5%", not missed, exposure="blind")
+    module = importlib.import_module(f"stepsight.validate.{topic}.topic")
+    monkeypatch.setattr(module, "scores", lambda *given, **more: [line])
+    data = () if topic == "quick" else ("--data", str(tmp_path))  # its rows ship with the package
+    assert run(topic, *data, as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_all(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = Score("quick", "a", 1, 0.1, 0.1, "all", "GMAE ≤ 5%", not missed, exposure="blind")
+    monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda *given: [line])
+    given = ("all", "--only", "quick", "--data", str(tmp_path), "--results", str(tmp_path / "results"))
+    assert run(*given, as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+@pytest.mark.parametrize("what", ["time", "fits", "memory"])
+def test_llm(what: str, missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = Case("ran", {}, measured_ms=100.0, measured_gb=10.0)
+    time = 200.0 if missed and what == "time" else 101.0
+    memory = 20.0 if missed and what == "memory" else 10.1
+    rows = [
+        Outcome(ran, time, 90.0, 120.0, memory, True, shipped_ms=time),
+        Outcome(Case("crashed", {}, crashed=True), fits=missed and what == "fits"),
+    ]
+    file = next(file for file in FILES if "h100_sweep" in file.name)
+    monkeypatch.setattr("lab.score.llm.topic.outcomes", lambda *given: iter([(file, rows)]))
+    assert run("llm", "--data", str(tmp_path), as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_tune(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    regret = 0.3 if missed else 0.01
+    group = GroupRegret("g", 2, 2, "a", 1.0, "b", 1.0 + regret, 1.0, regret, 0.0, False)
+    found = [FileRegret("f.csv", 1, regret, 0.0, 0.0, (group,))]
+    monkeypatch.setattr("lab.score.tune.topic.regrets", lambda data: found)
+    assert run("tune", "--data", str(tmp_path), as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_sharding(missed: bool, as_json: bool, tmp_path: Path) -> None:
+    """Two sharders, one half as fast; predicted the right way round, or the wrong one."""
+
+    def plan(predicted: float, measured: float) -> PlanTrial:
+        return PlanTrial(predicted, [[[measured, measured]], [[measured, measured]]])
+
+    plans = {"a": plan(2.0 if missed else 1.0, 100.0), "b": plan(1.5, 200.0), SEARCHED: plan(1.0, 100.0)}
+    write_trials(tmp_path / "trials.json", [Trial("t", 0, 2, 8, plans)])
+    assert run("sharding", "--results", str(tmp_path / "trials.json"), as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_capture(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = ModelRow("m b1", "m", 100.0, 150.0 if missed else 101.0, 90.0, 110.0, 1.0, 1.0, 1.0, 1.0)
+    monkeypatch.setattr("lab.score.capture.topic.found", lambda *given: Found((row,), ()))
+    assert run("capture", "--data", str(tmp_path), as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+@pytest.mark.parametrize("what", ["step", "skew"])
+def test_live(what: str, missed: bool, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command trains; what it does with its rows is tested."""
+    predicted = 150.0 if missed and what == "step" else 100.0
+    rows = [LiveRow("d", "DLRM", predicted, 50.0, 100.0, (100.0, 100.0))]
+    for i, measured in enumerate((100.0, 80.0, 60.0)):
+        told = 200.0 - measured if missed and what == "skew" else measured
+        rows.append(LiveRow(f"s-zipf-{i}", "skew", told, 50.0, measured, (measured, measured)))
+    code = 0
+    try:
+        report(rows, rows, "here", as_json=as_json)
+    except click.exceptions.Exit as ended:
+        code = ended.exit_code
+    assert code == int(missed)
+    shown = capsys.readouterr().out
+    assert len(json.loads(shown)["link_change"]) == 4 if as_json else "link change over 4 workloads" in shown
