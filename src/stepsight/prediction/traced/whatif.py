@@ -15,6 +15,7 @@ from stepsight.hardware.gpus import find_gpu
 from stepsight.patterns import compiled
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram, Wait, world
+from stepsight.program.variants import classify
 
 _NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 _BATCH_DIMS = {
@@ -155,7 +156,8 @@ def _one_pass(kernels: list[Kernel]) -> Kernel:
     read, write = kernels[0].dim("read_bytes", 0.0), kernels[-1].dim("write_bytes", 0.0)
     flops = sum(k.dim("elements", 0.0) for k in kernels)
     dims = (("elements", max(elements, flops / 8)), ("read_bytes", read), ("write_bytes", write))
-    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused")
+    kind = classify("elementwise", "fused")
+    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused", kind=kind)
 
 
 def with_bucket(job: Job, bucket_mb: float) -> Job:

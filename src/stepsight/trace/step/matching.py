@@ -39,7 +39,7 @@ def by_itself(op: Op) -> Op:
     if c is None:
         return op
     kernel = Kernel.of(
-        "elementwise", c.dtype, name=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
+        "elementwise", c.dtype, operator=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
         read_bytes=c.bytes, write_bytes=c.bytes,
     )  # fmt: skip
     kernel = replace(kernel, measured_us=c.measured_us, opaque=True)

@@ -15,7 +15,7 @@ def of(op: str, gpu: str = "A100-SXM4-80G") -> dict[str, list[tuple[str, str, di
     table = ROW | {"op": [op], "gpu": [gpu]}
     return {
         o.direction: [
-            (k.family, k.names[0], {key: float(v[0]) for key, v in k.dims.items()}) for k in o.kernels
+            (k.family, k.kinds[0], {key: float(v[0]) for key, v in k.dims.items()}) for k in o.kernels
         ]
         for o in operators(table)
     }
