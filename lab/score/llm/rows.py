@@ -19,7 +19,7 @@ from stepsight.prediction.llm.compose import AS_SHIPPED, Composer, Knobs
 from stepsight.prediction.llm.slow_runs import possible_states, slow_state
 from stepsight.prediction.memory import fits
 from stepsight.score import CHOSEN, gmae, mape
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -142,8 +142,8 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
     if case.document is None:
         return Outcome(case, lacks=case.lacks or "not expressible")
     try:
-        workload = parse_workload(case.document, case.name)
         platform = platform_of(case.platform, case.overrides, case.site)
+        workload = resolve(parse_workload(case.document, case.name), platform.spec.ranks, platform.spec.gpu)
         peak = workload.memory().peak_bytes
         does_fit = fits(peak, platform.spec.gpu.usable_bytes)
         if case.crashed or memory_only:

@@ -53,7 +53,7 @@ def config(pipeline: int) -> LanguageConfig:
     document = {
         "kind": "transformer", "family": "llama", "layers": 4, "hidden": 1024, "heads": 8, "ffn": 2816,
         "vocab": 8192, "sequence": 1024, "global_batch": 32, "training": {"framework": "nanotron"},
-        "parallel": {"data": 16 // pipeline, "pipeline": pipeline, "micro_batch": 1},
+        "parallel": {"zero": 0, "data": 16 // pipeline, "pipeline": pipeline, "micro_batch": 1},
     }  # fmt: skip
     return read_language(document, "test")
 
