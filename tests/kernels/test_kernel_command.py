@@ -1,4 +1,4 @@
-"""``stepsight kernel`` and ``stepsight fit`` as a user types them."""
+"""``stepsight kernel`` and ``python -m lab fit`` as a user types them."""
 
 import json
 from pathlib import Path

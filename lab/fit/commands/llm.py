@@ -1,4 +1,4 @@
-"""``stepsight fit llm``: constants of language-model steps, of all rows and without each group."""
+"""``python -m lab fit llm``: constants of language-model steps, of all rows and without each group."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def command(data: Path | None, out: Path | None, only_odds: bool) -> None:
     without = fit.without(fit.groups, groups)
     constants = fit.constants(every)
     document = {
-        "provenance": "stepsight fit llm; constants of all rows, and where they differ without each group",
+        "provenance": "lab fit llm; constants of all rows, and where they differ without each group",
         "all": _plain(constants),
         "without": {g: _differing(constants, fit.constants(less)) for g, less in without.items()},
         "rows": sorted({row_id(case.file, case.name) for cases, _ in timed for case in cases}),

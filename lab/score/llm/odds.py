@@ -1,7 +1,7 @@
 """The odds of a slow run on the H100 sweep's cluster, fitted on its runs and again without each group.
 
 A run is taken as slow where its measured time is nearer to the prediction of the slow state than to that of
-the usual one. ``odds.json`` is what ``stepsight fit llm`` made: the `SlowOdds` from all groups (model ×
+the usual one. ``odds.json`` is what ``python -m lab fit llm`` made: the `SlowOdds` from all groups (model ×
 nodes), and those without each. A group's rows are scored, and chosen among, with the latter.
 """
 

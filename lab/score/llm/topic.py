@@ -1,4 +1,4 @@
-"""``stepsight validate llm``: measured language-model training, file by file."""
+"""``python -m lab score llm``: measured language-model training, file by file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stepsight validate tune``: regret of picks among configurations that were really run."""
+"""``python -m lab score tune``: regret of picks among configurations that were really run."""
 
 from __future__ import annotations
 

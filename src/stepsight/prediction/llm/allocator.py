@@ -13,7 +13,7 @@ from stepsight.workload.llm.memory import piled_up_behind_backward, stage_memory
 
 HOST_AHEAD = 0.25
 """Of a step, the share that a stage may wait for its host while the host is still ahead at its largest
-passes: pipelines of two stages in llm_h100_sweep.csv that wait less hold piled-up inputs, others do not."""
+passes: pipelines of two stages of a public sweep that wait less hold piled-up inputs, others do not."""
 
 
 def reserved_bytes(composer: Composer, runs: Mixture) -> float:

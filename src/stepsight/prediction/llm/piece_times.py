@@ -15,10 +15,10 @@ from stepsight.workload.llm.stages import PieceWork
 SHARD = "shard"
 EVEN_HANDED = 5.0
 """Exponent of the mean of host and device time where the host waits inside a pass: equal ones take 15 %
-longer together (gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
+longer together (GPT on one node of A100s, micro-batches of two, where neither clearly leads)."""
 LATE_BY_DOUBLING = 0.06
 """How much longer equal times of hosts and device take together, for every doubling of a tensor group's hosts
-(llm_h100_sweep.csv: groups of two to eight ranks, micro-batches where neither clearly leads)."""
+(a public sweep on H100s: groups of two to eight ranks, micro-batches where neither clearly leads)."""
 
 
 @dataclass(slots=True)
@@ -190,8 +190,8 @@ class PieceTimes:
 
 def overlap_exponent(hosts: int) -> float:
     """The exponent of `host_delay_us` where a pass never waits for the device, but its collectives wait for
-    ``hosts`` hosts: one host has its launches queued, so that only the longer of host and device counts; of several
-    the latest counts at each collective."""
+    ``hosts`` hosts: one host has its launches queued, so that only the longer of host and device counts; of
+    several the latest counts at each collective."""
     if hosts == 1:
         return math.inf
     return max(1.0, math.log(2) / math.log1p(LATE_BY_DOUBLING * math.log2(hosts)))
