@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
-from stepsight.prediction.llm.slow_runs import Mixture, mixture
 from stepsight.workload.llm.config import LanguageConfig
 
 METHOD_SPREAD = 0.05
@@ -42,14 +41,13 @@ HOST_SPREAD = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Quick:
-    """Step time and 90 % interval in µs, with the composed parts of the state that is stated."""
+    """Step time and 90 % interval in µs, with the composed parts."""
 
     step_us: float
     low_us: float
     high_us: float
     composed: Composed
     spreads: dict[str, float]
-    runs: Mixture
 
 
 def quick(c: LanguageConfig, platform: Platform) -> Quick:
@@ -57,19 +55,16 @@ def quick(c: LanguageConfig, platform: Platform) -> Quick:
     return answered(Composer(c, platform))
 
 
-def answered(composer: Composer, *, known_source: bool = False, measured: bool = False) -> Quick:
-    """The step of a priced configuration; ``known_source``: other steps of this machine set its constants;
-    ``measured``: of a run that is known to have ended."""
+def answered(composer: Composer, *, known_source: bool = False) -> Quick:
+    """The step of a priced configuration; ``known_source``: other steps of this machine set its constants."""
     c, platform = composer.c, composer.pricer.platform
     base = composer.step()
     spreads = {}
     for name in composer.names():
         slow = composer.step(name, "slow", HOST_SPREAD)
         spreads[name] = abs(slow.step_us / base.step_us - 1) if base.step_us > 0 else 0.0
-    runs = mixture(composer, base, measured=measured)
     factor = interval_factor(c, platform, spreads.values(), known_source=known_source)
-    low, high = runs.interval(factor)
-    return Quick(runs.stated.step_us, low, high, runs.stated, spreads, runs)
+    return Quick(base.step_us, base.step_us / factor, base.step_us * factor, base, spreads)
 
 
 def interval_factor(
