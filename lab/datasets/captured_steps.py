@@ -95,8 +95,8 @@ def timm_forward(row: Row, where: str) -> MeasuredStep:
 
 
 LAMBDA_BOARDS = {
-    "H100": "H100-SXM-80G", "H100 PCIe": "H100-PCIE-80G", "A100": "A100-SXM4-80G", "A100 PCIe": "A100-PCIE-80G",
-    "RTX 6000": "RTX-6000-Ada",
+    "H100": "H100-SXM-80G", "H100 PCIe": "H100-PCIE-80G", "A100": "A100-SXM4-80G",
+    "A100 PCIe": "A100-PCIE-80G", "RTX 6000": "RTX-6000-Ada",
 }  # fmt: skip
 LAMBDA_BATCHES = {
     "resnet50": (1280, 640), "ssd": (448, 256), "bert_base_squad": (320, 172), "bert_large_squad": (112, 64),

@@ -22,7 +22,9 @@ from stepsight.capture.request import Request
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.errors import StepsightError
 
-NEEDED = ("stepsight.capture.session", "stepsight.capture.step.program", "stepsight.capture.step.fusing.regions")
+NEEDED = tuple(
+    f"stepsight.capture.{name}" for name in ("worker", "session", "step.program", "step.fusing.regions")
+)
 ENVIRONMENT = {"KINETO_LOG_LEVEL": "99", "TOKENIZERS_PARALLELISM": "false", "PYTORCH_JIT": "0"}
 
 
@@ -100,7 +102,7 @@ def _worker(one: Wanted, files: Path, parent: int) -> int:
     from stepsight.processes import end_with_parent
 
     end_with_parent(parent)
-    with open(files.with_suffix(".log"), "wb") as log:
+    with files.with_suffix(".log").open("wb") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     answer = str(files.with_suffix(".json"))

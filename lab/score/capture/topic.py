@@ -210,8 +210,9 @@ def _memory(good: Sequence[ScoredStep], what: str) -> float | None:
 
 def _row(s: ScoredStep) -> dict[str, Any]:
     return {
-        "name": s.row.name, "groups": s.row.groups, "measured_ms": s.row.step_ms, "predicted_ms": s.predicted_ms,
-        "low_ms": s.low_ms, "high_ms": s.high_ms, "active_bytes": s.active_bytes,
+        "name": s.row.name, "groups": s.row.groups, "measured_ms": s.row.step_ms,
+        "predicted_ms": s.predicted_ms, "low_ms": s.low_ms, "high_ms": s.high_ms,
+        "active_bytes": s.active_bytes,
         "reserved_bytes": s.reserved_bytes, "fits": s.fits, "larger_fits": s.larger_fits,
     }  # fmt: skip
 
@@ -227,10 +228,8 @@ def _print(result: Sequence[ScoredStep]) -> None:
     for s in result:
         if s.problem:
             continue
-        memory = [
-            f"{made / measured - 1:+.2%}" if measured else ""
-            for made, measured in ((s.active_bytes, s.row.active_bytes), (s.reserved_bytes, s.row.reserved_bytes))
-        ]
+        pairs = (s.active_bytes, s.row.active_bytes), (s.reserved_bytes, s.row.reserved_bytes)
+        memory = [f"{made / measured - 1:+.2%}" if measured else "" for made, measured in pairs]
         table.add_row(
             s.row.name, f"{s.row.step_ms:.1f} ms", f"{s.predicted_ms:.1f} ms",
             f"{s.predicted_ms / s.row.step_ms - 1:+.1%}", "inside" if s.inside else "outside", *memory,
