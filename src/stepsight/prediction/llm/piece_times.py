@@ -190,8 +190,8 @@ class PieceTimes:
 
 def overlap_exponent(hosts: int) -> float:
     """The exponent of `host_delay_us` where a pass never waits for the device, but its collectives wait for
-    ``hosts`` hosts: one host has its launches queued, so that only the longer of host and device counts; of several
-    the latest counts at each collective."""
+    ``hosts`` hosts: one host has its launches queued, so that only the longer of host and device counts; of
+    several the latest counts at each collective."""
     if hosts == 1:
         return math.inf
     return max(1.0, math.log(2) / math.log1p(LATE_BY_DOUBLING * math.log2(hosts)))
