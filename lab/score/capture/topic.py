@@ -1,4 +1,4 @@
-"""``stepsight validate capture``: steps of captured scripts against measured ones."""
+"""``python -m lab score capture``: steps of captured scripts against measured ones."""
 
 from __future__ import annotations
 
