@@ -126,7 +126,10 @@ def test_a_large_job_draws_the_ranks_that_differ_and_says_how_many_are_identical
     found = json.loads(chrome_trace(uneven([512] * 15 + [8192])))
     assert found["otherData"]["ranks"] == 16
     assert found["otherData"]["ranks_drawn"] == 2
-    assert set(names(found["traceEvents"], "process_name").values()) == {"rank 0 (14 more identical)", "rank 15"}
+    assert set(names(found["traceEvents"], "process_name").values()) == {
+        "rank 0 (14 more identical)",
+        "rank 15",
+    }
 
 
 def test_ranks_can_be_chosen(dlrm: Prediction) -> None:
