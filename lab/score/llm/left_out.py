@@ -1,6 +1,6 @@
 """The constants that a measured row is scored with: from a fit that its whole group took no part in.
 
-``left_out.json`` is what ``stepsight fit llm`` made: which rows it used, and for each of their groups
+``left_out.json`` is what ``python -m lab fit llm`` made: which rows it used, and for each of their groups
 the constants fitted without it. A row that no fit has seen is scored with the fit of all others. Clock and
 network belong to the site that a source measured on; the shipped constants are for sites nobody measured.
 """
@@ -87,7 +87,7 @@ def scoring_knobs(composer: Composer, source: str, row: int, group: str) -> Knob
     """Factors on the shipped constants with which a row is scored."""
     constants = shipped_fit().of(row, group)
     c, gpu = composer.c, composer.pricer.platform.spec.gpu
-    usual = profile_of(c.framework.name).forward_us
+    usual = profile_of(c.host_profile).forward_us
     clock = constants.clock.get(clock_key(source, gpu, c.training.product_dtype), 1.0)
     host = constants.host_us.get(c.framework.name, usual) / usual
     return Knobs(host, 1.0 / clock, constants.network.get(source, 1.0))

@@ -17,12 +17,11 @@ from stepsight.kernels.streams import HALF, HALF_VARIANT, by_stream, corrected_s
 LINE_BYTES = 128
 """A cache line."""
 OTHER_SOURCE_SPREAD = 0.1
-"""How far like norms of two sources on one board lie apart (vector_fp32 and nlp_ops_fp32: V100, T4, P100,
-A100-40G)."""
+"""How far norms of the same sizes lie apart between two sources on one board (V100, T4, P100, A100-40G)."""
 MEASURED_POINTWISE = frozenset({"", "add", "elementwise"})
 OTHER_OPERATOR_SPREAD = 0.12
 """Added to what residual additions scatter by, for other element-wise operators in half precision
-(trace_kernels.parquet: H100 and A100, 361 plain ones of all dtypes)."""
+(traces of H100 and A100, 361 plain ones of all dtypes)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from stepsight.program.job import PLAIN
 
 CONVOLUTIONS = frozenset({"conv", "conv_dgrad", "conv_wgrad"})
 SPREAD = 0.2
-"""Added: cuDNN takes up to 1.4 times what cuBLAS takes (ResNet-50 on V100, trace_kernels.parquet)."""
+"""Added: cuDNN takes up to 1.4 times what cuBLAS takes (ResNet-50 on V100, public traces)."""
 NOTE = "1×1 window: a matrix product over the pixels"
 
 
