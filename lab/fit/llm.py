@@ -23,11 +23,12 @@ from lab.score.llm.rows import platform_of
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
-from stepsight.overheads.frameworks import profile_of
+from stepsight.overheads.frameworks import HostProfile, profile_of
 from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, spread_class, step_spread
 from stepsight.prediction.llm.compose import Composer, Knobs
 from stepsight.simulate.sustained import sustained_key
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import parse_workload, resolve
+from stepsight.workload.llm.recipe import recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
 
 USUAL_HOST_US = 14.0
@@ -98,10 +99,12 @@ def surface(case: Case) -> Surface | None:
 def _priced(case: Case) -> Composer | None:
     """A case's step, ready to be composed; None where it cannot be expressed."""
     try:
-        workload = parse_workload(case.document or {}, case.name)
+        platform = platform_of(case.platform, case.overrides, case.site)
+        workload = resolve(
+            parse_workload(case.document or {}, case.name), platform.spec.ranks, platform.spec.gpu
+        )
         if not isinstance(workload, LanguageWorkload):
             return None
-        platform = platform_of(case.platform, case.overrides, case.site)
         return Composer(workload.config, platform.with_ranks(workload.ranks))
     except StepsightError:
         return None
@@ -132,7 +135,7 @@ class Fit:
         self.code = [np.array([self.names[a].index(r.keys[a]) for r in rows]) for a in range(3)]
         _, inverse, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         self.weights = 1 / np.sqrt(sizes[inverse])
-        usual = [float(np.log(USUAL_HOST_US / profile_of(k).forward_us)) for k in self.names[0]]
+        usual = [float(np.log(USUAL_HOST_US / _profile(k).forward_us)) for k in self.names[0]]
         self.usual = [np.array(usual), np.zeros(len(self.names[1])), np.zeros(len(self.names[2]))]
 
     def at(self, used: BoolArray) -> list[FloatArray]:
@@ -207,7 +210,7 @@ class Fit:
             for axis in range(3)
         )
         return Constants(
-            {k: profile_of(k).forward_us * float(np.exp(v)) for k, v in host.items()},
+            {k: _profile(k).forward_us * float(np.exp(v)) for k, v in host.items()},
             {k: float(np.exp(-v)) for k, v in products.items()},
             {k: float(np.exp(v)) for k, v in network.items() if k},
         )
@@ -280,3 +283,8 @@ def left_out(fit: Fit, without: Mapping[str, list[FloatArray]], labels: npt.NDAr
         mine = labels == name
         found[mine] = fit.residuals(less)[mine]
     return found
+
+
+def _profile(framework: str) -> HostProfile:
+    """The host profile that a framework's newest recipe names."""
+    return profile_of(recipe_of(framework).framework.host_profile)

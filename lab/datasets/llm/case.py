@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 from stepsight.collectives.site import SiteBandwidth
 
 Row = Mapping[str, str]
-HAS_RECIPES = find_spec("stepsight.workload.llm.recipes") is not None
-FRAMEWORKS = {
-    "nemo-2024": "megatron", "nemo-2025": "megatron", "megatron-2023": "megatron",
-    "megatron-2025": "megatron", "mlperf-nvidia-2024": "megatron", "torchtitan-2025": "torchtitan",
-    "maxtext": "jax", "pytorch": "eager",
-}  # fmt: skip
-"""The framework that stands in for a recipe where the package has no recipes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +50,8 @@ class Case:
         """The workload as a user asks: what the row states, and the recipe's name."""
         if self.stated is None:
             return None
-        named = {"recipe": self.recipe} if HAS_RECIPES else {"framework": _framework(self.recipe)}
-        return merged({"kind": "transformer", **self.stated}, {"training": named} if self.recipe else {})
+        named = {"training": {"recipe": self.recipe}} if self.recipe else {}
+        return merged({"kind": "transformer", **self.stated}, named)
 
     @property
     def source(self) -> str:
@@ -79,10 +71,6 @@ def merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
         section = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
         found[key] = {**found[key], **value} if section else value
     return found
-
-
-def _framework(recipe: str) -> str:
-    return FRAMEWORKS.get(recipe, recipe)
 
 
 def whole(row: Row, column: str, default: int | None = None) -> int:

@@ -151,7 +151,7 @@ def dgxc(row: Row) -> Case:
     }
     settings = {"training": {"attention": "cudnn", "gradients": "half"}, "parallel": more}
     release = tuple(int(part) for part in re.findall(r"\d+", row["release"])[:2])
-    recipe = "nemo-2025" if release >= (25, 0) else "nemo-2024"
+    recipe = "nemo-2025" if release > (25, 4) else "nemo-2024"
     return Case(
         name, stated, recipe, settings, platform_name(gpus, *node),
         measured_ms=1e3 * float(row["step_s"]) if row["step_s"] else None, group=group,

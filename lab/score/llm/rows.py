@@ -20,7 +20,7 @@ from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.memory import fits
 from stepsight.score import gmae, mape
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -131,10 +131,10 @@ def outcome(case: Case) -> Outcome:
 
 def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) -> Answer:
     try:
-        workload = parse_workload(document, case.name)
+        platform = platform_of(case.platform, case.overrides, site)
+        workload = resolve(parse_workload(document, case.name), platform.spec.ranks, platform.spec.gpu)
         if not isinstance(workload, LanguageWorkload):
             return Answer(lacks="not a language model")
-        platform = platform_of(case.platform, case.overrides, site)
         peak = workload.memory().peak_bytes
         does_fit = fits(peak, platform.spec.gpu.usable_bytes)
         first = stage_memory(workload.config)[0]

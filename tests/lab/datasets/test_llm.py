@@ -32,7 +32,7 @@ def test_as_asked_holds_what_the_row_states_and_the_recipe_alone() -> None:
     assert set(case.asked["parallel"]) == {
         "data", "tensor", "pipeline", "context", "micro_batch", "virtual_stages",
     }  # fmt: skip
-    assert set(case.asked["training"]) <= {"precision", "recipe", "framework"}
+    assert set(case.asked["training"]) == {"precision", "recipe"}
     assert case.document["training"]["attention"] == "cudnn"
     assert case.document["parallel"]["sequence_parallel"] is True
     assert case.measured_ms == pytest.approx(14600.0)
