@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "Train a workload on this machine and report the measured step time.",
     "validate": "Score predictions against measurements.",
     "inspect": "Analyse traces or index files.",
+    "recipes": "List what training stacks do by default, or show one.",
     "platforms": "List the platforms and GPUs of the catalogue.",
 }
 

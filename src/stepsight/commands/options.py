@@ -65,6 +65,7 @@ def print_written(paths: Iterable[Path]) -> None:
 PLATFORM_PREFIX = "platform."
 MODEL_HELP = "A well-known model by name, such as llama3-8b: the same as naming it in place of a file."
 SET_HELP = "Change a field of the workload, or of the platform (platform.link.gbps=100: GB/s per GPU)."
+RECIPE_HELP = "The training stack whose defaults apply: a name of `stepsight recipes`, or a file of your own."
 MODELS_ONLY_HELP = "With --trace: use model times for every kernel of known size, ignoring measured ones."
 PLATFORM_SET_HELP = "Change a field of the platform (platform.link.gbps=100: GB/s per GPU)."
 

@@ -133,13 +133,13 @@ def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int)
     from stepsight.sharding.with_tables import drawn_tables, with_tables
     from stepsight.tables.files import read_tables
     from stepsight.workload.dlrm.build import DlrmWorkload
-    from stepsight.workload.files import load_workload, settled
+    from stepsight.workload.files import load_workload, resolve
 
     if path.suffix == ".json" and is_step_file(path):
         raise InputError(
             str(path), "is a captured step, whose tables cannot be moved", "describe the DLRM in a TOML file"
         )
-    loaded = settled(load_workload(path, assignments), gpus)
+    loaded = resolve(load_workload(path, assignments), gpus)
     if not isinstance(loaded, DlrmWorkload):
         raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables can be sharded")
     if tables is None:

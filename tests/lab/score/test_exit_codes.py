@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from lab.__main__ import main
-from lab.score.capture.models import ModelRow
-from lab.score.capture.topic import Found
+from lab.datasets.captured_steps import MeasuredStep
+from lab.score.capture.steps import ScoredStep
 from lab.score.command import TOPICS, module_of
 from lab.score.llm.rows import Case, Outcome
 from lab.score.llm.topic import FILES
@@ -103,6 +103,7 @@ def test_sharding(missed: bool, as_json: bool, tmp_path: Path) -> None:
 @MISSED
 @AS_JSON
 def test_capture(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ModelRow("m b1", "m", 100.0, 150.0 if missed else 101.0, 90.0, 110.0, 1.0, 1.0, 1.0, 1.0)
-    monkeypatch.setattr("lab.score.capture.topic.found", lambda *given: Found((row,), ()))
+    row = MeasuredStep("models_h100", "m b1", "script", {}, "1xH100-SXM", 100.0)
+    made = ScoredStep(row, 150.0 if missed else 101.0, 90.0, 110.0)
+    monkeypatch.setattr("lab.score.capture.topic.found", lambda *given: [made])
     assert run("capture", "--data", str(tmp_path), as_json=as_json) == int(missed)
