@@ -168,7 +168,7 @@ def test_what_was_assumed_names_what_changes_the_step(changes: tuple[str, ...], 
 def test_what_was_assumed_names_the_framework_and_whose_batch_it_is() -> None:
     split = stepsight.predict(EXAMPLES / "llama3_70b_3d.toml", "8x8xH100-SXM-400G")
     assert "batch 128 (128 per replica)" in assumed(split)
-    assert "framework megatron" in assumed(split)
+    assert "recipe megatron-2025" in assumed(split)
     stated = split.to_dict()["assumed"]
     assert (stated["framework"], stated["batch_per_replica"]) == ("megatron", 128)
     whole = stepsight.predict(EXAMPLES / "gpt2.toml", "2xV100-SXM2")

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from stepsight.prediction.traced.jobs import trace_job
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.report.chakra import export_chakra
-from stepsight.report.chakra_file import COLL, COMP, ChakraNode, packed_field, to_varint, write_chakra
+from stepsight.report.chakra import (
+    COLL,
+    COMP,
+    ChakraNode,
+    export_chakra,
+    packed_field,
+    to_varint,
+    write_chakra,
+)
 from stepsight.trace.linking.et_link import link_et
 from stepsight.trace.linking.link import link
 from stepsight.trace.reading.chakra import looks_like_chakra

@@ -19,7 +19,7 @@ from stepsight.tune.evaluate import evaluate, settled
 from stepsight.tune.trial import Trial
 from stepsight.workload.dlrm.build import _record
 from stepsight.workload.files import parse_workload
-from stepsight.workload.files import settled as on_all_gpus
+from stepsight.workload.files import resolve as on_all_gpus
 
 from .model import DLRM, MODEL, PLATFORM
 

@@ -87,7 +87,7 @@ def scoring_knobs(composer: Composer, source: str, row: int, group: str) -> Knob
     """Factors on the shipped constants with which a row is scored."""
     constants = shipped_fit().of(row, group)
     c, gpu = composer.c, composer.pricer.platform.spec.gpu
-    usual = profile_of(c.framework.name).forward_us
+    usual = profile_of(c.host_profile).forward_us
     clock = constants.clock.get(clock_key(source, gpu, c.training.product_dtype), 1.0)
     host = constants.host_us.get(c.framework.name, usual) / usual
     return Knobs(host, 1.0 / clock, constants.network.get(source, 1.0))

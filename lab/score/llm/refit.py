@@ -17,9 +17,10 @@ import numpy.typing as npt
 from lab.score.llm.left_out import USUAL_HOST_US, Constants, clock_key, row_id
 from lab.score.llm.rows import Case, priced
 from stepsight.estimate import FloatArray
-from stepsight.overheads.frameworks import profile_of
+from stepsight.overheads.frameworks import HostProfile, profile_of
 from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, spread_class, step_spread
 from stepsight.prediction.llm.compose import Composer, Knobs
+from stepsight.workload.llm.recipe import recipe_of
 
 BoolArray = npt.NDArray[np.bool_]
 GRIDS = ((0.5, 1.0, 2.0), (0.8, 1.0, 1.25), (0.6, 1.0, 2.0))
@@ -93,7 +94,7 @@ class Fit:
         self.code = [np.array([self.names[a].index(r.keys[a]) for r in rows]) for a in range(3)]
         _, inverse, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         self.weights = 1 / np.sqrt(sizes[inverse])
-        usual = [float(np.log(USUAL_HOST_US / profile_of(k).forward_us)) for k in self.names[0]]
+        usual = [float(np.log(USUAL_HOST_US / _profile(k).forward_us)) for k in self.names[0]]
         self.usual = [np.array(usual), np.zeros(len(self.names[1])), np.zeros(len(self.names[2]))]
 
     def at(self, used: BoolArray) -> list[FloatArray]:
@@ -168,7 +169,7 @@ class Fit:
             for axis in range(3)
         )
         return Constants(
-            {k: profile_of(k).forward_us * float(np.exp(v)) for k, v in host.items()},
+            {k: _profile(k).forward_us * float(np.exp(v)) for k, v in host.items()},
             {k: float(np.exp(-v)) for k, v in products.items()},
             {k: float(np.exp(v)) for k, v in network.items() if k},
         )
@@ -205,3 +206,8 @@ def reaches(rows: Sequence[Surface], residuals: FloatArray, share: float = 0.9) 
         found[kind] = float(away[order][min(int(np.searchsorted(held, share)), len(mine) - 1)])
         found[kind] /= INTERVAL_SIGMAS
     return found
+
+
+def _profile(framework: str) -> HostProfile:
+    """The host profile that a framework's newest recipe names."""
+    return profile_of(recipe_of(framework).framework.host_profile)

@@ -15,7 +15,7 @@ from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
 from stepsight.prediction.memory import fits
 from stepsight.score import CHOSEN, gmae, mape
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -132,8 +132,8 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
     if case.document is None:
         return Outcome(case, lacks=case.lacks or "not expressible")
     try:
-        workload = parse_workload(case.document, case.name)
         platform = platform_of(case.platform, case.overrides, case.site)
+        workload = resolve(parse_workload(case.document, case.name), platform.spec.ranks, platform.spec.gpu)
         peak = workload.memory().peak_bytes
         does_fit = fits(peak, platform.spec.gpu.usable_bytes)
         if case.crashed or memory_only:
