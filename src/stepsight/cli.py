@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from stepsight.commands.outputs import COMMAND_LINE
+from stepsight.commands.options import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end_tidily_on_signals
 from stepsight.terminal import speak_plainly_where_needed

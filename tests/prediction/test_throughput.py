@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from stepsight.prediction.rates import assumed
 from stepsight.prediction.runnable import missing_units
 from stepsight.prediction.throughput import job_flops, throughput
 from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
+from stepsight.program.observation import Observation
 from stepsight.program.setup import Setup
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,9 +37,9 @@ def test_micro_batches_that_are_not_listed_count() -> None:
 
 def test_kernels_of_one_call_share_its_flops() -> None:
     """A convolution in a trace: two changes of layout around the product, one call."""
-    parts = tuple(replace(GEMM, share=share) for share in (0.2, 0.7, 0.1))
-    job = Job.replicated(RankProgram((Op("a", parts),)), 1)
-    assert job_flops(job)["bf16"] == pytest.approx(2e9)
+    job = Job.replicated(RankProgram((Op("a", (GEMM,) * 3),)), 1)
+    seen = tuple(Observation(share=share) for share in (0.2, 0.7, 0.1))
+    assert job_flops(job, ((seen,),))["bf16"] == pytest.approx(2e9)
 
 
 def test_rates_follow_from_the_step_time() -> None:

@@ -6,16 +6,20 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.workload_options import (
+from stepsight.commands.options import (
     MODEL_HELP,
     MODELS_ONLY_HELP,
+    PLATFORM_HELP,
     RECIPE_HELP,
     SET_HELP,
     captured_assignments,
+    check_outputs,
+    command_line,
+    complete_platform,
     platform_assignments,
+    print_written,
     split_assignments,
+    write_files,
 )
 from stepsight.prediction.answer import Prediction
 

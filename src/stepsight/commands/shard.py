@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.workload_options import SET_HELP, split_assignments
+from stepsight.commands.options import (
+    PLATFORM_HELP,
+    SET_HELP,
+    check_outputs,
+    command_line,
+    complete_platform,
+    print_written,
+    split_assignments,
+)
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
