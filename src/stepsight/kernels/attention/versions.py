@@ -61,7 +61,7 @@ class Impossible:
 
 def runs_wide(spec: GpuSpec) -> bool:
     """Whether a GPU has the wide tensor cores; Blackwell's boards with GDDR memory have Ampere's."""
-    return spec.architecture in NEW_INSTRUCTIONS and not Machine.of(spec, "fp32").gddr
+    return Machine.of(spec, "fp32").wide
 
 
 def impossible(version: str, spec: GpuSpec) -> Impossible | None:
