@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import click
 import msgspec
 
-from stepsight.score import CHOSEN, Score
+from stepsight.errors import StepsightError
+from stepsight.score import CHOSEN, Score, gmae, mape
 
 NAIVE = "naive sum of kernels"
 
@@ -95,8 +96,30 @@ def _columns(rows: Sequence[StepRow], field: str) -> Iterator[tuple[str, tuple[l
 def each(
     rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str]], StepRow | None]
 ) -> list[StepRow]:
-    """The rows that can be predicted; ``predict`` answers None for what the tool has no model of."""
-    return [found for found in map(predict, rows) if found is not None]
+    """The rows that can be predicted; ``predict`` answers None for what the tool has no model of. Rows that
+    it refuses are counted on stderr."""
+    found: list[StepRow] = []
+    refused: dict[str, int] = {}
+    for row in rows:
+        try:
+            made = predict(row)
+        except (StepsightError, ValueError, KeyError) as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        found += [made] if made is not None else []
+    for reason, count in refused.items():
+        click.echo(f"not expressed: {count} × {reason}", err=True)
+    return found
+
+
+def summary(rows: Sequence[StepRow]) -> dict[str, float]:
+    """Rows, errors and the share inside the interval."""
+    measured, predicted = [r.measured_ms for r in rows], [r.predicted_ms for r in rows]
+    return {
+        "rows": len(rows), "mape": mape(predicted, measured), "gmae": gmae(predicted, measured),
+        "inside": sum(r.inside for r in rows) / len(rows),
+    }  # fmt: skip
 
 
 def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:

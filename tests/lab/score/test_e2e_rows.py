@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_rows_of_stacks_without_a_model_are_left_out(folder):
     found = dlrm_multi.rows(folder)
-    assert [(r.set, r.measured_ms) for r in found] == [("dlrm_multi_gpu", 15.0)]
+    assert [(r.set, r.measured_ms) for r in found] == [("dlrm_nvidia", 15.0)]
     assert 0 < found[0].low_ms < found[0].predicted_ms < found[0].high_ms
     assert found[0].naive_ms > 0
 
@@ -57,7 +57,7 @@ def test_only_other_predictors_stand_beside_our_line():
 def test_each_row_as_json(folder):
     result = CliRunner().invoke(command, ["--data", str(folder), "--each", "--json"])
     assert result.exit_code == 0, result.output
-    assert '"set": "dlrm_multi_gpu"' in result.stdout
+    assert '"set": "dlrm_nvidia"' in result.stdout
 
 
 @pytest.mark.data
