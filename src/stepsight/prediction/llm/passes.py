@@ -169,7 +169,7 @@ class Pricer:
             name = category(kernel.family)
             time_us = e.time_us * slowdown(self.platform.spec.gpu, name, kernel.dtype)
             parts[name] = parts.get(name, Part()).plus(count * (time_us + gap_us), e.spread)
-            self.tally.count(e, count * e.time_us, kernel.name or kernel.family)
+            self.tally.count(e, count * e.time_us, kernel.label)
         return parts
 
     def collective(
