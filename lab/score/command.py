@@ -1,9 +1,8 @@
 """``python -m lab score``: predictions against published measurements, topic by topic.
 
-A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines, its ``figures`` (where it has them)
-what ``--json`` states by file. Its ``OPTIONS`` name what they depend on: ``data`` (measured tables; what topics
-without ``OPTIONS`` have) and ``rows`` (only held-out rows, or all). A topic with further options has a click
-``command`` of its own.
+A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines, its ``figures`` what ``--json`` has
+by file. ``OPTIONS`` names what they depend on: ``data`` (measured tables, by default) and ``rows`` (only
+held-out rows, or all). A topic with further options has a click ``command`` of its own.
 """
 
 from __future__ import annotations
