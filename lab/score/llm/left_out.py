@@ -18,7 +18,6 @@ import msgspec
 from stepsight.hardware.spec import GpuSpec
 from stepsight.overheads.frameworks import profile_of
 from stepsight.prediction.llm.compose import Composer, Knobs
-from stepsight.simulate.sustained import sustained_key
 
 FILE = "left_out.json"
 USUAL_HOST_US = 14.0
@@ -75,7 +74,7 @@ def _changed(every: Constants, less: Mapping[str, Mapping[str, float]]) -> Const
 
 def clock_key(source: str, gpu: GpuSpec, dtype: str) -> str:
     """Which clock a row feels: its site's, of that kind of GPU."""
-    return f"{source} {sustained_key(gpu, dtype)}"
+    return f"{source} {gpu.architecture} {dtype}"
 
 
 def is_known(source: str, row: int, group: str) -> bool:

@@ -180,7 +180,7 @@ def _torchtitan(row: Row) -> Read:
         "parallel": parallel,
     }
     overrides = (
-        ("gpu.memory_gb=96", "gpu.memory_gbps=2400", "gpu.power_share=0.714") if "HBM2e" in row["gpu"] else ()
+        ("gpu.memory_gb=96", "gpu.memory_gbps=2400", "gpu.power_w=500") if "HBM2e" in row["gpu"] else ()
     )
     return document, platform_name(gpus, 8, "H100-SXM-80G", "400G"), overrides
 

@@ -25,7 +25,11 @@ all_gather on 8 and 16 nodes is raised by a fifth to what the rows show. ``node_
 rows on 16 nodes without a pipeline, ZeRO-1, tensor groups of 1, 2, 4 and 8."""
 _OVER_NODES = {2: 300.0, 4: 160.0}
 SITE = SiteBandwidth(
-    256e6, {"all_gather": _OVER_NODES, "reduce_scatter": _OVER_NODES}, hop_us=540.0, also=REPLICAS
+    256e6,
+    {"all_gather": _OVER_NODES, "reduce_scatter": _OVER_NODES},
+    hop_us=540.0,
+    axes=("tensor",),
+    also=REPLICAS,
 )
 """Tensor groups over four nodes reach what the cluster measured for all_reduce at 256 MB, those over two
 nodes 300 GB/s, after 0.54 ms for every doubling of the nodes: 66 rows without a pipeline. The rows of 3B, 8B

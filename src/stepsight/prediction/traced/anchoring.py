@@ -9,6 +9,7 @@ so that what the model misses of this kernel here is expected, in part, there. C
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -25,7 +26,8 @@ from stepsight.prediction.traced.constants import (
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
 from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped_weights
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, Sizing
-from stepsight.simulate.price import at_least_empty, estimate_collective
+from stepsight.simulate.price import estimate_collective
+from stepsight.simulate.sustained import sustained
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.missing_ranks import TYPICAL, waited_us
 
@@ -40,8 +42,10 @@ def anchored(job: Job, own: Platform, weights: AnchorWeights | None = None, *, f
     """
     weights = weights or shipped_weights()
     kernels = list({id(k): k for p in job.programs for op in p.ops for k in op.kernels}.values())
-    times = own.kernels.estimate(kernels).time_us if kernels else np.zeros(0)
-    times = at_least_empty(kernels, times * np.array([k.share for k in kernels]), own)
+    plain = [replace(k, correction=1.0) for k in kernels]
+    counts = Counter(id(k) for p in job.programs for op in p.ops for k in op.kernels)
+    often = np.array([counts[id(k)] for k in kernels], dtype=float)
+    times = sustained(plain, often, own).estimates.time_us if kernels else np.zeros(0)
     found = {id(k): _correction(k, t, weights) for k, t in zip(kernels, times.tolist(), strict=True)}
     return rescaled(job, factor, found, _collective_corrections(job, own))
 
