@@ -12,6 +12,7 @@ from stepsight.platform.conditions import KernelTime
 from stepsight.platform.load import Platform
 from stepsight.platform.power import Draw, Draws
 from stepsight.program.job import Kernel
+from stepsight.program.observation import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,18 @@ class Sustained:
     clock: float
 
 
-def sustained(kernels: Sequence[Kernel], counts: FloatArray, platform: Platform) -> Sustained:
+def sustained(
+    kernels: Sequence[Kernel], counts: FloatArray, platform: Platform, seen: Sequence[Observation] = ()
+) -> Sustained:
     """The times of kernels that run so many times each, back to back for hours.
 
-    A kernel's ``share`` and ``correction`` scale its time, and its share its work.
+    ``seen``: what a trace observed of each; its share and correction scale the kernel's time.
     """
     found, drawn = at_boost(kernels, platform)
-    factor = np.array([k.share * k.correction for k in kernels])
-    time_us = at_least_empty(kernels, factor * found.time_us, platform)
+    time_us = found.time_us
+    if seen:
+        factor = np.array([o.share * o.correction for o in seen])
+        time_us = at_least_empty(factor * time_us, seen, platform)
     part = np.divide(time_us, found.time_us, out=np.ones(len(kernels)), where=found.time_us > 0)
     drawn = Draws(time_us, drawn.clock_bound_us * part, drawn.flop_j * part, drawn.byte_j * part)
     power = platform.conditions.power
@@ -80,9 +85,9 @@ def _summed(kernel: Kernel, known: Mapping[Kernel, KernelTime], gap_us: float) -
     return KernelTime(Estimate(total + gap_us * (launches - 1), Source(most.source), spread, most.note), draw)
 
 
-def at_least_empty(kernels: Sequence[Kernel], time_us: FloatArray, platform: Platform) -> FloatArray:
+def at_least_empty(time_us: FloatArray, seen: Sequence[Observation], platform: Platform) -> FloatArray:
     """The times with each part of a call taking no less than a kernel that does nothing."""
-    parts = np.array([k.share < 1.0 for k in kernels], dtype=bool)
+    parts = np.array([o.share < 1.0 for o in seen], dtype=bool)
     if not parts.any():
         return time_us
     empty_us = platform.kernels.estimate([Kernel.of("fill", bytes=4)]).time_us[0]

@@ -22,7 +22,7 @@ REACH: Mapping[str, float] = {
     "jax": 4.0, "jax nodes": 2.84,
 }  # fmt: skip
 """By `spread_class`: times this the spread holds 90 % of the rows of the class, each predicted without its
-group, in the state that its time tells (``stepsight fit llm`` prints them; sources of a class weigh alike).
+group, in the state that its time tells (``lab fit llm`` prints them; sources of a class weigh alike).
 Megatron's, torchtitan's and scaling's are those of an earlier fit, with which all rows of their sources do.
 Not below 0.3."""
 NODES = " nodes"
@@ -33,7 +33,7 @@ INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 SOURCE_SPREAD = 0.066
 """Standard deviation of ln(sustained clock) between 24 pairs of a published source and a GPU generation, as
-`stepsight fit llm` finds them: cooling, power limits and builds of libraries, unknown on a machine that
+`python -m lab fit llm` finds them: cooling, power limits and builds of libraries, unknown on a machine that
 nobody has published steps of."""
 HOST_SPREAD = 0.12
 """Host work of a framework on another machine of the same era."""

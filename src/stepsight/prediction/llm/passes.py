@@ -216,7 +216,7 @@ class Pricer:
 
     def micro_batch_us(self) -> float:
         """The host's time for a micro-batch beside its launches (`HostProfile`)."""
-        profile = profile_of(self.c.framework.name)
+        profile = profile_of(self.c.host_profile)
         return self.host_us("forward", 1) * profile.micro_batch_us / profile.forward_us
 
     def _price(self, work: Pass, phase: str) -> PassTime:
@@ -249,7 +249,7 @@ class Pricer:
 
     def _hopped(self, part: Part, message: Message, count: int) -> Part:
         """A message inside a layer waits for each rank's host (`HostProfile`)."""
-        skew = profile_of(self.c.framework.name).skew_us
+        skew = profile_of(self.c.host_profile).skew_us
         return part.plus(count * skew * (len(self.blocks.spans[message.axis]) - 1), 0.3) if skew else part
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
