@@ -177,7 +177,7 @@ class Pricer:
             parts[name] = parts.get(name, Part()).plus(
                 count * (e.time_us + gap_us), e.spread, count * draw.clock_bound_us
             )
-            self.tally.count(e, count * e.time_us, kernel.name or kernel.family)
+            self.tally.count(e, count * e.time_us, kernel.label)
         return parts
 
     def drawn(self, kernels: Mapping[Kernel, int]) -> Draw:
