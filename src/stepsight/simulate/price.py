@@ -205,7 +205,7 @@ class JobPricer:
             known = [seen[i] for i in asked.tolist()] if self.seen else []
             estimates = self._sustained(unknown, self._counts(len(kernels))[asked], known)
             for position, note in estimates.notes.items():
-                self.notes.setdefault(unknown[position].name or unknown[position].family, note)
+                self.notes.setdefault(unknown[position].label, note)
             time_us[asked] = estimates.time_us
             spread[asked] = np.hypot(estimates.spread, [k.size_spread for k in unknown])
             source[asked] = estimates.source
