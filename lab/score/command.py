@@ -1,7 +1,7 @@
 """``python -m lab score``: predictions against published measurements, topic by topic.
 
-A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines, its ``figures`` what ``--json`` has
-by file. ``OPTIONS`` names what they depend on: ``data`` (measured tables, by default) and ``rows`` (only
+A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines, its ``figures`` what ``--json``
+has by file. ``OPTIONS`` names what they depend on: ``data`` (measured tables, by default) and ``rows`` (only
 held-out rows, or all). A topic with further options has a click ``command`` of its own.
 """
 
