@@ -77,15 +77,15 @@ L2_SHARE = 0.7
 DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)
 BLOCKED_GROUPS = 32
-"""Groups for whose gradients cuDNN has tensor-core kernels in NHWC: those of ResNeXt (32 or 64 groups, width a
-power of two). Steps of models with other widths or 8 groups take as long as its direct kernels would."""
+"""Groups for whose gradients cuDNN has tensor-core kernels in NHWC: those of ResNeXt (32 or 64 groups, width
+a power of two). Steps of models with other widths or 8 groups take as long as its direct kernels would."""
 INSTRUCTION = 16
 """Channels that a matrix instruction reduces over in half precision."""
 DIRECT_TAP_SLOTS, DIRECT_CHANNEL_SLOTS = 96.0, 27.0
 """Instructions of a gradient's direct kernel per output and tap: address and bounds, and per channel two
 loads, their conversion to fp32 and a multiply-add; the mean of both gradients in whole training steps on an
-RTX 3090 (cuDNN 8.3: groups of 56, 8, 4 and 2 channels). Forwards run on tensor cores: those of the same models
-on an RTX 4090 take no longer than ResNeXt's of as many FLOPs."""
+RTX 3090 (cuDNN 8.3: groups of 56, 8, 4 and 2 channels). Forwards run on tensor cores: those of the same
+models on an RTX 4090 take no longer than ResNeXt's of as many FLOPs."""
 
 GROUP_TILE = 32
 """The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
