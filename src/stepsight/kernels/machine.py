@@ -42,9 +42,11 @@ class Machine:
 
     @property
     def gddr(self) -> bool:
-        """Whether the board carries GDDR memory: all of Turing and Ada, and others without HBM."""
+        """Whether the board carries GDDR memory: all of Turing, Ada and RDNA 3, and others without HBM."""
         stacked = HBM_SMS.get(self.architecture)
-        return self.architecture in ("turing", "ada") or (stacked is not None and self.sms not in stacked)
+        return self.architecture in ("turing", "ada", "rdna3") or (
+            stacked is not None and self.sms not in stacked
+        )
 
     @property
     def wide(self) -> bool:
@@ -104,7 +106,7 @@ def same_board(name: str, spec: GpuSpec) -> bool:
 _GENERATIONS = {
     "maxwell": 0.0, "pascal": 0.5, "volta": 3.0, "turing": 3.7, "ampere": 4.0,
     "ada": 4.6, "hopper": 5.0, "blackwell": 5.5,
-    "cdna": 5.0, "cdna2": 5.5, "cdna3": 6.0, "cdna4": 6.5,
+    "cdna": 5.0, "cdna2": 5.5, "cdna3": 6.0, "cdna4": 6.5, "rdna3": 6.0,
 }  # fmt: skip
 """Where each generation stands on a line on which near ones share libraries and habits: Pascal's
 kernels were Maxwell's, while those of Ampere, Ada, Hopper and Blackwell go back to one source."""

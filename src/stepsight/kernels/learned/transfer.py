@@ -132,8 +132,11 @@ def _choice(
         spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
         if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
             siblings = tuple(m for m in own[1:] if m.machine.memory_gbps <= mine.memory_gbps)
+            machine = own[0].machine.with_memory_of(mine)
+            if own[0].dtype in TENSOR_CORES and mine.tflops < machine.tflops:  # a board with lower clocks
+                return Choice((own[0],), (replace(machine, tflops=mine.tflops),), Source.LEARNED, spread)
             return Choice(
-                (own[0],), (own[0].machine.with_memory_of(mine),), Source.LEARNED, spread,
+                (own[0],), (machine,), Source.LEARNED, spread,
                 siblings=siblings if own[0].dtype in TENSOR_CORES else (),
             )  # fmt: skip
         return _sibling(own[0], mine, dtype, boards, spread)
