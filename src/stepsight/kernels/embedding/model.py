@@ -14,10 +14,13 @@ from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes, shipped_coefficients
 from stepsight.program.job import Kernel
 from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.tables.table import UVM_CACHING
 
 CPU = "cpu"
 """The architecture of a platform whose kernels the host executes itself."""
 FAMILIES = ("embedding", "embedding_backward")
+UNMEASURED_SPREAD = 0.3
+"""Chosen: about twice that of kernels of a kind that was measured."""
 POOLED_DTYPE = "fp32"
 """What FBGEMM's fused lookup returns, and its gradient, whatever its rows are (its default output_dtype)."""
 
@@ -78,7 +81,8 @@ class EmbeddingModel:
         c = self.coefficients
         if kernel.lookup is not None and not kernel.lookup.sorted_update:
             return c.legacy_spread
-        return c.spread if kernel.family == "embedding" else c.backward_spread
+        usual = c.spread if kernel.family == "embedding" else c.backward_spread
+        return max(usual, UNMEASURED_SPREAD) if kernel.lookup and _unmeasured(kernel.lookup) else usual
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
@@ -134,6 +138,18 @@ class EmbeddingModel:
             lookup.tables, cache, together=together, optimizer=lookup.optimizer,
             sorted_update=lookup.sorted_update, replayed=replayed, pooled_dtype=pooled,
         )  # fmt: skip
+
+
+def _unmeasured(lookup: Lookup) -> bool:
+    """Whether most lookups are of a kind that no measurement took part in: rows through a cache, or rows that
+    are asked for more often than a warp folds."""
+    known = sum(
+        table.lookups
+        for table in lookup.tables
+        if table.placement != UVM_CACHING
+        and table.indices.stats(table.rows, table.lookups).mean_reuse <= traffic.WARP_RUN
+    )
+    return known < 0.5 * sum(table.lookups for table in lookup.tables)
 
 
 def _lookup_of(kernel: Kernel) -> Lookup:

@@ -15,7 +15,6 @@ from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
-from stepsight.workload.dlrm.managed import transfers
 from stepsight.workload.operators.tape import EVALUATE, Tape
 from stepsight.workload.operators.tensor import Tensor
 
@@ -73,6 +72,8 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
         dtype=table.dtype,
         weighted=table.weighted,
         bag_spread=table.bag_spread,
+        placement=table.placement,
+        cache_share=table.cache_share,
     )
 
 
@@ -107,21 +108,15 @@ def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES, *, 
     )
 
 
-def bus_transfers(config: DlrmConfig, rank: int) -> tuple[list[Kernel], list[Kernel]]:
-    """What a rank's tables in host memory move across the bus, before the lookup and before its backward."""
-    return transfers(config.table_of_name, config.plan.on_rank(rank), config.batch, config.sparse_optimizer)
-
-
-def lookup_ops(config: DlrmConfig, lookup: Lookup, rank: int = 0) -> tuple[Op, Op]:
+def lookup_ops(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
     """A rank's lookup and its backward with the row update, as host operators."""
     name = EVALUATE + f"{LOOKUP}Backward"
-    fetched, written = bus_transfers(config, rank)
     forward = Kernel("embedding", dtype="fp32", name="lookup", lookup=lookup)
     backward = Kernel("embedding_backward", dtype="fp32", name="lookup_backward", lookup=lookup)
     if lookup.fused:
         return (
-            Op(LOOKUP, (*fetched, forward), label="embedding"),
-            Op(name, (*written, backward), phase="backward", label="embedding"),
+            Op(LOOKUP, (forward,), label="embedding"),
+            Op(name, (backward,), phase="backward", label="embedding"),
         )
     pooled = tuple((config.batch, part.dim) for part in lookup.tables)
     width = sum(part.dim for part in lookup.tables)
