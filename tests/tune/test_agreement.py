@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from lab.score.llm.rows import Case, outcome
+from lab.datasets.llm.case import Case
+from lab.score.llm.rows import outcome
 from stepsight.cli import cli
-from stepsight.collectives.site import SiteBandwidth
-from stepsight.collectives.stalls import SlowOdds, Stalls
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import FITS, fits
 from stepsight.prediction.predict import predict
@@ -22,7 +20,7 @@ from stepsight.tune.evaluate import evaluate, settled
 from stepsight.tune.trial import Trial
 from stepsight.workload.dlrm.build import _record
 from stepsight.workload.files import parse_workload
-from stepsight.workload.files import settled as on_all_gpus
+from stepsight.workload.files import resolve as on_all_gpus
 
 from .model import DLRM, MODEL, PLATFORM
 
@@ -104,27 +102,8 @@ def test_every_command_has_the_same_verdict(document: Mapping[str, Any], nearnes
     assert swept.fits is (predict(settled(document, swept.settings, "t"), platform).fits)
     assert fits(peak_bytes(document), platform.spec.gpu.usable_bytes) is found.fits
     if document is MODEL:
-        case = Case("t", dict(document), PLATFORM, (memory_gb,))
-        assert outcome(case, memory_only=True).fits is found.fits
-
-
-@pytest.mark.parametrize("odds", [9.0, 0.0, -9.0], ids=["slow", "either", "usual"])
-def test_where_runs_may_be_slow_both_state_the_same_state(odds: float) -> None:
-    settings = {
-        "training.framework": "nanotron", "parallel.data": 8, "parallel.pipeline": 2,
-        "parallel.micro_batch": 1,
-    }  # fmt: skip
-    stalls = Stalls(0.0, 1e5, SlowOdds({"one": odds}))
-    platform = load_platform("2x8xH100-SXM-80G-400G")
-    platform = replace(platform, site=SiteBandwidth(1e6, {}, axes=(), stalls=stalls))
-    found = predict(settled(MODEL, settings, "t"), platform)
-    row = evaluate(MODEL, Trial(settings, platform.name), "t", platform)
-    assert (found.step_us, found.low_us, found.high_us) == pytest.approx(
-        (row.step_time_us, row.low_us, row.high_us)
-    )
-    assert found.low_us <= found.step_us <= found.high_us
-    assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us, rel=0.02)
-    assert all(s.if_free_us <= found.step_us * 1.001 for s in found.sensitivities)  # of the same state
+        case = Case("t", dict(document), platform=PLATFORM, overrides=(memory_gb,))
+        assert outcome(case).full.fits is found.fits
 
 
 def test_must_fit_follows_the_probability() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,17 @@ FILE = "samples.jsonl"
 
 def kernel_record(kernel: Kernel) -> dict[str, Any]:
     """A kernel as JSON holds it."""
-    return {"family": kernel.family, "name": kernel.name, "dtype": kernel.dtype, "dims": dict(kernel.dims)}
+    return {
+        "family": kernel.family,
+        "name": kernel.operator,
+        "dtype": kernel.dtype,
+        "dims": dict(kernel.dims),
+    }
 
 
 def kernel_from_record(record: Mapping[str, Any]) -> Kernel:
-    return Kernel(
-        record["family"], tuple((k, float(v)) for k, v in record["dims"].items()), record["dtype"],
-        name=record["name"],
-    )  # fmt: skip
+    sizes = tuple((name, float(size)) for name, size in record["dims"].items())
+    return replace(Kernel.of(record["family"], record["dtype"], operator=record["name"]), dims=sizes)
 
 
 def overhead_records(overheads: Overheads) -> list[dict[str, Any]]:

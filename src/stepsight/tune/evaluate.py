@@ -17,15 +17,13 @@ from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.passes import PassCache
-from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import throughput
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
-from stepsight.workload.files import Workload, parse_workload
-from stepsight.workload.files import settled as on_all_gpus
+from stepsight.workload.files import Workload, parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
 CAPTURED = "captured"
@@ -92,7 +90,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
         given = parse_workload(settled(document, trial.settings, where), where)
-        workload = on_all_gpus(given, platform.spec.ranks)
+        workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
         platform = platform.with_ranks(workload.ranks)
         check_runnable(workload, platform)
         peak = workload.memory().peak_bytes
@@ -165,16 +163,15 @@ def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
     c = composer.c
     if intervals:
         found = answered(composer)
-        runs, low, high = found.runs, found.low_us, found.high_us
+        composed, low, high = found.composed, found.low_us, found.high_us
     else:
-        runs = mixture(composer)
-        low = high = runs.stated.step_us
-    composed = runs.stated
+        composed = composer.step()
+        low = high = composed.step_us
     setup, gpu = LanguageWorkload(c).setup(), composer.pricer.platform.spec.gpu
     parts_us = composed.parts_us()
     rates = throughput(None, c.ranks, composed.step_us, setup, gpu)
     return {
-        "step_time_us": composed.step_us, "expected_us": runs.expected_us, "low_us": low, "high_us": high,
+        "step_time_us": composed.step_us, "low_us": low, "high_us": high,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
         "mfu": rates.mfu or 0.0, "shares": {name: us / composed.step_us for name, us in parts_us.items()},
     }  # fmt: skip

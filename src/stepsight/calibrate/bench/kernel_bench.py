@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from stepsight.kernels.columns import batches
@@ -51,7 +52,7 @@ def tiny(kernel: Kernel) -> Kernel:
         sizes |= {n: s * share for n, s in kernel.dims if n in ("read_bytes", "write_bytes")}
     elif "inputs" in sizes:
         sizes |= dict.fromkeys(("read_bytes", "write_bytes"), 16.0 * sizes["inputs"])
-    return Kernel(kernel.family, tuple(sizes.items()), kernel.dtype, kernel.stream, kernel.name)
+    return replace(kernel, dims=tuple(sizes.items()))
 
 
 def measure(rank: Rank, kernels: Sequence[Kernel], repeats: int, seed: int) -> list[list[float]]:

@@ -7,6 +7,7 @@ drawn kernel scaled by a random factor) keeps the models sane beyond them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -93,7 +94,7 @@ def _weight(name: str) -> float:
 
 def _grid(kernels: Sequence[Kernel], count: int, rng: np.random.Generator) -> list[Kernel]:
     """``count`` kernels like the given ones, each free size multiplied by up to four or divided."""
-    free = [k for k in kernels if k.family in _FREE_SIZES and k.name != "index_put"]
+    free = [k for k in kernels if k.family in _FREE_SIZES and k.operator != "index_put"]
     made: list[Kernel] = []
     for _ in range(max(count, 0) if free else 0):
         kernel = free[int(rng.integers(len(free)))]
@@ -113,4 +114,4 @@ def scaled(kernel: Kernel, factors: Sequence[float]) -> Kernel:
         sizes["read_bytes"], sizes["write_bytes"] = sizes["read_bytes"] * ratio, sizes["write_bytes"] * ratio
     if kernel.family == "concat":
         sizes["read_bytes"] = sizes["write_bytes"]
-    return Kernel(kernel.family, tuple(sizes.items()), kernel.dtype, kernel.stream, kernel.name)
+    return replace(kernel, dims=tuple(sizes.items()))

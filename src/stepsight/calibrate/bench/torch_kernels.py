@@ -27,7 +27,7 @@ def prepare(kernel: Kernel, device: str) -> PreparedCall | None:
 
 def _gemm(m: Operands) -> PreparedCall:
     b, rows, cols, k = m.dim("batch"), m.dim("m"), m.dim("n"), m.dim("k")
-    name = m.kernel.name
+    name = m.kernel.operator
     if b > 1 or name == "bmm":
         left, right = m.tensor(b, rows, k), m.tensor(b, k, cols)
         return PreparedCall(lambda: torch.bmm(left, right), (left,))
@@ -82,9 +82,9 @@ def operand_count(kernel: Kernel) -> int:
 
 
 def _elementwise(m: Operands) -> PreparedCall:
-    name, n, reads = m.kernel.name.rstrip("_"), m.dim("elements"), operand_count(m.kernel)
-    if m.kernel.name in ("bernoulli_", "div_"):
-        name = m.kernel.name
+    name, n, reads = m.kernel.operator.rstrip("_"), m.dim("elements"), operand_count(m.kernel)
+    if m.kernel.operator in ("bernoulli_", "div_"):
+        name = m.kernel.operator
     if name == "index":
         return _pair_index(m, n)
     if name in ("index_select", "index_add"):
@@ -164,7 +164,7 @@ def _layer_norm_backward(m: Operands) -> PreparedCall:
 
 def _reduce(m: Operands) -> PreparedCall:
     rows, cols = m.dim("rows"), m.dim("cols")
-    if m.kernel.name == "mean":
+    if m.kernel.operator == "mean":
         x = m.tensor(rows, cols)
         return PreparedCall(lambda: x.mean(-1), (x,))
     x = m.tensor(cols, rows)  # a gradient summed over the batch
@@ -186,7 +186,7 @@ def _gather(m: Operands) -> PreparedCall:
 
 def _scatter(m: Operands) -> PreparedCall:
     rows, cols, table_rows = m.dim("rows"), m.dim("cols"), m.dim("table_rows")
-    if m.kernel.name == "index_put":  # pairs × samples into products of table_rows entries a sample
+    if m.kernel.operator == "index_put":  # pairs × samples into products of table_rows entries a sample
         size = max(round(table_rows**0.5), 2)
         first, second = torch.tril_indices(size, size, -1, device=m.device)
         grad, whole = m.tensor(cols, len(first)), m.tensor(cols, size, size)

@@ -154,5 +154,5 @@ def _unmeasured(lookup: Lookup) -> bool:
 
 def _lookup_of(kernel: Kernel) -> Lookup:
     if kernel.family not in FAMILIES or kernel.lookup is None:
-        raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+        raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
     return kernel.lookup

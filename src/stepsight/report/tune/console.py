@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -66,12 +70,12 @@ def _batch(answer: Answer) -> list[str]:
 
 def noise_mark(row: Row, answer: Answer) -> str:
     """≈ where a row is too close to the best to call."""
-    told_apart = row is answer.best or not within_noise(row, answer.best, answer.objective)
-    return "" if told_apart else "≈"
+    distinct = row is answer.best or not within_noise(row, answer.best, answer.objective)
+    return "" if distinct else "≈"
 
 
 def remarks(answer: Answer) -> list[str]:
-    """What is to be said beside the table."""
+    """Remarks below the table."""
     best, lines = answer.best, _batch(answer)
     if answer.epoch_samples and best.samples_per_s:
         took = long_time(answer.epoch_samples / best.samples_per_s)
@@ -109,7 +113,7 @@ def _ties(answer: Answer) -> list[str]:
         return []
     count = len(answer.ties)
     each = "measure it as well" if count == 1 else "measure them as well"
-    lines = [f"≈ cannot be told apart from the best: {counted(count, 'configuration')}; {each}."]
+    lines = [f"≈ too close to the best to call: {counted(count, 'configuration')}; {each}."]
     shown = {settings_text(r.settings) for r in answer.top}
     others = [text for r in answer.ties if (text := settings_text(r.settings)) not in shown]
     if others:
@@ -124,11 +128,11 @@ def _risk(row: Row) -> str:
 
 def _near(n: Neighbour) -> str:
     """A neighbour in words: how much slower, and whether it fits."""
-    said = f"{short_name(n.dimension)} {setting_text(n.value)}: "
+    name = f"{short_name(n.dimension)} {setting_text(n.value)}: "
     if n.slower is None:
-        return f"{said}{n.row.reason or n.row.status}"
+        return f"{name}{n.row.reason or n.row.status}"
     fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fits else " (does not fit)"
-    return f"{said}{100 * n.slower:+.1f} %{fits}"
+    return f"{name}{100 * n.slower:+.1f} %{fits}"
 
 
 def counted(n: int, word: str) -> str:
@@ -178,3 +182,42 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
         console.print(f"framework: {', '.join(frameworks)}")
     for reason, number in refused.items():
         console.print(Text(f"[{number}] {reason}"))
+
+
+def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, Any]:
+    """Everything a script may want of a search."""
+    return {
+        "workload": answer.workload, "platform": answer.platform, "objective": answer.objective,
+        "candidates": len(answer.rows), "counts": dict(answer.counts), "refused": dict(answer.refused),
+        "seconds": answer.seconds, "epoch_samples": answer.epoch_samples,
+        "cost_per_epoch": answer.best.cost_of(answer.epoch_samples) if answer.epoch_samples else None,
+        "top": [
+            {**row_document(r), "why": why(r, answer.best),
+             "within_noise": within_noise(r, answer.best, answer.objective)}
+            for r in answer.top
+        ],
+        "framework": answer.framework, "ties": len(answer.ties),
+        "too_close_to_call": [row_document(r) for r in answer.ties],
+        "maybe": row_document(answer.maybe) if answer.maybe else None,
+        "one_step_away": [
+            {"dimension": n.dimension, "value": n.value, "slower": n.slower, "row": row_document(n.row)}
+            for n in answer.neighbours
+        ],
+        "front": [row_document(r) for r in answer.front],
+        "flags": {one.framework: {"text": one.text, "lacks": one.lacks, "note": one.note} for one in written},
+    }  # fmt: skip
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    return {**asdict(row), "fits": row.fits, "cost_per_million_tokens": row.cost_per_million_tokens}
+
+
+def rows_csv(rows: Sequence[Row]) -> str:
+    """One line a row, a column a field."""
+    records = [row.record() for row in rows]
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="")
+    writer.writeheader()
+    writer.writerows(records)
+    return out.getvalue()

@@ -36,8 +36,8 @@ class CalibratedLookups:
             raise InputError(
                 str(self.folder),
                 f"was not calibrated for lookups with {operator} (only with {', '.join(self.models)})",
-                f"stepsight validate embedding --operator {operator} --samples FILE --measure 600, then "
-                f"stepsight fit embedding --samples FILE --platform {self.folder}",
+                f"python -m lab score embedding --operator {operator} --samples FILE --measure 600, then "
+                f"python -m lab fit embedding --samples FILE --platform {self.folder}",
             )
         return self.models.get(EMBEDDING_BAG) or next(iter(self.models.values()))
 
@@ -46,7 +46,7 @@ class CalibratedLookups:
         asked: dict[str, list[int]] = {}
         for i, kernel in enumerate(kernels):
             if kernel.lookup is None:
-                raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+                raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
             asked.setdefault(kernel.lookup.operator, []).append(i)
         times, spread = np.zeros(len(kernels)), np.zeros(len(kernels))
         source = np.zeros(len(kernels), dtype=np.int64)

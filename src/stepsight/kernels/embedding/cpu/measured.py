@@ -29,7 +29,7 @@ FORMAT = 2
 """Counts up when the kinds of work or the features change: fitted rates then mean something else."""
 _REFIT = {
     EMBEDDING_BAG: "run calibrate on this folder with --resume: its samples are kept and fitted anew",
-    FBGEMM: "fit its samples anew: stepsight fit embedding --samples FILE --platform FOLDER",
+    FBGEMM: "fit its samples anew: python -m lab fit embedding --samples FILE --platform FOLDER",
 }
 
 
@@ -66,7 +66,7 @@ class MeasuredLookups:
         for i, kernel in enumerate(kernels):
             phase, lookup = PHASES.get(kernel.family), kernel.lookup
             if phase is None or lookup is None:
-                raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+                raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
             times[i] = self.lookup_us(phase, lookup.tables, lookup.optimizer) * lookup.part
             spread[i] = self._phase(phase, lookup.optimizer).spread
         source = np.full(len(kernels), int(Source.MEASURED))
