@@ -62,11 +62,17 @@ def test_weights_are_read_with_the_indices():
     assert step_us(weighted=True) >= step_us()
 
 
-def test_what_has_no_effect_or_cannot_be_done_is_refused():
+def test_what_has_no_effect_is_refused():
     with pytest.raises(InputError, match="cache_share: has no effect"):
         workload(cache_share=0.5)
-    with pytest.raises(InputError, match="host memory"):
-        choose(workload(placement="uvm"), load_platform(PLATFORM))
+
+
+def test_plans_of_tables_in_host_memory_are_priced_with_the_bus():
+    found, platform = workload(placement="uvm"), load_platform(PLATFORM)
+    choice = choose(found, platform, plans=50)
+    assert choice.winner.step_us == pytest.approx(
+        predict(found.with_plan(choice.winner.plan), platform).step_us, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.8, 1.05])

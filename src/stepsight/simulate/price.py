@@ -207,7 +207,7 @@ class JobPricer:
             unknown = [kernels[i] for i in asked.tolist()]
             estimates = with_condensed(unknown, self.platform)
             for position, note in estimates.notes.items():
-                self.notes.setdefault(unknown[position].name or unknown[position].family, note)
+                self.notes.setdefault(unknown[position].label, note)
             known = [seen[i] for i in asked.tolist()]
             factor = np.array([o.share * o.correction for o in known])
             time_us[asked] = at_least_empty(factor * estimates.time_us, known, self.platform)

@@ -13,6 +13,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes, shipped_coefficients
 from stepsight.program.job import Kernel
+from stepsight.tables.indices.index_files import extrapolation
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.tables.table import UVM_CACHING
 
@@ -62,7 +63,8 @@ class EmbeddingModel:
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         source = np.full(len(kernels), int(Source.TRANSFERRED))
-        return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]))
+        notes = {i: note for i, kernel in enumerate(kernels) if (note := _extrapolated(_lookup_of(kernel)))}
+        return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]), notes)
 
     def _alike_us(self, family: str, together: int, how: Lookup, lookups: Sequence[Lookup]) -> FloatArray:
         """Times of lookups that differ in their tables alone, priced at once."""
@@ -138,6 +140,18 @@ class EmbeddingModel:
             lookup.tables, cache, together=together, optimizer=lookup.optimizer,
             sorted_update=lookup.sorted_update, replayed=replayed, pooled_dtype=pooled,
         )  # fmt: skip
+
+
+def _extrapolated(lookup: Lookup) -> str:
+    """What a batch that is larger than its index file was continued by."""
+    for table in lookup.tables:
+        if table.indices.kind == "file":
+            whole = getattr(table.indices, "whole_rows", table.rows)
+            share = table.rows / whole
+            note = extrapolation(table.indices.path, table.indices.table, whole, table.lookups / share)
+            if note:
+                return note
+    return ""
 
 
 def _unmeasured(lookup: Lookup) -> bool:

@@ -36,6 +36,9 @@ from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import cast, cat
 from stepsight.workload.parallel.step import train_step
 
+FBGEMM_WIDTH = 4
+"""Columns of a row that FBGEMM's GPU kernels take at a time (``D % 4 == 0`` in its checks)."""
+
 
 @dataclass(frozen=True)
 class DlrmWorkload(Described[DlrmConfig]):
@@ -97,10 +100,24 @@ class DlrmWorkload(Described[DlrmConfig]):
         return dlrm_memory(self.config, _record(self.config, "cuda", True))
 
 
+def _check_widths(config: DlrmConfig) -> None:
+    """FBGEMM's kernels on a GPU load rows four values at a time."""
+    for shard in config.plan.shards:
+        if shard.width % FBGEMM_WIDTH:
+            raise InputError(
+                f"{config.source or config.name}: table {shard.table!r}",
+                f"has {shard.width} columns on rank {shard.rank}; FBGEMM's fused lookup takes a multiple of "
+                f"{FBGEMM_WIDTH}",
+                f"set dim to a multiple of {FBGEMM_WIDTH}, or parallel.fused_lookup=false",
+            )
+
+
 def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:
     """All ranks' programs: one common program in which each rank has its own few ops."""
     if device == "cuda":
         one_kernel = config.fused_lookup if fused is None else fused
+        if one_kernel:
+            _check_widths(config)
     else:
         one_kernel = config.cpu_lookup == FBGEMM
     tape = _record(config, device, one_kernel)
