@@ -53,8 +53,8 @@ STREAMS: Mapping[str, Stream] = {
     "masked_fill_backward": Stream(2.0, 0.75, 0.25, rate=1.49),
     "cross_entropy": Stream(5.0, 0.60, 0.25),  # fused; first principles: two passes over the logits
     "cross_entropy_backward": Stream(5.0, 0.75, 0.25),
-    "batch_norm": Stream(5.0, 0.80, 0.2),  # T
-    "batch_norm_backward": Stream(6.0, 0.75, 0.2),  # T
+    "batch_norm": Stream(5.0, 0.80, 0.12),  # T
+    "batch_norm_backward": Stream(6.0, 0.75, 0.12),  # T
     "reduce": Stream(4.5, 0.70, 0.3),  # T: A100 0.68, H100 0.78; and a chain, see `streams`
     "pool": Stream(2.5, 0.80, 0.2),
     "gather": Stream(4.0, 0.60, 0.2, rate=0.85),  # T: aten::index, A100 0.80 to 0.98
