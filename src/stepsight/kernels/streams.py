@@ -48,7 +48,7 @@ from stepsight.kernels.stream_costs import (
     Stream,
     meet,
 )
-from stepsight.kernels.stream_memory import board_share, cache_speed
+from stepsight.kernels.stream_memory import board_share, cache_speed, reread_bytes
 from stepsight.program.variants import PAGEABLE
 
 FILE = "streams.json"
@@ -60,7 +60,7 @@ BLOCK_PER_ROW = frozenset({"layer_norm", "layer_norm_backward"})
 ROW_BLOCK_THREADS = 128
 """PyTorch's code: a block of 32 × 4 threads for each row."""
 ROW_BLOCK_US = 1.0
-"""From a block's start to its successor's: two round trips to memory with a reduction over threads between."""
+"""From a block's start to its successor's: two round trips to memory, a reduction over threads between."""
 OLD_GDDR = frozenset({"maxwell", "pascal"})
 
 
@@ -110,9 +110,12 @@ def by_stream(batch: Batch) -> list[tuple[str, IntArray]]:
 
 
 def stream_us(
-    batch: Batch, spec: GpuSpec, fitted: Streamed | None, variant: str = ""
+    batch: Batch, spec: GpuSpec, fitted: Streamed | None, variant: str = "", *, rereads: bool = True
 ) -> tuple[FloatArray, float]:
-    """Times and spread of kernels of one variant with costs of its own; ``fitted`` scales the share."""
+    """Times and spread of kernels of one variant with costs of its own; ``fitted`` scales the share.
+
+    ``rereads``: rows that do not stay in a cache are read again by every pass over them.
+    """
     stream = VARIANTS.get((batch.family, variant), STREAMS[batch.family])
     traffic = batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
@@ -135,6 +138,7 @@ def stream_us(
         extra = REDUCE_TURN_US * np.minimum(batch.dims["cols"] / REDUCE_ROWS, REDUCE_TURNS)
     if batch.family == "sort":
         extra = passes_us(batch, STREAMS["sort_pass"].start_us)
+    traffic = traffic + reread_bytes(batch, spec) if rereads else traffic
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
     start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
     busy = meet(memory, np.maximum(_instructions_us(batch, spec, stream), _row_blocks_us(batch, spec)))
@@ -190,7 +194,7 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual, variant: s
 
     From another chip only how the correction varies with the shape is taken over: the level is its own.
     """
-    base, _ = stream_us(batch, spec, None, variant)
+    base, _ = stream_us(batch, spec, None, variant, rereads=False)
     named = columns(batch, spec)
     outside = residual.outside(named)
     own = residual.same_chip(spec)

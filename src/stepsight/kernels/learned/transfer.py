@@ -22,7 +22,7 @@ TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
 """Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
 USUAL_TRANSFER_SPREAD = 0.22
 SAME_FEEDING_SPREAD = 0.10
-"""Tensor cores fed as A100's are: linear layers on RTX 3090 and 2080 Ti lie 0.03 to 0.08 about A100's model."""
+"""Tensor cores fed as A100's are: linear layers on RTX 3090 and 2080 Ti lie 0.03 to 0.08 about its model."""
 PER_DISTANCE = 0.03
 UNSEEN_SHAPES = {"linear": 0.05, "bmm": 0.15}
 """Added to what a board's own operators scatter: other shapes meet other kernels of its library."""
