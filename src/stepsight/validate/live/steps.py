@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from stepsight.calibrate.draws import (
+from stepsight.calibrate.fit import step_us
+from stepsight.calibrate.folder import Journal
+from stepsight.calibrate.rehearsal import (
     FAMILIES,
     VALIDATION,
     Document,
@@ -17,8 +19,6 @@ from stepsight.calibrate.draws import (
     random_transformer,
     skewed_dlrms,
 )  # fmt: skip
-from stepsight.calibrate.journal import Journal
-from stepsight.calibrate.statistics import step_us
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
