@@ -206,7 +206,6 @@ def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> l
 _KEEP = ((-1, -1), (-2, 64 << 20), (-4, 0), (-8, 1))
 """mallopt(3): never trim the heap, grow it by 64 MB at a time, never map a tensor on its own, and one heap
 for all threads (the others' heaps are unmapped whenever they are empty)."""
-_HUGE_PAGES = "glibc.malloc.hugetlb"
 MAPPED_BYTES = 512 << 20
 """What a rank maps before it starts: more than the buffers of the steps that one core can train."""
 
@@ -217,18 +216,6 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in _KEEP:
             mallopt(parameter, value)
-
-
-def with_huge_pages(tunables: str) -> str:
-    """The C library's tunables with its heap in huge pages, unless they already say something of it.
-
-    In pages of 4 kB the tables' rows miss the TLB, and where the pages lie decides how they share the
-    caches: a model built anew by the same processes took 8 % more or less (standard deviation), in
-    huge pages 4 %, and its lookups 13 % less time (two DLRMs, torch 2.13, AMD EPYC under KVM).
-    """
-    if _HUGE_PAGES in tunables:
-        return tunables
-    return ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))
 
 
 def machine_memory_bytes() -> int:
