@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stepsight.collectives.stalls import PLAIN, HostState
 from stepsight.dtypes import dtype_bytes
@@ -47,6 +47,8 @@ class Knobs:
     host: float = 1.0
     products: float = 1.0
     network: float = 1.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """By category of kernels and axis of communication."""
 
 
 AS_SHIPPED = Knobs()
@@ -200,6 +202,7 @@ class Composer:
     def _factors(self, knobs: Knobs) -> dict[str, float]:
         """What the knobs mean for categories of kernels and axes of communication."""
         factors = dict.fromkeys(TENSOR_CORE_CATEGORIES, knobs.products) if knobs.products != 1.0 else {}
+        factors |= knobs.parts
         if knobs.network != 1.0:
             node = self.pricer.platform.spec.gpus_per_node
             across = [axis for axis, ranks in self.pricer.blocks.spans.items() if ranks[-1] // node > 0]

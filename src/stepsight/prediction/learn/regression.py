@@ -1,0 +1,161 @@
+"""Factors of a machine's parts from measured steps: Bayesian linear regression in logarithms.
+
+In logarithms a measured step differs from its prediction by the sum over parts of elasticity × ln(factor), and
+by what no part explains. A Gaussian prior on the factors (how far an unmeasured machine may be off) makes the
+sum a linear regression: a run moves what it is sensitive to, runs move together what they share. Elasticities
+hold near the factors that they were taken at, so they are taken again until the factors no longer move.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.estimate import FloatArray
+from stepsight.platform.learned import PARTS
+from stepsight.prediction.learn.constants import (
+    COMMON_SPREAD,
+    OUTLIER_ODDS,
+    OUTLIER_SPREAD,
+    PRIOR,
+    PRIOR_SCALES,
+    RUN_SPREAD,
+    RUN_SPREAD_SURENESS,
+)
+from stepsight.prediction.learn.response import Factors, Response, elasticities
+
+STILL = 0.005
+"""A largest move of any ln(factor) below which elasticities are not taken again."""
+MOST_ROUNDS = 8
+MOST_MOVE = 0.5
+"""Of any ln(factor) in one round: elasticities do not hold further away."""
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A run: its step as a response to the parts, and what was measured."""
+
+    name: str
+    response: Response
+    measured_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """ln(factor) by part, in the order of `PARTS`, with covariance; ``left_out`` are positions of outliers."""
+
+    mean: FloatArray
+    covariance: FloatArray
+    run_spread: float
+    left_out: tuple[int, ...] = ()
+
+    @property
+    def factors(self) -> dict[str, float]:
+        return {part: float(math.exp(m)) for part, m in zip(PARTS, self.mean, strict=True)}
+
+    def spread(self, slopes: FloatArray) -> float:
+        """Of ln(measured / predicted) of a step with these elasticities."""
+        return math.sqrt(max(float(slopes @ self.covariance @ slopes), 0.0) + self.run_spread**2)
+
+
+def prior_covariance() -> FloatArray:
+    """How far the parts of an unmeasured machine may be off, each by itself and all together."""
+    own = np.array([PRIOR[part].value for part in PARTS])
+    common = np.array([COMMON_SPREAD.value * PRIOR[part].shares_common for part in PARTS])
+    return np.asarray(np.diag(own**2) + np.outer(common, common))
+
+
+def learn(rows: Sequence[Observed], prior: FloatArray | None = None) -> Posterior:
+    """What the runs say of the parts; with no rows, the prior."""
+    before = prior_covariance() if prior is None else prior
+    if not rows:
+        return Posterior(np.zeros(len(PARTS)), before, RUN_SPREAD.value)
+    at = np.zeros(len(PARTS))
+    found = Posterior(at, before, RUN_SPREAD.value)
+    for _ in range(MOST_ROUNDS):
+        slopes, apart = _linearised(rows, at)
+        found = regression(slopes, apart + slopes @ at, before)
+        move = np.clip(found.mean - at, -MOST_MOVE, MOST_MOVE)
+        at = at + move
+        if np.abs(move).max() < STILL:
+            break
+    return found
+
+
+def _linearised(rows: Sequence[Observed], at: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Elasticities of every run at these ln(factors), and ln(measured / predicted) there."""
+    factors: Factors = {part: float(math.exp(m)) for part, m in zip(PARTS, at, strict=True)}
+    slopes, apart = [], []
+    for row in rows:
+        step_us, slope = elasticities(row.response, factors)
+        slopes.append(slope)
+        apart.append(math.log(row.measured_us / step_us))
+    return np.array(slopes), np.array(apart)
+
+
+def regression(slopes: FloatArray, y: FloatArray, prior: FloatArray) -> Posterior:
+    """The posterior of one linearisation, averaged over all hypotheses by how well each explains the runs.
+
+    Hypotheses differ in how far the machine is from the usual one (`PRIOR_SCALES`), in the run spread, and in
+    which run, if any, is of another kind than the others.
+    """
+    kept, left = list(range(len(y))), list[int]()
+    found = _averaged(slopes, y, prior)
+    while len(left) < len(y) // 3 and found.suspect is not None:
+        left.append(kept.pop(found.suspect))
+        found = _averaged(slopes[kept], y[kept], prior)
+    return Posterior(found.mean, found.covariance, found.run_spread, tuple(sorted(left)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Average:
+    mean: FloatArray
+    covariance: FloatArray
+    run_spread: float
+    suspect: int | None
+    """A run that is likelier of another kind than not."""
+
+
+def _averaged(x: FloatArray, y: FloatArray, prior: FloatArray) -> _Average:
+    runs = len(y)
+    logs, means, covariances, spreads, odd = [], [], [], [], []
+    shared = x @ prior @ x.T
+    for outlier in (None, *range(runs)):
+        noise = np.ones(runs)
+        if outlier is not None:
+            noise[outlier] = 0.0
+        for scale, share in PRIOR_SCALES:
+            for spread, weight in _run_spreads():
+                variance = np.where(noise > 0, spread**2, OUTLIER_SPREAD.value**2)
+                k = scale**2 * shared + np.diag(variance)
+                inverse = np.linalg.inv(k)
+                _, determinant = np.linalg.slogdet(k)
+                chance = OUTLIER_ODDS.value if outlier is not None else 1.0 - runs * OUTLIER_ODDS.value
+                logs.append(
+                    -0.5 * (y @ inverse @ y + determinant) + math.log(share * weight * max(chance, 0.5 / (1 + runs)))
+                )
+                gain = scale**2 * prior @ x.T @ inverse
+                means.append(gain @ y)
+                covariances.append(scale**2 * (prior - gain @ x @ prior))
+                spreads.append(spread)
+                odd.append(-1 if outlier is None else outlier)
+    log = np.array(logs)
+    weights = np.exp(log - log.max())
+    weights /= weights.sum()
+    mean = weights @ np.array(means)
+    apart = np.array(means) - mean
+    covariance = np.einsum("h,hij->ij", weights, np.array(covariances)) + (apart * weights[:, None]).T @ apart
+    chances = [float(weights[np.array(odd) == i].sum()) for i in range(runs)]
+    worst = int(np.argmax(chances)) if runs >= 3 else -1
+    suspect = worst if worst >= 0 and chances[worst] > 0.5 else None
+    return _Average(mean, covariance, float(np.sqrt(weights @ np.array(spreads) ** 2)), suspect)
+
+
+def _run_spreads() -> list[tuple[float, float]]:
+    """Run spreads with their prior weights."""
+    steps = np.linspace(-2.0, 2.0, 9)
+    weights = np.exp(-0.5 * steps**2)
+    values = RUN_SPREAD.value * np.exp(RUN_SPREAD_SURENESS.value * steps)
+    return list(zip(values.tolist(), (weights / weights.sum()).tolist(), strict=True))
