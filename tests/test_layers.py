@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "stepsight"
+LAB = ROOT / "lab"
 TORCH = ("run", "calibrate", "capture", "sharding.torchrec")
 """The only packages that may import torch, fbgemm or torchrec, always lazily or in their own modules."""
 HEAVY = ("torch", "fbgemm_gpu", "torchrec")
@@ -24,10 +25,13 @@ def layers() -> list[list[str]]:
 
 
 def modules() -> Iterator[tuple[Path, str]]:
+    """Every module of the package, then every module of the laboratory."""
     for path in sorted(SOURCE.rglob("*.py")):
         parts = path.relative_to(SOURCE).with_suffix("").parts
         if parts not in (("__init__",), ("__main__",)):
             yield path, parts[0]
+    for path in sorted(LAB.rglob("*.py")):
+        yield path, "lab"
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
@@ -39,7 +43,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-        elif isinstance(node, ast.Constant) and re.fullmatch(r"stepsight(\.\w+)+", str(node.value)):
+        elif isinstance(node, ast.Constant) and re.fullmatch(r"(stepsight|lab)(\.\w+)+", str(node.value)):
             yield node.lineno, str(node.value)
 
 
@@ -55,6 +59,8 @@ def test_no_import_goes_up_or_sideways() -> None:
     for path, package in modules():
         for line, name in imported(path):
             parts = name.split(".")
+            if parts[0] == "lab":
+                parts = ["stepsight", *parts]
             if parts[0] != "stepsight" or len(parts) < 2 or parts[1] not in rank or parts[1] == package:
                 continue
             if rank[parts[1]] <= rank[package]:
@@ -65,6 +71,8 @@ def test_no_import_goes_up_or_sideways() -> None:
 def test_only_the_measuring_packages_import_torch() -> None:
     wrong = []
     for path, _ in modules():
+        if LAB in path.parents:
+            continue
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
         if module.startswith(TORCH):
             continue
@@ -73,4 +81,24 @@ def test_only_the_measuring_packages_import_torch() -> None:
             for line, name in imported(path)
             if name.split(".")[0] in HEAVY
         ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_module_of_the_package_names_a_published_file() -> None:
+    """Published tables belong to the laboratory; the package ships only what was fitted from them."""
+    named = {
+        node.value
+        for path in sorted(LAB.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        and re.fullmatch(r"([\w/]+/)?\w+\.(csv|parquet)", node.value)
+    }  # fmt: skip
+    files = {name.rsplit("/", 1)[-1] for name in named}
+    assert "nlp_fp32.csv" in files
+    wrong = [
+        f"{path.relative_to(ROOT)} names {name}"
+        for path in sorted((*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml")))
+        for name in sorted(files)
+        if re.search(rf"(?<!\w){re.escape(name)}", path.read_text(encoding="utf-8"))
+    ]
     assert not wrong, "\n".join(wrong)

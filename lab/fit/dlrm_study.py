@@ -107,7 +107,7 @@ def _speed(rows: Iterable[ActiveRow]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BoardSpeeds:
-    """Speeds of the study's boards (`stepsight fit boards`), each without the rows that it serves."""
+    """Speeds of the study's boards (`python -m lab fit boards`), each without the rows that it serves."""
 
     without_model: Mapping[str, Mapping[str, float]]
     without_board: Mapping[str, float]

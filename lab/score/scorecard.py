@@ -23,7 +23,7 @@ MOST_LINES = 40
 HEAD = """# Accuracy
 
 How far predictions are from measurements, topic by topic. This page is made by
-`stepsight validate all` and `stepsight validate --report docs/accuracy.md`; every figure is reproduced by
+`python -m lab score all` and `python -m lab score --report docs/accuracy.md`; every figure is reproduced by
 its section's command. The measured tables are read from `--data DIR` or `STEPSIGHT_DATA`; without them
 `stepsight validate quick` scores rows that ship with the package.
 

@@ -183,3 +183,15 @@ for _ in range(6):
     optimizer.step()
     optimizer.zero_grad()
 """
+
+INDEXED_BY_LISTS = """
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+ids = torch.randint(0, 9, (2, 4), device="cuda")
+for _ in range(5):
+    ends = ids[:, [-1, 0]]
+    ids[[0, 1], [1, 0]] = 3
+    model(ids.float()).sum().backward()
+    optimizer.step()
+"""

@@ -108,6 +108,11 @@ def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) 
     assert json.loads(again.stdout)["step_time_us"] == made["step_time_us"]
 
 
+def test_lists_as_indices_are_copied_to_the_gpu(tmp_path: Path) -> None:
+    kernels = families(captured(tmp_path, scripts.INDEXED_BY_LISTS))
+    assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 3
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -49,7 +49,7 @@ def test_it_says_how_long_why_and_on_what_it_rests(dlrm: Prediction) -> None:
     words = read(dlrm)
     assert f"{time(dlrm.step_us).split()[0]} {time(dlrm.step_us).split()[1]} per step" in words
     assert f"90 % interval {time(dlrm.low_us)} to {time(dlrm.high_us)}" in words
-    assert "Were the host free, a step would take" in words
+    assert "If host work took no time, the step would take" in words
     for title in ("Where the step goes", "Ranks", "Timeline", "Memory", "How far to trust it"):
         assert title in words
 

@@ -11,11 +11,11 @@ import pytest
 from stepsight.prediction.answer import Prediction
 from stepsight.report.page import timeline as page_timeline
 from stepsight.report.page.timeline import picture
-from stepsight.report.ranks import alike
+from stepsight.report.ranks import identical_ranks
 
 
 def data(prediction: Prediction) -> dict[str, Any]:
-    _, script = picture(prediction, alike(prediction.timeline))
+    _, script = picture(prediction, identical_ranks(prediction.timeline))
     found: dict[str, Any] = json.loads(script.split('id="timeline-data">')[1].split("</script>")[0])
     return found
 
@@ -75,5 +75,5 @@ def test_a_job_of_many_ranks_says_how_many_are_not_drawn(
     waiting: Prediction, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_timeline, "MOST_SETS", 2)
-    place, _ = picture(waiting, alike(waiting.timeline))
+    place, _ = picture(waiting, identical_ranks(waiting.timeline))
     assert "1 ranks are not drawn" in place or "2 ranks are not drawn" in place

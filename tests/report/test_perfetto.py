@@ -119,14 +119,17 @@ def test_times_hold_for_any_ranks_on_any_kind_of_host(sizes: list[int], synchron
     _check_times(uneven(sizes, synchronous=synchronous))
 
 
-def test_a_large_job_draws_the_ranks_that_differ_and_says_how_many_are_alike(
+def test_a_large_job_draws_the_ranks_that_differ_and_says_how_many_are_identical(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(perfetto, "MOST_RANKS", 4)
     found = json.loads(chrome_trace(uneven([512] * 15 + [8192])))
     assert found["otherData"]["ranks"] == 16
     assert found["otherData"]["ranks_drawn"] == 2
-    assert set(names(found["traceEvents"], "process_name").values()) == {"rank 0 (14 more alike)", "rank 15"}
+    assert set(names(found["traceEvents"], "process_name").values()) == {
+        "rank 0 (14 more identical)",
+        "rank 15",
+    }
 
 
 def test_ranks_can_be_chosen(dlrm: Prediction) -> None:

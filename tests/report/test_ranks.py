@@ -9,17 +9,17 @@ from rich.console import Console
 
 from stepsight.prediction.answer import Prediction
 from stepsight.report.console.prediction import show
-from stepsight.report.ranks import Alike, alike, alike_summaries, most_telling
+from stepsight.report.ranks import RankSet, identical_ranks, identical_summaries, most_telling
 
 from .predictions import uneven
 
 
 def test_ranks_that_did_the_same_at_the_same_time_are_gathered(dlrm: Prediction) -> None:
-    assert alike(dlrm.timeline) == [Alike((0, 1, 2, 3))]
+    assert identical_ranks(dlrm.timeline) == [RankSet((0, 1, 2, 3))]
 
 
 def test_a_rank_that_waits_differently_stands_alone(waiting: Prediction) -> None:
-    assert alike(waiting.timeline) == [Alike((0, 2)), Alike((1,)), Alike((3,))]
+    assert identical_ranks(waiting.timeline) == [RankSet((0, 2)), RankSet((1,)), RankSet((3,))]
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ def test_a_rank_that_waits_differently_stands_alone(waiting: Prediction) -> None
     ],
 )
 def test_a_set_of_ranks_has_a_short_name(ranks: tuple[int, ...], label: str) -> None:
-    assert Alike(ranks).label == label
+    assert RankSet(ranks).label == label
 
 
 def test_the_busiest_and_the_least_busy_are_kept_first() -> None:
     prediction = uneven([1024, 2048, 512, 8192, 4096])
-    kept = most_telling(alike(prediction.timeline), prediction.ranks, 3)
+    kept = most_telling(identical_ranks(prediction.timeline), prediction.ranks, 3)
     assert [a.first for a in kept] == [0, 2, 3]
 
 
 def test_ranks_with_the_same_figures_are_one_row() -> None:
     found = uneven([512, 512, 4096, 512])
-    sets = alike_summaries(found.ranks)
+    sets = identical_summaries(found.ranks)
     assert [one.ranks for one in sets] == [(0, 1, 3), (2,)]
 
 

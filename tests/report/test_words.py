@@ -10,7 +10,7 @@ def test_notes_that_differ_only_in_numbers_are_one() -> None:
     links = [f"pipeline {n} send_recv: scaled to this group (±35%)" for n in range(8)]
     assert grouped_notes(["first", *links, "last"]) == [
         "first",
-        "pipeline 0–7 send_recv: scaled to this group (±35%) (8 notes alike)",
+        "pipeline 0–7 send_recv: scaled to this group (±35%) (8 similar notes)",
         "last",
     ]
 

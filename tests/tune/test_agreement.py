@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,6 @@ from click.testing import CliRunner
 
 from lab.score.llm.rows import Case, outcome
 from stepsight.cli import cli
-from stepsight.collectives.site import SiteBandwidth
-from stepsight.collectives.stalls import SlowOdds, Stalls
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import FITS, fits
 from stepsight.prediction.predict import predict
@@ -106,25 +103,6 @@ def test_every_command_has_the_same_verdict(document: Mapping[str, Any], nearnes
     if document is MODEL:
         case = Case("t", dict(document), PLATFORM, (memory_gb,))
         assert outcome(case, memory_only=True).fits is found.fits
-
-
-@pytest.mark.parametrize("odds", [9.0, 0.0, -9.0], ids=["slow", "either", "usual"])
-def test_where_runs_may_be_slow_both_state_the_same_state(odds: float) -> None:
-    settings = {
-        "training.framework": "nanotron", "parallel.data": 8, "parallel.pipeline": 2,
-        "parallel.micro_batch": 1,
-    }  # fmt: skip
-    stalls = Stalls(0.0, 1e5, SlowOdds({"one": odds}))
-    platform = load_platform("2x8xH100-SXM-80G-400G")
-    platform = replace(platform, site=SiteBandwidth(1e6, {}, axes=(), stalls=stalls))
-    found = predict(settled(MODEL, settings, "t"), platform)
-    row = evaluate(MODEL, Trial(settings, platform.name), "t", platform)
-    assert (found.step_us, found.low_us, found.high_us) == pytest.approx(
-        (row.step_time_us, row.low_us, row.high_us)
-    )
-    assert found.low_us <= found.step_us <= found.high_us
-    assert sum(found.breakdown_us.values()) == pytest.approx(found.step_us, rel=0.02)
-    assert all(s.if_free_us <= found.step_us * 1.001 for s in found.sensitivities)  # of the same state
 
 
 def test_must_fit_follows_the_probability() -> None:

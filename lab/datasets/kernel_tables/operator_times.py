@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.datasets.kernel_tables.files import TableTimes
 from lab.datasets.kernel_tables.megatron import PASSES, operators
 from lab.datasets.kernel_tables.rows import Table
 from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
+from stepsight.prediction.kernel_table import TableTimes
 
 PASS = "pass"
 """The column that says forward or backward; without it rows are forwards."""

@@ -1,4 +1,4 @@
-"""Fit the catalogue's curves from measured tables: ``stepsight fit collectives``."""
+"""Fit the catalogue's curves from measured tables: ``python -m lab fit collectives``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stepsight.estimate import FloatArray
 from stepsight.program.job import COLLECTIVE_KINDS
 from stepsight.records import read_toml
 
-SYSTEMS = CATALOGUE.parent / "systems.toml"
+SYSTEMS = Path(__file__).with_name("systems.toml")
 FEWEST_SIZES = 5
 """A run with fewer sizes says too little about its shape to enter a pooled curve alone."""
 EXCHANGES = ("all_to_all", "send_recv")
@@ -53,7 +53,7 @@ def fit_catalogue(folder: Path) -> dict[str, Any]:
     entries = read_toml(SYSTEMS)["system"]
     systems = [_fit_system(entry, nccl, folder) for entry in entries]
     return {
-        "provenance": "pooled by `stepsight fit collectives` from published nccl-tests style runs and "
+        "provenance": "pooled by `python -m lab fit collectives` from published nccl-tests style runs and "
         "aiconfigurator-core's NCCL tables (Apache-2.0); knots are fitted, not measured rows",
         "rank_transfer": fit_rank_transfer(nvswitch_rows(nccl)),
         "systems": systems,

@@ -1,4 +1,4 @@
-"""``stepsight fit anchoring``: how much of what a model misses on one GPU it misses on another."""
+"""``python -m lab fit anchoring``: how much of what a model misses on one GPU it misses on another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stepsight fit boards``: how fast the boards of the single-GPU DLRM study ran their kernels."""
+"""``python -m lab fit boards``: how fast the boards of the single-GPU DLRM study ran their kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stepsight fit embedding``: the lookup model again, of GPUs from kernels or of a CPU from samples."""
+"""``python -m lab fit embedding``: the lookup model again, of GPUs from kernels or of a CPU from samples."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fitted_record(points: Sequence[MeasuredKernel]) -> dict[str, Any]:
         sources.append({"source": source, "rows": len(mine), "gmae": errors[0], "left_out_gmae": errors[1]})
     values = asdict(coefficients)
     return {
-        "provenance": "fitted by `stepsight fit embedding` from published kernels on V100, A100 and H100",
+        "provenance": "fitted by `python -m lab fit embedding` from published kernels on V100, A100 and H100",
         "coefficients": {name: values[name] for name in (*MEMORY, *WARPS)},
         "sources": sources,
     }

@@ -1,4 +1,4 @@
-"""``stepsight fit kernels``: every shipped kernel artefact, again, from the measured tables."""
+"""``python -m lab fit kernels``: every shipped kernel artefact, again, from the measured tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stepsight fit llm``: constants of language-model steps, of all rows and without each group."""
+"""``python -m lab fit llm``: constants of language-model steps, of all rows and without each group."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import numpy as np
 
 import lab.score.llm as package
 from lab.datasets.folder import data_folder
-from lab.score.llm import odds
 from lab.score.llm.left_out import FILE, Constants, row_id
 from lab.score.llm.refit import Fit, Surface, reaches, surface
-from lab.score.llm.rows import Case, priced
+from lab.score.llm.rows import Case
 from lab.score.llm.topic import FILES, cases
 from stepsight.estimate import FloatArray
 
@@ -24,16 +23,11 @@ DIGITS = 4
 @click.command("llm")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder to write to; the package's by default.")
-@click.option("--only-odds", is_flag=True, help="Only the odds of slow runs.")
-def command(data: Path | None, out: Path | None, only_odds: bool) -> None:
-    """Host work of frameworks, sustained clocks, sites' networks and the odds of slow runs, with every group
-    left out in turn."""
+def command(data: Path | None, out: Path | None) -> None:
+    """Host work of frameworks, sustained clocks and sites' networks, with every group left out in turn."""
     from stepsight.documents import to_json
 
     timed = _timed(data_folder(data))
-    _odds([case for kept, _ in timed for case in kept if case.site is not None], out)
-    if only_odds:
-        return
     rows = _surfaces(timed)
     fit = Fit(rows)
     every = fit.at(np.ones(len(rows), dtype=bool))
@@ -41,7 +35,7 @@ def command(data: Path | None, out: Path | None, only_odds: bool) -> None:
     without = fit.without(fit.groups, groups)
     constants = fit.constants(every)
     document = {
-        "provenance": "stepsight fit llm; constants of all rows, and where they differ without each group",
+        "provenance": "lab fit llm; constants of all rows, and where they differ without each group",
         "all": _plain(constants),
         "without": {g: _differing(constants, fit.constants(less)) for g, less in without.items()},
         "rows": sorted({row_id(case.file, case.name) for cases, _ in timed for case in cases}),
@@ -62,26 +56,6 @@ def command(data: Path | None, out: Path | None, only_odds: bool) -> None:
     for kind, reach in reaches(nodes, foreign).items():
         click.echo(f"{'reach':10s} {'unknown framework, ' + kind:40s} {reach:.2f}")
     click.echo(f"{len(rows)} rows in {len(groups)} groups; wrote {path}")
-
-
-def _odds(cases: list[Case], out: Path | None) -> None:
-    """Fit and write the odds of slow runs, where there are runs of a site that has them."""
-    from stepsight.documents import to_json
-
-    runs = []
-    for case in cases:
-        composer = priced(case)
-        run = odds.run_of(composer, case.measured_ms or 0.0, case.fit_group) if composer else None
-        runs += [run] if run is not None else []
-    if not runs:
-        return
-    found = odds.fit_odds(runs)
-    path = (out or Path(package.__file__).parent) / odds.FILE
-    path.write_text(to_json({"all": found.all, "without": dict(found.without)}) + "\n")
-    for name, weight in found.all.weights.items():
-        click.echo(f"{'slow runs':10s} {name:40s} {weight:g}")
-    slow = sum(run.slow for run in runs)
-    click.echo(f"{slow} of {len(runs)} runs over nodes are slow; wrote {path}")
 
 
 def _left_out(fit: Fit, without: Mapping[str, list[FloatArray]], labels: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""``stepsight fit overheads``: gather the shipped host overheads from the published studies and traces."""
+"""``lab fit overheads``: gather the shipped host overheads from the published studies and traces."""
 
 from __future__ import annotations
 

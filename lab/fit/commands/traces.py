@@ -1,4 +1,4 @@
-"""``stepsight fit traces``: the constants of trace predictions that runs show, with every run's figure."""
+"""``lab fit traces``: the constants of trace predictions that runs show, with every run's figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stepsight validate capture --training``: torchtitan's published runs, captured from a similar script."""
+"""``python -m lab score capture --training``: torchtitan's published runs, captured from a similar script."""
 
 from __future__ import annotations
 

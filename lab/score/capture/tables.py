@@ -1,4 +1,4 @@
-"""What ``validate capture --traces`` and ``--training`` print."""
+"""What ``score capture --traces`` and ``--training`` print."""
 
 from __future__ import annotations
 

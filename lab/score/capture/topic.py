@@ -1,142 +1,223 @@
-"""``stepsight validate capture``: steps of captured scripts against measured ones."""
+"""``python -m lab score capture``: steps of captured scripts against measured ones, file by file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import click
-import msgspec
 
+from lab.datasets.captured_steps import FILES, MeasuredStep, read_steps
 from lab.datasets.folder import data_folder
-from lab.score.capture import models
-from lab.score.capture.models import Captures, MeasuredRow, ModelRow
-from stepsight.score import CHOSEN, Score
+from lab.score.capture.steps import ScoredStep, scored
+from stepsight.score import CHOSEN, Figure, Score, gmae, mape
 from stepsight.validate.scoreboard import plain
 
 TOPIC = "capture"
-STEP_GMAE, STEP_MAPE, ACTIVE_MAPE, RESERVED_MAPE = 0.04, 0.06, 0.015, 0.06
-"""What is asked of the steps of models_h100.csv."""
+KEPT = Path("validation/captured")
+"""Where captured steps are kept unless --steps names another folder."""
+LEAST_ROWS = 4
+"""Fewer rows than this make no line of their own."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Rows that were captured, and configurations that could not be, with the reason."""
+class Bars:
+    """What is asked of a file; zero: nothing."""
 
-    rows: tuple[ModelRow, ...]
-    missing: tuple[tuple[str, str], ...]
-
-
-def measured(data: Path, only: Sequence[str] = ()) -> list[MeasuredRow]:
-    """The rows of the folder, or those whose names hold one of ``only``."""
-    folder = data / "e2e" if (data / "e2e").is_dir() else data
-    path = folder / models.FILE
-    if not path.is_file():
-        click.echo(f"{models.FILE}: not in {folder}, skipped", err=True)
-        return []
-    rows = models.read(path)
-    return [r for r in rows if not only or any(text in r.configuration.name for text in only)]
+    step_mape: float = 0.0
+    step_gmae: float = 0.0
+    active_mape: float = 0.0
+    reserved_mape: float = 0.0
+    fits_right: float = 0.0
 
 
-def found(data: Path, only: Sequence[str] = (), steps: Path | None = None) -> Found:
-    from stepsight.platform.load import load_platform
-
-    folder = data / "e2e" if (data / "e2e").is_dir() else data
-    captures = Captures(
-        load_platform(models.PLATFORM), steps, folder / "configs", lambda text: click.echo(text, err=True)
-    )
-    outcomes = list(models.predicted(measured(data, only), captures))
-    rows = tuple(row for outcome in outcomes for row in outcome.rows)
-    missing = tuple((o.configuration.name, o.problem) for o in outcomes if o.problem)
-    return Found(rows, missing)
+BARS = {
+    "models_h100": Bars(0.06, 0.04, 0.015, 0.06),
+    "timm_train_rtx3090": Bars(0.11, fits_right=0.93),
+    "timm_forward_consumer": Bars(0.14),
+    "peft_l40s": Bars(0.10, reserved_mape=0.06),
+    "lambda_gpus": Bars(),
+    "lambda_gpus: resnet50": Bars(0.12),
+}
 
 
 def scores(data: Path) -> list[Score]:
-    return scored(found(data))
+    """What `lab score all` prints; steps that are kept are taken from there."""
+    return lines(found(data))
 
 
-def scored(f: Found) -> list[Score]:
-    """Step time and both peaks over all rows, and the step time of each model."""
-    if not f.rows:
-        return []
-    steps = [r.measured_ms for r in f.rows]
-    inside = sum(r.inside for r in f.rows)
-    without = f"; {len(f.missing)} configurations were not captured" if f.missing else ""
-    worst = max((r.predicted_ms / r.measured_ms - 1 for r in f.rows), key=abs)
-    lines = [
-        Score.of(
-            TOPIC, "step time", [r.predicted_ms for r in f.rows], steps, "all rows", gmae_target=STEP_GMAE,
-            mape_target=STEP_MAPE,
-            note=f"worst {worst:+.1%}; {inside}/{len(steps)} inside the interval{without}", exposure=CHOSEN,
-        ),
-        Score.of(
-            TOPIC, "peak active memory", [r.predicted_active_bytes for r in f.rows],
-            [r.measured_active_bytes for r in f.rows], "all rows", mape_target=ACTIVE_MAPE, exposure=CHOSEN,
-        ),
-        Score.of(
-            TOPIC, "peak reserved memory", [r.predicted_reserved_bytes for r in f.rows],
-            [r.measured_reserved_bytes for r in f.rows], "all rows", mape_target=RESERVED_MAPE,
-            exposure=CHOSEN,
-        ),
-    ]  # fmt: skip
-    for model in dict.fromkeys(r.model for r in f.rows):
-        own = [r for r in f.rows if r.model == model]
-        lines.append(
-            Score.of(TOPIC, f"step time of {model}", [r.predicted_ms for r in own],
-                     [r.measured_ms for r in own], "its rows", exposure=CHOSEN)
+def found(
+    data: Path, files: tuple[str, ...] = (), only: Sequence[str] = (), keep: Path = KEPT, sample: int = 0
+) -> list[ScoredStep]:
+    rows = [r for r in read_steps(data, files) if not only or any(text in r.name for text in only)]
+    folder = data / "e2e" if (data / "e2e").is_dir() else data
+    return list(
+        scored(_sampled(rows, sample), keep, folder / "configs", lambda text: click.echo(text, err=True))
+    )
+
+
+def _sampled(rows: Sequence[MeasuredStep], sample: int) -> list[MeasuredStep]:
+    """Every n-th row of each file, so that at most ``sample`` of it remain."""
+    if not sample:
+        return list(rows)
+    counts, seen = Counter(r.file for r in rows), Counter[str]()
+    chosen = []
+    for row in rows:
+        every = -(-counts[row.file] // sample)
+        if seen[row.file] % every == 0:
+            chosen.append(row)
+        seen[row.file] += 1
+    return chosen
+
+
+def lines(steps: Sequence[ScoredStep]) -> list[Score]:
+    """By file: step time, memory, what fits; then step time by layout, board and family."""
+    made: list[Score] = []
+    for file in dict.fromkeys(s.row.file for s in steps):
+        own = [s for s in steps if s.row.file == file]
+        made += _file(file, own)
+        groups = dict.fromkeys(g for s in own for g in s.row.groups)
+        for group in groups:
+            part = [s for s in own if group in s.row.groups and not s.problem]
+            if len(part) >= LEAST_ROWS:
+                made.append(_step(f"{file}: {group}", part, BARS.get(f"{file}: {group}", Bars())))
+    return made
+
+
+def _file(file: str, own: Sequence[ScoredStep]) -> Iterator[Score]:
+    bars, good = BARS.get(file, Bars()), [s for s in own if not s.problem]
+    if not good:
+        return
+    other = sum(s.other_model for s in own)
+    failed = len(own) - len(good) - other
+    without = f"; {failed} not captured" if failed else ""
+    without += f"; {other} rows of models that the library has no longer" if other else ""
+    yield _step(file, good, bars, without)
+    for what, bar in (("active", bars.active_mape), ("reserved", bars.reserved_mape)):
+        have = [s for s in good if getattr(s.row, f"{what}_bytes")]
+        if have:
+            predicted = [getattr(s, f"{what}_bytes") for s in have]
+            measured = [getattr(s.row, f"{what}_bytes") for s in have]
+            yield Score.of(
+                TOPIC, f"{file}: peak {what} memory", predicted, measured, "all rows",
+                mape_target=bar or None, exposure=CHOSEN,
+            )  # fmt: skip
+    labels = fits(good)
+    if labels:
+        share = mean(labels)
+        yield Score.reading(
+            TOPIC, f"{file}: what fits", len(labels), Figure("right", share, "more"),
+            "batches that ran, and the next larger ones that failed", exposure=CHOSEN,
+            target=f"right ≥ {bars.fits_right:.0%}" if bars.fits_right else "",
+            met=share >= bars.fits_right if bars.fits_right else None,
         )  # fmt: skip
-    return lines
+
+
+def _step(name: str, good: Sequence[ScoredStep], bars: Bars, without: str = "") -> Score:
+    worst = max((s.predicted_ms / s.row.step_ms - 1 for s in good), key=abs)
+    inside = sum(s.inside for s in good)
+    return Score.of(
+        TOPIC, f"{name}: step time", [s.predicted_ms for s in good], [s.row.step_ms for s in good],
+        "all rows", gmae_target=bars.step_gmae or None, mape_target=bars.step_mape or None,
+        note=f"worst {worst:+.1%}; {inside}/{len(good)} inside the interval{without}", exposure=CHOSEN,
+    )  # fmt: skip
+
+
+def fits(good: Sequence[ScoredStep]) -> list[bool]:
+    """Of files that name a batch that failed: whether each batch is called right."""
+    if not any(s.row.larger_batch for s in good):
+        return []
+    return [s.fits for s in good] + [not s.larger_fits for s in good if s.row.larger_batch]
 
 
 @click.command(TOPIC)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--file", "files", multiple=True, type=click.Choice(list(FILES)), help="Only these files.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose names hold this; repeatable.")
+@click.option("--sample", type=click.IntRange(min=1), help="At most this many rows of each file.")
 @click.option(
-    "--steps", type=click.Path(path_type=Path),
+    "--steps", type=click.Path(path_type=Path), default=KEPT, show_default=True,
     help="Keep captured steps in this folder, and take from it those that are there.",
 )  # fmt: skip
 @click.option(
     "--traces", is_flag=True, help="Compare scripts with the traces of the runs they write down again."
 )
 @click.option("--training", is_flag=True, help="Score torchtitan's published runs, captured from a script.")
+@click.option("--each", is_flag=True, help="Print every row.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    data: Path | None, only: tuple[str, ...], steps: Path | None, traces: bool, training: bool, as_json: bool
-) -> None:
-    """Library models captured and predicted, against their measured steps and memory."""
+    data: Path | None, files: tuple[str, ...], only: tuple[str, ...], sample: int | None, steps: Path,
+    traces: bool, training: bool, each: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Published models captured and predicted, against their measured steps and memory."""
     from stepsight.validate import scoreboard
 
+    folder = data_folder(data)
     if traces or training:
         from lab.score.capture.tables import show_published, show_traced
 
         if traces:
-            show_traced(data_folder(data), only, steps, as_json=as_json)
+            show_traced(folder, only, steps, as_json=as_json)
         if training:
-            show_published(data_folder(data), only, steps, as_json=as_json)
+            show_published(folder, only, steps, as_json=as_json)
         return
-    result = found(data_folder(data), only, steps)
-    lines = scored(result)
+    result = found(folder, files, only, steps, sample or 0)
+    made = lines(result)
     if as_json:
         from stepsight.documents import to_json
 
-        click.echo(to_json(_document(result, lines)))
+        click.echo(to_json(_document(result, made, each=each)))
     else:
-        _print(result)
-        scoreboard.table(lines)
-    scoreboard.end(lines)
+        if each:
+            _print(result)
+        scoreboard.table(made)
+    scoreboard.end(made)
 
 
-def _document(result: Found, lines: Sequence[Score]) -> dict[str, Any]:
+def _document(result: Sequence[ScoredStep], made: Sequence[Score], *, each: bool) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for file in dict.fromkeys(s.row.file for s in result):
+        own = [s for s in result if s.row.file == file]
+        good = [s for s in own if not s.problem]
+        predicted, measured = [s.predicted_ms for s in good], [s.row.step_ms for s in good]
+        labels = fits(good)
+        document[file] = {
+            "rows": len(good),
+            "failed": sum(bool(s.problem) and not s.other_model for s in own),
+            "other_models": sum(s.other_model for s in own),
+            "mape": mape(predicted, measured) if good else None,
+            "gmae": gmae(predicted, measured) if good else None,
+            "inside": mean(s.inside for s in good) if good else None,
+            "memory_active_mape": _memory(good, "active_bytes"),
+            "memory_reserved_mape": _memory(good, "reserved_bytes"),
+            "fits_right": mean(labels) if labels else None,
+            "scores": plain(s for s in made if s.name.startswith(file)),
+            "not_captured": [{"step": s.row.name, "reason": s.problem} for s in own if s.problem],
+        }
+        if each:
+            document[file]["each"] = [_row(s) for s in good]
+    return document
+
+
+def _memory(good: Sequence[ScoredStep], what: str) -> float | None:
+    have = [s for s in good if getattr(s.row, what)]
+    return mape([getattr(s, what) for s in have], [getattr(s.row, what) for s in have]) if have else None
+
+
+def _row(s: ScoredStep) -> dict[str, Any]:
     return {
-        "rows": [msgspec.to_builtins(r) for r in result.rows],
-        "not_captured": [{"step": name, "reason": why} for name, why in result.missing],
-        "scores": plain(lines),
-    }
+        "name": s.row.name, "groups": s.row.groups, "measured_ms": s.row.step_ms,
+        "predicted_ms": s.predicted_ms, "low_ms": s.low_ms, "high_ms": s.high_ms,
+        "active_bytes": s.active_bytes,
+        "reserved_bytes": s.reserved_bytes, "fits": s.fits, "larger_fits": s.larger_fits,
+    }  # fmt: skip
 
 
-def _print(result: Found) -> None:
+def _print(result: Sequence[ScoredStep]) -> None:
     from rich.table import Table
 
     from stepsight.terminal import terminal
@@ -144,13 +225,16 @@ def _print(result: Found) -> None:
     table = Table(box=None, padding=(0, 1))
     for name in ("step", "measured", "predicted", "error", "interval", "active", "reserved"):
         table.add_column(name, justify="left" if name == "step" else "right", no_wrap=True)
-    for r in result.rows:
+    for s in result:
+        if s.problem:
+            continue
+        pairs = (s.active_bytes, s.row.active_bytes), (s.reserved_bytes, s.row.reserved_bytes)
+        memory = [f"{made / measured - 1:+.2%}" if measured else "" for made, measured in pairs]
         table.add_row(
-            r.name, f"{r.measured_ms:.1f} ms", f"{r.predicted_ms:.1f} ms",
-            f"{r.predicted_ms / r.measured_ms - 1:+.1%}", "inside" if r.inside else "outside",
-            f"{r.predicted_active_bytes / r.measured_active_bytes - 1:+.2%}",
-            f"{r.predicted_reserved_bytes / r.measured_reserved_bytes - 1:+.2%}",
+            s.row.name, f"{s.row.step_ms:.1f} ms", f"{s.predicted_ms:.1f} ms",
+            f"{s.predicted_ms / s.row.step_ms - 1:+.1%}", "inside" if s.inside else "outside", *memory,
         )  # fmt: skip
     terminal().print(table)
-    for name, why in result.missing:
-        click.echo(f"not captured: {name}: {why}")
+    for s in result:
+        if s.problem:
+            click.echo(f"not captured: {s.row.name}: {s.problem}")

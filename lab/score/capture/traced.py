@@ -1,4 +1,4 @@
-"""``stepsight validate capture --traces``: scripts that write traced runs down again, against the traces."""
+"""``python -m lab score capture --traces``: scripts that write traced runs down again, against the traces."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ def rows(data: Path) -> list[StepRow]:
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
-    """One node and many nodes apart, as the public figures are. A constant was read off rows on one node
-    (`prediction.llm.piece_times.EVEN_HANDED`)."""
+    """One node and many nodes apart, as the public figures are."""
     used = "all rows; constants of the framework fitted without the row's model and number of GPUs"
     one = [r for r in found if r.name.startswith("one node")]
     many = [r for r in found if r.name.startswith("nodes")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.datasets.kernel_tables.files import TableTimes, read_table
+from lab.datasets.kernel_tables.files import read_table
 from lab.fit.kernels.sources import (
     SERVING_SYSTEMS,
     Measured,
@@ -24,6 +24,7 @@ from stepsight.estimate import IntArray
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.models import KernelModels
+from stepsight.prediction.kernel_table import TableTimes
 from stepsight.score import BLIND, CHOSEN, FIT, Score
 
 OPTIONS = ("data", "rows")

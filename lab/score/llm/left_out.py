@@ -1,6 +1,6 @@
 """The constants that a measured row is scored with: from a fit that its whole group took no part in.
 
-``left_out.json`` is what ``stepsight fit llm`` made: which rows it used, and for each of their groups
+``left_out.json`` is what ``python -m lab fit llm`` made: which rows it used, and for each of their groups
 the constants fitted without it. A row that no fit has seen is scored with the fit of all others. Clock and
 network belong to the site that a source measured on; the shipped constants are for sites nobody measured.
 """

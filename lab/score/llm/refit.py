@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.score.llm.left_out import USUAL_HOST_US, Constants, clock_key, row_id
-from lab.score.llm.rows import Case, priced, state_told_by
+from lab.score.llm.rows import Case, priced
 from stepsight.estimate import FloatArray
 from stepsight.overheads.frameworks import profile_of
 from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, spread_class, step_spread
@@ -56,13 +56,12 @@ def surface(case: Case) -> Surface | None:
     if composer is None or case.measured_ms is None:
         return None
     host, products, network = GRIDS
-    state = state_told_by(composer, case.measured_ms)
     times = np.empty(tuple(len(grid) for grid in GRIDS))
     over_nodes = composer.c.ranks > composer.pricer.platform.spec.gpus_per_node
     for k, n in enumerate(network if over_nodes else (1.0,)):
         for i, h in enumerate(host):
             for j, p in enumerate(products):
-                times[i, j, k] = composer.step(knobs=Knobs(h, p, n), state=state).step_us
+                times[i, j, k] = composer.step(knobs=Knobs(h, p, n)).step_us
     if not over_nodes:
         times[:, :, 1:] = times[:, :, :1]
     ratio = np.log(times / (1e3 * case.measured_ms))

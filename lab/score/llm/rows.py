@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,16 +9,14 @@ from typing import Any
 
 from lab.score.llm.left_out import is_known, row_id, scoring_knobs
 from stepsight.collectives.site import SiteBandwidth
-from stepsight.collectives.stalls import HostState
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.allocator import needed_bytes, reserved_bytes, usual_bytes
 from stepsight.prediction.llm.answer import answered, naive_us
-from stepsight.prediction.llm.compose import AS_SHIPPED, Composer, Knobs
-from stepsight.prediction.llm.slow_runs import possible_states, slow_state
+from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
 from stepsight.prediction.memory import fits
 from stepsight.score import CHOSEN, gmae, mape
 from stepsight.workload.files import parse_workload
+from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
@@ -58,8 +55,7 @@ class Outcome:
 
     ``predicted_ms`` is made with constants that no row of its group took part in; ``shipped_ms`` with the
     shipped ones, ``without_site_ms`` with the shipped ones and none of the site's figures, as ``stepsight
-    predict`` answers (zero where the case has no site). ``told``: time and memory in the state that the
-    measured time tells, where the runs of a site were in several; ``slow``: that state is not the usual one.
+    predict`` answers (zero where the case has no site).
     """
 
     case: Case
@@ -72,8 +68,6 @@ class Outcome:
     naive_ms: float = 0.0
     shipped_ms: float = 0.0
     without_site_ms: float = 0.0
-    told: tuple[float, float] | None = None
-    slow: bool = False
 
     @property
     def timed(self) -> bool:
@@ -93,7 +87,7 @@ class FileScore:
     """How the rows of one file came out.
 
     ``shipped_…``: with the shipped constants and the figures of the rows' site; ``without_site_…``: without
-    the latter (None: no row has a site), ``…_usual_…`` of the runs that are not slow, as their times tell.
+    the latter (None: no row has a site).
     ``bar``, ``fits_bar`` and ``memory_bar`` are those of ``mape``, ``fits_right`` and ``memory_mape``.
     ``exposure``: how blind the rows are (`Score`).
     """
@@ -110,8 +104,6 @@ class FileScore:
     memory_mape: float | None = None
     shipped_mape: float = 0.0
     shipped_gmae: float = 0.0
-    state_told_mape: float | None = None
-    state_told_memory_mape: float | None = None
     lacking: dict[str, int] = field(default_factory=dict)
     bar: float | None = None
     note: str = ""
@@ -121,8 +113,6 @@ class FileScore:
     memory_gmae: float | None = None
     without_site_mape: float | None = None
     without_site_gmae: float | None = None
-    without_site_usual_rows: int = 0
-    without_site_usual_mape: float | None = None
     exposure: str = CHOSEN
 
 
@@ -157,24 +147,19 @@ def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
         return Outcome(case, lacks=_reason(case, error))
     row = row_id(case.file, case.name)
     known = is_known(case.source, row, case.fit_group)
-    found = answered(composer, known_source=known, measured=True)
+    found = answered(composer, known_source=known)
     knobs = scoring_knobs(composer, case.source, row, case.fit_group)
-    several = case.measured_ms is not None and len(possible_states(composer)) > 1
-    state = state_told_by(composer, case.measured_ms or 0.0) if several else None
-    stated = slow_state(composer) if found.runs.is_slow else None
-    moved = composer.step(knobs=knobs, state=stated).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
+    moved = composer.step(knobs=knobs).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
     return Outcome(
         case,
         moved * found.step_us / 1e3,
         moved * found.low_us / 1e3,
         moved * found.high_us / 1e3,
-        reserved_bytes(composer, found.runs) / 2**30,
+        _held_bytes(composer) / 2**30,
         does_fit,
         naive_ms=naive_us(found.composed) / 1e3,
         shipped_ms=found.step_us / 1e3,
         without_site_ms=_without_site_ms(workload, case),
-        told=_told(composer, knobs, state) if state else None,
-        slow=state is not None and state == slow_state(composer),
     )
 
 
@@ -186,19 +171,11 @@ def _without_site_ms(workload: LanguageWorkload, case: Case) -> float:
     return Composer(workload.config, platform).step().step_us / 1e3
 
 
-def _told(composer: Composer, knobs: Knobs, state: HostState) -> tuple[float, float]:
-    """Time and memory in a state of the site's runs."""
-    waits = state == slow_state(composer)
-    held = needed_bytes(composer) if waits else usual_bytes(composer, composer.step())
-    return composer.step(knobs=knobs, state=state).step_us / 1e3, held / 2**30
-
-
-def state_told_by(composer: Composer, measured_ms: float) -> HostState:
-    """The state of a site's runs that a measured time lies nearest to."""
-    states = possible_states(composer)
-    if len(states) == 1:
-        return states[0]
-    return min(states, key=lambda s: abs(math.log(composer.step(state=s).step_us / (1e3 * measured_ms))))
+def _held_bytes(composer: Composer) -> float:
+    """What the caching allocator of the first rank holds: free blocks too, as far as there is room."""
+    held = stage_memory(composer.c)[0]
+    room = usable_bytes(composer.pricer.platform.spec.gpu.memory_gb)
+    return max(held.total, min(held.reserved, room))
 
 
 def priced(case: Case) -> Composer | None:
@@ -230,7 +207,6 @@ def scored(
     any_crashed = any(o.case.crashed for o in ran)
     with_memory = [o for o in timed if o.case.measured_gb]
     measured_gb = [o.case.measured_gb or 0.0 for o in with_memory]
-    several = any(o.told for o in timed)
     lacking: dict[str, int] = {}
     for o in outcomes:
         if o.lacks:
@@ -238,11 +214,7 @@ def scored(
     time = _errors([o.predicted_ms for o in timed], measured) or (0.0, 0.0)
     shipped = _errors([o.shipped_ms for o in timed], measured) or (0.0, 0.0)
     memory = _errors([o.memory_gb for o in with_memory], measured_gb)
-    told = _errors([o.told[0] if o.told else o.predicted_ms for o in timed], measured)
-    told_memory = _errors([o.told[1] if o.told else o.memory_gb for o in with_memory], measured_gb)
     user = _as_a_user(timed) if any(o.case.site for o in timed) else None
-    usual = [o for o in timed if not o.slow]
-    user_usual = _as_a_user(usual) if user and len(usual) < len(timed) else None
     return FileScore(
         file,
         len(outcomes),
@@ -255,8 +227,6 @@ def scored(
         memory_mape=memory[0] if memory else None,
         shipped_mape=shipped[0],
         shipped_gmae=shipped[1],
-        state_told_mape=told[0] if told and several else None,
-        state_told_memory_mape=told_memory[0] if told_memory and several else None,
         lacking=dict(sorted(lacking.items(), key=lambda item: -item[1])),
         bar=bar,
         note=note,
@@ -266,8 +236,6 @@ def scored(
         memory_gmae=memory[1] if memory else None,
         without_site_mape=user[0] if user else None,
         without_site_gmae=user[1] if user else None,
-        without_site_usual_rows=len(usual) if user_usual else 0,
-        without_site_usual_mape=user_usual[0] if user_usual else None,
         exposure=exposure,
     )
 

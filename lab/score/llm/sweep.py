@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-from lab.score.llm.odds import stalls_of
 from lab.score.llm.rows import Case
 from stepsight.collectives.site import SiteBandwidth
 
@@ -25,33 +23,13 @@ REPLICAS = SiteBandwidth(
 nodes, 28 and 11 GB/s, are a quarter of what the rows of 8B on 64 nodes without a pipeline show, and
 all_gather on 8 and 16 nodes is raised by a fifth to what the rows show. ``node_share``: the 1B, 3B and 8B
 rows on 16 nodes without a pipeline, ZeRO-1, tensor groups of 1, 2, 4 and 8."""
-EVERY_GROUP = ""
-"""The group of nobody: odds from all groups."""
-CHECK_US = 215.0
-"""What a tensor collective takes the hosts for each of its ranks, in all pipelines over nodes but four, and
-in 16 runs without a pipeline."""
-POLL_US = 0.1e6
-"""How long nanotron slept between two looks at a message between stages: `time.sleep(0.1)` in `p2p.py`, as it
-was before ``scripts/scaling_benchmarks.py`` ran pipelines again ("job_id < 14097150" there)."""
-
-
-@cache
-def site_of(group: str) -> SiteBandwidth:
-    """The cluster as a group (model × nodes) of its runs sees it: odds of slow runs that the group took no
-    part in.
-
-    Tensor groups over four nodes reach what it measured for all_reduce at 256 MB, those over two nodes 300
-    GB/s, behind 0.54 ms for every doubling of the nodes: 66 rows without a pipeline that are not slow. The
-    rows of 3B, 8B and 80B alone give the same.
-    """
-    over_nodes = {2: 300.0, 4: 160.0}
-    return SiteBandwidth(
-        256e6,
-        {"all_gather": over_nodes, "reduce_scatter": over_nodes},
-        hop_us=540.0,
-        stalls=stalls_of(group, CHECK_US, POLL_US),
-        also=REPLICAS,
-    )
+_OVER_NODES = {2: 300.0, 4: 160.0}
+SITE = SiteBandwidth(
+    256e6, {"all_gather": _OVER_NODES, "reduce_scatter": _OVER_NODES}, hop_us=540.0, also=REPLICAS
+)
+"""Tensor groups over four nodes reach what the cluster measured for all_reduce at 256 MB, those over two
+nodes 300 GB/s, after 0.54 ms for every doubling of the nodes: 66 rows without a pipeline. The rows of 3B, 8B
+and 80B alone give the same."""
 
 
 def case(row: dict[str, str]) -> Case:
@@ -94,5 +72,5 @@ def case(row: dict[str, str]) -> Case:
         measured_gb=float(row["memory_gb"]) if row["memory_gb"] else None,
         crashed=row["status"] != "ok",
         group=group,
-        site=site_of(group),
+        site=SITE,
     )

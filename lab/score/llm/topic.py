@@ -1,4 +1,4 @@
-"""``stepsight validate llm``: measured language-model training, file by file."""
+"""``python -m lab score llm``: measured language-model training, file by file."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def lines_of(s: FileScore) -> list[Score]:
         lines.append(
             Score(
                 TOPIC, f"{s.file}: {AS_A_USER}", s.timed, s.without_site_gmae, s.without_site_mape,
-                "all rows with a time", note=_usual_runs(s), exposure=FIT,
+                "all rows with a time", exposure=FIT,
             )
         )  # fmt: skip
     return lines
@@ -139,8 +139,6 @@ def _note(s: FileScore) -> str:
         return s.note
     note = f"{s.inside:.0%} inside the interval; {s.expressed} of {s.rows} expressed; "
     note += f"with the shipped constants {s.shipped_mape:.1%}"
-    if s.state_told_mape is not None:
-        note += f"; if a run's state were known {_if_told(s)}"
     return note
 
 
@@ -175,8 +173,7 @@ def _show(s: FileScore, lines: Sequence[Score]) -> None:
     shipped = f"with the shipped constants {s.shipped_mape:.1%}, {s.shipped_gmae:.1%}"
     click.echo(f"  MAPE {s.mape:.1%}, GMAE {s.gmae:.1%}{bars[s.file]}; {shipped}")
     if s.without_site_mape is not None:
-        usual = f"; {_usual_runs(s)}" if s.without_site_usual_rows else ""
-        click.echo(f"  {AS_A_USER}: MAPE {s.without_site_mape:.1%}, GMAE {s.without_site_gmae:.1%}{usual}")
+        click.echo(f"  {AS_A_USER}: MAPE {s.without_site_mape:.1%}, GMAE {s.without_site_gmae:.1%}")
     click.echo(f"  {s.inside:.0%} inside the 90 % interval")
     if s.fits_right is not None:
         click.echo(
@@ -184,21 +181,8 @@ def _show(s: FileScore, lines: Sequence[Score]) -> None:
         )
     if s.memory_mape is not None:
         click.echo(f"  memory MAPE {s.memory_mape:.1%}{bars[f'{s.file}: memory']}")
-    if s.state_told_mape is not None:
-        click.echo(f"  if the state of each run were known (told by its measured time): {_if_told(s)}")
     for reason, count in list(s.lacking.items())[:6]:
         click.echo(f"  not expressed: {count} × {reason}")
-
-
-def _usual_runs(s: FileScore) -> str:
-    if s.without_site_usual_mape is None:
-        return ""
-    return f"of {s.without_site_usual_rows} runs that are not slow MAPE {s.without_site_usual_mape:.1%}"
-
-
-def _if_told(s: FileScore) -> str:
-    memory = "" if s.state_told_memory_mape is None else f", memory {s.state_told_memory_mape:.1%}"
-    return f"{s.state_told_mape or 0.0:.1%}{memory}"
 
 
 def _show_rows(folder: Path, wanted: Sequence[str], as_json: bool) -> None:

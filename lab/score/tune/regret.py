@@ -48,11 +48,7 @@ class GroupRegret:
 
 @dataclass(frozen=True, slots=True)
 class FileRegret:
-    """All groups of one file; the means are over groups.
-
-    ``shipped_…``: the same with the shipped constants, where the file's rows are otherwise read with
-    constants that their group took no part in.
-    """
+    """All groups of one file; the means are over groups."""
 
     file: str
     groups: int
@@ -60,8 +56,6 @@ class FileRegret:
     top3_regret: float
     crashed_picks: float
     each: tuple[GroupRegret, ...] = field(default=())
-    shipped_mean_regret: float | None = None
-    shipped_top3_regret: float | None = None
 
     @property
     def worst(self) -> GroupRegret | None:

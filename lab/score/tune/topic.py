@@ -1,9 +1,8 @@
-"""``stepsight validate tune``: regret of picks among configurations that were really run."""
+"""``python -m lab score tune``: regret of picks among configurations that were really run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -19,8 +18,6 @@ from stepsight.validate.scoreboard import end, plain
 TOPIC = "tune"
 FILES = {sweep.FILE: (sweep.case, ("model", "nodes")), layouts.FILE: (layouts.case, ("sheet",))}
 """How rows are read, and the columns that make a group."""
-AS_SHIPPED = {sweep.FILE: lambda case: replace(case, site=sweep.site_of(sweep.EVERY_GROUP))}
-"""Files whose rows are read with constants without their group: a row with the shipped ones."""
 MEAN_BAR, TOP_BAR, CRASHED_BAR = 0.05, 0.03, 0.03
 
 
@@ -35,13 +32,7 @@ def regrets(data: Path) -> list[FileRegret]:
         rows = read_csv(folder / name)
         groups = [", ".join(f"{column} {row[column]}" for column in columns) for row in rows]
         cases = [case(row) for row in rows]
-        regret = file_regret(name, [candidate(each) for each in cases], groups)
-        if name in AS_SHIPPED:
-            shipped = file_regret(name, [candidate(AS_SHIPPED[name](each)) for each in cases], groups)
-            regret = replace(
-                regret, shipped_mean_regret=shipped.mean_regret, shipped_top3_regret=shipped.top3_regret
-            )
-        found.append(regret)
+        found.append(file_regret(name, [candidate(each) for each in cases], groups))
     return found
 
 
@@ -53,14 +44,9 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
 def lines_of(f: FileRegret) -> list[Score]:
     """A line for each bar: the mean regret, that of the best of three, and picks that crash."""
     worst = f"worst group {f.worst.regret:.1%}" if f.worst else ""
-    shipped = (
-        ("", "")
-        if f.shipped_mean_regret is None or f.shipped_top3_regret is None
-        else (f"with the shipped odds {f.shipped_mean_regret:.1%}", f"with them {f.shipped_top3_regret:.1%}")
-    )
     parts = (
-        (f.file, "mean regret", f.mean_regret, MEAN_BAR, "; ".join(filter(None, (worst, shipped[0])))),
-        (f"{f.file}, best of three", "mean regret", f.top3_regret, TOP_BAR, shipped[1]),
+        (f.file, "mean regret", f.mean_regret, MEAN_BAR, worst),
+        (f"{f.file}, best of three", "mean regret", f.top3_regret, TOP_BAR, ""),
         (f"{f.file}, picks that crash", "of all groups", f.crashed_picks, CRASHED_BAR, ""),
     )
     return [
@@ -94,11 +80,6 @@ def _show(f: FileRegret, lines: Sequence[Score]) -> None:
         f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} {mean}, "
         f"best of our three {f.top3_regret:.1%} {top}, crashed picks {f.crashed_picks:.1%} {crashed}"
     )
-    if f.shipped_mean_regret is not None:
-        click.echo(
-            "  each group without itself in the odds of slow runs; with the shipped odds "
-            f"{f.shipped_mean_regret:.1%}, best of three {f.shipped_top3_regret:.1%}"
-        )
     for g in sorted(f.each, key=lambda g: -g.regret):
         crashed = "  our first pick did not run" if g.crashed else ""
         ran = f"{g.ran} of {g.candidates} ran"

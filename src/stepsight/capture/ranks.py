@@ -204,14 +204,14 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
         except BaseException:
             end(process)
             raise
-        return _read(answer, code)
+        return answer_of(answer, code)
 
 
 class UnavailableError(StepsightError):
     """The fake GPU could not be set up on this machine with this torch."""
 
 
-def _read(path: Path, code: int) -> Answer:
+def answer_of(path: Path, code: int) -> Answer:
     """The process's answer, or the error that its end means."""
     try:
         answer = msgspec.json.decode(path.read_bytes(), type=Answer)

@@ -12,7 +12,17 @@ import torch
 
 from stepsight.capture import selftest
 from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.gpu import attention, device, files, guard, kernels, meta_answer, modules, tensors
+from stepsight.capture.gpu import (
+    attention,
+    device,
+    files,
+    guard,
+    kernels,
+    meta_answer,
+    modules,
+    tensors,
+    vision_ops,
+)
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
 from stepsight.capture.groups.install import World
@@ -83,6 +93,7 @@ class Session:
         tensors.install(self.values.read)
         modules.install()
         kernels.install()
+        vision_ops.install()
         routing.install()
         checks.install()
         attention.install(gpu.capability)

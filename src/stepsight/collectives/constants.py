@@ -1,6 +1,6 @@
 """Every figure of collectives that was chosen or read off runs: value, unit, what it rests on, what it moves.
 
-The catalogue: the measured curves of collectives/catalogue (nccl.parquet and others), 563 of them.
+The catalogue: the measured curves of collectives/catalogue, 563 of them.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ BASES = {
     "LEAST_NIC_EFFICIENCY": Basis(
         "share of the NICs' rate",
         "large messages over RDMA: 0.72 on Polaris, 0.84 to 0.98 on DGX A100, Alps, Kestrel, Snellius, GCP A3"
-        " Ultra and H100 clusters (nccl.parquet)",
+        " Ultra and H100 clusters",
         "large collectives over nodes", runs=7,
     ),
     "STARTED_BYTES": Basis(

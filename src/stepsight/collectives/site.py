@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from stepsight.collectives.constants import SITE_SPREAD
 from stepsight.collectives.roofline import bus_factor
-from stepsight.collectives.stalls import Stalls
 from stepsight.collectives.topology import group_shape
 from stepsight.estimate import Estimates
 from stepsight.hardware.spec import PlatformSpec
@@ -30,8 +29,8 @@ class SiteBandwidth:
     """Bus bandwidth in GB/s of one large message, by kind and number of nodes.
 
     ``hop_us``: what every doubling of the nodes adds to a collective inside a layer, however small.
-    ``axes``: the axes of parallelism that the figures were taken for. ``stalls``: the slow state of some of
-    its runs. ``also``: figures for other axes.
+    ``axes``: the axes of parallelism that the figures were taken for. ``also``: figures for
+    other axes.
     ``node_share``: the figures are a node's, and groups with one GPU on a node reach (1/GPUs of a node) to
     this power of them, as the groups of its other GPUs use the same network at the same time; without it the
     figures scale the carried curve.
@@ -41,7 +40,6 @@ class SiteBandwidth:
     gbps: Mapping[str, Mapping[int, float]]
     hop_us: float = 0.0
     axes: tuple[str, ...] = ("tensor",)
-    stalls: Stalls | None = None
     also: SiteBandwidth | None = None
     node_share: float | None = None
 

@@ -6,8 +6,8 @@ BYTES_PER_GB = 2**30
 """Data sheets, and so `GpuSpec.memory_gb`, state memory in binary gigabytes."""
 USABLE_SHARE = 0.96
 """Of a GPU's memory, what a job's tensors can take before the CUDA context and NCCL's buffers fill it:
-between 0.94 and 0.98, which part best what ran from what did not (nine groups of llm_h100_sweep.csv, four of
-llm_a100_layouts.csv)."""
+between 0.94 and 0.98, which part best what ran from what did not (nine groups of an H100 sweep, four of
+published layouts)."""
 
 
 def usable_bytes(memory_gb: float) -> float:

@@ -1,7 +1,7 @@
 """Every figure of streaming kernels that was chosen or read off runs, with unit, basis and effect.
 
 Start times, shares and rates by family stand, with their sources, in the tables of `stream_costs`.
-T: medians over profiler traces (trace_kernels.parquet); N: nlp_ops_fp32.parquet (eleven GPUs).
+T: medians over profiler traces (public traces); N: fp32 operators (eleven GPUs).
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ BASES = {
     ),
     "TURING_MEMORY": Basis(
         "share of what boards with HBM reach of their bandwidth",
-        "dropout's gradient on TITAN RTX 0.84 and RTX 2080 Ti 0.88, against 0.91 on V100, A100 and RTX 3090"
-        " (transformer_ops.parquet)",
+        "dropout's gradient on TITAN RTX 0.84 and RTX 2080 Ti 0.88, against 0.91 on V100, A100 and RTX 3090",
         "streaming kernels on Turing's boards without ECC", runs=2,
     ),
     "SLOW_MEMORY": Basis(

@@ -81,7 +81,7 @@ A100-40G)."""
 MEASURED_POINTWISE = frozenset({"", "add", "elementwise"})
 OTHER_OPERATOR_SPREAD = 0.12
 """Added to what residual additions scatter by, for other element-wise operators in half precision
-(trace_kernels.parquet: H100 and A100, 361 plain ones of all dtypes)."""
+(public traces: H100 and A100, 361 plain ones of all dtypes)."""
 
 ROWS_AT_ONCE = 32_768
 """Kernels timed in one turn."""

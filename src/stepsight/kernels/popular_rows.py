@@ -19,7 +19,7 @@ SORTED_ABOVE = 3072
 """Fewer lookups take a kernel without segments (ATen/native/cuda/Embedding.cu)."""
 ADDITION_US = 0.2
 """One addition of the chain: a round trip to the cache, about 350 clocks. Read off steps of T5-large on an
-H100 (models_h100.csv), which leave 8 to 10 ms for 1,048,576 lookups and 30 to 50 ms for 4,194,304 into 32
+H100 (library models), which leave 8 to 10 ms for 1,048,576 lookups and 30 to 50 ms for 4,194,304 into 32
 rows."""
 FEW_ROWS = 1000.0
 """Lookups a row from which a table holds buckets rather than words."""

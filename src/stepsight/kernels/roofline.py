@@ -13,7 +13,7 @@ from stepsight.kernels.columns import Batch
 
 KERNEL_FLOOR_US = 2.0
 """The shortest kernel: launch of the grid, one memory round trip, drain. Smallest durations in
-profiler traces are 1.0–2.5 µs on V100, A100 and H100 (trace_kernels.parquet)."""
+profiler traces are 1.0–2.5 µs on V100, A100 and H100 (public traces)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Efficiency:
     bandwidth: float
 
 
-# Medians over kernels above 50 µs in profiler traces of V100, A100 and H100 (trace_kernels.parquet),
+# Medians over kernels above 50 µs in profiler traces of V100, A100 and H100 (public traces),
 # rounded; copies over PCIe from the V100 DLRM kernel lists.
 EFFICIENCY: Mapping[str, Efficiency] = {
     "gemm": Efficiency(0.75, 0.75),

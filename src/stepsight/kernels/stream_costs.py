@@ -33,9 +33,9 @@ class Stream:
     traffic: float = 1.0
 
 
-# Sources: T = medians over profiler traces (trace_kernels.parquet: V100, A100, H100, B200), start from
-# kernels under 0.1 MB, share from kernels above 10 MB; M = megatron_ops_fp16.parquet (A100 and GH200, three
-# constants fitted to both); N = nlp_ops_fp32.parquet (eleven GPUs, operators above 50 µs).
+# Sources: T = medians over profiler traces (public traces: V100, A100, H100, B200), start from
+# kernels under 0.1 MB, share from kernels above 10 MB; M = Megatron's operators (A100 and GH200, three
+# constants fitted to both); N = fp32 operators (eleven GPUs, operators above 50 µs).
 STREAMS: Mapping[str, Stream] = {
     "elementwise": Stream(2.4, 0.87, 0.12),  # slope of the vector tables, V100 0.91 and A100 0.88
     "fill": Stream(1.8, 0.90, 0.15),  # T
@@ -102,7 +102,7 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
     ("elementwise", "cast"): Stream(2.4, 0.87, 0.15, rate=1.31),  # T: unrolled kernel, A100 and B200 1.31
     ("elementwise", "tril"): Stream(2.4, 0.87, 0.2, rate=0.66),  # T
     # Megatron's fused kernel reads only what lies below the diagonal and writes everything: 3 of 4 bytes
-    # forward, 4 of 6 backward. Rates by M, shares by the GPUs of transformer_ops.parquet.
+    # forward, 4 of 6 backward. Rates by M, shares by the GPUs of Megatron's layers.
     ("softmax", "causal"): Stream(5.0, 0.73, 0.1, rate=3.6, traffic=3 / 4),
     ("softmax_backward", "causal"): Stream(4.3, 0.77, 0.1, rate=2.1, traffic=4 / 6),
     ("softmax_backward", "log_softmax"): Stream(3.3, 0.60, 0.2),  # without the product

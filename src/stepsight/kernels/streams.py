@@ -88,8 +88,7 @@ def measured_stream(streams: Sequence[Streamed], spec: GpuSpec) -> tuple[Streame
     """The measured streams to scale a chip's by, and whether they are its own.
 
     Older boards with GDDR memory that nobody measured go by a measured one (P4 by T4: 0.75 and 0.74 of their
-    bandwidth); newer ones reach what boards with HBM do (RTX 3090, Titan RTX and 2080 Ti in
-    transformer_ops.parquet).
+    bandwidth); newer ones reach what boards with HBM do (RTX 3090, Titan RTX and 2080 Ti).
     """
     mine = Machine.of(spec, "fp32")
     for stream in streams:

@@ -24,7 +24,7 @@ ROW_BYTES = 16
 
 SMALL_TF32 = 0.2
 """How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the
-median of 136 aligned ones in two A100 traces (HTA's samples in trace_kernels.parquet, 2022)."""
+median of 136 aligned ones in two A100 traces (HTA's samples in public traces, 2022)."""
 SHORT_US = 100.0
 """Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
 

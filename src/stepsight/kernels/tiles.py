@@ -39,11 +39,11 @@ TILES: Mapping[str, tuple[Tile, ...]] = {
     "ada": ONE_LARGE,
 }
 """Tiles of batched products by generation, where they are few. Ampere: every batched fp32 product in two
-traces of A100s runs ``ampere_sgemm_128x128`` (trace_kernels.parquet); Ada by the same library: products with
-64 and 80 columns on L4 take equally long (nlp_ops_fp32.parquet). Pascal: ``maxwell_sgemm_128x64``."""
+traces of A100s runs ``ampere_sgemm_128x128`` (public traces); Ada by the same library: products with
+64 and 80 columns on L4 take equally long (fp32 operators). Pascal: ``maxwell_sgemm_128x64``."""
 
 SHARE = 0.925
-"""Of peak, for a large tile: 0.95, 0.925 and 0.90 fit A100, P100 and V100 best (gemm_fp32.parquet)."""
+"""Of peak, for a large tile: 0.95, 0.925 and 0.90 fit A100, P100 and V100 best (fp32 GEMMs)."""
 MEMORY = 0.8
 """Share of bandwidth."""
 MEETING = 2.0

@@ -1,7 +1,7 @@
 """Half-precision GEMMs as training runs them: what they take against the tables of serving GEMMs.
 
 The tables hold forward products in one memory layout. Training adds products with other layouts (the
-gradients of inputs and of weights) and batched ones; `megatron_ops_fp16.parquet` has them on A100 and
+gradients of inputs and of weights) and batched ones; Megatron's operators has them on A100 and
 GH200. The correction is learned over the forward product's sizes, so the two gradients of one layer,
 which were measured together, share one factor. Batched products are corrected against first principles
 (`batched`), single ones against the tables.
@@ -33,7 +33,7 @@ OTHER_CHIP_SPREAD = 0.06
 
 FP8_OVER_BF16 = 0.5
 """Time of an fp8 product over that of the bf16 one, conversions apart: six products of vocabulary size on
-H100 (trace_kernels.parquet) take 0.46 to 0.54 of it."""
+H100 (public traces) take 0.46 to 0.54 of it."""
 FP8_BANDWIDTH = 0.85
 FP8_SPREAD = 0.12
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 MEMORY_SPREAD = 0.08
-"""Spread of memory by our count around what 640 runs of ten groups reported (llm_h100_sweep.csv)."""
+"""Spread of memory by our count around what 640 runs of ten groups reported."""
 FITS = 0.5
 """A job fits where that is at least as likely as not: where its need, by our count, is within what is usable.
 Searches recommend only what is surer."""

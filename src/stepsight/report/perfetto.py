@@ -18,7 +18,7 @@ import numpy as np
 from stepsight.prediction.answer import Prediction
 from stepsight.program.job import Collective, Group, Kernel, Op
 from stepsight.report.launches import Launches, launches, name_of
-from stepsight.report.ranks import Alike, alike, most_telling
+from stepsight.report.ranks import RankSet, identical_ranks, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
 
 STEP_TRACK, HOST_TRACK, FIRST_STREAM_TRACK = 1, 2, 3
@@ -103,18 +103,18 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     )
 
 
-def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[Alike]:
+def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[RankSet]:
     if ranks is not None:
-        return [Alike((rank,)) for rank in ranks]
+        return [RankSet((rank,)) for rank in ranks]
     timeline = prediction.timeline
     longest = max(lane.lane.tape.launches for lane in timeline.priced.lanes)
     most = max(1, min(MOST_RANKS, MOST_LAUNCHES // max(longest, 1)))
     if timeline.ranks <= most:
-        return [Alike((rank,)) for rank in range(timeline.ranks)]
-    return most_telling(alike(timeline), prediction.ranks, most)
+        return [RankSet((rank,)) for rank in range(timeline.ranks)]
+    return most_telling(identical_ranks(timeline), prediction.ranks, most)
 
 
-def _drawn(timeline: Timeline, chosen: Alike) -> _Drawn:
+def _drawn(timeline: Timeline, chosen: RankSet) -> _Drawn:
     times = timeline.rank(chosen.first)
     return _Drawn(times, launches(timeline, times), len(chosen.ranks) - 1)
 
@@ -125,7 +125,7 @@ def _first(times: RankTimes) -> float:
 
 
 def _names(one: _Drawn) -> Iterator[Event]:
-    more = f" ({one.also:,} more alike)" if one.also else ""
+    more = f" ({one.also:,} more identical)" if one.also else ""
     yield _meta("process_name", one.rank, STEP_TRACK, {"name": f"rank {one.rank}{more}"})
     yield _meta("process_sort_index", one.rank, STEP_TRACK, {"sort_index": one.rank})
     streams = (f"stream {name}" for name in one.times.lane.lane.tape.streams)

@@ -13,7 +13,7 @@ from stepsight.simulate.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Alike:
+class RankSet:
     """Ranks that ran the same program with the same times; the first speaks for all."""
 
     ranks: tuple[int, ...]
@@ -34,7 +34,7 @@ class Alike:
         return f"ranks {listed}" + (f" and {more:,} more" if more > 0 else "")
 
 
-def alike(timeline: Timeline) -> list[Alike]:
+def identical_ranks(timeline: Timeline) -> list[RankSet]:
     """All ranks, gathered by what they did, in the order of their first."""
     found: dict[tuple[int, int, bytes], list[int]] = {}
     fold = timeline.priced.fold
@@ -46,18 +46,18 @@ def alike(timeline: Timeline) -> list[Alike]:
                 seen.update(part[:, 0, column].tobytes())
             key = (number, int(lane.lane.program_of_rank[column]), seen.digest())
             found.setdefault(key, []).extend(fold.members(chosen))
-    return sorted((Alike(tuple(sorted(ranks))) for ranks in found.values()), key=lambda a: a.first)
+    return sorted((RankSet(tuple(sorted(ranks))) for ranks in found.values()), key=lambda a: a.first)
 
 
-def alike_summaries(ranks: Sequence[RankSummary]) -> list[Alike]:
+def identical_summaries(ranks: Sequence[RankSummary]) -> list[RankSet]:
     """All ranks, gathered by their figures (those of a stage, say), in the order of their first."""
     found: dict[RankSummary, list[int]] = {}
     for position, one in enumerate(ranks):
         found.setdefault(replace(one, rank=0), []).append(position)
-    return [Alike(tuple(positions)) for positions in found.values()]
+    return [RankSet(tuple(positions)) for positions in found.values()]
 
 
-def most_telling(sets: Sequence[Alike], ranks: Sequence[RankSummary], most: int) -> list[Alike]:
+def most_telling(sets: Sequence[RankSet], ranks: Sequence[RankSummary], most: int) -> list[RankSet]:
     """At most ``most`` of them: the busiest, the least busy, then the first ones, by rank."""
     if len(sets) <= most:
         return list(sets)

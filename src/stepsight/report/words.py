@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from stepsight.estimate import Source
+from stepsight.prediction.answer import Prediction
 from stepsight.prediction.categories import source_look
 from stepsight.prediction.compare import Comparison
 from stepsight.prediction.memory import MemoryLine
@@ -25,10 +26,34 @@ def comparison_sentence(c: Comparison) -> str:
         return f"{_work_words(c)}: {_rate_words(c)}."
     if abs(c.after.step_us - c.before.step_us) <= SAME * c.before.step_us:
         return "A and B take the same time."
-    by = time(abs(c.difference_us))
-    if c.speedup >= 1:
-        return f"B is {c.speedup:.2f}× faster than A: {by} less a step."
-    return f"B is {1 / c.speedup:.2f}× slower than A: {by} more a step."
+    by, ratio = time(abs(c.difference_us)), c.after.step_us / c.before.step_us
+    if ratio < 1:
+        return f"B's step is {share(1 - ratio)} shorter than A's: {by} less ({c.speedup:.2f}× as fast)."
+    return f"B's step is {share(ratio - 1)} longer than A's: {by} more ({c.speedup:.2f}× as fast)."
+
+
+def differences(c: Comparison) -> list[tuple[str, str, str]]:
+    """What differs between A and B before any time: name, A's value, B's value."""
+    one, other = _settings(c.before), _settings(c.after)
+    rows = [(name, one.get(name, "–"), other.get(name, "–")) for name in dict.fromkeys((*one, *other))]
+    return [row for row in rows if row[1] != row[2]]
+
+
+def _settings(p: Prediction) -> dict[str, str]:
+    """The settings of a prediction by name, as far as its setup states them."""
+    found = {"workload": p.workload, "platform": p.platform, "GPUs": f"{len(p.ranks):,}"}
+    setup = p.setup
+    if setup is None:
+        return found
+    found["batch"] = rate(setup.samples) if setup.samples else ""
+    found["sequence"] = f"{setup.sequence:,}" if setup.sequence else ""
+    found["precision"] = setup.precision
+    found |= {name: f"{size:,}" for name, size in setup.parallel if size > 1}
+    found["ZeRO stage"] = str(setup.zero or "")
+    found["recompute"] = setup.recompute
+    found["framework"] = setup.framework
+    found["details"] = ", ".join(setup.details)
+    return {name: value for name, value in found.items() if value}
 
 
 def _work_words(c: Comparison) -> str:
@@ -52,7 +77,7 @@ def _rate_words(c: Comparison) -> str:
         if one and other and not rates:
             rates = f" ({rate(other)} against {rate(one)} {unit})"
     if abs(ratio - 1) <= SAME:
-        return f"A and B train as fast{rates}"
+        return f"A and B are equally fast{rates}"
     return f"B trains {max(ratio, 1 / ratio):.2f}× {'faster' if ratio > 1 else 'slower'} than A{rates}"
 
 
@@ -67,10 +92,10 @@ def fits_words(m: MemoryLine) -> str:
 
 def grouped_notes(notes: Iterable[str]) -> list[str]:
     """Notes that differ only in numbers as one, with what the numbers range over."""
-    alike: dict[str, list[str]] = {}
+    identical: dict[str, list[str]] = {}
     for note in dict.fromkeys(notes):
-        alike.setdefault(_NUMBER.sub("#", note), []).append(note)
-    return [some[0] if len(some) == 1 else _as_one(some) for some in alike.values()]
+        identical.setdefault(_NUMBER.sub("#", note), []).append(note)
+    return [some[0] if len(some) == 1 else _as_one(some) for some in identical.values()]
 
 
 def _as_one(notes: Sequence[str]) -> str:
@@ -80,12 +105,12 @@ def _as_one(notes: Sequence[str]) -> str:
     for seen in (sorted(set(column), key=lambda n: float(n.replace(",", ""))) for column in columns):
         ranges.append(seen[0] if len(seen) == 1 else f"{seen[0]}–{seen[-1]}")
     joined = "".join(f"{text}{number}" for text, number in zip(texts, [*ranges, ""], strict=True))
-    return f"{joined} ({len(notes)} notes alike)"
+    return f"{joined} ({len(notes)} similar notes)"
 
 
 def sources_sentence(shares: Mapping[str, float]) -> str:
     """What the times of a prediction come from, best source first."""
     order = [source.label for source in Source]
     known = sorted(shares.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
-    said = [f"{share(part)} from {source_look(name).word}" for name, part in known if part > 0]
-    return f"device time: {', '.join(said)}" if said else "no kernel ran, so nothing was estimated"
+    parts = [f"{share(part)} from {source_look(name).word}" for name, part in known if part > 0]
+    return f"device time: {', '.join(parts)}" if parts else "no kernel ran, so nothing was estimated"

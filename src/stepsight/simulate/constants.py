@@ -36,14 +36,14 @@ BASES = {
     ),
     "SUSTAINED": Basis(
         "share of the benchmark's rate, by generation and type, board or generation; 1 where not listed",
-        "Hopper: rows of llm_h100_sweep.csv bound by products, all four models in sight; Ampere: InternEvo's"
-        " rows on one node; the others: `stepsight fit llm`, over all sources with such GPUs (fp8 on Hopper:"
+        "Hopper: rows of a public sweep bound by products, all four models in sight; Ampere: InternEvo's"
+        " rows on one node; the others: `lab fit llm`, over all sources with such GPUs (fp8 on Hopper:"
         " NeMo, torchtitan, llm-foundry; Blackwell: NeMo, SimuMax; fp16 on Ampere: Megatron-DeepSpeed)."
         " AMD, no rows: CDNA 4 loses what B200 does, whose models serve it (AMD, December 2025: Llama-3 8B"
         " and 70B in bf16 1.02 and 1.16 times B200, taken to run cuDNN's attention); CDNA 3 what H100 loses"
         " between a long benchmark (SemiAnalysis, December 2024: 720 TFLOP/s) and training; CDNA 2 by MPT-7B"
         " on MI250 at 0.39 of peak with recomputation (Databricks, 2023: 0.8 of an A100-40GB, which"
-        " other_training.csv has at 157 TFLOP/s, and 1.13 times that with FlashAttention-2)",
+        " its tables have at 157 TFLOP/s, and 1.13 times that with FlashAttention-2)",
         "products and attention of language models", runs=8,
     ),
     "CLOCK_BY_POWER": Basis(

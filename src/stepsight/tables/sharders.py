@@ -100,9 +100,6 @@ _KNOWLEDGE = {
 }  # fmt: skip
 """How much of the tables a rule looks at: reads and size, one of them, nothing. Other plans are 4."""
 
-BLIND = ("round_robin", "chunks", "random")
-"""Sharders that look at nothing but the order of the tables."""
-
 
 def knowledge(sharder: str) -> int:
     """The order in which plans that are otherwise alike are preferred, by the rule that made them."""

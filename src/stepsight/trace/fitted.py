@@ -1,6 +1,6 @@
 """Constants fitted on traces, kept with what each run contributed: a source can be left out at any time.
 
-`stepsight fit traces` writes the file. A constant is pooled from one figure a run, so that leaving a source
+`lab fit traces` writes the file. A constant is pooled from one figure a run, so that leaving a source
 out is pooling the other runs' figures: nothing has to be measured again.
 """
 

@@ -1,7 +1,7 @@
 """What was read off runs rather than derived: every threshold and share that turning a trace into a job uses.
 
 A rule that rests on fewer than three independent sources is off unless physics states it. `without` switches
-rules off for a while: `stepsight validate traces --without NAME` shows what one is worth. `left_out` leaves a
+rules off for a while: `lab score traces --without NAME` shows what one is worth. `left_out` leaves a
 source out: constants fitted on traces are pooled without it (`trace.fitted`), and rules that lose too many
 sources are off.
 """

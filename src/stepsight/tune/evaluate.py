@@ -17,7 +17,6 @@ from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.passes import PassCache
-from stepsight.prediction.llm.slow_runs import mixture
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
@@ -165,16 +164,15 @@ def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
     c = composer.c
     if intervals:
         found = answered(composer)
-        runs, low, high = found.runs, found.low_us, found.high_us
+        composed, low, high = found.composed, found.low_us, found.high_us
     else:
-        runs = mixture(composer)
-        low = high = runs.stated.step_us
-    composed = runs.stated
+        composed = composer.step()
+        low = high = composed.step_us
     setup, gpu = LanguageWorkload(c).setup(), composer.pricer.platform.spec.gpu
     parts_us = composed.parts_us()
     rates = throughput(None, c.ranks, composed.step_us, setup, gpu)
     return {
-        "step_time_us": composed.step_us, "expected_us": runs.expected_us, "low_us": low, "high_us": high,
+        "step_time_us": composed.step_us, "low_us": low, "high_us": high,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
         "mfu": rates.mfu or 0.0, "shares": {name: us / composed.step_us for name, us in parts_us.items()},
     }  # fmt: skip

@@ -5,11 +5,10 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.tables.sharders import BLIND
 from stepsight.tune.bound import bound_us
 from stepsight.tune.evaluate import platform_of
 from stepsight.tune.journal import Journal
@@ -22,12 +21,9 @@ Progress = Callable[[int, int, Row | None], None]
 OBJECTIVES = ("time", "cost", "memory")
 NOISE = 0.05
 """Two configurations of one model on one platform are told apart by more than this difference of ln(time):
-most errors are common to both and cancel. Chosen with the tie-break among 20 combinations in sight of the
-groups that `validate tune` scores; what is left was not measured apart."""
+most errors are common to both and cancel. Chosen, not measured."""
 SURE = 0.8
 """A configuration is recommended when it fits with this probability."""
-SURER = 0.9
-"""Of configurations that cannot be told apart, those that fit with this probability come first."""
 MAYBE = 0.3
 """One that fits with this probability is worth a try where it is faster: a run that does not fit says so."""
 LEAST_FIT = 0.05
@@ -37,62 +33,27 @@ KEPT = 16
 
 
 def score(row: Row, objective: str) -> float:
-    """What is minimised: time or cost of a sample, in the mean over runs, or memory."""
+    """What is minimised: time or cost per sample, or memory."""
     if objective == "memory":
         return row.memory_gb
     if row.step_time_us <= 0:
         return float("inf")
-    mean_us = row.expected_us or row.step_time_us
     samples = row.samples_per_s * row.step_time_us / 1e6 or 1.0  # a captured step does not state them
     if objective == "cost":
         each = row.ranks if row.cost_per_step is None else 1e6 * row.cost_per_step / row.step_time_us
-        return each * mean_us / samples
-    return mean_us / samples
+        return each * row.step_time_us / samples
+    return row.step_time_us / samples
 
 
 def ranked(rows: Sequence[Row], objective: str = "time", sure: float = SURE) -> list[Row]:
-    """What has a time, best first: those sure to fit before the others.
-
-    Of those that predictions cannot tell from the fastest, the plainest comes first: tensor parallelism
-    and large micro-batches gain less in practice than a model of them promises.
-    """
-    order = sorted((r for r in rows if r.priced), key=lambda r: (r.fit < sure, score(r, objective)))
-    if objective != "time" or not order:
-        return order
-    first = order[0]
-    near = [r for r in order if (r.fit < sure) == (first.fit < sure) and within_noise(r, first, objective)]
-    best = sorted(near, key=lambda r: (r.fit < SURER, _plainness(r), score(r, objective)))
-    return _with_bets([*best, *order[len(near) :]], sure)
-
-
-def _with_bets(order: list[Row], sure: float) -> list[Row]:
-    """Behind the first come the fastest that may be slow on this site, and the fastest that may not fit,
-    where they are faster: each is worth one try. Fastest for its chance to fit."""
-    first = order[0]
-    faster = [r for r in order if r.fit >= MAYBE and _unless_slow(r) < _unless_slow(first)]
-    risky = [r for r in faster if r.fit >= sure and r.expected_us > r.step_time_us]
-    maybe = [r for r in faster if r.fit < sure]
-    bets = [min(some, key=lambda r: _unless_slow(r) / r.fit) for some in (risky, maybe) if some]
-    return [first, *bets, *(r for r in order[1:] if not any(r is b for b in bets))]
-
-
-def _unless_slow(row: Row) -> float:
-    return score(replace(row, expected_us=0.0), "time")
+    """What has a time, best first: those sure to fit before the others, each by the objective alone."""
+    return sorted((r for r in rows if r.priced), key=lambda r: (r.fit < sure, score(r, objective)))
 
 
 def within_noise(row: Row, best: Row, objective: str) -> bool:
     """Whether the prediction cannot tell two configurations apart."""
     mine, other = score(row, objective), score(best, objective)
     return mine > 0 < other and abs(math.log(mine / other)) < NOISE
-
-
-def _plainness(row: Row) -> tuple[float, ...]:
-    """How much a configuration relies on: its tensor-parallel ranks, then its micro-batch; and for tables
-    luck, where a sharder does not look at them."""
-    parts = (row.settings.get(f"parallel.{name}", 1) for name in ("tensor", "micro_batch"))
-    sharder = str(row.settings.get("parallel.sharding", ""))
-    sizes = (float(part) if isinstance(part, (int, float)) else 1.0 for part in parts)
-    return (*sizes, float(sharder in BLIND))
 
 
 @dataclass(frozen=True, slots=True)

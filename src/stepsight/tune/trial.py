@@ -39,8 +39,6 @@ class Row:
     bytes; ``fit`` is the probability that it fits. ``shares`` say where the step goes, as shares of it, under
     the names of a prediction's breakdown; a language model's ``exposed AXIS`` communication is by axis.
     ``framework`` is the one that a language model's row assumes. ``reason`` says why a trial has no time.
-    ``expected_us`` is the geometric mean over runs, which differs from the step where some runs of the site
-    are slow.
     """
 
     settings: Mapping[str, Setting]
@@ -59,7 +57,6 @@ class Row:
     cost_per_step: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
-    expected_us: float = 0.0
     framework: str = ""
 
     @property

@@ -43,7 +43,7 @@ def load_result(path: Path) -> TopicResult:
         return msgspec.json.decode(path.read_bytes(), type=TopicResult)
     except OSError as error:
         raise InputError(
-            str(path), f"cannot be read ({error.strerror})", "run `stepsight validate all`"
+            str(path), f"cannot be read ({error.strerror})", "run `python -m lab score all`"
         ) from None
     except msgspec.DecodeError as error:
         raise InputError(str(path), f"is no result of a topic ({error})", "run the topic again") from None

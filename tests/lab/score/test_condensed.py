@@ -15,7 +15,7 @@ def linear(i: int) -> Score:
 
 
 def page(*lines: Score) -> str:
-    return scorecard([TopicResult("kernels", "stepsight validate kernels", 1.0, lines)])
+    return scorecard([TopicResult("kernels", "python -m lab score kernels", 1.0, lines)])
 
 
 def test_many_lines_are_shown_by_kind_and_missed_bars_by_name() -> None:

@@ -6,32 +6,29 @@ import importlib
 import json
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner
 
-from lab.score.capture.models import ModelRow
-from lab.score.capture.topic import Found
+from lab.__main__ import main
+from lab.datasets.captured_steps import MeasuredStep
+from lab.score.capture.steps import ScoredStep
+from lab.score.command import TOPICS, module_of
 from lab.score.llm.rows import Case, Outcome
 from lab.score.llm.topic import FILES
 from lab.score.sharding.results import SEARCHED, PlanTrial, Trial, write_trials
 from lab.score.tune.regret import FileRegret, GroupRegret
-from stepsight.cli import cli
-from stepsight.commands.validate import TOPICS
 from stepsight.score import Score
-from stepsight.validate.live.steps import LiveRow
-from stepsight.validate.live.topic import report
 
 BY_SCORES = ("quick", "kernels", "collectives", "embedding", "overheads", "e2e", "traces")
 """Topics that print nothing but their scores."""
-BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "live")
+BY_THEMSELVES = ("llm", "tune", "sharding", "capture")
 """Topics that print tables of their own."""
 AS_JSON = pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
 MISSED = pytest.mark.parametrize("missed", [False, True], ids=["met", "missed"])
 
 
 def run(*arguments: str, as_json: bool) -> int:
-    done = CliRunner().invoke(cli, ["validate", *arguments, *(["--json"] if as_json else [])])
+    done = CliRunner().invoke(main, ["score", *arguments, *(["--json"] if as_json else [])])
     assert done.stdout.strip(), done.stderr
     if as_json:
         json.loads(done.stdout)
@@ -49,7 +46,7 @@ def test_topics_of_scores(
     topic: str, missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = Score(topic, "a", 1, 0.1, 0.1, "all", "GMAE ≤ 5%", not missed, exposure="blind")
-    module = importlib.import_module(f"stepsight.validate.{topic}.topic")
+    module = importlib.import_module(module_of(topic))
     monkeypatch.setattr(module, "scores", lambda *given, **more: [line])
     data = () if topic == "quick" else ("--data", str(tmp_path))  # its rows ship with the package
     assert run(topic, *data, as_json=as_json) == int(missed)
@@ -106,26 +103,7 @@ def test_sharding(missed: bool, as_json: bool, tmp_path: Path) -> None:
 @MISSED
 @AS_JSON
 def test_capture(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = ModelRow("m b1", "m", 100.0, 150.0 if missed else 101.0, 90.0, 110.0, 1.0, 1.0, 1.0, 1.0)
-    monkeypatch.setattr("lab.score.capture.topic.found", lambda *given: Found((row,), ()))
+    row = MeasuredStep("models_h100", "m b1", "script", {}, "1xH100-SXM", 100.0)
+    made = ScoredStep(row, 150.0 if missed else 101.0, 90.0, 110.0)
+    monkeypatch.setattr("lab.score.capture.topic.found", lambda *given: [made])
     assert run("capture", "--data", str(tmp_path), as_json=as_json) == int(missed)
-
-
-@MISSED
-@AS_JSON
-@pytest.mark.parametrize("what", ["step", "skew"])
-def test_live(what: str, missed: bool, as_json: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command trains; what it does with its rows is tested."""
-    predicted = 150.0 if missed and what == "step" else 100.0
-    rows = [LiveRow("d", "DLRM", predicted, 50.0, 100.0, (100.0, 100.0))]
-    for i, measured in enumerate((100.0, 80.0, 60.0)):
-        told = 200.0 - measured if missed and what == "skew" else measured
-        rows.append(LiveRow(f"s-zipf-{i}", "skew", told, 50.0, measured, (measured, measured)))
-    code = 0
-    try:
-        report(rows, rows, "here", as_json=as_json)
-    except click.exceptions.Exit as ended:
-        code = ended.exit_code
-    assert code == int(missed)
-    shown = capsys.readouterr().out
-    assert len(json.loads(shown)["link_change"]) == 4 if as_json else "link change over 4 workloads" in shown

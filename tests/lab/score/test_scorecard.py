@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.__main__ import main
 from lab.score.scorecard import scorecard
-from stepsight.cli import cli
 from stepsight.errors import InputError
 from stepsight.score import Figure, Score
 from stepsight.validate.quick.topic import kernel_rows, scores, step_rows
@@ -26,7 +26,7 @@ THEIRS = Score(
     predictor="NeuSight",
     same_rows_as="steps",
 )
-RESULT = TopicResult("e2e", "stepsight validate e2e", 3.0, (OURS, THEIRS))
+RESULT = TopicResult("e2e", "python -m lab score e2e", 3.0, (OURS, THEIRS))
 
 
 def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -94,24 +94,24 @@ def test_quick_needs_no_data_and_every_row_has_its_source_and_licence() -> None:
 def test_all_saves_resumes_and_reports(tmp_path: Path) -> None:
     run = CliRunner()
     results, page = str(tmp_path / "validation"), tmp_path / "accuracy.md"
-    first = run.invoke(cli, ["validate", "all", "--only", "quick", "--results", results])
+    first = run.invoke(main, ["score", "all", "--only", "quick", "--results", results])
     assert first.exit_code == 0, first.output
-    again = run.invoke(cli, ["validate", "all", "--only", "quick", "--results", results, "--resume"])
+    again = run.invoke(main, ["score", "all", "--only", "quick", "--results", results, "--resume"])
     assert "taken from" in again.stderr
-    report = run.invoke(cli, ["validate", "--report", str(page), "--results", results])
+    report = run.invoke(main, ["score", "--report", str(page), "--results", results])
     assert report.exit_code == 0, report.output
     assert "## quick" in page.read_text()
 
 
 def test_a_missed_bar_is_an_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stepsight.validate.quick.topic.scores", lambda: [OURS])
-    assert CliRunner().invoke(cli, ["validate", "quick"]).exit_code == 1
+    assert CliRunner().invoke(main, ["score", "quick"]).exit_code == 1
 
 
 def test_without_the_measured_tables_the_rows_that_ship_are_scored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STEPSIGHT_DATA", str(tmp_path / "nowhere"))
-    done = CliRunner().invoke(cli, ["validate", "all", "--results", str(tmp_path / "validation")])
+    done = CliRunner().invoke(main, ["score", "all", "--results", str(tmp_path / "validation")])
     assert done.exit_code == 0, done.output
     assert "only the rows that ship" in done.stderr

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import quick
-from stepsight.prediction.llm.compose import RETRIED, Composer
+from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.passes import PassCache
-from stepsight.prediction.llm.predict import NO_ROOM, predict_language
 from stepsight.prediction.predict import predict
 from stepsight.simulate.timeline import simulate
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig, read_language
-from stepsight.workload.llm.memory import stage_memory
 
 
 @pytest.fixture(scope="module")
@@ -230,28 +227,3 @@ def test_passes_that_configurations_share_are_priced_once_and_the_same(platform:
         assert shared.step() == alone.step()
         assert shared.pricer.tally.notes == alone.pricer.tally.notes
         assert shared.pricer.tally.sources == pytest.approx(alone.pricer.tally.sources)
-
-
-def test_a_step_whose_piled_up_blocks_do_not_fit_takes_longer(platform: Platform) -> None:
-    """nanotron's gathered inputs wait for the communication stream, so that the allocator must find room."""
-
-    def step_us(memory_gb: float) -> float:
-        c = config({"framework": "nanotron"}, tensor=8, sequence_parallel=True, micro_batch=8)
-        gpu = replace(platform.spec.gpu, memory_gb=memory_gb)
-        return quick(c, replace(platform, spec=replace(platform.spec, gpu=gpu))).step_us
-
-    c = config({"framework": "nanotron"}, tensor=8, sequence_parallel=True, micro_batch=8)
-    held = stage_memory(c)[0]
-    between_gb = (held.total + held.reserved) / 2 / 2**30
-    assert step_us(between_gb) == pytest.approx(RETRIED * step_us(2 * held.reserved / 2**30))
-
-
-def test_a_step_without_room_says_so_and_waits_for_its_host(platform: Platform) -> None:
-    c = config({"framework": "nanotron"}, tensor=8, sequence_parallel=True, micro_batch=8)
-    held = stage_memory(c)[0]
-    gpu = replace(platform.spec.gpu, memory_gb=(held.total + held.reserved) / 2 / 2**30)
-    full = replace(platform, spec=replace(platform.spec, gpu=gpu)).with_ranks(8)
-    found = predict_language(c, full, None)
-    assert NO_ROOM in found.notes and found.ranks[0].idle_us > 0.45 * found.step_time_us
-    assert found.ranks[0].rank_wait_us < 0.05 * found.step_time_us
-    assert NO_ROOM not in predict_language(c, platform.with_ranks(8), None).notes

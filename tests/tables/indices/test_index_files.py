@@ -100,6 +100,84 @@ def test_a_pt_that_would_run_code_is_refused(tmp_path: Path) -> None:
         open_index_file(str(tmp_path / "x.pt"))
 
 
+@pytest.mark.parametrize("name", ["indices", "lengths", "offsets"])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_array_of_objects_is_refused_and_never_mapped(tmp_path: Path, name: str, save: object) -> None:
+    arrays = {"indices": INDICES, "lengths": LENGTHS, "offsets": offsets()}
+    arrays[name] = np.array([object(), "x", 3] * 3, dtype=object)
+    save(tmp_path / "x.npz", **arrays)
+    with pytest.raises(InputError, match=r"x\.npz.*array of object"):
+        open_index_file(str(tmp_path / "x.npz"))
+
+
+@pytest.mark.parametrize("dtype", ["U4", "S8", "M8[s]", "i8,O", "c16"])
+def test_only_integers_and_floats_are_mapped(tmp_path: Path, dtype: str) -> None:
+    np.savez(tmp_path / "x.npz", indices=INDICES, lengths=np.zeros(3, dtype=dtype))
+    with pytest.raises(InputError, match="not of integers or floats"):
+        open_index_file(str(tmp_path / "x.npz"))
+
+
+def test_an_object_npy_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([1, "x"], dtype=object), allow_pickle=True)
+    with pytest.raises(InputError, match=r"x\.npy"):
+        open_index_file(str(tmp_path / "x.npy"))
+
+
+@pytest.mark.parametrize("header", [(10**6,), (-1,)])
+def test_a_header_that_names_more_than_its_member_holds_is_refused(
+    tmp_path: Path, header: tuple[int, ...]
+) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        with archive.open("indices.npy", "w") as file:
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "<i8", "fortran_order": False, "shape": header}
+            )
+            file.write(INDICES.tobytes())
+        archive.writestr("padding", bytes(16 << 20))
+    with pytest.raises(InputError, match="does not fit"):
+        open_index_file(str(tmp_path / "x.npz"))
+
+
+def write_pickle_zip(path: Path, pickled: bytes) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", pickled)
+        archive.writestr("archive/data/0", INDICES.tobytes())
+
+
+def torch_pickle(storage: bytes = b"ctorch\nLongStorage\n", *, elements: int = 9, offset: int = 0,
+                 shape: str = "(I9\nt", strides: str = "(I1\nt") -> bytes:  # fmt: skip
+    persistent = b"((S'storage'\n" + storage + b"S'0'\nS'cpu'\nI%d\ntQ" % elements
+    tensor = b"I%d\n" % offset + shape.encode() + strides.encode() + b"I00\nNtR"
+    return b"(ctorch._utils\n_rebuild_tensor_v2\n" + persistent + tensor + b"t."
+
+
+def test_the_hand_written_pickle_is_read(tmp_path: Path) -> None:
+    write_pickle_zip(tmp_path / "x.pt", torch_pickle())
+    np.testing.assert_array_equal(open_index_file(str(tmp_path / "x.pt")).tables[0].indices, INDICES)
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        torch_pickle(b"S'O'\n"),
+        torch_pickle(b"S'i8,O'\n"),
+        torch_pickle(elements=10**9),
+        torch_pickle(elements=-1),
+        torch_pickle(offset=-3),
+        torch_pickle(shape="(I90\nt"),
+        torch_pickle(shape="(I3\nI3\nt", strides="(I1\nI3\nt"),
+        b"(ctorch._utils\n_rebuild_tensor_v2\n(S'no storage'\nI0\n(I9\nt(I1\nttRt.",
+        b"(S'words'\nt.",
+        b"I5\n.",
+        b"cbuiltins\neval\n.",
+    ],
+)
+def test_a_pt_that_names_its_own_memory_is_refused(tmp_path: Path, pickled: bytes) -> None:
+    write_pickle_zip(tmp_path / "x.pt", pickled)
+    with pytest.raises(InputError, match=r"x\.pt"):
+        open_index_file(str(tmp_path / "x.pt"))
+
+
 def test_npz_with_offsets_alone_is_one_table(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", indices=INDICES, offsets=np.array([0, 4, 4]))
     (table,) = open_index_file(str(tmp_path / "x.npz")).tables
@@ -134,6 +212,7 @@ def test_csv_with_a_header(tmp_path: Path) -> None:
     [
         ("x.npz", {"rows": INDICES}, "no array 'indices'"),
         ("x.npz", {"indices": INDICES * 1.5}, "not an integer array"),
+        ("x.npz", {"indices": INDICES, "lengths": LENGTHS * 1.0}, "'lengths' is float64"),
         ("x.npz", {"indices": INDICES, "lengths": LENGTHS + 1}, "bags hold 15 lookups but 'indices' 9"),
     ],
 )

@@ -48,6 +48,7 @@ def install(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
     _install_constructors()
     _install_attributes()
     _install_reads(read)
+    _install_indexing()
     for name in ("init_gpu_context", "init_cuda_context"):  # touches the driver once
         if hasattr(fake_tensor, name):
             setattr(fake_tensor, name, lambda *_, **__: None)
@@ -189,6 +190,35 @@ def _install_reads(read: Callable[[torch.Tensor], torch.Tensor]) -> None:
         return int(tensor_ptr(self))
 
     torch.Tensor.data_ptr = tensor_pointer
+
+
+def _install_indexing() -> None:
+    """Lists and arrays as indices become tensors below every dispatch mode: copy them to the GPU here."""
+    get, put = torch.Tensor.__getitem__, torch.Tensor.__setitem__
+
+    def item(self: FakeTensor, index: Any) -> Any:
+        return get(self, _index(self, index))
+
+    def set_item(self: FakeTensor, index: Any, value: Any) -> None:
+        put(self, _index(self, index), value)
+
+    FakeTensor.__getitem__, FakeTensor.__setitem__ = item, set_item
+
+
+def _index(tensor: FakeTensor, index: Any) -> Any:
+    if isinstance(index, tuple):
+        return tuple(_index(tensor, one) for one in index)
+    if isinstance(index, list) and not _of_numbers(index):
+        return index
+    if isinstance(index, list) or type(index).__name__ == "ndarray":
+        with torch.device("cpu"):
+            made = torch.tensor(index, dtype=None if len(index) else torch.int64)
+        return made.to(tensor.device)
+    return index
+
+
+def _of_numbers(values: list[Any]) -> bool:
+    return all(_of_numbers(v) if isinstance(v, list) else isinstance(v, int) for v in values)
 
 
 def _deep_copy(self: FakeTensor, memo: dict[int, Any]) -> Any:

@@ -30,11 +30,11 @@ WINOGRAD = ((4, 36), (2, 16))
 TAPS = 3
 TRANSFORM_SHARE = 0.8
 """Share of memory bandwidth of Winograd's transforms: 0.74 to 0.85 in ResNet-50 on V100
-(trace_kernels.parquet)."""
+(public traces)."""
 GRADIENTS = {"conv": 1.0, "conv_dgrad": 0.9, "conv_wgrad": 1.05}
 """The gradients over the forward: together 1.95 times (median of 1,020 ResNet layers on V100)."""
 SPREAD = 0.15
-"""Added to the product's: layers of wide ResNets on V100 (transformer_ops.parquet) take 0.93 to 1.17 times
+"""Added to the product's: layers of wide ResNets on V100 (Megatron's layers) take 0.93 to 1.17 times
 this at stride one (quartiles), 0.80 to 0.95 at stride two."""
 NOTE = "fastest of a direct product and Winograd's"
 

@@ -65,7 +65,7 @@ CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 5.0, "conv_dgrad": 10.0, "conv_w
 a share of a load; the weights' gradient also adds up partial sums of many blocks. Two public figures of both
 gradients, 39 instructions a tap (fp16 5×5, 26.4 ms beside the fp32 figure above; its forward 6) and at most
 29 (7×7 in ConvNeXt V2-B on an H200 shared with another job), lie on either side of what is set. Published
-throughputs of EfficientNet in mixed precision (other_training.csv) ask for more."""
+throughputs of EfficientNet in mixed precision (published tables) ask for more."""
 CUDNN_BANDWIDTH = 0.6
 """Share of memory bandwidth: 47 to 73 % in a public profile of conv2d_c1_k1_nhwc (3×3, fp32, Blackwell)."""
 NATIVE_BANDWIDTH = 0.8

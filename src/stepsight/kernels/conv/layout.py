@@ -15,7 +15,7 @@ from stepsight.kernels.families import conv_output
 
 SHARE = {"nvidia": 0.86, "amd": 0.5}
 """Share of memory bandwidth: VGG-13 on H100, fp32, 0.83 to 0.88; ResNet-18 on MI300X, bf16, 0.35 to 0.56
-(trace_kernels.parquet)."""
+(public traces)."""
 
 
 def has_tensor_cores(dtype: str, spec: GpuSpec) -> bool:

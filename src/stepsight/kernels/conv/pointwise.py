@@ -11,7 +11,7 @@ from stepsight.kernels.families import conv_output
 
 CONVOLUTIONS = frozenset({"conv", "conv_dgrad", "conv_wgrad"})
 SPREAD = 0.2
-"""Added: cuDNN takes up to 1.4 times what cuBLAS takes (ResNet-50 on V100, trace_kernels.parquet)."""
+"""Added: cuDNN takes up to 1.4 times what cuBLAS takes (ResNet-50 on V100, public traces)."""
 NOTE = "1×1 window: a matrix product over the pixels"
 
 

@@ -55,11 +55,11 @@ class Reach:
 
 
 REACH: Mapping[str, Reach] = {
-    # VGG-13 on H100 in tf32 (trace_kernels.parquet): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
+    # VGG-13 on H100 in tf32 (public traces): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
     # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times: tf32 operands cannot be read transposed.
     # Steps: 16×16 patches in bf16 on H100, 256 steps in 98 µs. Half precision: cuBLAS on H100 sustains 0.75.
     "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 1.5, 0.85, joined=False, cuts=False),
-    # ResNet-18 on MI300X in bf16, batch 512 (trace_kernels.parquet): 0.36 to 0.39 of peak.
+    # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
 SPREAD = 0.3

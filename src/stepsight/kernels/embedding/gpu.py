@@ -40,7 +40,7 @@ ROUNDING = 1e-6
 class GpuCoefficients:
     """What the specification does not say.
 
-    Those without a default are fitted (`stepsight fit embedding`). Efficiencies are shares of a
+    Those without a default are fitted (`python -m lab fit embedding`). Efficiencies are shares of a
     V100's bandwidths, by the data sheet; other chips reach so much less of theirs as plain streams
     do. Cycles are those of a warp: to set up a bag, to fetch one more row of it that a cache holds,
     ``miss_cycles`` more if it comes from memory.

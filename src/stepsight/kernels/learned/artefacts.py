@@ -55,7 +55,7 @@ def load_models(path: Path) -> list[LearnedModel]:
             return [_model(record, arrays, i) for i, record in enumerate(header["models"])]
     except (OSError, KeyError, ValueError) as error:
         raise InputError(
-            str(path), f"not a kernel artefact ({error})", "write it with stepsight fit"
+            str(path), f"not a kernel artefact ({error})", "write it with python -m lab fit"
         ) from error
 
 

@@ -30,7 +30,7 @@ POWER_LIMITED = 0.7
 
 TENSOR_SHARES = {
     "L4": 0.80,  # 72 W; tensor cores draw less for their work than fp32 lanes (no measurement)
-    "volta": 0.88,  # transformer_ops.parquet, fp16 GEMMs of GPT layers on two V100s
+    "volta": 0.88,  # Megatron's layers, fp16 GEMMs of GPT layers on two V100s
     "turing": 0.83,  # the same on a Titan RTX
     "RTX-2080Ti": 0.79,  # the same: GeForce accumulates in fp32 at half rate
     # bf16 GEMMs reach 620 of 1,307 TFLOP/s where H100's reach 720 of 989 (SemiAnalysis, "MI300X vs H100 vs

@@ -22,7 +22,7 @@ SHARING = 2
 """Multiprocessors that look addresses up together."""
 REACH_BYTES: Mapping[str, float] = {"pascal": 80 * 2**20}
 """Span whose addresses the buffer holds, where tables show an end to it. Pascal: linear layers of up to 2,048
-rows on P100 (gemm_fp32.parquet) reach 0.65 of peak up to here and 0.3 at ten times as much. V100, T4 and A100
+rows on P100 (fp32 GEMMs) reach 0.65 of peak up to here and 0.3 at ten times as much. V100, T4 and A100
 show nothing alike."""
 WAITING = 2.0
 """How much longer products take when every load waits, in times of the arithmetic (the same rows)."""

@@ -37,7 +37,7 @@ FIRST_PRINCIPLES = frozenset({("fp32", "bmm")})
 
 AMD_START_US = 3.5
 """Longer start of products on AMD's GPUs: 21 of under 12 µs on MI300X take 6 to 8 µs where a relative's model
-says 3 to 4 (trace_kernels.parquet)."""
+says 3 to 4 (public traces)."""
 
 STAND_INS = {
     "fp16": ("fp16", "bf16"),
@@ -55,8 +55,8 @@ DERIVED = {
     "conv_wgrad": ("conv", 1.05),
 }
 """Families timed as a multiple of another: the two gradients of a convolution
-take 1.95 times its forward (median of 1,020 fp32 ResNet layers on V100, transformer_ops.parquet), the
-input's 0.9 (VGG training on H100, trace_kernels.parquet)."""
+take 1.95 times its forward (median of 1,020 fp32 ResNet layers on V100, Megatron's layers), the
+input's 0.9 (VGG training on H100, public traces)."""
 SPREAD_DERIVED = 0.2
 
 THROTTLED = frozenset({"T4"})
@@ -168,7 +168,7 @@ def _sibling(model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spr
     """Another board of the chip that was measured: its own memory, and its arithmetic where a share is known.
 
     A higher peak alone is not taken over: fp32 products of SXM2 V100s (two DLRM kernel lists, 1×1
-    convolutions of transformer_ops.parquet) take 0.98 to 1.05 times those of the PCIe board, whose peak is
+    convolutions of Megatron's layers) take 0.98 to 1.05 times those of the PCIe board, whose peak is
     0.89 of theirs.
     """
     if dtype != "fp32":

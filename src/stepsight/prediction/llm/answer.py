@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import Composed, Composer
-from stepsight.prediction.llm.slow_runs import Mixture, mixture
 from stepsight.workload.llm.config import LanguageConfig
 
 METHOD_SPREAD = 0.05
@@ -23,7 +22,7 @@ REACH: Mapping[str, float] = {
     "jax": 4.0, "jax nodes": 2.84,
 }  # fmt: skip
 """By `spread_class`: times this the spread holds 90 % of the rows of the class, each predicted without its
-group, in the state that its time tells (``stepsight fit llm`` prints them; sources of a class weigh alike).
+group, in the state that its time tells (``lab fit llm`` prints them; sources of a class weigh alike).
 Megatron's, torchtitan's and scaling's are those of an earlier fit, with which all rows of their sources do.
 Not below 0.3."""
 NODES = " nodes"
@@ -34,7 +33,7 @@ INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 SOURCE_SPREAD = 0.066
 """Standard deviation of ln(sustained clock) between 24 pairs of a published source and a GPU generation, as
-`stepsight fit llm` finds them: cooling, power limits and builds of libraries, unknown on a machine that
+`python -m lab fit llm` finds them: cooling, power limits and builds of libraries, unknown on a machine that
 nobody has published steps of."""
 HOST_SPREAD = 0.12
 """Host work of a framework on another machine of the same era."""
@@ -42,14 +41,13 @@ HOST_SPREAD = 0.12
 
 @dataclass(frozen=True, slots=True)
 class Quick:
-    """Step time and 90 % interval in µs, with the composed parts of the state that is stated."""
+    """Step time and 90 % interval in µs, with the composed parts."""
 
     step_us: float
     low_us: float
     high_us: float
     composed: Composed
     spreads: dict[str, float]
-    runs: Mixture
 
 
 def quick(c: LanguageConfig, platform: Platform) -> Quick:
@@ -57,19 +55,16 @@ def quick(c: LanguageConfig, platform: Platform) -> Quick:
     return answered(Composer(c, platform))
 
 
-def answered(composer: Composer, *, known_source: bool = False, measured: bool = False) -> Quick:
-    """The step of a priced configuration; ``known_source``: other steps of this machine set its constants;
-    ``measured``: of a run that is known to have ended."""
+def answered(composer: Composer, *, known_source: bool = False) -> Quick:
+    """The step of a priced configuration; ``known_source``: other steps of this machine set its constants."""
     c, platform = composer.c, composer.pricer.platform
     base = composer.step()
     spreads = {}
     for name in composer.names():
         slow = composer.step(name, "slow", HOST_SPREAD)
         spreads[name] = abs(slow.step_us / base.step_us - 1) if base.step_us > 0 else 0.0
-    runs = mixture(composer, base, measured=measured)
     factor = interval_factor(c, platform, spreads.values(), known_source=known_source)
-    low, high = runs.interval(factor)
-    return Quick(runs.stated.step_us, low, high, runs.stated, spreads, runs)
+    return Quick(base.step_us, base.step_us / factor, base.step_us * factor, base, spreads)
 
 
 def interval_factor(

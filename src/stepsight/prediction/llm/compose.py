@@ -5,38 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from stepsight.collectives.stalls import PLAIN, HostState
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
-from stepsight.prediction.llm.passes import CHECK_OVER_NODES, HOST, Part, PassCache, PassTime, Pricer, Scale
-from stepsight.prediction.llm.piece_times import (
-    SHARD,
-    Durations,
-    PieceTimes,
-    StageParts,
-    host_delay_us,
-    overlap_exponent,
-)
+from stepsight.prediction.llm.passes import HOST, Part, PassCache, PassTime, Pricer, Scale
+from stepsight.prediction.llm.piece_times import SHARD, Durations, PieceTimes, StageParts
 from stepsight.prediction.llm.pipeline import walk
-from stepsight.prediction.llm.polled import StagePasses, polled_ends_us
 from stepsight.prediction.summary import IDLE, WAITING
 from stepsight.simulate.sustained import TENSOR_CORE_CATEGORIES
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
-from stepsight.workload.llm.buckets import bucket_count
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.cut import pieces, tensors_between
-from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.llm.schedule import Item
 from stepsight.workload.llm.stages import Pieces
 from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
 
 PIPELINE, DATA = "pipeline", "data"
-RETRIED = 2.0
-"""How many times as long a step takes if blocks that pile up behind the communication stream do not fit, so
-that the allocator gives blocks back and takes them again in every pass: five runs of the H100 sweep without a
-pipeline take 1.9, 2.0, 2.1, 3.5 and 3.9 times as long, three with one 1.4, 1.7 and 1.7 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +84,6 @@ class Composer:
         )
 
     @property
-    def usual(self) -> HostState:
-        """How the hosts of most runs on the platform's site behave."""
-        site = self.pricer.platform.site
-        if site is None or site.stalls is None:
-            return PLAIN
-        return site.stalls.usual(self.nodes, self.s.pipeline)
-
-    @property
-    def nodes(self) -> int:
-        """Nodes that the job takes."""
-        return -(-self.c.ranks // self.pricer.platform.spec.gpus_per_node)
-
-    @property
     def _reduces(self) -> bool:
         return self.s.data * self.s.context > 1
 
@@ -137,18 +109,14 @@ class Composer:
         how: str = "",
         host_spread: float = 0.2,
         knobs: Knobs = AS_SHIPPED,
-        *,
-        state: HostState | None = None,
     ) -> Composed:
-        """The step, with one part free or slower by its spread; ``knobs``: with other constants; ``state``:
-        how the run's hosts behave, by default as most runs of the platform's site do."""
-        state = state or self.usual
+        """The step, with one part free or slower by its spread; ``knobs``: with other constants."""
         scale = replace(self.scale.asking(asked, how), factors=self._factors(knobs))
         host = {"free": 0.0, "slow": 1.0 + host_spread}.get(how, 1.0) if asked == HOST else 1.0
         host *= knobs.host
-        durations = {key: times.durations(scale, host, state.check_us) for key, times in self._times.items()}
+        durations = {key: times.durations(scale, host) for key, times in self._times.items()}
         s = self.s
-        walked_us = self._walked_us([durations[id(w)] for w in self.works], scale, state)
+        walked_us = self._walked_us([durations[id(w)] for w in self.works], scale)
         stages, ends = [], []
         for stage in range(s.pipeline):
             mine = [durations[id(w)] for w in self.works[stage :: s.pipeline]]
@@ -156,17 +124,13 @@ class Composer:
             for d in mine:
                 d.add_to(parts, s.micro_batches)
             behind = self._behind(stage, scale, parts)
-            behind += self._checked_us(stage, mine[0], state, parts)
             stages.append(parts)
             ends.append(walked_us[stage] + behind)
         last = max(ends)
         update = [self._update(stage, scale, host, parts) for stage, parts in enumerate(stages)]
         world_us = scale.of("world", self._world)
         step_us = last + world_us + max(update)
-        retried_us = (RETRIED - 1.0) * step_us if self.retries(state) else 0.0
-        step_us += retried_us
         for parts in stages:
-            parts.host_bound_us += retried_us
             if world_us > 0:
                 parts.exposed["world"] = parts.exposed.get("world", 0.0) + world_us
                 parts.communication["world"] = parts.communication.get("world", 0.0) + world_us
@@ -174,25 +138,10 @@ class Composer:
             parts.bubble_us = max(0.0, step_us - spent)
         return Composed(step_us, tuple(stages))
 
-    def retries(self, state: HostState | None = None) -> bool:
-        """Whether blocks that only wait for the communication stream do not fit beside what the step needs;
-        hosts that wait for others do not pile any up."""
-        state = state or self.usual
-        waits = state.poll_us > 0 or (self.s.pipeline == 1 and state.check_us > 0)
-        first = stage_memory(self.c)[0]
-        room = usable_bytes(self.pricer.platform.spec.gpu.memory_gb)
-        return not waits and first.total <= room < first.reserved
-
-    def _walked_us(self, pieces: Sequence[Durations], scale: Scale, state: HostState) -> tuple[float, ...]:
+    def _walked_us(self, pieces: Sequence[Durations], scale: Scale) -> tuple[float, ...]:
         """When each stage ends its last pass."""
         s = self.s
         transfer = [scale.of(PIPELINE, part) for part in self._transfer]
-        if state.poll_us and s.pipeline > 1:
-            passes = [
-                StagePasses((d.host_us["F"], d.host_us["B"]), (d.device_us["F"], d.device_us["B"]))
-                for d in pieces
-            ]
-            return polled_ends_us(passes, s.micro_batches, transfer, state.poll_us)
 
         def duration(item: Item) -> float:
             return pieces[item.piece].of(item.kind)
@@ -232,17 +181,6 @@ class Composer:
         if tied:
             parts.exposed[PIPELINE] = parts.exposed.get(PIPELINE, 0.0) + tied
         return exposed + tied
-
-    def _checked_us(self, stage: int, last: Durations, state: HostState, parts: StageParts) -> float:
-        """How much longer the last backward pass takes where hosts agree on every bucket of gradients."""
-        checks_us = self._ends[stage].checks * state.check_us
-        if not checks_us:
-            return 0.0
-        host, busy = last.host_us["B"], last.device_us["B"]
-        even = overlap_exponent(max(2, self.s.tensor))
-        late = host_delay_us(host + checks_us, busy, even) - host_delay_us(host, busy, even)
-        parts.host_bound_us += late
-        return late
 
     def _update(self, stage: int, scale: Scale, host: float, parts: StageParts) -> float:
         """Optimizer and the parameters' way back: behind it, or what of it the next step's first forward pass
@@ -310,31 +248,13 @@ class Composer:
         )
         node = self.pricer.platform.spec.gpus_per_node
         host_us = self.pricer.host_us("optimizer", launches)
-        return _End(
-            tuple(reduction),
-            runs,
-            update,
-            host_us,
-            gather,
-            tied,
-            host_update_us(c, dense, experts, node),
-            self._bucket_checks(stage),
-        )
-
-    def _bucket_checks(self, stage: int) -> float:
-        """How many ranks' hosts are compared for all buckets of gradients; sharded ones go in one call."""
-        ranks = self.pricer.blocks.spans.get(DATA, ())
-        if self.s.zero or len(ranks) < 2 or self.s.pipeline == 1:
-            return 0.0
-        buckets = bucket_count(self.c, pieces(self.c)[stage :: self.s.pipeline])
-        over_nodes = ranks[-1] // self.pricer.platform.spec.gpus_per_node > 0
-        return buckets * len(ranks) * (CHECK_OVER_NODES if over_nodes else 1.0)
+        own_us = host_update_us(c, dense, experts, node)
+        return _End(tuple(reduction), runs, update, host_us, gather, tied, own_us)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What a stage does behind its last backward pass. ``checks``: ranks whose hosts are compared before
-    buckets of gradients are reduced (`HostState.check_us`)."""
+    """What a stage does after its last backward pass."""
 
     reduction: tuple[Part, ...]
     runs: tuple[PassTime, ...]
@@ -343,7 +263,6 @@ class _End:
     gather: Part
     tied: Part
     host_update_us: float = 0.0
-    checks: float = 0.0
 
     def run_us(self, scale: Scale) -> list[float]:
         return [run.device_us(scale) for run in self.runs]

@@ -32,8 +32,6 @@ MOST_KNOWN = 8192
 EXCHANGE_SMS = 20
 """Multiprocessors of a GPU that exchanges of tokens take where they run beside all compute: 20 of an H800's
 132 (DeepSeek-AI 2024, DeepSeek-V3 technical report, 3.2.2)."""
-CHECK_OVER_NODES = 1.2
-"""What comparing a collective between the hosts of several nodes takes, against those of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +62,12 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class PassTime:
-    """Compute by category, messages that compute waits for by axis, and overlapping pairs.
-
-    ``checks``: ranks of the tensor group, for each of its collectives (`HostState.check_us`).
-    """
+    """Compute by category, messages that compute waits for by axis, and overlapping pairs."""
 
     compute: Mapping[str, Part] = field(default_factory=dict)
     waited: Mapping[str, Part] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     host_us: float = 0.0
-    checks: float = 0.0
 
     def device_us(self, scale: Scale) -> float:
         """The device's time for the pass, with some parts scaled."""
@@ -231,7 +225,7 @@ class Pricer:
             compute = {}
         launches = 1 if self.c.training.cuda_graphs else work.launches
         host_us = self.host_us(phase, launches)
-        return PassTime(compute, waited, tuple(overlaps), host_us, self._checks(work))
+        return PassTime(compute, waited, tuple(overlaps), host_us)
 
     def _exchange_slowdown(self) -> float:
         """Of compute that leaves multiprocessors to exchanges."""
@@ -250,12 +244,6 @@ class Pricer:
         ranks = self.blocks.spans[message.axis]
         nodes = len({rank // self.platform.spec.gpus_per_node for rank in ranks})
         return part.plus(count * site.hop_us * math.log2(nodes), 0.3)
-
-    def _checks(self, work: Pass) -> float:
-        """How many ranks' hosts are compared in a pass, where a run compares them at tensor collectives."""
-        tensor = self.c.layout.tensor
-        count = sum(n for message, n in work.messages.items() if message.axis == "tensor")
-        return count * tensor * (CHECK_OVER_NODES if tensor > self.platform.spec.gpus_per_node else 1.0)
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
         """Takes the kernels that run beside a message out of those that run alone."""

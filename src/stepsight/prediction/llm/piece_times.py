@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,12 +12,6 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.stages import PieceWork
 
 SHARD = "shard"
-EVEN_HANDED = 5.0
-"""Exponent of the mean of host and device time where the host waits inside a pass: equal ones take 15 %
-longer together (gpt_a100_single_node.csv, micro-batches of two, where neither clearly leads)."""
-LATE_BY_DOUBLING = 0.06
-"""How much longer equal times of hosts and device take together, for every doubling of a tensor group's hosts
-(llm_h100_sweep.csv: groups of two to eight ranks, micro-batches where neither clearly leads)."""
 
 
 @dataclass(slots=True)
@@ -112,10 +105,10 @@ class PieceTimes:
         beside it, and how long the gathers take."""
         return self._exposed(self.runs_forward, self.updated, [], scale) if self.updated else (0.0, 0.0)
 
-    def durations(self, scale: Scale, host: float, check_us: float = 0.0) -> Durations:
+    def durations(self, scale: Scale, host: float) -> Durations:
         """Both passes: the device's time, or the host's where that is longer.
 
-        A host that never waits for the device evens both passes out. ``check_us``: `HostState`.
+        A host that never waits for the device evens both passes out.
         """
         passes = {"F": self.forward, "B": self.backward}
         device = {kind: one.device_us(scale) for kind, one in passes.items()}
@@ -135,14 +128,13 @@ class PieceTimes:
                 exposed["B"] = more
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
-        hosts = {kind: one.host_us * host + one.checks * check_us for kind, one in passes.items()}
-        even = overlap_exponent(self.c.layout.tensor)
+        hosts = {kind: one.host_us * host for kind, one in passes.items()}
         if self.c.framework.lockstep:
-            late = {kind: self._late_by_run(kind, scale, host, check_us) for kind in passes}
+            late = {kind: self._late_by_run(kind, scale, host) for kind in passes}
         elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
-            late = {kind: host_delay_us(hosts[kind], busy[kind], even) for kind in passes}
+            late = {kind: host_delay_us(hosts[kind], busy[kind]) for kind in passes}
         else:
-            behind = host_delay_us(sum(hosts.values()), sum(busy.values()), even)
+            behind = host_delay_us(sum(hosts.values()), sum(busy.values()))
             late = {kind: behind * hosts[kind] / (sum(hosts.values()) or 1.0) for kind in passes}
         times = {kind: busy[kind] + late[kind] for kind in passes}
         if self.inputs is not None:  # what the rest of a backward pass takes longer for the weights
@@ -159,12 +151,10 @@ class PieceTimes:
             total_gathers,
         )
 
-    def _late_by_run(self, kind: str, scale: Scale, host: float, check_us: float) -> float:
+    def _late_by_run(self, kind: str, scale: Scale, host: float) -> float:
         """The host waits for the device at the ends of a pass, so that neither works ahead over them."""
         runs = self.runs_forward if kind == "F" else self.runs_backward
-        late = sum(
-            host_delay_us(run.host_us * host + run.checks * check_us, run.device_us(scale)) for run in runs
-        )
+        late = sum(host_delay_us(run.host_us * host, run.device_us(scale)) for run in runs)
         return late + (self.fetched_us * host if kind == "F" else 0.0)
 
     def _exposed(
@@ -188,26 +178,9 @@ class PieceTimes:
         return max(compute, link) - busy, total
 
 
-def overlap_exponent(hosts: int) -> float:
-    """The exponent of `host_delay_us` where a pass never waits for the device, but its collectives wait for
-    ``hosts`` hosts: one host has its launches queued, so that only the longer of host and device counts; of several
-    the latest counts at each collective."""
-    if hosts == 1:
-        return math.inf
-    return max(1.0, math.log(2) / math.log1p(LATE_BY_DOUBLING * math.log2(hosts)))
-
-
-def host_delay_us(host_us: float, busy_us: float, even: float = EVEN_HANDED) -> float:
-    """How much longer a pass takes than its device work because of its hosts.
-
-    Where both take about as long, some launches come late and some kernels are behind: neither hides all of
-    the other. ``even``: exponent of the mean of both.
-    """
-    longer = max(host_us, busy_us)
-    if longer <= 0.0 or even == math.inf:
-        return longer - busy_us
-    shares = (host_us / longer) ** even + (busy_us / longer) ** even
-    return float(longer * shares ** (1 / even) - busy_us)
+def host_delay_us(host_us: float, busy_us: float) -> float:
+    """How much longer a pass takes than its device work because its host launches more slowly."""
+    return max(0.0, host_us - busy_us)
 
 
 def joined(times: tuple[PassTime, ...]) -> PassTime:
@@ -217,7 +190,6 @@ def joined(times: tuple[PassTime, ...]) -> PassTime:
         added(one.waited for one in times),
         tuple(overlaps),
         sum(one.host_us for one in times),
-        sum(one.checks for one in times),
     )
 
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import Quick, answered, naive_us
-from stepsight.prediction.llm.compose import RETRIED, Composed, Composer
+from stepsight.prediction.llm.compose import Composed, Composer
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.llm.piece_times import StageParts
-from stepsight.prediction.llm.slow_runs import slow_state
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.sensitivity import Sensitivity
 from stepsight.prediction.summary import EXPOSED, Coverage, RankSummary, Unmodelled
@@ -21,11 +20,6 @@ from stepsight.workload.llm.config import LanguageConfig
 
 MOST_ITEMS = 160
 """Passes (stages × micro-batches × 2) that a timeline shows at most; the figures always hold all of them."""
-NO_ROOM = (
-    "memory: gathered inputs that wait for the communication stream do not fit, so the allocator frees and "
-    f"allocates blocks in every pass: the step is taken as {RETRIED:g} times as long; a smaller micro_batch "
-    "avoids it"
-)
 
 
 def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine | None) -> Prediction:
@@ -35,8 +29,6 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
     base = found.composed
     timeline, shown = _timeline(c, platform)
     notes = [*c.notes, *(f"{name}: {note}" for name, note in composer.pricer.tally.notes.items())]
-    if composer.retries():
-        notes.insert(0, NO_ROOM)
     if shown < c.layout.micro_batches:
         notes.insert(0, f"the timeline shows {shown} of {c.layout.micro_batches} micro-batches")
     return Prediction(
@@ -60,11 +52,9 @@ def predict_language(c: LanguageConfig, platform: Platform, memory: MemoryLine |
 
 def _sensitivities(composer: Composer, found: Quick) -> tuple[Sensitivity, ...]:
     """What each category, axis and the host mean for the step that is stated."""
-    state = slow_state(composer) if found.runs.is_slow else None
     spreads = {**found.spreads, COMMUNICATION: 0.0}
     parts = [
-        Sensitivity(name, composer.step(name, "free", state=state).step_us, spread)
-        for name, spread in spreads.items()
+        Sensitivity(name, composer.step(name, "free").step_us, spread) for name, spread in spreads.items()
     ]
     return tuple(sorted(parts, key=lambda s: s.if_free_us))
 

@@ -1,6 +1,6 @@
 """How much of what a model misses of a kernel on one GPU it misses on another: the exponents of anchoring.
 
-`stepsight fit anchoring` chooses them on operators that several GPUs ran, and writes the file that ships.
+`python -m lab fit anchoring` chooses them on operators that several GPUs ran, and writes the file that ships.
 """
 
 from __future__ import annotations

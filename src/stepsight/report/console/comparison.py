@@ -11,7 +11,7 @@ from stepsight.prediction.categories import look
 from stepsight.prediction.compare import Comparison
 from stepsight.prediction.rates import assumed, rate_lines
 from stepsight.prediction.units import time
-from stepsight.report.words import comparison_sentence
+from stepsight.report.words import comparison_sentence, differences
 
 
 def show(comparison: Comparison, console: Console) -> None:
@@ -19,6 +19,8 @@ def show(comparison: Comparison, console: Console) -> None:
     before, after = comparison.before, comparison.after
     for name, p in (("A", before), ("B", after)):
         console.print(_line(name, p))
+    for name, one, other in differences(comparison):
+        console.print(Text(f"differs: {name}: {one} → {other}"))
     console.print(Text(comparison_sentence(comparison), style="bold"))
     per = "mean over ranks" if comparison.same_work else "mean over ranks; steps of different work"
     table = Table(title=f"where the difference went ({per})", title_justify="left", box=None)

@@ -11,7 +11,7 @@ from stepsight.prediction.categories import look
 from stepsight.prediction.rates import assumed, peak_words, rate_lines
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.prediction.units import share, size, time
-from stepsight.report.ranks import alike_summaries
+from stepsight.report.ranks import identical_summaries
 from stepsight.report.words import fits_words, grouped_notes, sources_sentence
 
 BAR_WIDTH = 20
@@ -108,7 +108,7 @@ def _ranks(p: Prediction) -> Table:
     table = Table(title="ranks", title_justify="left", box=None, padding=(0, 1))
     for name in ("rank", "step", "active", "compute", "comm.", "exposed", "waiting", "idle"):
         table.add_column(name, justify="right", no_wrap=True)
-    sets = alike_summaries(p.ranks)
+    sets = identical_summaries(p.ranks)
     for one in sets[:MOST_RANKS_LISTED]:
         r = p.ranks[one.first]
         name = one.label.removeprefix("ranks ").removeprefix("rank ")

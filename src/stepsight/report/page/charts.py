@@ -15,7 +15,7 @@ from stepsight.report.page.pieces import Column, Html, joined, legend, table, ta
 from stepsight.report.page.pieces import Fragment as LegendPart
 
 WIDTH, HEIGHT = 720.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 76.0, 16.0, 14.0, 46.0
+LEFT, RIGHT, TOP, BOTTOM = 92.0, 16.0, 8.0, 46.0
 TICKS = 5
 COLOURS = ("gemm", "communication", "embedding", "attention", "optimizer", "vector", "conv", "copy")
 
@@ -43,10 +43,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A named line of points."""
+    """A named line of points; ``colour`` is a class of ``page.css``, chosen by its place where empty."""
 
     name: str
     points: tuple[Point, ...]
+    colour: str = ""
 
 
 def compact(value: float) -> str:
@@ -73,10 +74,10 @@ def waterfall(first: tuple[str, float, str], falls: Sequence[Fall], last: tuple[
         spans.append((min(reached, reached + fall.change), abs(fall.change)))
         reached += fall.change
     most = max([first[1], last[1], *(low + wide for low, wide in spans)]) or 1.0
-    rows: list[tuple[object, ...]] = [(tag("b", first[0]), _span(0.0, first[1], most, "compute"), first[2])]
+    rows: list[tuple[object, ...]] = [(tag("b", first[0]), _span(0.0, first[1], most, "total"), first[2])]
     for fall, (low, wide) in zip(falls, spans, strict=True):
         rows.append((fall.word, _span(low, wide, most, fall.colour), fall.shown))
-    rows.append((tag("b", last[0]), _span(0.0, last[1], most, "compute"), last[2]))
+    rows.append((tag("b", last[0]), _span(0.0, last[1], most, "total"), last[2]))
     columns = [Column("part"), Column("", wide=True), Column("time", number=True)]
     return tag("div", table(columns, rows), classes="waterfall")
 
@@ -104,13 +105,16 @@ def lines(drawn: Sequence[Line], x: Axis, y: Axis, *, name: str) -> Html:
     return joined([_svg(body, name, x, y), key if len(drawn) > 1 else ""])
 
 
-def points(drawn: Sequence[Line], front: Sequence[Point], x: Axis, y: Axis, *, name: str) -> Html:
-    """Points, and the front of those that no other beats in both."""
+def points(
+    drawn: Sequence[Line], front: Sequence[Point], x: Axis, y: Axis, *, name: str,
+    limit: tuple[float, str] | None = None,
+) -> Html:  # fmt: skip
+    """Points, the front of those that no other beats in both, and a limit of y with its word."""
     everything = [p for line in drawn for p in line.points]
     if not everything:
         return Html("")
     most_x, ticks_x = _ticks(max(p.x for p in everything))
-    top, ticks = _ticks(max(p.y for p in everything))
+    top, ticks = _ticks(max([p.y for p in everything] + [limit[0] if limit else 0.0]))
     up = _up(top)
 
     def at(value: float) -> float:
@@ -121,14 +125,26 @@ def points(drawn: Sequence[Line], front: Sequence[Point], x: Axis, y: Axis, *, n
     body = [_grid(ticks, up, y), below]
     if len(front) > 1:
         body.append(Html(f'<path class="front" d="{path}"/>'))
-    for number, line in enumerate(drawn):
-        body.append(joined(_dot(p, COLOURS[number % len(COLOURS)], at, up) for p in line.points))
-    key = legend(LegendPart(line.name, 0.0, "", COLOURS[i % len(COLOURS)]) for i, line in enumerate(drawn))
+    if limit:
+        body.append(_limit(limit, up))
+    colours = [line.colour or COLOURS[i % len(COLOURS)] for i, line in enumerate(drawn)]
+    for line, colour in zip(drawn, colours, strict=True):
+        body.append(joined(_dot(p, colour, at, up) for p in line.points))
+    key = legend(LegendPart(line.name, 0.0, "", c) for line, c in zip(drawn, colours, strict=True))
     return joined([_svg(body, name, x, y), key if len(drawn) > 1 else ""])
 
 
+def _limit(limit: tuple[float, str], up: Callable[[float], float]) -> Html:
+    """A dashed line across the chart, with what it limits."""
+    height = up(limit[0])
+    return Html(
+        f'<path class="limit" d="M{LEFT:.0f} {height:.1f}H{WIDTH - RIGHT:.0f}"/>'
+        f'<text x="{WIDTH - RIGHT:.0f}" y="{height - 5:.1f}" text-anchor="end">{text(limit[1])}</text>'
+    )
+
+
 def _across(points: Sequence[Point]) -> Callable[[float], float]:
-    """Where a value stands from left to right: evenly by rank order, so that 8, 64, 512 are apart alike."""
+    """Where a value stands from left to right: evenly by rank order, so 8, 64, 512 have equal gaps."""
     values = sorted({p.x for p in points})
     room = WIDTH - LEFT - RIGHT
     edge = room / (2 * len(values)) if len(values) > 1 else room / 2
@@ -194,7 +210,8 @@ def _svg(body: Sequence[Html], name: str, x: Axis, y: Axis) -> Html:
     middle = (LEFT + WIDTH - RIGHT) / 2
     titles = (
         f'<text x="{middle:.0f}" y="{HEIGHT - 4:.0f}" text-anchor="middle">{text(x.title)}</text>'
-        f'<text x="{LEFT:.0f}" y="10" class="title">{text(y.title)}</text>'
+        f'<text transform="translate(14 {(TOP + HEIGHT - BOTTOM) / 2:.0f}) rotate(-90)" '
+        f'text-anchor="middle">{text(y.title)}</text>'
     )
     return Html(
         f'<svg class="chart" viewBox="0 -8 {WIDTH:.0f} {HEIGHT + 8:.0f}" role="img" '

@@ -21,13 +21,13 @@ from stepsight.report.page.pieces import (
     table,
     tag,
 )
-from stepsight.report.words import comparison_sentence
+from stepsight.report.words import comparison_sentence, differences
 
 
 def comparison_page(comparison: Comparison, *, command: str = "") -> str:
     """The page of ``stepsight compare``."""
     a, b = comparison.before, comparison.after
-    title = f"{_name(a)} against {_name(b)}"
+    title = f"{_name(a)} compared with {_name(b)}"
     sections = [_waterfall(comparison), _both(comparison), _breakdowns(comparison)]
     return frame(title, _top(comparison), sections, command=command)
 
@@ -38,12 +38,20 @@ def _name(p: Prediction) -> str:
 
 def _top(c: Comparison) -> Html:
     a, b = c.before, c.after
-    heading = tag("h1", "A  ", _name(a), tag("span", " against ", classes="on"), "B  ", _name(b))
+    heading = tag("h1", "A: ", _name(a), tag("span", " compared with ", classes="on"), "B: ", _name(b))
     value, unit = time(b.step_us).rsplit(" ", 1)
     number = tag("div", value, " ", tag("small", f"{unit} per step (B)"), classes="number")
     verdict = tag("p", comparison_sentence(c), classes="verdict")
     entries = [("A", time(a.step_us), _interval(a)), ("B", time(b.step_us), _interval(b))]
-    return joined([heading, tag("div", number, classes="headline"), verdict, figures(entries)])
+    return joined(
+        [heading, _differences(c), tag("div", number, classes="headline"), verdict, figures(entries)]
+    )
+
+
+def _differences(c: Comparison) -> Html:
+    """What was changed from A to B, before what it does."""
+    rows = differences(c)
+    return table([Column("what differs"), Column("A"), Column("B")], rows) if rows else Html("")
 
 
 def _interval(p: Prediction) -> str:

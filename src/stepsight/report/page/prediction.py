@@ -32,7 +32,7 @@ from stepsight.report.page.pieces import (
 )
 from stepsight.report.page.ranks import rank_section
 from stepsight.report.page.timeline import picture
-from stepsight.report.ranks import alike
+from stepsight.report.ranks import identical_ranks
 from stepsight.report.words import fits_words, grouped_notes, sources_sentence
 from stepsight.simulate.price import COMMUNICATION
 
@@ -48,7 +48,7 @@ _LARGEST = {
 
 def page(prediction: Prediction, *, command: str = "") -> str:
     """The whole page as HTML that needs no other file."""
-    sets = alike(prediction.timeline)
+    sets = identical_ranks(prediction.timeline)
     place, script = picture(prediction, sets)
     sections = [
         _breakdown(prediction),
@@ -108,14 +108,13 @@ def _verdict(p: Prediction) -> Html:
     sentences = [_largest(p)] if p.breakdown_us else []
     strongest = min(p.sensitivities, key=lambda s: _strength(p, s), default=None)
     if strongest and 1 - strongest.if_free_us / (p.step_us or 1.0) >= MATTERS:
-        word = "the host" if strongest.category == HOST else look(strongest.category).word
-        sentences.append(
-            joined(
-                ["Were ", tag("b", word), f" free, a step would take {_if_free(p, strongest.if_free_us)}."]
-            )
-        )
+        word = "host work" if strongest.category == HOST else look(strongest.category).word
+        shorter = f" took no time, the step would take {_if_free(p, strongest.if_free_us)}."
+        sentences.append(joined(["If ", tag("b", word), shorter]))
     elif strongest:
-        sentences.append(text("No single part holds it: none would shorten it by 5 % were it free."))
+        sentences.append(
+            text("No single part dominates: without any one of them the step is less than 5 % shorter.")
+        )
     return joined(sentences, " ")
 
 

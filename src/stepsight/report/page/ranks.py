@@ -9,7 +9,7 @@ from stepsight.prediction.categories import look
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, RankSummary
 from stepsight.prediction.units import share, time
 from stepsight.report.page.pieces import Column, Fragment, Html, bar, legend, section, table, tag
-from stepsight.report.ranks import Alike
+from stepsight.report.ranks import RankSet
 
 MOST_BARS = 16
 """Ranks that differ get a bar each up to here; beyond, a strip shows them all at once."""
@@ -18,7 +18,7 @@ MATTERS = 0.05
 """Waiting below this share of a step is not worth a sentence."""
 
 
-def rank_section(prediction: Prediction, sets: Sequence[Alike]) -> Html:
+def rank_section(prediction: Prediction, sets: Sequence[RankSet]) -> Html:
     """A bar for each rank that differs, or a strip of all and the few that stand out."""
     ranks = prediction.ranks
     longest = max((r.step_us for r in ranks), default=0.0) or 1.0
@@ -36,7 +36,7 @@ def rank_section(prediction: Prediction, sets: Sequence[Alike]) -> Html:
     return section("Ranks", _strip(ranks, longest), key, _bars(telling, longest), lead=_lead(sets, ranks))
 
 
-def _lead(sets: Sequence[Alike], ranks: Sequence[RankSummary]) -> str:
+def _lead(sets: Sequence[RankSet], ranks: Sequence[RankSummary]) -> str:
     if len(ranks) == 1:
         return "One rank."
     if len(sets) == 1:

@@ -20,7 +20,7 @@ from stepsight.prediction.units import size
 from stepsight.program.job import Collective, Kernel, Op
 from stepsight.report.launches import launches, name_of
 from stepsight.report.page.pieces import Fragment, Html, asset, joined, legend, tag, text
-from stepsight.report.ranks import Alike, most_telling
+from stepsight.report.ranks import RankSet, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
 
 MOST_SETS = 12
@@ -85,7 +85,7 @@ class _Track:
         return len(self.start_us)
 
 
-def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
+def picture(prediction: Prediction, sets: Sequence[RankSet]) -> tuple[Html, Html]:
     """The timeline's place on the page, and the script with its data."""
     drawn = most_telling(sets, prediction.ranks, MOST_SETS)
     data = _data(prediction, drawn)
@@ -102,12 +102,12 @@ def picture(prediction: Prediction, sets: Sequence[Alike]) -> tuple[Html, Html]:
     return joined([place, key, tag("p", note, classes="soft") if left_out else ""]), script
 
 
-def _spoken(prediction: Prediction, drawn: Sequence[Alike]) -> str:
+def _spoken(prediction: Prediction, drawn: Sequence[RankSet]) -> str:
     names = ", ".join(a.label for a in drawn[:4]) + (" …" if len(drawn) > 4 else "")
     return f"Timeline of {names}: host and streams over the step of {prediction.step_us:.0f} µs"
 
 
-def _data(prediction: Prediction, drawn: Sequence[Alike]) -> bytes:
+def _data(prediction: Prediction, drawn: Sequence[RankSet]) -> bytes:
     words = _Words()
     timeline = prediction.timeline
     ranks = [(a, timeline.rank(a.first)) for a in drawn]
@@ -141,7 +141,7 @@ def _data(prediction: Prediction, drawn: Sequence[Alike]) -> bytes:
     return encoded
 
 
-def _categories(prediction: Prediction, drawn: Sequence[Alike]) -> list[str]:
+def _categories(prediction: Prediction, drawn: Sequence[RankSet]) -> list[str]:
     """Kinds of slices that appear: the host's first."""
     seen = {c for a in drawn for c in prediction.timeline.rank(a.first).lane.category}
     return ["host", *sorted(seen)]

@@ -66,12 +66,12 @@ def _batch(answer: Answer) -> list[str]:
 
 def noise_mark(row: Row, answer: Answer) -> str:
     """≈ where a row is too close to the best to call."""
-    told_apart = row is answer.best or not within_noise(row, answer.best, answer.objective)
-    return "" if told_apart else "≈"
+    distinct = row is answer.best or not within_noise(row, answer.best, answer.objective)
+    return "" if distinct else "≈"
 
 
 def remarks(answer: Answer) -> list[str]:
-    """What is to be said beside the table."""
+    """Remarks below the table."""
     best, lines = answer.best, _batch(answer)
     if answer.epoch_samples and best.samples_per_s:
         took = long_time(answer.epoch_samples / best.samples_per_s)
@@ -109,7 +109,7 @@ def _ties(answer: Answer) -> list[str]:
         return []
     count = len(answer.ties)
     each = "measure it as well" if count == 1 else "measure them as well"
-    lines = [f"≈ cannot be told apart from the best: {counted(count, 'configuration')}; {each}."]
+    lines = [f"≈ too close to the best to call: {counted(count, 'configuration')}; {each}."]
     shown = {settings_text(r.settings) for r in answer.top}
     others = [text for r in answer.ties if (text := settings_text(r.settings)) not in shown]
     if others:
@@ -124,11 +124,11 @@ def _risk(row: Row) -> str:
 
 def _near(n: Neighbour) -> str:
     """A neighbour in words: how much slower, and whether it fits."""
-    said = f"{short_name(n.dimension)} {setting_text(n.value)}: "
+    name = f"{short_name(n.dimension)} {setting_text(n.value)}: "
     if n.slower is None:
-        return f"{said}{n.row.reason or n.row.status}"
+        return f"{name}{n.row.reason or n.row.status}"
     fits = "" if n.row.fit >= SURE else " (may not fit)" if n.row.fits else " (does not fit)"
-    return f"{said}{100 * n.slower:+.1f} %{fits}"
+    return f"{name}{100 * n.slower:+.1f} %{fits}"
 
 
 def counted(n: int, word: str) -> str:

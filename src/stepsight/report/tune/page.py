@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from stepsight.prediction.categories import look
-from stepsight.prediction.summary import EXPOSED
+from stepsight.prediction.summary import IDLE, WAITING
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import (
     Column,
@@ -28,6 +28,15 @@ from stepsight.tune.trial import Row, frameworks_of
 
 Figure = Callable[[Row], float]
 """What a plot shows of a row."""
+BANDS = "Pale bands are 90 % intervals."
+EXPOSED_COLOURS = {
+    "tensor": "comm-tensor", "shard": "comm-shard", "data": "comm-shard", "pipeline": "comm-pipeline",
+}  # fmt: skip
+"""Exposed communication by axis of parallelism: shades of one colour."""
+COMPUTE, COMMUNICATION, BUBBLE, HOST_BOUND = "compute", "communication", "pipeline bubble", "host"
+LIMITS = 0.2
+"""The share of a step from which something other than compute counts as what limits it."""
+LIMIT_COLOURS = {COMPUTE: "gemm", COMMUNICATION: "communication", BUBBLE: "copy", HOST_BOUND: "idle"}
 
 
 def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "") -> str:
@@ -35,7 +44,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "
     best = answer.best
     among = f"the best of {len(answer.rows):,} valid configurations of {answer.workload} on {answer.platform}"
     among += f", framework {answer.framework}" if answer.framework else ""
-    title = f"{milliseconds(best.step_time_us)} ms a step: {settings_text(best.settings)}"
+    title = f"{milliseconds(best.step_time_us)} ms per step: {settings_text(best.settings)}"
     top = tag("div", tag("h1", title), tag("p", among))
     return frame(
         f"stepsight tune: {answer.workload}",
@@ -49,7 +58,7 @@ def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "
             ),
             section(
                 "Time and memory", _front(answer),
-                lead="Every configuration that was priced; those on the front are beaten by none in both.",
+                lead="Every priced configuration; the dashed front joins those that no other beats in both.",
             ),
             section("Flags", *(_flags(one) for one in written)) if written else Html(""),
         ],
@@ -93,25 +102,40 @@ def _bar(row: Row, longest: float) -> Html:
         for name, share in row.shares.items()
     ]
     title = f"{settings_text(row.settings)}: {milliseconds(row.step_time_us)} ms"
-    return tag("div", tag("p", title), bar(parts, total=longest, name=title))
+    return tag("div", tag("p", title), bar(parts, total=longest, name=title), classes="pick")
 
 
 def _kind(name: str) -> str:
-    """What a colour stands for: all exposed transfers have one."""
-    return look(EXPOSED if name.startswith("exposed") else name).word
+    """What a colour stands for."""
+    return part_word(name) if name.startswith("exposed") else look(name).word
 
 
 def _colour(name: str) -> str:
-    return look(EXPOSED if name.startswith("exposed") else name).colour
+    if name.startswith("exposed"):
+        return EXPOSED_COLOURS.get(name.removeprefix("exposed").strip(), "comm-other")
+    return look(name).colour
+
+
+def limited_by(row: Row) -> str:
+    """The largest of compute, exposed communication, waiting for other stages and the host."""
+    found = {COMMUNICATION: 0.0, BUBBLE: row.shares.get(WAITING, 0.0), HOST_BOUND: row.shares.get(IDLE, 0.0)}
+    found[COMMUNICATION] = sum(part for name, part in row.shares.items() if name.startswith("exposed"))
+    worst = max(found, key=lambda name: found[name])
+    return worst if found[worst] >= LIMITS else COMPUTE
 
 
 def _front(answer: Answer) -> Html:
-    on_front = {id(r) for r in answer.front}
-    others = [_point(r) for r in answer.rows if r.priced and id(r) not in on_front]
     front = sorted((_point(r) for r in answer.front), key=lambda p: p.x)
+    priced = [r for r in answer.rows if r.priced]
+    by_limit = [
+        Line(f"limited by {name}", tuple(_point(r) for r in priced if limited_by(r) == name), colour)
+        for name, colour in LIMIT_COLOURS.items()
+    ]
+    usable = max((r.usable_gb for r in priced), default=0.0)
     drawn = points(
-        [Line("on the front", tuple(front)), Line("others", tuple(others))], front, Axis("step time (ms)"),
-        Axis("memory (GB)"), name="step time and memory of every configuration",
+        [line for line in by_limit if line.points], front, Axis("step time (ms)"), Axis("memory (GB)"),
+        name="step time and memory of every configuration",
+        limit=(usable, f"{usable:.0f} GB usable") if usable else None,
     )  # fmt: skip
     columns = [
         Column("configuration", wide=True),
@@ -147,8 +171,8 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
     priced = [r for r in rows if r.priced]
     along = varied[0] if varied else "platform"
     plots = [
-        section(title, _plot(priced, along, figure, platforms, f"{title} ({unit})" if unit else title))
-        for title, unit, figure in _figures(priced)
+        section(title, _plot(priced, along, figure, power, platforms, unit or title), lead=BANDS)
+        for title, unit, figure, power in _figures(priced)
     ]
     frameworks = ", ".join(frameworks_of(rows))
     named = [tag("p", f"framework: {frameworks}")] if frameworks else []
@@ -161,23 +185,24 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
     )
 
 
-def _figures(rows: Sequence[Row]) -> list[tuple[str, str, Figure]]:
-    found: list[tuple[str, str, Figure]] = [("Step time", "ms", lambda r: r.step_time_us / 1e3)]
+def _figures(rows: Sequence[Row]) -> list[tuple[str, str, Figure, int]]:
+    """Title, unit, value, and the power of the step time with which the value grows."""
+    found: list[tuple[str, str, Figure, int]] = [("Step time", "ms", lambda r: r.step_time_us / 1e3, 1)]
     if any(r.tokens_per_s for r in rows):
-        found.append(("Tokens per second", "tokens/s", lambda r: r.tokens_per_s))
+        found.append(("Tokens per second", "tokens/s", lambda r: r.tokens_per_s, -1))
     elif any(r.samples_per_s for r in rows):
-        found.append(("Samples per second", "samples/s", lambda r: r.samples_per_s))
+        found.append(("Samples per second", "samples/s", lambda r: r.samples_per_s, -1))
     if any(r.mfu for r in rows):
-        found.append(("MFU", "%", lambda r: 100 * r.mfu))
+        found.append(("MFU", "%", lambda r: 100 * r.mfu, -1))
     if any(r.cost_per_step is not None for r in rows):
-        found.append(("Cost per step", "", lambda r: r.cost_per_step or 0.0))
+        found.append(("Cost per step", "", lambda r: r.cost_per_step or 0.0, 1))
     if any(r.cost_per_million_tokens is not None for r in rows):
-        found.append(("Cost per million tokens", "", lambda r: r.cost_per_million_tokens or 0.0))
+        found.append(("Cost per million tokens", "", lambda r: r.cost_per_million_tokens or 0.0, 1))
     return found
 
 
-def _plot(rows: Sequence[Row], along: str, figure: Figure, platforms: bool, title: str) -> Html:
-    """One line for every combination of what is not on the x axis."""
+def _plot(rows: Sequence[Row], along: str, figure: Figure, power: int, platforms: bool, title: str) -> Html:
+    """One line for every combination of what is not on the x axis, with its 90 % interval."""
     places = list(dict.fromkeys(_place(row, along) for row in rows))
     found: dict[str, list[Point]] = {}
     for row in rows:
@@ -185,8 +210,10 @@ def _plot(rows: Sequence[Row], along: str, figure: Figure, platforms: bool, titl
         names = [*([row.platform] if platforms and along != "platform" else []), settings_text(rest)]
         name = ", ".join(n for n in names if n)
         value = figure(row)
+        low, high = sorted(value * (us / row.step_time_us) ** power for us in (row.low_us, row.high_us))
         hint = f"{name or 'step'}, {short_name(along)} {_place(row, along)}: {value:,.4g}"
-        found.setdefault(name, []).append(Point(places.index(_place(row, along)), value, hint=hint))
+        hint += f" (90 % interval {low:,.4g} to {high:,.4g})"
+        found.setdefault(name, []).append(Point(places.index(_place(row, along)), value, low, high, hint))
     x = Axis(short_name(along), names=tuple(places))
     drawn = [Line(name, tuple(listed)) for name, listed in found.items()]
     return lines(drawn, x, Axis(title, compact), name=title)

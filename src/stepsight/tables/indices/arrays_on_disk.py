@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import pickle
 import struct
 import tempfile
@@ -44,7 +45,7 @@ def arrays_in(path: str | Path) -> dict[str, AnyArray]:
         raise InputError(str(path), "no such index file", "check the path")
     try:
         if path.suffix == ".npy":
-            return {"indices": np.load(path, mmap_mode="r", allow_pickle=False)}
+            return {"indices": _plain_numbers(np.load(path, mmap_mode="r", allow_pickle=False))}
         if path.suffix == ".npz":
             with path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 return {
@@ -82,10 +83,25 @@ def _mapped_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipI
     return file, info.header_offset + _LOCAL_HEADER + name_length + extra_length
 
 
-def _map(file: IO[bytes], dtype: Any, offset: int, shape: tuple[int, ...]) -> AnyArray:
+def _plain_numbers(array: AnyArray) -> AnyArray:
+    if array.dtype.kind not in "iufb":
+        raise ValueError(f"it holds an array of {array.dtype}, not of integers or floats")
+    return array
+
+
+def _map(file: IO[bytes], dtype: Any, offset: int, shape: tuple[int, ...], held_bytes: int) -> AnyArray:
+    """A map of an array that lies in ``held_bytes`` bytes from ``offset`` on; numbers only.
+
+    Mapped objects would be pointers that the file chose: reading one ends the process.
+    """
+    kind = np.dtype(dtype)
+    if kind.kind not in "iufb":
+        raise ValueError(f"it holds an array of {kind}, not of integers or floats")
+    if any(size < 0 for size in shape) or math.prod(shape) * kind.itemsize > held_bytes:
+        raise ValueError(f"an array of shape {shape} does not fit into {held_bytes} bytes")
     if 0 in shape:
-        return np.zeros(shape, dtype=dtype)
-    return np.memmap(file, dtype=dtype, mode="r", offset=offset, shape=shape)
+        return np.zeros(shape, dtype=kind)
+    return np.memmap(file, dtype=kind, mode="r", offset=offset, shape=shape)
 
 
 def _npy_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
@@ -94,9 +110,10 @@ def _npy_member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo
     version = np.lib.format.read_magic(source)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read(source)
+    held = info.file_size - (source.tell() - start)
     if fortran and len(shape) > 1:
-        return np.asarray(_map(source, dtype, source.tell(), shape[::-1]).T)
-    return _map(source, dtype, source.tell(), shape)
+        return np.asarray(_map(source, dtype, source.tell(), shape[::-1], held).T)
+    return _map(source, dtype, source.tell(), shape, held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +123,26 @@ class _Storage:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    storage: _Storage
+    offset: int
+    shape: tuple[int, ...]
+
+    @classmethod
+    def rebuilt(cls, storage: Any, offset: Any, shape: Any, strides: Any = None, *_: Any) -> _Tensor:
+        """What a pickle asks for: a contiguous part of a storage, or an error."""
+        sizes = tuple(int(size) for size in shape)
+        if not isinstance(storage, _Storage) or int(offset) < 0 or any(size < 0 for size in sizes):
+            raise pickle.UnpicklingError("it holds a damaged tensor")
+        contiguous = tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
+        if strides is not None and 0 not in sizes:
+            steps = zip(sizes, strides, contiguous, strict=True)
+            if any(size > 1 and step != whole for size, step, whole in steps):
+                raise pickle.UnpicklingError("it holds a strided tensor; save tensor.contiguous()")
+        return cls(storage, int(offset), sizes)
+
+
 class _TensorUnpickler(pickle.Unpickler):
     """Reads tensors and plain containers, and refuses to import anything else."""
 
@@ -113,13 +150,15 @@ class _TensorUnpickler(pickle.Unpickler):
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
         if module == "torch._utils" and name.startswith("_rebuild_tensor"):
-            return lambda storage, offset, shape, *_: (storage, offset, tuple(shape))
+            return _Tensor.rebuilt
         if module == "torch" and name in _STORAGES:
             return _STORAGES[name]
         raise pickle.UnpicklingError(f"it holds a {module}.{name}, not only integer and float tensors")
 
     def persistent_load(self, pid: Any) -> Any:
         _, dtype, key, _, size = pid
+        if dtype not in _STORAGES.values():
+            raise pickle.UnpicklingError(f"its storage is of {dtype!r}, not of integers or floats")
         return _Storage(dtype, str(key), int(size))
 
 
@@ -137,16 +176,17 @@ def _torch_arrays(file: IO[bytes], path: Path) -> dict[str, AnyArray]:
         value = _TensorUnpickler(io.BytesIO(archive.read(pickled))).load()
         named = value if isinstance(value, Mapping) else dict(enumerate(_as_sequence(value)))
         arrays = {}
-        for name, (storage, offset, shape) in named.items():
-            source, start = _mapped_member(file, archive, members[f"{folder}data/{storage.key}"])
-            whole = _map(source, storage.dtype, start, (storage.size,))
-            count = int(np.prod(shape, dtype=np.int64))
-            arrays[str(name)] = whole[offset : offset + count].reshape(shape)
+        for name, tensor in named.items():
+            if not isinstance(tensor, _Tensor):
+                raise ValueError(f"its item {name!r} is not a tensor")
+            storage, first = tensor.storage, tensor.offset
+            info = members[f"{folder}data/{storage.key}"]
+            source, start = _mapped_member(file, archive, info)
+            whole = _map(source, storage.dtype, start, (storage.size,), info.file_size)
+            arrays[str(name)] = whole[first : first + math.prod(tensor.shape)].reshape(tensor.shape)
         return arrays
 
 
 def _as_sequence(value: Any) -> list[Any]:
-    """A lone tensor is a list of one; (storage, offset, shape) is how a tensor was read."""
-    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], _Storage):
-        return [value]
-    return list(value)
+    """A lone tensor is a list of one."""
+    return [value] if isinstance(value, _Tensor) else list(value)

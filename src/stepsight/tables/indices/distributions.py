@@ -168,4 +168,4 @@ def _stats(distribution: IndexDistribution, rows: int, lookups: float) -> IndexS
 
 UNKNOWN_INDICES = IndexDistribution.zipf(0.9)
 """What stands in where a trace does not tell which rows were asked for. Basis: few runs. Forwards on A100 of
-two sources are closest with 0.8 to 0.9, whichever of them is left out (`stepsight validate embedding`)."""
+two sources are closest with 0.8 to 0.9, whichever of them is left out (`python -m lab score embedding`)."""

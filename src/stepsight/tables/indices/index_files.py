@@ -125,8 +125,11 @@ def _tables(path: str, arrays: dict[str, AnyArray]) -> tuple[TableStream, ...]:
     if "indices" not in arrays:
         raise InputError(path, f"has no array 'indices' (only {', '.join(arrays) or 'none'})", "name it so")
     indices = arrays["indices"]
-    if not np.issubdtype(indices.dtype, np.integer):
-        raise InputError(path, f"'indices' is {indices.dtype}, not an integer array", "save row numbers")
+    for name in ("indices", "lengths", "offsets"):
+        if name in arrays and not np.issubdtype(arrays[name].dtype, np.integer):
+            raise InputError(
+                path, f"{name!r} is {arrays[name].dtype}, not an integer array", "save row numbers and counts"
+            )
     if indices.ndim not in (1, 2) or 0 in indices.shape:
         raise InputError(
             path, f"'indices' has the shape {indices.shape}", "save one list, or samples × tables, not empty"

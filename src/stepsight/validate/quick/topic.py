@@ -1,7 +1,7 @@
 """Rows that ship with the package: kernels, collectives and whole steps, scored in under a minute.
 
 Every row is a published measurement with its source; their licences (Apache-2.0, BSD) allow to carry them
-over. They are few and not tuned for: `stepsight validate all` scores everything.
+over. They are few and not tuned for: `python -m lab score all` scores everything.
 """
 
 from __future__ import annotations

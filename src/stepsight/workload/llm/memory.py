@@ -20,11 +20,11 @@ CONTEXT_BYTES = 0.25e9
 `stepsight.hardware.memory.USABLE_SHARE`."""
 ALLOCATOR_OVERHEAD = 0.20
 """Copies that operators keep beside what they need, and blocks that the caching allocator cannot join, as a
-share of activations: regressed on the memory of 639 runs of ten groups of llm_h100_sweep.csv with weights,
+share of activations: regressed on the memory of 639 runs of ten groups of an H100 sweep with weights,
 gradients and optimizer state held at what they are."""
 QUEUED_LAYERS = 28
 """Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
-wait, and a layer's forward pass is about 37 real launches. Read off ten groups of llm_h100_sweep.csv: 1B, 3B,
+wait, and a layer's forward pass is about 37 real launches. Read off ten groups of an H100 sweep: 1B, 3B,
 8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
 BEHIND_BACKWARD = 2
 """Passes of a stage that a host can launch at a stretch in the steady part of a pipeline: a backward and the

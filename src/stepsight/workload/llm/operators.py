@@ -221,7 +221,7 @@ def tanh_gelu(dtype: str, elements: float, *, wide: bool) -> ForwardBackward:
 
     ``wide``: autocast takes the power in fp32, and everything behind it. Keeps its input and result, in fp32
     also the power's input and what tanh gave: so much more does GPT-2 large hold under autocast, and no more
-    in half precision throughout (models_h100.csv).
+    in half precision throughout (library models).
     """
     e = dtype_bytes(dtype)
     w, kind = (4, "fp32") if wide else (e, dtype)

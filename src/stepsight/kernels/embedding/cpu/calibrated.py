@@ -36,8 +36,8 @@ class CalibratedLookups:
             raise InputError(
                 str(self.folder),
                 f"was not calibrated for lookups with {operator} (only with {', '.join(self.models)})",
-                f"stepsight validate embedding --operator {operator} --samples FILE --measure 600, then "
-                f"stepsight fit embedding --samples FILE --platform {self.folder}",
+                f"python -m lab score embedding --operator {operator} --samples FILE --measure 600, then "
+                f"python -m lab fit embedding --samples FILE --platform {self.folder}",
             )
         return self.models.get(EMBEDDING_BAG) or next(iter(self.models.values()))
 

@@ -29,7 +29,7 @@ FORMAT = 2
 """Counts up when the kinds of work or the features change: fitted rates then mean something else."""
 _REFIT = {
     EMBEDDING_BAG: "run calibrate on this folder with --resume: its samples are kept and fitted anew",
-    FBGEMM: "fit its samples anew: stepsight fit embedding --samples FILE --platform FOLDER",
+    FBGEMM: "fit its samples anew: python -m lab fit embedding --samples FILE --platform FOLDER",
 }
 
 

@@ -3,7 +3,7 @@
 Measured on the traces that record shapes: every kernel of one step is sized twice, by its shapes and with all
 shapes taken out, and both sizes are timed by the same models. Errors within a trace mostly share a sign, so
 what counts is how far the sum over a kind of guess in a trace is off: what 68 % of the sources do not pass of
-|ln(sum by guessed sizes ÷ sum by recorded sizes)|. `stepsight fit traces` makes the figures.
+|ln(sum by guessed sizes ÷ sum by recorded sizes)|. `python -m lab fit traces` makes the figures.
 """
 
 from __future__ import annotations

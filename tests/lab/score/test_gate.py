@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
 
+from lab.score import gate
 from stepsight.score import Figure, Score, interval_score
 from stepsight.validate.results import TopicResult, save_result
 
-LOADER = SourceFileLoader("accuracy_gate", str(Path(__file__).parents[2] / "scripts" / "accuracy_gate"))
-
 
 def test_lines_without_errors_are_compared_by_their_figure(tmp_path: Path) -> None:
-    spec = spec_from_loader("accuracy_gate", LOADER)
-    assert spec is not None
-    gate = module_from_spec(spec)
-    LOADER.exec_module(gate)
     lines = (
         Score("t", "errors", 3, 0.05, 0.06, "", exposure="blind"),
         Score.reading("t", "regret", 3, Figure("mean regret", 0.07), "", exposure="blind"),

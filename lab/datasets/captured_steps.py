@@ -1,0 +1,166 @@
+"""Published steps of models that a script can build again: one reader per file, each row with its script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.inputs import csv_records, finite, read_text, whole
+
+LIBRARY_STEP = "stepsight.run.library.step"
+IMAGE_STEP = "lab.score.capture.image_step"
+NVIDIA_STEP = "lab.score.capture.nvidia_step"
+PEFT_STEP = "lab.score.capture.peft_step"
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A row: what is run (``script`` with ``asked``), where, and what was measured.
+
+    ``groups`` are the subsets that the row is also scored with. ``larger_batch`` is one that did not fit.
+    """
+
+    file: str
+    name: str
+    script: str
+    asked: Mapping[str, Any]
+    platform: str
+    step_ms: float
+    ranks: int = 1
+    groups: tuple[str, ...] = ()
+    active_bytes: float = 0.0
+    reserved_bytes: float = 0.0
+    batch: int = 0
+    larger_batch: int = 0
+    libraries: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+
+
+def models_h100(row: Row, where: str) -> MeasuredStep:
+    if row["precision"] not in ("FP", "MP", "HP"):
+        raise InputError(f"{where}: precision", f"is {row['precision']!r}", "one of FP, MP, HP")
+    if row["activation_checkpointing"] not in ("True", "False"):
+        raise InputError(f"{where}: activation_checkpointing", "is not True or False")
+    batch, sequence, image = (whole(row[n], f"{where}: {n}", least=-1) for n in ("batch", "seq", "image"))
+    again = row["activation_checkpointing"] == "True"
+    asked = {
+        "model": row["model"], "batch": batch, "sequence": sequence, "image": image,
+        "precision": row["precision"], "checkpointing": again,
+    }  # fmt: skip
+    sizes = [f"batch {batch}", *([f"sequence {sequence}"] if sequence > 0 else [])]
+    sizes += [f"image {image}"] if image > 0 else []
+    name = f"{row['model']} {', '.join(sizes)}, {row['precision']}" + (", AC" if again else "")
+    step, active, reserved = (
+        finite(row[n], f"{where}: {n}") for n in ("step_ms", "peak_active_bytes", "peak_reserved_bytes")
+    )
+    return MeasuredStep(
+        "models_h100", name, LIBRARY_STEP, asked, "1xH100-SXM", step, groups=(row["model"],),
+        active_bytes=active, reserved_bytes=reserved, batch=batch, libraries=("timm", "transformers"),
+    )  # fmt: skip
+
+
+def timm_train(row: Row, where: str) -> MeasuredStep:
+    """timm's training benchmark: explicit attention, since its torch had no other."""
+    batch, image = whole(row["batch"], f"{where}: batch"), whole(row["image"], f"{where}: image")
+    failed = row["next_larger_batch_that_failed"]
+    asked = {
+        "model": row["model"], "batch": batch, "image": image, "channels_last": row["layout"] == "nhwc",
+        "params_m": finite(row["params_m"], f"{where}: params_m"),
+    }  # fmt: skip
+    return MeasuredStep(
+        "timm_train_rtx3090", f"{row['model']} {row['layout']}", IMAGE_STEP, asked, f"1x{row['gpu']}",
+        finite(row["step_ms"], f"{where}: step_ms"), groups=(row["layout"], family(row["model"])),
+        batch=batch, larger_batch=int(float(failed)) if failed else 0, libraries=("timm",),
+    )  # fmt: skip
+
+
+def timm_forward(row: Row, where: str) -> MeasuredStep:
+    asked = {
+        "model": row["model"], "batch": whole(row["batch"], f"{where}: batch"),
+        "image": whole(row["image"], f"{where}: image"), "channels_last": row["layout"] == "nhwc",
+        "params_m": finite(row["params_m"], f"{where}: params_m"), "training": False,
+        "fused_attention": True, "compiled": row["mode"] != "eager",
+    }  # fmt: skip
+    condition = f"torch {row['torch']} {row['mode']}"
+    return MeasuredStep(
+        "timm_forward_consumer", f"{row['model']} {row['gpu']} {condition}", IMAGE_STEP, asked,
+        f"1x{row['gpu']}", finite(row["forward_ms"], f"{where}: forward_ms"),
+        groups=(row["gpu"], condition, row["layout"], family(row["model"])), libraries=("timm",),
+    )  # fmt: skip
+
+
+LAMBDA_BOARDS = {
+    "H100": "H100-SXM-80G", "H100 PCIe": "H100-PCIE-80G", "A100": "A100-SXM4-80G",
+    "A100 PCIe": "A100-PCIE-80G", "RTX 6000": "RTX-6000-Ada",
+}  # fmt: skip
+LAMBDA_BATCHES = {
+    "resnet50": (1280, 640), "ssd": (448, 256), "bert_base_squad": (320, 172), "bert_large_squad": (112, 64),
+    "ncf": (10_000_000, 8_000_000),
+}  # fmt: skip
+"""What the benchmark runs per GPU of 80 GB, in fp16 and fp32: an A100 with less is the one of 40 GB."""
+
+
+def lambda_gpus(row: Row, where: str) -> MeasuredStep | None:
+    """Rows whose trust is good or fair; BERT's on several GPUs count their start-up."""
+    ranks = whole(row["gpus"], f"{where}: gpus")
+    if "several GPUs poor" in row["trust"] and ranks > 1:
+        return None
+    board = LAMBDA_BOARDS.get(row["board"], row["board"].replace(" ", "-"))
+    batch, mixed = whole(row["total_batch"], f"{where}: total_batch"), row["precision"] == "fp16 AMP"
+    if batch // ranks < LAMBDA_BATCHES[row["task"]][0 if mixed else 1]:
+        board = board.replace("A100-PCIE-80G", "A100-PCIE-40G").replace("A100-SXM4-80G", "A100-SXM4-40G")
+    asked = {"task": row["task"], "batch": batch // ranks, "mixed": mixed}
+    precision = "fp16" if mixed else "fp32"
+    return MeasuredStep(
+        "lambda_gpus", f"{row['task']} {precision} {ranks}x{row['board']}, batch {batch}", NVIDIA_STEP, asked,
+        f"{ranks}x{board}", finite(row["iter_ms"], f"{where}: iter_ms"), ranks,
+        groups=(row["task"], f"{row['task']} {row['board']}"), batch=batch // ranks,
+        libraries=("timm", "transformers"),
+    )  # fmt: skip
+
+
+def peft_l40s(row: Row, where: str) -> MeasuredStep:
+    asked = {
+        "experiment": row["experiment"], "kind": row["peft_type"], "rank": int(float(row["rank"] or 0)),
+        "targets": [t for t in row["target_modules"].split(";") if t], "dora": row["dora"] == "True",
+        "trainable": whole(row["trainable_params"], f"{where}: trainable_params"),
+        "batch": whole(row["batch"], f"{where}: batch"),
+    }  # fmt: skip
+    return MeasuredStep(
+        "peft_l40s", row["experiment"], PEFT_STEP, asked, f"1x{row['gpu'].removeprefix('NVIDIA ')}",
+        finite(row["step_ms"], f"{where}: step_ms"), groups=(row["peft_type"],),
+        active_bytes=finite(row["mem_allocated_avg_bytes"], f"{where}: mem_allocated_avg_bytes"),
+        reserved_bytes=finite(row["mem_reserved_max_bytes"], f"{where}: mem_reserved_max_bytes"),
+        libraries=("transformers", "peft"),
+    )  # fmt: skip
+
+
+FILES: Mapping[str, Callable[[Row, str], MeasuredStep | None]] = {
+    "models_h100": models_h100, "timm_train_rtx3090": timm_train, "timm_forward_consumer": timm_forward,
+    "peft_l40s": peft_l40s, "lambda_gpus": lambda_gpus,
+}  # fmt: skip
+
+
+def read_steps(data: Path, files: tuple[str, ...] = ()) -> Iterator[MeasuredStep]:
+    """The rows of the files that the folder has; a bad one is named."""
+    folder = data / "e2e" if (data / "e2e").is_dir() else data
+    for name, made in FILES.items():
+        path = folder / f"{name}.csv"
+        if (files and name not in files) or not path.is_file():
+            continue
+        for line, row in csv_records(read_text(path), str(path), ()):
+            found = made(row, f"{path.name} line {line}")
+            if found is not None:
+                yield found
+
+
+def family(model: str) -> str:
+    """A timm model's family: the letters that its name starts with, without the port's prefix."""
+    name = re.sub(r"^(tf|gluon|ssl|swsl|ig|seresnext|skresnet)_", "", model)
+    found = re.match(r"[a-z]+", name)
+    return found.group() if found else name

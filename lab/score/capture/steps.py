@@ -1,0 +1,125 @@
+"""Published steps captured again and predicted: time, memory, and which batch fits."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from lab.datasets.captured_steps import MeasuredStep
+from lab.score.capture.forks import Wanted, captured
+from stepsight.capture.request import Request
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.capture.step.file import load_step, save_step
+from stepsight.capture.target import request
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.captured import predict_captured
+from stepsight.workload.memory import CONTEXT_BYTES
+
+OTHER_MODEL = ("Unknown model", "parameters, the row")
+"""What the script says where the library has no such model today, or another one under this name."""
+FIXED = ("parameters", "gradients", "optimizer_state")
+"""Parts of a step's memory that a larger batch does not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredStep:
+    """A measured step and what was predicted for it. ``problem`` says why there is no prediction;
+    ``other_model`` that the row's model cannot be built. ``fits`` and ``larger_fits`` are predicted."""
+
+    row: MeasuredStep
+    predicted_ms: float = 0.0
+    low_ms: float = 0.0
+    high_ms: float = 0.0
+    active_bytes: float = 0.0
+    reserved_bytes: float = 0.0
+    fits: bool = True
+    larger_fits: bool = False
+    problem: str = ""
+
+    @property
+    def other_model(self) -> bool:
+        return any(text in self.problem for text in OTHER_MODEL)
+
+    @property
+    def inside(self) -> bool:
+        return self.low_ms <= self.row.step_ms <= self.high_ms
+
+
+def scored(
+    rows: Sequence[MeasuredStep], keep: Path, configs: Path | None, progress: Callable[[str], None]
+) -> Iterator[ScoredStep]:
+    """Every row. Steps are kept in ``keep``, and those that are there are not captured again."""
+    by: dict[str, list[MeasuredStep]] = {}
+    lost: dict[str, str] = {}
+    wanted: list[Wanted] = []
+    for row in rows:
+        key = _key(row)
+        by.setdefault(key, []).append(row)
+        if len(by[key]) > 1 or (keep / f"{key}.json").is_file():
+            continue
+        try:
+            wanted.append(Wanted(key, row.name, _request(row, configs)))
+        except StepsightError as error:
+            lost[key] = str(error)
+    libraries = dict.fromkeys(name for rows in by.values() for name in rows[0].libraries)
+    keep.mkdir(parents=True, exist_ok=True)
+    for number, outcome in enumerate(captured(wanted, tuple(libraries)) if wanted else (), start=1):
+        progress(f"{number} of {len(wanted)}  {by[outcome.key][0].name}  {outcome.problem}".rstrip())
+        if outcome.step is None:
+            lost[outcome.key] = outcome.problem
+        else:
+            save_step(outcome.step, keep / f"{outcome.key}.json")
+    for key, same in by.items():
+        if key in lost:
+            yield from (ScoredStep(row, problem=lost[key]) for row in same)
+            continue
+        step = load_step(keep / f"{key}.json")
+        for row in same:
+            yield _predicted(row, step)
+
+
+def _key(row: MeasuredStep) -> str:
+    """Rows that run the same on the same GPU share a captured step."""
+    text = msgspec.json.encode([row.script, sorted(row.asked.items()), row.platform])
+    return f"{row.file}-{hashlib.sha1(text).hexdigest()[:16]}"
+
+
+def _request(row: MeasuredStep, configs: Path | None) -> Request:
+    asked = dict(row.asked)
+    if configs is not None and row.file == "models_h100":
+        asked["configs"] = str(configs.resolve())
+    arguments = [msgspec.json.encode(asked).decode()]
+    return request(
+        _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True, warmup=1
+    )
+
+
+@lru_cache(maxsize=64)
+def _platform(name: str) -> Platform:
+    return load_platform(name)
+
+
+def _predicted(row: MeasuredStep, step: CapturedStep) -> ScoredStep:
+    platform = _platform(row.platform)
+    made, use = predict_captured(step, platform), step.fullest
+    if use is None:
+        return ScoredStep(row, made.step_us / 1e3, made.low_us / 1e3, made.high_us / 1e3)
+    usable = platform.spec.gpu.usable_bytes - CONTEXT_BYTES
+    scale = row.larger_batch / row.batch if row.larger_batch else 1.0
+    return ScoredStep(
+        row, made.step_us / 1e3, made.low_us / 1e3, made.high_us / 1e3, use.peak_active_bytes,
+        use.peak_reserved_bytes, fits=bool(made.memory and made.memory.fits),
+        larger_fits=_at_batch(use, scale) <= usable,
+    )  # fmt: skip
+
+
+def _at_batch(use: RankMemoryUse, scale: float) -> float:
+    """Active memory at another batch: all but parameters, their gradients and states grows with it."""
+    fixed = sum(use.parts_bytes.get(name, 0) for name in FIXED)
+    return fixed + (use.peak_active_bytes - fixed) * scale
