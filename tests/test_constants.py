@@ -5,8 +5,7 @@ from importlib import import_module
 import pytest
 
 from stepsight.basis import Basis
-from stepsight.overheads.constants import PROFILE_BASES
-from stepsight.overheads.frameworks import PROFILES
+from stepsight.overheads.frameworks import profiles
 from stepsight.trace.rules import RULES
 
 AREAS = ("calibrate", "collectives", "kernels", "overheads", "prediction.traced", "sharding", "simulate")
@@ -25,8 +24,7 @@ def test_each_figure_has_its_basis(area: str) -> None:
 
 
 def test_each_host_profile_has_its_basis() -> None:
-    assert set(PROFILE_BASES) == set(PROFILES)
-    assert all(is_stated(basis) for basis in PROFILE_BASES.values())
+    assert all(profile.basis and profile.applies_to for profile in profiles().values())
 
 
 @pytest.mark.parametrize("name", list(RULES))

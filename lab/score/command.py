@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, print_written, write_files
+from stepsight.commands.options import check_outputs, print_written, write_files
 from stepsight.errors import InputError
 from stepsight.records import nearest
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 import msgspec
 
-from stepsight.errors import InputError
 from stepsight.score import CHOSEN, Score
 
 NAIVE = "naive sum of kernels"
@@ -47,18 +44,6 @@ class StepRow:
     def inside(self) -> bool:
         """Whether the measured time lies in the predicted interval."""
         return self.low_ms <= self.measured_ms <= self.high_ms
-
-
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a measured table; none, with a line about it, where the file is not there."""
-    if not path.exists():
-        click.echo(f"skipped: {path.name} is not in {path.parent}", err=True)
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "pass --data DIR") from None
 
 
 def score(

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from stepsight.commands.outputs import COMMAND_LINE
+from stepsight.commands.options import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end_tidily_on_signals
 from stepsight.terminal import speak_plainly_where_needed
@@ -26,6 +26,7 @@ COMMANDS = {
     "run": "Train a workload on this machine and report the measured step time.",
     "validate": "Score predictions against measurements.",
     "inspect": "Analyse traces or index files.",
+    "recipes": "List what training stacks do by default, or show one.",
     "platforms": "List the platforms and GPUs of the catalogue.",
 }
 

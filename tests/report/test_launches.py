@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.prediction.answer import Prediction
 from stepsight.program.job import Collective, Kernel
-from stepsight.report.launches import launches, name_of
+from stepsight.report.perfetto import launches, name_of
 
 
 def test_every_launch_has_its_operator_and_lies_within_it(dlrm: Prediction) -> None:

@@ -27,7 +27,7 @@ def sized(
     for i, (kernel, grid, block) in enumerate(kernels):
         made.launch(10.0 + 10 * i, 5, kernel, 600.0 + 50 * i, 20, grid=grid, block=block)
     linked = made.linked()
-    return [kernel_of(Facts(linked), x, x.gpu[0], "compute") for x in linked.launches]
+    return [kernel_of(Facts(linked), x, x.gpu[0], "compute")[0] for x in linked.launches]
 
 
 def in_backward(*kernels: tuple[str, list[int], list[int]]) -> list[Kernel]:

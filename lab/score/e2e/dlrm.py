@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lab.datasets.folder import read_csv
 from lab.fit.dlrm_study import GPUS, active_ms, shipped_speeds, workload_document
 from lab.fit.overheads.recommendation import MODELS, NAME
-from lab.score.steps import StepRow, each, read_csv, score
+from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import CHOSEN, Score

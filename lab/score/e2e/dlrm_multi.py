@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.score.steps import StepRow, each, read_csv, score
+from lab.datasets.folder import read_csv
+from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import Score

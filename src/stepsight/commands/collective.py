@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
+from stepsight.commands.options import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.limits import limit

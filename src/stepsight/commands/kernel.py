@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs
+from stepsight.commands.options import check_outputs
 from stepsight.errors import InputError
 
 

@@ -6,15 +6,20 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.workload_options import (
+from stepsight.commands.options import (
     MODEL_HELP,
     MODELS_ONLY_HELP,
+    PLATFORM_HELP,
+    RECIPE_HELP,
     SET_HELP,
     captured_assignments,
+    check_outputs,
+    command_line,
+    complete_platform,
     platform_assignments,
+    print_written,
     split_assignments,
+    write_files,
 )
 from stepsight.prediction.answer import Prediction
 
@@ -28,6 +33,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.argument("workload", required=False, type=click.Path(path_type=Path))
 @click.option("--model", "model", help=MODEL_HELP)
 @click.option("--platform", "-p", "platform", help=PLATFORM_HELP, shell_complete=complete_platform)
+@click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
 @click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
@@ -40,8 +46,8 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 )
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
-    workload: Path | None, model: str | None, platform: str | None, assignments: tuple[str, ...],
-    trace: tuple[Path, ...],
+    workload: Path | None, model: str | None, platform: str | None, recipe: str | None,
+    assignments: tuple[str, ...], trace: tuple[Path, ...],
     replay: bool, models_only: bool, must_fit: bool, as_json: bool, timeline: Path | None,
     chakra: Path | None,
     html: Path | None,
@@ -54,6 +60,8 @@ def command(
     if bool(workload) + bool(trace) + bool(model) != 1:
         raise click.UsageError("give exactly one of WORKLOAD, --model and --trace")
     check_outputs((timeline, html), folders=(chakra,))
+    if recipe:
+        assignments = (f"training.recipe={recipe}", *assignments)
     if replay and models_only:
         raise click.UsageError(
             "--replay takes every time from the trace, --models-only from the models: give one"

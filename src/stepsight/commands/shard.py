@@ -10,9 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.workload_options import SET_HELP, split_assignments
+from stepsight.commands.options import (
+    PLATFORM_HELP,
+    SET_HELP,
+    check_outputs,
+    command_line,
+    complete_platform,
+    print_written,
+    split_assignments,
+)
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
@@ -127,13 +133,13 @@ def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int)
     from stepsight.sharding.with_tables import drawn_tables, with_tables
     from stepsight.tables.files import read_tables
     from stepsight.workload.dlrm.build import DlrmWorkload
-    from stepsight.workload.files import load_workload, settled
+    from stepsight.workload.files import load_workload, resolve
 
     if path.suffix == ".json" and is_step_file(path):
         raise InputError(
             str(path), "is a captured step, whose tables cannot be moved", "describe the DLRM in a TOML file"
         )
-    loaded = settled(load_workload(path, assignments), gpus)
+    loaded = resolve(load_workload(path, assignments), gpus)
     if not isinstance(loaded, DlrmWorkload):
         raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables can be sharded")
     if tables is None:

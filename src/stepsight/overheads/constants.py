@@ -1,7 +1,7 @@
 """Every figure of host overheads that was chosen or read off runs, with unit, basis and effect.
 
-The times themselves are measured tables (`defaults`); the frameworks' host profiles stand in
-`frameworks`, what they rest on here.
+The times themselves are measured tables (`defaults`), as are the frameworks' host profiles
+(`defaults/host_profiles.toml`).
 """
 
 from __future__ import annotations
@@ -82,38 +82,3 @@ BASES = {
     ),
 }  # fmt: skip
 """One entry for each figure above (a test keeps it so)."""
-
-_PROFILE = "µs a launch on an H100-era host"
-_STEPS = "host-bound steps of language models"
-_UNRECORDED = "chosen near REFERENCE_US forward and without Python backward; no run behind it is recorded"
-PROFILE_BASES = {
-    "megatron-deepspeed": Basis(
-        _PROFILE,
-        "rows of gpt_a100_single_node that differ in layers only, two thirds of its groups; `fit llm` agrees",
-        _STEPS,
-        runs=1,
-    ),
-    "nanotron": Basis(
-        _PROFILE, "chosen on the 1B and 8B models of llm_h100_sweep, one cluster; 3B and 80B were seen",
-        _STEPS,
-        runs=1,
-    ),
-    **{
-        name: Basis(
-            _PROFILE,
-            "chosen between T1 to T5 of H100-era hosts over the fp32 programs of GPT-2, BERT and Llama (23 "
-            "to 27 µs a launch, with operators that launch nothing) and NVIDIA's BERT on V100-era hosts, "
-            "whose micro-batches of 2,048 tokens (nvidia_deeplearningexamples) leave at most 20",
-            _STEPS,
-            runs=2,
-        )
-        for name in ("eager", "hf", "deepspeed")
-    },
-    **{
-        name: Basis(_PROFILE, _UNRECORDED, _STEPS)
-        for name in (
-            "compiled", "megatron", "torchtitan", "jax", "llm-foundry", "internevo", "scaling",
-        )
-    },
-}  # fmt: skip
-"""What each host profile of `frameworks.PROFILES` rests on."""

@@ -15,6 +15,7 @@ from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
+    borrowed,
     check_job,
     check_runnable,
     faster_attention,
@@ -24,7 +25,7 @@ from stepsight.prediction.runnable import (
 from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
-from stepsight.workload.files import Workload, load_workload, parse_workload, settled
+from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -59,7 +60,7 @@ def predict(
         check_job(given.job, on.spec.gpu)
         found = predict_captured(given, on, steps=steps)
         return replace(found, notes=(*on.notes, *found.notes))
-    training = settled(given, on.spec.ranks)
+    training = resolve(given, on.spec.ranks, on.spec.gpu)
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload):
@@ -89,7 +90,7 @@ def predict(
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
     """What a reader should know of a language model's platform, type and attention before all else."""
     share = found.breakdown_us.get("attention", 0.0) / found.step_us
-    return (*language_warnings(c, on.spec.gpu), *on.notes, *faster_attention(c, on, share))
+    return (*language_warnings(c, on.spec.gpu), *on.notes, *borrowed(c), *faster_attention(c, on, share))
 
 
 def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:

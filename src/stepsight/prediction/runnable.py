@@ -17,6 +17,7 @@ from stepsight.program.job import Job
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.recipe import recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
 
 OUTPACED = ("flash", FLASH2, "flash1")
@@ -70,6 +71,14 @@ def language_warnings(c: LanguageConfig, gpu: GpuSpec) -> tuple[str, ...]:
     """The same for a language model."""
     types = dict.fromkeys((c.training.product_dtype, c.training.wide_product))
     return tuple(emulated(gpu, dtype) for dtype in types if not has_units(gpu, dtype))
+
+
+def borrowed(c: LanguageConfig) -> tuple[str, ...]:
+    """A note where a recipe has no measured host work of its own."""
+    recipe = recipe_of(c.recipe) if c.recipe else None
+    if recipe is None or not recipe.borrows:
+        return ()
+    return (f"recipe {recipe.name} has no host profile of its own: launches cost what {recipe.borrows}'s do",)
 
 
 def precision_warning(answer: Prediction) -> str:

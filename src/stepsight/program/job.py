@@ -56,14 +56,8 @@ class Kernel:
 
     ``dtype`` is the type the kernel computes in (``tf32`` for tensor cores on fp32 data).
     ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
-    ``measured_us`` is the duration a trace showed; it is used in replay, and where the kernel is
-    ``opaque``: no sizes are known that a model could time. ``sizing`` is how its sizes were found,
-    ``size_spread`` how far, as a standard deviation of ln(time), guessed ones put the time in doubt.
-    ``share`` is the part of the model's time that this kernel takes, where one call was launched as
-    several; ``correction`` multiplies it: what a measurement elsewhere showed beside the model.
-    ``late_us`` is added to any time: a delay before the kernel that a trace shows and no wait explains;
-    ``waited_us`` of it ended with other work, whose end it waited for without saying so.
-    ``parts``: the kernel stands for these, each so many times, one behind the other without a gap in
+    ``sizing`` is how its sizes were found, ``size_spread`` the standard deviation of ln(time) that inferred
+    sizes add. ``parts``: the kernel stands for these, each that many times, in sequence without a gap in
     what the host launches; its family then only names the category.
     """
 
@@ -73,22 +67,13 @@ class Kernel:
     stream: str = COMPUTE
     name: str = ""
     lookup: Lookup | None = None
-    measured_us: float | None = None
     size_spread: float = 0.0
     parts: tuple[tuple[Kernel, int], ...] = ()
     sizing: Sizing = Sizing.STATED
-    share: float = 1.0
-    correction: float = 1.0
-    correction_spread: float | None = None
-    late_us: float = 0.0
-    waited_us: float = 0.0
-    opaque: bool = False
 
     def __hash__(self) -> int:
         """Of what tells kernels apart in practice: they are counted and looked up by the million."""
-        return hash(
-            (self.family, self.dims, self.dtype, self.name, self.lookup, self.measured_us, self.parts)
-        )
+        return hash((self.family, self.dims, self.dtype, self.name, self.lookup, self.parts))
 
     @classmethod
     def of(
@@ -136,11 +121,9 @@ class Collective:
     then the largest row sum. ``group`` names a group of the `Job`.
     ``after`` names the streams whose queued work must end before the data may move: the
     compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
-    that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
-    not hold (`stepsight.trace.step.missing_ranks`); ``correction`` is that of `Kernel`. ``count``: it stands
-    for that many alike ones in a row. ``spans``: the ranks that really take part, where the job shows one
-    of them for all that do the same. ``copies``: ``bytes`` counts every copy of an all_to_all's rows, which
-    do not all travel by themselves.
+    that of `Kernel`. ``count``: it stands for that many identical ones in a row. ``spans``: the ranks that
+    really take part, where the job shows one of them for all that do the same. ``copies``: ``bytes`` counts
+    every copy of an all_to_all's rows, which do not all travel by themselves.
     """
 
     kind: str
@@ -150,13 +133,10 @@ class Collective:
     dtype: str = "fp32"
     send_bytes: FloatArray | None = field(default=None, compare=False)
     name: str = ""
-    measured_us: float | None = None
     after: tuple[str, ...] = (COMPUTE,)
     size_spread: float = 0.0
-    late_us: float = 0.0
     count: int = 1
     spans: tuple[int, ...] = ()
-    correction: float = 1.0
     copies: Copies | None = None
 
     def __post_init__(self) -> None:

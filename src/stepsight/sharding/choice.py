@@ -24,7 +24,7 @@ from stepsight.tables.plan import TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import DEVICE, Table
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import settled
+from stepsight.workload.files import resolve
 
 SEARCHED = "search"
 OWN_PROGRAM = "nvidia"
@@ -86,7 +86,7 @@ class Choice:
 
 def _settled(workload: DlrmWorkload, platform: Platform) -> DlrmWorkload:
     """On all GPUs of the platform where the workload's file leaves the ranks open."""
-    found = settled(workload, platform.spec.ranks)
+    found = resolve(workload, platform.spec.ranks)
     return found if isinstance(found, DlrmWorkload) else workload
 
 

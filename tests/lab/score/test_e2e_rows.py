@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.datasets.folder import read_csv
 from lab.score.e2e import dlrm, dlrm_multi
 from lab.score.e2e.topic import command
-from lab.score.steps import StepRow, read_csv, score
+from lab.score.steps import StepRow, score
 
 HEADER = (
     "source,url_or_path,framework,model,params_b,task,gpus,gpu,nodes,parallelism,precision,global_batch,"

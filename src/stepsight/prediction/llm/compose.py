@@ -199,7 +199,7 @@ class Composer:
         if gather:
             parts.exposed[SHARD] = parts.exposed.get(SHARD, 0.0) + gather
         late = max(0.0, end.host_us * host - device) + end.host_update_us
-        late += profile_of(self.c.framework.name).step_us * host
+        late += profile_of(self.c.host_profile).step_us * host
         parts.host_bound_us += late
         return device + late + gather
 

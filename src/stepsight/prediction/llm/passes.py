@@ -201,7 +201,7 @@ class Pricer:
 
     def micro_batch_us(self) -> float:
         """The host's time for a micro-batch beside its launches (`HostProfile`)."""
-        profile = profile_of(self.c.framework.name)
+        profile = profile_of(self.c.host_profile)
         return self.host_us("forward", 1) * profile.micro_batch_us / profile.forward_us
 
     def _price(self, work: Pass, phase: str) -> PassTime:
@@ -235,7 +235,7 @@ class Pricer:
     def _hopped(self, part: Part, message: Message, count: int) -> Part:
         """A message inside a layer waits for each rank's host, and over nodes for each of them
         (`HostProfile`, `SiteBandwidth`)."""
-        skew = profile_of(self.c.framework.name).skew_us
+        skew = profile_of(self.c.host_profile).skew_us
         if skew:
             part = part.plus(count * skew * (len(self.blocks.spans[message.axis]) - 1), 0.3)
         site = self.platform.site

@@ -203,13 +203,18 @@ def parameter_messages(
         ("expert data", apart, c.layout.experts_shared_over),
     ):
         if held and over > 1:
-            buckets = round(held * each / (c.layout.bucket_mb * 1e6))
+            buckets = round(held * gradient_bytes(c) / (c.layout.bucket_mb * 1e6))
             count = max(1, layers if c.layout.zero == 2 or c.framework.flat_reduce else buckets)
             kind = "all_gather"
             if c.framework.broadcasts_parameters:
                 kind, count = "broadcast", over
             found.append((axis, kind, held * each / count, count))
     return found
+
+
+def gradient_bytes(c: LanguageConfig) -> float:
+    """Bytes of one gradient where buckets are filled."""
+    return 4.0 if c.framework.gradients == "fp32" or not c.training.half else 2.0
 
 
 def owned(c: LanguageConfig, dense: float, experts: float) -> float:

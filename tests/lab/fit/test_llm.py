@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.score.llm.left_out import Constants, LeftOut
-from lab.score.llm.refit import GRIDS, Fit, Surface, reaches
+from lab.fit.llm import GRIDS, Fit, Surface, reaches
 from stepsight.overheads.frameworks import profile_of
 
 EVERY = np.ones(12, dtype=bool)
@@ -21,7 +20,7 @@ def rows(host: float = 1.6, products: float = 1.12) -> list[Surface]:
         truth = share * host + (1 - share) * products
         ratio = np.log((share * h + (1 - share) * p) / truth)
         keys = ("megatron", "hopper", "")
-        made.append(Surface(i, f"group {i % 4}", "a", keys, ratio, "megatron", 0.05))
+        made.append(Surface(f"group {i % 4}", "a", keys, ratio, "megatron", 0.05))
     return made
 
 
@@ -35,7 +34,7 @@ def test_a_fit_finds_the_constants_that_made_the_rows() -> None:
 
 def test_a_group_that_is_left_out_does_not_move_its_own_constants() -> None:
     spoiled = [
-        Surface(s.row, s.group, s.source, s.keys, s.log_ratio + (s.group == "group 0"), s.kind, s.spread)
+        Surface(s.group, s.source, s.keys, s.log_ratio + (s.group == "group 0"), s.kind, s.spread)
         for s in rows()
     ]
     fit, clean = Fit(spoiled), Fit(rows())
@@ -55,10 +54,3 @@ def test_the_reach_of_a_class_holds_nine_tenths_of_its_rows() -> None:
     residuals = np.random.default_rng(0).normal(0.0, 0.1, len(made))
     reach = reaches(made, residuals)["megatron"]
     assert (np.abs(residuals) <= 1.645 * reach * made[0].spread).mean() == pytest.approx(0.9, abs=0.03)
-
-
-def test_rows_of_the_fit_are_scored_without_their_group_and_others_with_all() -> None:
-    less, every = Constants({"megatron": 9.0}, {}, {}), Constants({}, {}, {})
-    fit = LeftOut(every, {"g": less}, frozenset({7}))
-    assert fit.of(7, "g") is less
-    assert fit.of(8, "g") is every

@@ -1,26 +1,40 @@
-"""Constants of whole steps, fitted on measured steps and again without each group of them.
+"""``lab fit llm``: constants of whole steps, fitted on measured steps and again without each source.
 
 Three kinds of constants cannot be had from kernels or collectives alone: what a framework's host needs for a
 launch, the clock that a GPU keeps under hours of products, and what a site's network reaches. Every row is
 priced once and its step composed for a grid of them; a fit then only interpolates, so that it can be repeated
-without each group. A group's rows are scored with the fit without them.
+without each source, whose left-out residuals are what intervals must hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import click
 import numpy as np
 import numpy.typing as npt
 
-from lab.score.llm.left_out import USUAL_HOST_US, Constants, clock_key, row_id
-from lab.score.llm.rows import Case, priced
+from lab.datasets.folder import data_folder
+from lab.datasets.llm.case import Case
+from lab.datasets.llm.files import all_cases
+from lab.score.llm.rows import platform_of
+from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
-from stepsight.overheads.frameworks import profile_of
+from stepsight.hardware.spec import GpuSpec
+from stepsight.overheads.frameworks import HostProfile, profile_of
 from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, spread_class, step_spread
 from stepsight.prediction.llm.compose import Composer, Knobs
+from stepsight.simulate.sustained import sustained_key
+from stepsight.workload.files import parse_workload, resolve
+from stepsight.workload.llm.recipe import recipe_of
+from stepsight.workload.llm.workload import LanguageWorkload
 
+USUAL_HOST_US = 14.0
+"""Forward µs per launch where a framework's rows say nothing: plain PyTorch."""
+EVERY = {"llm_h100_sweep": 3, "llm_a100_layouts": 3}
+"""Of large sweeps, every n-th row is enough."""
 BoolArray = npt.NDArray[np.bool_]
 GRIDS = ((0.5, 1.0, 2.0), (0.8, 1.0, 1.25), (0.6, 1.0, 2.0))
 """Factors on the shipped constants (host, products, network) for which every row's step is composed."""
@@ -37,11 +51,20 @@ _CANDIDATES = tuple(np.linspace(logs[0], logs[-1], CANDIDATES) for logs in _LOGS
 
 
 @dataclass(frozen=True, slots=True)
+class Constants:
+    """Forward µs per launch by framework; by source and `sustained_key`, its clock over the shipped one; by
+    source, how many times as long as the catalogue says collectives over nodes take."""
+
+    host_us: Mapping[str, float]
+    clock: Mapping[str, float]
+    network: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Surface:
     """A measured row: which constants it feels, ln(predicted / measured) over their grids, and the
     spread that its class ``kind`` stretches."""
 
-    row: int
     group: str
     source: str
     keys: tuple[str, str, str]
@@ -52,7 +75,7 @@ class Surface:
 
 def surface(case: Case) -> Surface | None:
     """A row over the grid; None where it cannot be expressed."""
-    composer = priced(case)
+    composer = _priced(case)
     if composer is None or case.measured_ms is None:
         return None
     host, products, network = GRIDS
@@ -65,12 +88,31 @@ def surface(case: Case) -> Surface | None:
     if not over_nodes:
         times[:, :, 1:] = times[:, :, :1]
     ratio = np.log(times / (1e3 * case.measured_ms))
-    found = answered(composer, known_source=True)
+    found = answered(composer)
     c, platform = composer.c, composer.pricer.platform
     return Surface(
-        row_id(case.file, case.name), case.fit_group, case.source, _keys(case, composer), ratio,
+        f"{case.source} {case.group}", case.source, _keys(case, composer), ratio,
         spread_class(c, platform), step_spread(c, platform, found.spreads.values()),
     )  # fmt: skip
+
+
+def _priced(case: Case) -> Composer | None:
+    """A case's step, ready to be composed; None where it cannot be expressed."""
+    try:
+        platform = platform_of(case.platform, case.overrides, case.site)
+        workload = resolve(
+            parse_workload(case.document or {}, case.name), platform.spec.ranks, platform.spec.gpu
+        )
+        if not isinstance(workload, LanguageWorkload):
+            return None
+        return Composer(workload.config, platform.with_ranks(workload.ranks))
+    except StepsightError:
+        return None
+
+
+def clock_key(source: str, gpu: GpuSpec, dtype: str) -> str:
+    """Which clock a row feels: its site's, of that kind of GPU."""
+    return f"{source} {sustained_key(gpu, dtype)}"
 
 
 def _keys(case: Case, composer: Composer) -> tuple[str, str, str]:
@@ -93,7 +135,7 @@ class Fit:
         self.code = [np.array([self.names[a].index(r.keys[a]) for r in rows]) for a in range(3)]
         _, inverse, sizes = np.unique(self.groups, return_inverse=True, return_counts=True)
         self.weights = 1 / np.sqrt(sizes[inverse])
-        usual = [float(np.log(USUAL_HOST_US / profile_of(k).forward_us)) for k in self.names[0]]
+        usual = [float(np.log(USUAL_HOST_US / _profile(k).forward_us)) for k in self.names[0]]
         self.usual = [np.array(usual), np.zeros(len(self.names[1])), np.zeros(len(self.names[2]))]
 
     def at(self, used: BoolArray) -> list[FloatArray]:
@@ -168,7 +210,7 @@ class Fit:
             for axis in range(3)
         )
         return Constants(
-            {k: profile_of(k).forward_us * float(np.exp(v)) for k, v in host.items()},
+            {k: _profile(k).forward_us * float(np.exp(v)) for k, v in host.items()},
             {k: float(np.exp(-v)) for k, v in products.items()},
             {k: float(np.exp(v)) for k, v in network.items() if k},
         )
@@ -205,3 +247,44 @@ def reaches(rows: Sequence[Surface], residuals: FloatArray, share: float = 0.9) 
         found[kind] = float(away[order][min(int(np.searchsorted(held, share)), len(mine) - 1)])
         found[kind] /= INTERVAL_SIGMAS
     return found
+
+
+@click.command("llm")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+def command(data: Path | None) -> None:
+    """Host work of frameworks, sustained clocks and sites' networks, from measured steps, and how far
+    intervals must reach for the rows of a source that took no part."""
+    rows: list[Surface] = []
+    for file, found in all_cases(data_folder(data)):
+        timed = [case for case in found if case.measured_ms is not None and not case.slow]
+        rows += [s for s in map(surface, timed[:: EVERY.get(file.name, 1)]) if s is not None]
+        click.echo(f"{file.name}: {len(rows)} rows priced", err=True)
+    fit = Fit(rows)
+    constants = fit.constants(fit.at(np.ones(len(rows), dtype=bool)))
+    for kind in ("host_us", "clock", "network"):
+        for name, value in getattr(constants, kind).items():
+            click.echo(f"{kind:10s} {name:40s} {value:.4g}")
+    for gpu, value in fit.by_gpu().items():
+        click.echo(f"{'clock':10s} {gpu:40s} {value:.4g} over all sources")
+    sources = fit.without(fit.sources, list(dict.fromkeys(r.source for r in rows)))
+    foreign = left_out(fit, sources, fit.sources)
+    for kind, reach in reaches(rows, foreign).items():
+        click.echo(f"{'reach':10s} {kind:40s} {reach:.2f}")
+    nodes = [replace(r, kind="many nodes" if r.kind.endswith(" nodes") else "one node") for r in rows]
+    for kind, reach in reaches(nodes, foreign).items():
+        click.echo(f"{'reach':10s} {'unknown framework, ' + kind:40s} {reach:.2f}")
+    click.echo(f"{len(rows)} rows of {len(sources)} sources")
+
+
+def left_out(fit: Fit, without: Mapping[str, list[FloatArray]], labels: npt.NDArray[np.str_]) -> FloatArray:
+    """Every row's residual by the fit without its group or source."""
+    found = np.empty(len(labels))
+    for name, less in without.items():
+        mine = labels == name
+        found[mine] = fit.residuals(less)[mine]
+    return found
+
+
+def _profile(framework: str) -> HostProfile:
+    """The host profile that a framework's newest recipe names."""
+    return profile_of(recipe_of(framework).framework.host_profile)
