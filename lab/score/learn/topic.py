@@ -20,16 +20,17 @@ from lab.datasets.llm.case import Case
 from lab.datasets.llm.files import all_cases
 from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
+from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.learn.regression import Observed, Posterior, learn
 from stepsight.prediction.learn.response import LanguageResponse, elasticities
-from stepsight.prediction.learn.steps import asked
+from stepsight.prediction.learn.steps import asked, interval_spread
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
 from stepsight.score import COVERAGE, Figure, Score
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
 TOPIC = "learn"
@@ -48,9 +49,7 @@ class Row:
 
     observed: Observed
     step_us: float
-    slopes: np.ndarray
-    low_us: float
-    high_us: float
+    slopes: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +85,18 @@ def _language(case: Case) -> Row | None:
     if case.asked is None or case.measured_ms is None or case.slow:
         return None
     try:
-        workload = parse_workload(case.asked, case.name)
+        platform = _platform(case.platform, case.overrides)
+        workload = resolve(parse_workload(case.asked, case.name), platform.spec.ranks, platform.spec.gpu)
         if not isinstance(workload, LanguageWorkload):
             return None
-        platform = _platform(case.platform, case.overrides).with_ranks(workload.ranks)
-        composer = Composer(workload.config, platform)
+        composer = Composer(workload.config, platform.with_ranks(workload.ranks))
     except StepsightError:
         return None
     response = LanguageResponse(composer)
     step_us, slopes = elasticities(response)
     quick = answered(composer)
-    return Row(Observed(case.name, response, 1e3 * case.measured_ms), step_us, slopes, quick.low_us, quick.high_us)
+    spread = interval_spread(quick.low_us, quick.high_us)
+    return Row(Observed(case.name, response, 1e3 * case.measured_ms, spread), step_us, slopes)
 
 
 def _captured(data: Path, steps: Path) -> Iterator[Row]:
@@ -108,10 +108,10 @@ def _captured(data: Path, steps: Path) -> Iterator[Row]:
             continue
         step = load_step(file)
         made = predict_captured(step, platform)
-        response = asked(made, platform, step.steps).response
-        step_us, slopes = elasticities(response)
-        measured = Observed(f"{row['model']} {row['layout']}", response, 1e3 * float(row["step_ms"]))
-        yield Row(measured, step_us, slopes, made.low_us, made.high_us)
+        found = asked(made, platform, step.steps)
+        step_us, slopes = elasticities(found.response)
+        name, measured_us = f"{row['model']} {row['layout']}", 1e3 * float(row["step_ms"])
+        yield Row(Observed(name, found.response, measured_us, found.spread), step_us, slopes)
 
 
 def curve(rows: Sequence[Row], draws: int = DRAWS, seed: int = 1) -> dict[int, Point]:
@@ -140,9 +140,9 @@ def _predicted(row: Row, found: Posterior | None) -> tuple[float, float]:
     """ln(predicted / measured), and how far the interval reaches in logarithms."""
     measured = row.observed.measured_us
     if found is None:
-        return math.log(row.step_us / measured), math.log(row.high_us / row.step_us)
+        return math.log(row.step_us / measured), INTERVAL_SIGMAS * row.observed.spread
     step_us = float(row.observed.response.steps_us([found.factors])[0])
-    return math.log(step_us / measured), INTERVAL_SIGMAS * found.spread(row.slopes)
+    return math.log(step_us / measured), INTERVAL_SIGMAS * found.spread(row.slopes, row.observed.spread)
 
 
 def lines(name: str, rows: int, points: dict[int, Point]) -> list[Score]:
@@ -180,7 +180,9 @@ def scores(data: Path) -> list[Score]:
 @click.option("--steps", type=click.Path(path_type=Path), help="Folder of captured timm steps.")
 @click.option("--draws", default=DRAWS, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(wanted: tuple[str, ...], data: Path | None, steps: Path | None, draws: int, as_json: bool) -> None:
+def command(
+    wanted: tuple[str, ...], data: Path | None, steps: Path | None, draws: int, as_json: bool
+) -> None:
     found = sources(data_folder(data), wanted, steps)
     curves = {name: (len(rows), curve(rows, draws)) for name, rows in found.items()}
     if as_json:
@@ -197,5 +199,7 @@ def _line(points: Iterable[tuple[int, Point]]) -> str:
 
 
 def _document(rows: int, points: dict[int, Point]) -> dict[str, object]:
-    each = {str(k): {"mape": p.mape, "inside": p.inside, "half_width": p.half_width} for k, p in points.items()}
+    each = {
+        str(k): {"mape": p.mape, "inside": p.inside, "half_width": p.half_width} for k, p in points.items()
+    }
     return {"rows": rows, "runs_learned": each}

@@ -29,7 +29,7 @@ WORDS = {
     NETWORK: "network between nodes", DISTANCE: "network, per doubling of nodes",
 }  # fmt: skip
 _OF_CATEGORY = {"gemm": GEMM, "conv": GEMM, "attention": ATTENTION, "embedding": EMBEDDING}
-FIELDS = ("runs", "run_spread", "source", "left_out", "memory", "factors", "covariance")
+FIELDS = ("runs", "unexplained", "source", "left_out", "memory", "factors", "covariance")
 
 
 def part_of(category: str) -> str:
@@ -51,12 +51,12 @@ def collective_factor(factors: Mapping[str, float], nodes: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Factors by part, the covariance of their logarithms (in the order of `PARTS`), and ``run_spread``, the
+    """Factors by part, the covariance of their logarithms (in the order of `PARTS`), and ``unexplained``, the
     standard deviation of ln(measured / predicted) that no part explains."""
 
     factors: Mapping[str, float]
     covariance: tuple[tuple[float, ...], ...]
-    run_spread: float
+    unexplained: float
     runs: int
     source: str = ""
     left_out: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Learned:
     def step_spread(self, elasticities: Mapping[str, float]) -> float:
         """The spread of a step whose time depends in this way on the parts."""
         e = np.array([elasticities.get(part, 0.0) for part in PARTS])
-        return math.sqrt(max(float(e @ self.matrix @ e), 0.0) + self.run_spread**2)
+        return math.sqrt(max(float(e @ self.matrix @ e), 0.0) + self.unexplained**2)
 
     def note(self) -> str:
         """One line for every answer that uses it."""
@@ -117,7 +117,7 @@ def read_learned(given: Any, where: str) -> Learned:
     return Learned(
         {part: found.get(part, 1.0) for part in PARTS},
         _covariance(given.get("covariance", {}), f"{where}.covariance"),
-        _positive(given.get("run_spread", 0.08), f"{where}.run_spread"),
+        _positive(given.get("unexplained", 0.08), f"{where}.unexplained"),
         runs,
         str(given.get("source", "")),
         tuple(left_out),
@@ -161,7 +161,7 @@ def learned_text(learned: Learned, based_on: str, name: str) -> str:
         "[learned]",
         f"runs = {learned.runs}",
         f'source = "{learned.source}"',
-        f"run_spread = {learned.run_spread:.4f}             # of ln(measured / predicted), beyond the parts",
+        f"unexplained = {learned.unexplained:.4f}             # of ln(measured / predicted), beyond the parts",
         f"memory = {learned.memory:.4f}                 # measured ÷ predicted peak memory",
         f"left_out = [{', '.join(_quoted(one) for one in learned.left_out)}]",
         "",
@@ -170,7 +170,10 @@ def learned_text(learned: Learned, based_on: str, name: str) -> str:
     for part in PARTS:
         value = f"{part} = {learned.factors.get(part, 1.0):.4f}"
         lines.append(f"{value:32s}# ± {math.expm1(learned.spread(part)):.0%}: {WORDS[part]}")
-    lines += ["", f"[learned.covariance]            # of the factors' logarithms, in this order: {', '.join(PARTS)}"]
+    lines += [
+        "",
+        f"[learned.covariance]            # of the factors' logarithms, in this order: {', '.join(PARTS)}",
+    ]
     for part, row in zip(PARTS, learned.covariance, strict=True):
         lines.append(f"{part} = [{', '.join(f'{v:.3e}' for v in row)}]")
     return "\n".join(lines) + "\n"

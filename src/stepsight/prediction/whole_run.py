@@ -47,7 +47,9 @@ class RunPlan:
         lengths = [n for n in ("tokens", "samples", "steps", "epochs") if getattr(self, n) is not None]
         if len(lengths) != 1:
             given = " and ".join(f"--{n}" for n in lengths) or "none of them"
-            raise InputError(given, "the length of a run", "give one of --tokens, --samples, --steps, --epochs")
+            raise InputError(
+                given, "the length of a run", "give one of --tokens, --samples, --steps, --epochs"
+            )
         if (self.epochs is None) != (self.epoch_samples is None):
             raise InputError("--epochs", "needs --epoch-samples", "give both, or --samples")
         if self.mtbf_hours is not None and self.checkpoint_seconds is None:
@@ -62,7 +64,9 @@ class RunPlan:
         if self.tokens is not None:
             per_step, asked, what = setup.tokens if setup else None, self.tokens, "tokens"
         else:
-            whole = self.samples if self.samples is not None else (self.epochs or 0) * (self.epoch_samples or 0)
+            whole = (
+                self.samples if self.samples is not None else (self.epochs or 0) * (self.epoch_samples or 0)
+            )
             per_step, asked, what = setup.samples if setup else None, whole, "samples"
         if not per_step:
             raise InputError(f"--{what}", f"this job does not state its {what} per step", "give --steps")
@@ -104,7 +108,12 @@ class WholeRun:
         return self.seconds.times(self.gpus / HOUR)
 
     def to_dict(self) -> dict[str, Any]:
-        ranges = {"days": self.days, "gpu_hours": self.gpu_hours, "cost": self.cost, "energy_kwh": self.energy_kwh}
+        ranges = {
+            "days": self.days,
+            "gpu_hours": self.gpu_hours,
+            "cost": self.cost,
+            "energy_kwh": self.energy_kwh,
+        }
         return {
             "steps": self.steps,
             "gpus": self.gpus,

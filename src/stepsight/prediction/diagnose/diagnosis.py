@@ -197,7 +197,11 @@ def _observed(
 
 
 def _settings(
-    workload: str | Path | Mapping[str, Any], assignments: Sequence[str], on: Platform, step_us: float, scale: float
+    workload: str | Path | Mapping[str, Any],
+    assignments: Sequence[str],
+    on: Platform,
+    step_us: float,
+    scale: float,
 ) -> list[Suspect]:
     """Settings that the job may not have after all, where they exist and make it slower."""
     found = []
@@ -212,7 +216,14 @@ def _settings(
             continue
         line = " ".join(setting.assignments)
         found.append(
-            Suspect(setting.name, np.array([changed_us]), np.ones(1), lambda _, s=line: s, setting.check, setting.prior)  # type: ignore[misc]
+            Suspect(
+                setting.name,
+                np.array([changed_us]),
+                np.ones(1),
+                lambda _, s=line: s,
+                setting.check,
+                setting.prior,
+            )  # type: ignore[misc]
         )
     return found
 
@@ -282,7 +293,9 @@ def _tell_apart(
         try:
             changed = load_any(workload, (*assignments, *more))
             asked = ask(changed, on)
-            its = _observed(workload, (*assignments, *more), on, changed, asked.step_us, asked.step_us).suspects
+            its = _observed(
+                workload, (*assignments, *more), on, changed, asked.step_us, asked.step_us
+            ).suspects
         except StepsightError:
             continue
         steps = [_at(its.get(s.name), s.severity, asked.step_us) for s in suspects[:2]]
@@ -295,7 +308,11 @@ def _tell_apart(
 def _at(suspect: Suspect | None, severity: float, usual_us: float) -> float:
     if suspect is None:
         return usual_us
-    return float(np.interp(severity, suspect.severities, suspect.steps_us)) if suspect.continuous else float(suspect.steps_us[0])
+    return (
+        float(np.interp(severity, suspect.severities, suspect.steps_us))
+        if suspect.continuous
+        else float(suspect.steps_us[0])
+    )
 
 
 def _variants(job: Any, on: Platform) -> list[tuple[str, ...]]:

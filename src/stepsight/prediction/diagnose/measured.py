@@ -15,21 +15,31 @@ _RATES = {
     "tflop/s": "tflops_per_gpu", "mfu": "mfu",
 }  # fmt: skip
 _SCALES = {"k": 1e3, "m": 1e6, "g": 1e9}
-_ONE = re.compile(r"\s*(?P<number>\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<scale>[kKMG](?=[ \w]*/))?\s*(?P<unit>\D.*?)?\s*", re.IGNORECASE)
+_ONE = re.compile(
+    r"\s*(?P<number>\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?)\s*(?P<scale>[kKMG](?=[ \w]*/))?\s*(?P<unit>\D.*?)?\s*",
+    re.IGNORECASE,
+)
 FIX = "write 812ms, 41.2k tokens/s, 3100 samples/s, 210 TFLOP/s or 38% MFU"
 _NUMBER = r"[:=\s]*(\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?)"
+_TIME = r"(?:elapsed time per iteration|iteration time|iter[ _]time|step[ _]time|time/step|time per step)"
+_PER = r"\s*(?:/|_per_|\bper\b)\s*s(?:ec(?:ond)?)?s?"
 _LOG: tuple[tuple[str, str, float], ...] = (
-    (r"(?:tokens?|tok)[ /_-]*(?:per[ _-]*)?(?:s(?:ec(?:ond)?)?)?[ /_-]*(?:per[ _-]*)?/?gpu(?:/s(?:ec)?)?\)?" + _NUMBER, "tokens_per_s_per_gpu", 1.0),
-    (r"(?:tokens?|tok|wps|tps)[ /_-]*(?:per[ _-]*)?(?:s(?:ec(?:ond)?s?)?)?\)?" + _NUMBER, "tokens_per_s", 1.0),
-    (r"(?:samples?|images?|img|sequences?)[ /_-]*(?:per[ _-]*)?s(?:ec(?:ond)?s?)?\)?" + _NUMBER, "samples_per_s", 1.0),
+    (_TIME + r"\s*\(?ms\)?" + _NUMBER, "time", 1e3),
+    (_TIME + _NUMBER + r"\s*ms", "time", 1e3),
+    (_TIME + r"\s*(?:\(s(?:ec)?\))?" + _NUMBER, "time", 1e6),
+    (r"tok(?:en)?s?" + _PER + r"(?:\s*/\s*|_per_|\s*per\s*)gpu\)?" + _NUMBER, "tokens_per_s_per_gpu", 1.0),
+    (r"\btps" + _NUMBER, "tokens_per_s_per_gpu", 1.0),
+    (r"(?:tok(?:en)?s?" + _PER + r"|\bwps)\)?" + _NUMBER, "tokens_per_s", 1.0),
+    (r"(?:samples?|images?|img|sequences?)" + _PER + r"\)?" + _NUMBER, "samples_per_s", 1.0),
     (r"\bmfu\s*(?:\(%\))?" + _NUMBER, "mfu", 1.0),
-    (r"tflop[s]?(?:/s)?(?:[ /_-]*(?:per[ _-]*)?gpu)?\)?" + _NUMBER, "tflops_per_gpu", 1.0),
-    (r"(?:elapsed time per iteration|iteration time|iter[ _]time|step[ _]time|time/step|step)\s*\(?ms\)?" + _NUMBER, "time", 1e3),
-    (r"(?:elapsed time per iteration|iteration time|iter[ _]time|step[ _]time|time/step)" + _NUMBER + r"\s*ms", "time", 1e3),
-    (r"(?:elapsed time per iteration|iteration time|iter[ _]time|step[ _]time|time/step|iter)\s*(?:\(s(?:ec)?\))?" + _NUMBER + r"\s*s?", "time", 1e6),
+    (r"tflops?(?:/s)?(?:\s*/\s*gpu)?\)?" + _NUMBER, "tflops_per_gpu", 1.0),
 )  # fmt: skip
-"""Figures of a log line in the order of how directly they state the step: pattern, kind, µs per unit."""
-_PER_SECOND = re.compile(r"(\d[\d,_]*(?:\.\d+)?)\s*([kKM]?)\s*(tok(?:ens?)?|samples?|images?|img|it(?:er)?)/s")
+"""Figures of a log line in the order of how directly they state the step: pattern, kind, factor.
+
+torchtitan's ``tps`` counts one GPU, fairseq's ``wps`` all of them."""
+_PER_SECOND = re.compile(
+    r"(\d[\d,_]*(?:\.\d+)?)\s*([kKM]?)\s*(tok(?:ens?)?|samples?|images?|img|it(?:er)?)/s"
+)
 _OF_PEAK = re.compile(r"(\d+(?:\.\d+)?)\s*%?\s*MFU", re.IGNORECASE)
 
 

@@ -85,7 +85,9 @@ def _power(platform: Platform) -> Callable[[float], str]:
 
 
 HOST_CHECK = "a profiler trace of one step: gaps between kernels; or the same job with twice the batch"
-POWER_CHECK = "nvidia-smi --query-gpu=clocks.sm,power.draw,clocks_event_reasons.active --format=csv during a step"
+POWER_CHECK = (
+    "nvidia-smi --query-gpu=clocks.sm,power.draw,clocks_event_reasons.active --format=csv during a step"
+)
 MEMORY_CHECK = "nvbandwidth or a large torch copy_ on one GPU"
 LINK_CHECK = "all_reduce_perf of nccl-tests on one node; nvidia-smi topo -m"
 NETWORK_CHECK = "all_reduce_perf of nccl-tests over two nodes; the same job on one node"

@@ -33,8 +33,10 @@ PRIOR: Mapping[str, Spread] = {
     parts.DISTANCE: _part(0.15, "chosen: oversubscribed switches halve the rate at most", 0.0),
 }
 COMMON_SPREAD = _part(0.1, "chosen: what all runs of a machine share, whichever part it is")
-RUN_SPREAD = _part(0.08, "the models' residual on runs of sources left out")
-RUN_SPREAD_SURENESS = Spread(0.5, Basis("ln(spread)", "chosen", "how fast agreeing runs narrow the interval"))
+UNEXPLAINED = Spread(
+    0.7, Basis("share of a spread", "chosen: half of the variance", "how much one run moves")
+)
+UNEXPLAINED_SURENESS = Spread(0.5, Basis("ln(share)", "chosen", "how fast agreeing runs narrow the interval"))
 OUTLIER_SPREAD = Spread(1.5, Basis("ln(time)", "chosen: any factor up to ten", "which runs are left out"))
 OUTLIER_ODDS = Spread(0.02, Basis("probability", "chosen: one run in fifty", "which runs are left out"))
 PRIOR_SCALES = ((0.25, 0.25), (0.5, 0.35), (1.0, 0.28), (2.0, 0.12))

@@ -77,7 +77,7 @@ class Lesson:
             "runs": one.runs,
             "factors": dict(one.factors),
             "spreads": {part: one.spread(part) for part in PARTS},
-            "run_spread": one.run_spread,
+            "unexplained": one.unexplained,
             "memory": one.memory,
             "left_out": list(one.left_out),
             "rows": [row.to_dict() for row in self.rows],
@@ -158,7 +158,7 @@ def lesson(rows: Sequence[Run], platform: Platform, based_on: str, source: str =
     learned = Learned(
         found.factors,
         tuple(tuple(float(v) for v in row) for row in found.covariance),
-        found.run_spread,
+        found.unexplained,
         len(rows) - len(found.left_out),
         source,
         left_out,
@@ -181,7 +181,7 @@ def memory_factor(rows: Sequence[Run]) -> float:
 def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
     """A run as the factors predict it."""
     after_us, slopes = elasticities(run.asked.response, found.factors)
-    reach = math.exp(INTERVAL_SIGMAS * found.spread(slopes))
+    reach = math.exp(INTERVAL_SIGMAS * found.spread(slopes, run.asked.spread))
     return RunResult(
         run.name, run.where, run.measured_us, run.asked.step_us, after_us, after_us / reach, after_us * reach,
         left_out,
@@ -189,7 +189,12 @@ def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
 
 
 def validate_runs(
-    runs: str | Path, platform: str | Path, overrides: Sequence[str] = (), *, draws: int = DRAWS, seed: int = 0
+    runs: str | Path,
+    platform: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> Validation:
     """Every run of a CSV file, with the others learned from and without."""
     rows = read_runs(runs, platform, tuple(overrides))

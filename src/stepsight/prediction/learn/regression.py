@@ -22,8 +22,8 @@ from stepsight.prediction.learn.constants import (
     OUTLIER_SPREAD,
     PRIOR,
     PRIOR_SCALES,
-    RUN_SPREAD,
-    RUN_SPREAD_SURENESS,
+    UNEXPLAINED,
+    UNEXPLAINED_SURENESS,
 )
 from stepsight.prediction.learn.response import Factors, Response, elasticities
 
@@ -33,31 +33,38 @@ MOST_ROUNDS = 8
 MOST_MOVE = 0.5
 """Of any ln(factor) in one round: elasticities do not hold further away."""
 
+
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A run: its step as a response to the parts, and what was measured."""
+    """A run: its step as a response to the parts, what was measured, and the spread of ln(measured / predicted)
+    that its prediction states without learning."""
 
     name: str
     response: Response
     measured_us: float
+    spread: float
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """ln(factor) by part, in the order of `PARTS`, with covariance; ``left_out`` are positions of outliers."""
+    """ln(factor) by part, in the order of `PARTS`, with covariance. ``unexplained``: the share of a prediction's
+    own spread that differs from run to run and that no factor takes away. ``left_out``: positions of outliers."""
 
     mean: FloatArray
     covariance: FloatArray
-    run_spread: float
+    unexplained: float
     left_out: tuple[int, ...] = ()
 
     @property
     def factors(self) -> dict[str, float]:
         return {part: float(math.exp(m)) for part, m in zip(PARTS, self.mean, strict=True)}
 
-    def spread(self, slopes: FloatArray) -> float:
-        """Of ln(measured / predicted) of a step with these elasticities."""
-        return math.sqrt(max(float(slopes @ self.covariance @ slopes), 0.0) + self.run_spread**2)
+    def spread(self, slopes: FloatArray, own: float) -> float:
+        """Of ln(measured / predicted) of a step with these elasticities, whose prediction states ``own`` without
+        learning."""
+        return math.hypot(
+            self.unexplained * own, math.sqrt(max(float(slopes @ self.covariance @ slopes), 0.0))
+        )
 
 
 def prior_covariance() -> FloatArray:
@@ -71,12 +78,13 @@ def learn(rows: Sequence[Observed], prior: FloatArray | None = None) -> Posterio
     """What the runs say of the parts; with no rows, the prior."""
     before = prior_covariance() if prior is None else prior
     if not rows:
-        return Posterior(np.zeros(len(PARTS)), before, RUN_SPREAD.value)
+        return Posterior(np.zeros(len(PARTS)), before, UNEXPLAINED.value)
     at = np.zeros(len(PARTS))
-    found = Posterior(at, before, RUN_SPREAD.value)
+    found = Posterior(at, before, UNEXPLAINED.value)
+    own = np.array([row.spread for row in rows])
     for _ in range(MOST_ROUNDS):
         slopes, apart = _linearised(rows, at)
-        found = regression(slopes, apart + slopes @ at, before)
+        found = regression(slopes, apart + slopes @ at, own, before)
         move = np.clip(found.mean - at, -MOST_MOVE, MOST_MOVE)
         at = at + move
         if np.abs(move).max() < STILL:
@@ -95,51 +103,52 @@ def _linearised(rows: Sequence[Observed], at: FloatArray) -> tuple[FloatArray, F
     return np.array(slopes), np.array(apart)
 
 
-def regression(slopes: FloatArray, y: FloatArray, prior: FloatArray) -> Posterior:
+def regression(slopes: FloatArray, y: FloatArray, own: FloatArray, prior: FloatArray) -> Posterior:
     """The posterior of one linearisation, averaged over all hypotheses by how well each explains the runs.
 
-    Hypotheses differ in how far the machine is from the usual one (`PRIOR_SCALES`), in the run spread, and in
-    which run, if any, is of another kind than the others.
+    Hypotheses differ in how far the machine is from the usual one (`PRIOR_SCALES`), in the unexplained share, and
+    in which run, if any, is of another kind than the others.
     """
     kept, left = list(range(len(y))), list[int]()
-    found = _averaged(slopes, y, prior)
+    found = _averaged(slopes, y, own, prior)
     while len(left) < len(y) // 3 and found.suspect is not None:
         left.append(kept.pop(found.suspect))
-        found = _averaged(slopes[kept], y[kept], prior)
-    return Posterior(found.mean, found.covariance, found.run_spread, tuple(sorted(left)))
+        found = _averaged(slopes[kept], y[kept], own[kept], prior)
+    return Posterior(found.mean, found.covariance, found.unexplained, tuple(sorted(left)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Average:
     mean: FloatArray
     covariance: FloatArray
-    run_spread: float
+    unexplained: float
     suspect: int | None
     """A run that is likelier of another kind than not."""
 
 
-def _averaged(x: FloatArray, y: FloatArray, prior: FloatArray) -> _Average:
+def _averaged(x: FloatArray, y: FloatArray, own: FloatArray, prior: FloatArray) -> _Average:
     runs = len(y)
-    logs, means, covariances, spreads, odd = [], [], [], [], []
+    logs, means, covariances, shares, odd = [], [], [], [], []
     shared = x @ prior @ x.T
     for outlier in (None, *range(runs)):
         noise = np.ones(runs)
         if outlier is not None:
             noise[outlier] = 0.0
-        for scale, share in PRIOR_SCALES:
-            for spread, weight in _run_spreads():
-                variance = np.where(noise > 0, spread**2, OUTLIER_SPREAD.value**2)
+        for scale, chance_of in PRIOR_SCALES:
+            for share, weight in _shares():
+                variance = np.where(noise > 0, (share * own) ** 2, OUTLIER_SPREAD.value**2)
                 k = scale**2 * shared + np.diag(variance)
                 inverse = np.linalg.inv(k)
                 _, determinant = np.linalg.slogdet(k)
                 chance = OUTLIER_ODDS.value if outlier is not None else 1.0 - runs * OUTLIER_ODDS.value
                 logs.append(
-                    -0.5 * (y @ inverse @ y + determinant) + math.log(share * weight * max(chance, 0.5 / (1 + runs)))
+                    -0.5 * (y @ inverse @ y + determinant)
+                    + math.log(chance_of * weight * max(chance, 0.5 / (1 + runs)))
                 )
                 gain = scale**2 * prior @ x.T @ inverse
                 means.append(gain @ y)
                 covariances.append(scale**2 * (prior - gain @ x @ prior))
-                spreads.append(spread)
+                shares.append(share)
                 odd.append(-1 if outlier is None else outlier)
     log = np.array(logs)
     weights = np.exp(log - log.max())
@@ -150,12 +159,12 @@ def _averaged(x: FloatArray, y: FloatArray, prior: FloatArray) -> _Average:
     chances = [float(weights[np.array(odd) == i].sum()) for i in range(runs)]
     worst = int(np.argmax(chances)) if runs >= 3 else -1
     suspect = worst if worst >= 0 and chances[worst] > 0.5 else None
-    return _Average(mean, covariance, float(np.sqrt(weights @ np.array(spreads) ** 2)), suspect)
+    return _Average(mean, covariance, float(np.sqrt(weights @ np.array(shares) ** 2)), suspect)
 
 
-def _run_spreads() -> list[tuple[float, float]]:
-    """Run spreads with their prior weights."""
+def _shares() -> list[tuple[float, float]]:
+    """Unexplained shares with their prior weights."""
     steps = np.linspace(-2.0, 2.0, 9)
     weights = np.exp(-0.5 * steps**2)
-    values = RUN_SPREAD.value * np.exp(RUN_SPREAD_SURENESS.value * steps)
+    values = UNEXPLAINED.value * np.exp(UNEXPLAINED_SURENESS.value * steps)
     return list(zip(values.tolist(), (weights / weights.sum()).tolist(), strict=True))

@@ -39,7 +39,9 @@ class LanguageResponse:
         return np.array([self._step_us(one) for one in factors])
 
     def _step_us(self, factors: Factors) -> float:
-        return self.composer.step(knobs=Knobs(host=factors.get(HOST, 1.0), parts=self._scales(factors))).step_us
+        return self.composer.step(
+            knobs=Knobs(host=factors.get(HOST, 1.0), parts=self._scales(factors))
+        ).step_us
 
     def _scales(self, factors: Factors) -> dict[str, float]:
         """By category of kernels and axis of communication."""
@@ -50,7 +52,9 @@ class LanguageResponse:
             nodes = len({rank // node for rank in ranks})
             scales[axis] = collective_factor(factors, nodes)
         stride = self.composer.s.stride("pipeline")
-        scales[PIPELINE] = collective_factor(factors, 2 if stride >= node or self.composer.c.ranks > node else 1)
+        scales[PIPELINE] = collective_factor(
+            factors, 2 if stride >= node or self.composer.c.ranks > node else 1
+        )
         return scales
 
 
@@ -77,7 +81,9 @@ class JobResponse:
         alone = np.broadcast_to(priced.times.device_us, stretched.device_us.shape)[:, 0]
         powers = self._powers(lane)
         for c, one in enumerate(factors):
-            log = sum((np.log(one.get(part, 1.0)) * powers[:, i] for i, part in enumerate(PARTS)), np.zeros(1))
+            log = sum(
+                (np.log(one.get(part, 1.0)) * powers[:, i] for i, part in enumerate(PARTS)), np.zeros(1)
+            )
             device[:, c] += alone * np.expm1(np.broadcast_to(log, alone.shape[:1]))[:, None]
             host[:, c] *= one.get(HOST, 1.0)
         return Priced(host, device, late)
@@ -109,4 +115,3 @@ def elasticities(response: Response, at: Factors | None = None) -> tuple[float, 
     steps = response.steps_us(asked)
     slopes = np.log(steps[1::2] / steps[2::2]) / (2 * NUDGE)
     return float(steps[0]), slopes
-

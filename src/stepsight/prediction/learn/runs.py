@@ -42,7 +42,7 @@ class Run:
 
     @property
     def observed(self) -> Observed:
-        return Observed(self.name, self.asked.response, self.measured_us)
+        return Observed(self.name, self.asked.response, self.measured_us, self.asked.spread)
 
 
 def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...] = ()) -> list[Run]:
@@ -133,4 +133,3 @@ def _number(cells: Mapping[str, str], column: str, where: str) -> float | None:
     if not 0 < value < float("inf"):
         raise InputError(f"{where}: {column}", f"{text!r} is not a positive number", "correct the cell")
     return value
-
