@@ -14,8 +14,9 @@ from stepsight.platform.learned import PARTS, WORDS, Learned, learned_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.prediction.learn.constants import MEMORY_RUN_SPREAD, MEMORY_SPREAD
-from stepsight.prediction.learn.regression import Posterior, elasticities, prior_covariance
+from stepsight.prediction.learn.regression import Posterior, prior_covariance
 from stepsight.prediction.learn.regression import learn as regress
+from stepsight.prediction.learn.response import elasticities
 from stepsight.prediction.learn.runs import Run, read_runs
 
 KS = (0, 1, 2, 3, 5, 10)

@@ -41,6 +41,21 @@ def load_any(path: str | Path, assignments: Assignments = ()) -> Workload | Capt
     return load_workload(path, assignments)
 
 
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job by its file or name, with assignments to its fields."""
+
+    path: str | Path
+    assignments: tuple[str, ...] = ()
+
+    def load(self) -> Workload | CapturedStep:
+        return load_any(self.path, self.assignments)
+
+    def changed(self, *assignments: str) -> JobFile:
+        """The same job with more assignments."""
+        return JobFile(self.path, (*self.assignments, *assignments))
+
+
 def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
     """Price a job for questions; what was learned of the platform is left out."""
     on = unlearned(platform)
