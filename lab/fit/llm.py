@@ -26,7 +26,6 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.overheads.frameworks import HostProfile, profile_of
 from stepsight.prediction.llm.answer import INTERVAL_SIGMAS, answered, spread_class, step_spread
 from stepsight.prediction.llm.compose import Composer, Knobs
-from stepsight.simulate.sustained import sustained_key
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.recipe import recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -52,8 +51,8 @@ _CANDIDATES = tuple(np.linspace(logs[0], logs[-1], CANDIDATES) for logs in _LOGS
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Forward µs per launch by framework; by source and `sustained_key`, its clock over the shipped one; by
-    source, how many times as long as the catalogue says collectives over nodes take."""
+    """Forward µs per launch by framework; by source, generation and type, its clock over the shipped
+    one; by source, how many times as long as the catalogue says collectives over nodes take."""
 
     host_us: Mapping[str, float]
     clock: Mapping[str, float]
@@ -112,7 +111,7 @@ def _priced(case: Case) -> Composer | None:
 
 def clock_key(source: str, gpu: GpuSpec, dtype: str) -> str:
     """Which clock a row feels: its site's, of that kind of GPU."""
-    return f"{source} {sustained_key(gpu, dtype)}"
+    return f"{source} {gpu.architecture} {dtype}"
 
 
 def _keys(case: Case, composer: Composer) -> tuple[str, str, str]:

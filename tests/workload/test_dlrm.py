@@ -158,14 +158,14 @@ def test_indices_are_sent_first_where_each_rank_reads_its_own_samples() -> None:
 def test_lower_precision_casts_parameters_once_and_multiplies_in_it(precision: str) -> None:
     kernels = [k for op in dlrm(f"training.precision={precision}").job().programs[0].ops for k in op.kernels]
     assert {k.dtype for k in kernels if k.family == "gemm"} == {precision}
-    forward_casts = [k for k in kernels if k.name == "cast"]
+    forward_casts = [k for k in kernels if k.operator == "cast"]
     assert len(forward_casts) > 14
 
 
 def test_tf32_multiplies_fp32_tensors_on_tensor_cores() -> None:
     kernels = [k for op in dlrm("training.precision=tf32").job().programs[0].ops for k in op.kernels]
     assert {k.dtype for k in kernels if k.family == "gemm"} == {"tf32"}
-    assert not [k for k in kernels if k.name == "cast"]
+    assert not [k for k in kernels if k.operator == "cast"]
 
 
 def _known(index: int | None) -> int:

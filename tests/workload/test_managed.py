@@ -85,12 +85,12 @@ def test_rows_that_a_cache_misses_are_those_that_an_lru_cache_drops(skew):
         if len(cache) > kept:
             cache.popitem(last=False)
     before, _ = transfers({"t": table}, [Shard("t", 0, (0, 16), (0, rows))], 1000, "sgd")
-    fetched = sum(k.dim("bytes") for k in before if k.name == "cache fill") / (16 * 4)
+    fetched = sum(k.dim("bytes") for k in before if k.operator == "cache fill") / (16 * 4)
     assert fetched == pytest.approx(1000 * missed / (draws - draws // 3), rel=0.04)
 
 
 def test_nothing_crosses_the_bus_faster_than_the_bus():
     found, platform = workload(placement="uvm"), load_platform(PLATFORM)
-    kernels = [k for op in found.job().programs[0].ops for k in op.kernels if k.name.startswith("uvm")]
+    kernels = [k for op in found.job().programs[0].ops for k in op.kernels if k.operator.startswith("uvm")]
     least_us = sum(k.dim("bytes") for k in kernels) / (platform.spec.gpu.pcie_gbps * 1e3)
     assert predict(found, platform).step_us > least_us

@@ -123,7 +123,7 @@ def _simumax(row: Row) -> Case | str:
     return Case("", stated, "megatron-2025", settings, "8xB200-SXM-180G")
 
 
-_HBM2E = ("gpu.memory_gb=96", "gpu.memory_gbps=2400", "gpu.power_share=0.714")
+_HBM2E = ("gpu.memory_gb=96", "gpu.memory_gbps=2400", "gpu.power_w=500")
 """torchtitan's H100 with HBM2e at 500 W."""
 
 

@@ -76,7 +76,7 @@ def command(
         return
     if platform or overrides or html:
         raise click.UsageError("--platform, --set and --html belong to --runs")
-    from stepsight.calibrate.plan import budget_seconds
+    from stepsight.calibrate.session import budget_seconds
     from stepsight.locks import only_writer
     from stepsight.run.ranks import check_device, writable_folder
 
@@ -128,10 +128,8 @@ def _calibrate(
     device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
     stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.calibrate.build import build
-    from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, SHARED
-    from stepsight.calibrate.session import Calibration
+    from stepsight.calibrate.folder import Journal, build
+    from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration
     from stepsight.run.ranks import Ranks
     from stepsight.terminal import terminal
 

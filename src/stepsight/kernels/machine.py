@@ -62,7 +62,7 @@ def same_board(name: str, spec: GpuSpec) -> bool:
     entry = find_gpu(name)
     if name == spec.name or entry is None:
         return name == spec.name
-    figures = ("architecture", "sms", "memory_gbps", "power_share")
+    figures = ("architecture", "sms", "memory_gbps", "power_w")
     return all(getattr(entry.gpu, figure) == getattr(spec, figure) for figure in figures) and all(
         entry.gpu.peak_flops(dtype) == spec.peak_flops(dtype) for dtype in ("fp32", "tf32", "bf16", "fp8")
     )

@@ -11,6 +11,8 @@ from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 
+BoolArray = np.typing.NDArray[np.bool_]
+
 KERNEL_FLOOR_US = 2.0
 """The shortest kernel: launch of the grid, one memory round trip, drain. Smallest durations in
 profiler traces are 1.0–2.5 µs on V100, A100 and H100 (public traces)."""
@@ -78,6 +80,19 @@ def roofline(batch: Batch, spec: GpuSpec) -> Estimates:
     traffic = batch.bytes / (bandwidth_gbps(batch, spec) * 1e3) / reach.bandwidth
     time_us = KERNEL_FLOOR_US + np.maximum(arithmetic, traffic)
     return Estimates.uniform(time_us, Source.ROOFLINE, SPREAD_ROOFLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Whatever no other estimator handles."""
+
+    spec: GpuSpec
+
+    def handles(self, batch: Batch) -> BoolArray:
+        return np.ones(len(batch), dtype=bool)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return roofline(batch, self.spec)
 
 
 def unknown(batch: Batch, spec: GpuSpec) -> Estimates:

@@ -1,31 +1,20 @@
 """Which fused attention kernel runs: FlashAttention 1, 2 or 3, cuDNN's, or the memory-efficient one.
 
-A kernel's ``name`` says so: one of `VERSIONS`, an alias of a workload file, or the operator or kernel
-name of a trace. A name that says nothing means FlashAttention-2, which torch's
-``scaled_dot_product_attention`` and the flash-attn package run unless told otherwise.
+A kernel's variant says so (`program.variants`); by default it is FlashAttention-2, which torch's
+``scaled_dot_product_attention`` and the flash-attn package run.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.machine import Machine
+from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3, SERVING
 
-FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
-CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
 VERSIONS = (FLASH1, FLASH2, FLASH3, CUDNN, EFFICIENT)
 """What a workload may ask for. `SERVING` is for rows of the serving tables, whose stack is stated apart."""
-
-_NAMED: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(context|encoder|generation)_attention", re.IGNORECASE), SERVING),
-    (re.compile(r"cudnn", re.IGNORECASE), CUDNN),
-    (re.compile(r"flash_?attn_?3|flash_?attention_?3|flash_?3|fa_?3|sm90|hopper", re.IGNORECASE), FLASH3),
-    (re.compile(r"flash_?1|fmha_fprop|fmha_dgrad", re.IGNORECASE), FLASH1),
-    (re.compile(r"efficient|fmha_cutlass|xformers|memeff", re.IGNORECASE), EFFICIENT),
-)
 
 NEW_INSTRUCTIONS = frozenset({"hopper", "blackwell"})
 """Generations with kernels of their own (FlashAttention-3, cuDNN, TensorRT's) that use the wide
@@ -87,9 +76,9 @@ def impossible(version: str, spec: GpuSpec) -> Impossible | None:
     return None
 
 
-def version_of(name: str, architecture: str) -> str:
-    """The version a kernel's name means on a GPU of that generation."""
-    asked = next((version for pattern, version in _NAMED if pattern.search(name)), FLASH2)
+def version_on(asked: str, architecture: str) -> str:
+    """The version that runs on a GPU of that generation where ``asked`` was asked for."""
+    asked = asked or FLASH2
     if asked in (FLASH3, CUDNN) and architecture not in NEW_INSTRUCTIONS:
         asked = FLASH2
     if asked == FLASH2 and architecture in NO_FLASH:

@@ -11,17 +11,16 @@ weights' gradient has one block for each channel and tap, so it reads image and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
+from stepsight.program.variants import CUDNN
 
 SPREAD = 0.45
 """Assumed. Instructions were set in sight of the few public figures below, so none of those is an independent
@@ -77,23 +76,12 @@ GROUP_TILE = 32
 GROUP_STEP = 16
 """Values of a group's reduction, over channels and taps, that a step takes at once."""
 
-_CUDNN = re.compile(r"cudnn|c1_k1|grouped_direct", re.IGNORECASE)
-
-
-def by_cudnn(name: str) -> bool:
-    """Whether a kernel, or the operator that named it, is cuDNN's."""
-    return _CUDNN.search(name) is not None
-
-
-def is_grouped(batch: Batch) -> npt.NDArray[np.bool_]:
-    return np.asarray(batch.dims["groups"] > 1)
-
 
 def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of convolutions with more than one group."""
     d = batch.dims
     depthwise = (d["c_in"] == d["groups"]) & (d["c_out"] % np.maximum(d["groups"], 1) == 0)
-    cudnn = batch.where_name(by_cudnn)
+    cudnn = batch.where(lambda kind: kind.variant == CUDNN)
     native = depthwise & ~cudnn
     per_channel = np.where(native, _native_us(batch, spec), _cudnn_us(batch, spec))
     time_us = KERNEL_FLOOR_US + np.where(depthwise, per_channel, _tiled_us(batch, spec))

@@ -138,5 +138,5 @@ class EmbeddingModel:
 
 def _lookup_of(kernel: Kernel) -> Lookup:
     if kernel.family not in FAMILIES or kernel.lookup is None:
-        raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+        raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
     return kernel.lookup

@@ -97,7 +97,7 @@ def copy_stream(config: DlrmConfig) -> str:
 
 def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES, *, stream: str = COMPUTE) -> Op:
     dtype = "int64" if bytes_each == INDEX_BYTES else "fp32"
-    kernel = Kernel.of("copy_h2d", dtype, name=label, stream=stream, bytes=elements * bytes_each)
+    kernel = Kernel.of("copy_h2d", dtype, operator=label, stream=stream, bytes=elements * bytes_each)
     return Op(
         "aten::to",
         (kernel,),
@@ -116,8 +116,8 @@ def lookup_ops(config: DlrmConfig, lookup: Lookup, rank: int = 0) -> tuple[Op, O
     """A rank's lookup and its backward with the row update, as host operators."""
     name = EVALUATE + f"{LOOKUP}Backward"
     fetched, written = bus_transfers(config, rank)
-    forward = Kernel("embedding", dtype="fp32", name="lookup", lookup=lookup)
-    backward = Kernel("embedding_backward", dtype="fp32", name="lookup_backward", lookup=lookup)
+    forward = Kernel("embedding", dtype="fp32", operator="lookup", lookup=lookup)
+    backward = Kernel("embedding_backward", dtype="fp32", operator="lookup_backward", lookup=lookup)
     if lookup.fused:
         return (
             Op(LOOKUP, (*fetched, forward), label="embedding"),
@@ -191,5 +191,5 @@ def _reduce_replicas(tape: Tape, own: Sequence[Shard]) -> None:
             started = tape.communicate(collective, Wait(COMM, COMPUTE))
         with tape.op("aten::add_"):
             tape.wait(Wait(COMPUTE, started))
-            tape.launch(Kernel.of("optimizer", name="update", elements=size, read_bytes=8 * size,
+            tape.launch(Kernel.of("optimizer", operator="update", elements=size, read_bytes=8 * size,
                                   write_bytes=4 * size, tensors=len(own)))  # fmt: skip

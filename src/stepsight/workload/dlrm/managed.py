@@ -53,4 +53,4 @@ def _missing(table: Table, shard: Shard, lookups: float) -> float:
 
 
 def _copy(family: str, name: str, size: float) -> Kernel | None:
-    return Kernel.of(family, "fp32", name=name, bytes=size) if size > 0 else None
+    return Kernel.of(family, "fp32", operator=name, bytes=size) if size > 0 else None

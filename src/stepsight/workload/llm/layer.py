@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
+from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.attention import attention_block, core
 from stepsight.workload.llm.block import keeps_products, shared_over
@@ -16,6 +17,9 @@ from stepsight.workload.llm.launches import plain_launches
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.mlp import mixture_block, mlp_block
 from stepsight.workload.llm.work import Message, Pass
+
+FROZEN = (Role.WGRAD, Role.ACCUMULATE, Role.BIAS)
+"""Roles of kernels that a pass through frozen weights leaves out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +143,7 @@ def _gathered_again(c: LanguageConfig, forward: Pass) -> Counter[Message]:
 
 def without_weights(work: Pass) -> Pass:
     """A backward pass through frozen weights."""
-    kernels = Counter(
-        {k: n for k, n in work.kernels.items() if k.name not in ("wgrad", "accumulate", "bias")}
-    )
+    kernels = Counter({k: n for k, n in work.kernels.items() if k.kind.role not in FROZEN})
     messages: Counter[Message] = Counter()
     for message, n in work.messages.items():
         messages[replace(message, beside=tuple(k for k in message.beside if k in kernels))] += n

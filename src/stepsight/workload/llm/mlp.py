@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Copies, Kernel
+from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
@@ -104,8 +105,8 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     act = ops.activation(dtype, each * local, ffn, gated=m.gated, fused=True, bias=False)
     if fused:  # the products' own kernels apply the activation and cast what they write
         act = ForwardBackward(kept_bytes=act.kept_bytes)
-        out.backward = [k for k in out.backward if k.name != "cast_fp8"]
-        into.backward = [k for k in into.backward if k.name != "cast_fp8"]
+        out.backward = [k for k in out.backward if k.kind.variant != "cast_fp8"]
+        into.backward = [k for k in into.backward if k.kind.variant != "cast_fp8"]
     elif x.bias:
         act = _clamped(dtype, each * local * ffn)
     for part in (into, act, out):
@@ -196,9 +197,9 @@ def _exchanges(
     copies = Copies(x.active, x.groups, x.active_groups) if s.expert_dispatch == "once" else None
     beside: list[tuple[Kernel, ...]] = [()] * 4
     if s.expert_overlap == "experts":
-        beside = [products(into.forward, "linear"), products(out.forward, "linear"),
-                  products(out.backward, "dgrad") + products(out.backward, "wgrad"),
-                  products(into.backward, "dgrad") + products(into.backward, "wgrad")]  # fmt: skip
+        beside = [products(into.forward, None), products(out.forward, None),
+                  products(out.backward, Role.DGRAD) + products(out.backward, Role.WGRAD),
+                  products(into.backward, Role.DGRAD) + products(into.backward, Role.WGRAD)]  # fmt: skip
     hidden = s.expert_overlap == "all"
     first, back, first_grad, back_grad = (
         Message("expert", "all_to_all", bytes_, dtype, b, hidden, copies) for b in beside

@@ -64,7 +64,7 @@ def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int)
         return Kernel.of(
             "optimizer",
             "fp32",
-            name=name,
+            operator=name,
             elements=elements,
             read_bytes=read * elements,
             write_bytes=write * elements,
@@ -79,8 +79,8 @@ def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int)
     if c.training.offload == "optimizer":
         return [
             *kernels,
-            Kernel.of("copy_d2h", "fp32", name="gradients", bytes=grad * mine),
-            Kernel.of("copy_h2d", "fp32", name="parameters", bytes=(2 if c.training.half else 4) * mine),
+            Kernel.of("copy_d2h", "fp32", operator="gradients", bytes=grad * mine),
+            Kernel.of("copy_h2d", "fp32", operator="parameters", bytes=(2 if c.training.half else 4) * mine),
             Kernel.of("fill", "fp32", bytes=grad * held),
         ]
     if c.training.optimizer == "lamb":  # update, both norms, and the step by their ratio
