@@ -11,7 +11,7 @@ import numpy as np
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
-from stepsight.platform.learned import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK
+from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK
 from stepsight.platform.load import Platform
 from stepsight.prediction.learn.response import Response
 from stepsight.prediction.learn.steps import JobFile, ask

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepsight.basis import Basis
-from stepsight.platform import learned as parts
+from stepsight.platform import evidence as parts
 
 
 @dataclass(frozen=True, slots=True)

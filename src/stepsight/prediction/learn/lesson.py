@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.platform.learned import PARTS, WORDS, Learned, learned_text
+from stepsight.platform.conditions import LEAST_FACTOR, MOST_FACTOR, Learned
+from stepsight.platform.evidence import PARTS, WORDS, Evidence, learned_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.prediction.learn.constants import MEMORY_RUN_SPREAD, MEMORY_SPREAD
@@ -65,21 +66,22 @@ class Lesson:
     platform: Platform
     based_on: str
     learned: Learned
+    evidence: Evidence
     rows: tuple[RunResult, ...]
 
     def text(self, name: str) -> str:
         """The platform file."""
-        return learned_text(self.learned, self.based_on, name)
+        return learned_text(self.learned, self.evidence, self.based_on, name)
 
     def to_dict(self) -> dict[str, Any]:
-        one = self.learned
+        one = self.evidence
         return {
             "platform": self.based_on,
             "runs": one.runs,
-            "factors": dict(one.factors),
+            "factors": {part: getattr(self.learned, part) for part in PARTS},
             "spreads": {part: one.spread(part) for part in PARTS},
             "unexplained": one.unexplained,
-            "memory": one.memory,
+            "memory": self.learned.memory,
             "left_out": list(one.left_out),
             "rows": [row.to_dict() for row in self.rows],
         }
@@ -90,9 +92,9 @@ class Lesson:
         usual = np.sqrt(np.diag(prior_covariance()))
         found = []
         for part, before in zip(PARTS, usual, strict=True):
-            spread = self.learned.spread(part)
-            if spread < 0.9 * before or abs(math.log(self.learned.factors[part])) > 0.02:
-                found.append((WORDS[part], self.learned.factors[part], spread))
+            factor, spread = getattr(self.learned, part), self.evidence.spread(part)
+            if spread < 0.9 * before or abs(math.log(factor)) > 0.02:
+                found.append((WORDS[part], factor, spread))
         return sorted(found, key=lambda one: -abs(math.log(one[1])) / one[2])
 
 
@@ -157,15 +159,12 @@ def lesson(rows: Sequence[Run], platform: Platform, based_on: str, source: str =
         for i in found.left_out
     )
     learned = Learned(
-        found.factors,
-        tuple(tuple(float(v) for v in row) for row in found.covariance),
-        found.unexplained,
-        len(rows) - len(found.left_out),
-        source,
-        left_out,
-        memory_factor(rows),
+        **{part: min(max(f, LEAST_FACTOR), MOST_FACTOR) for part, f in found.factors.items()},
+        memory=memory_factor(rows),
     )
-    return Lesson(replace(platform, learned=learned), based_on, learned, results)
+    covariance = tuple(tuple(float(v) for v in row) for row in found.covariance)
+    evidence = Evidence(covariance, found.unexplained, len(rows) - len(found.left_out), source, left_out)
+    return Lesson(replace(platform, learned=learned, evidence=evidence), based_on, learned, evidence, results)
 
 
 def memory_factor(rows: Sequence[Run]) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray
-from stepsight.platform.learned import PARTS
+from stepsight.platform.evidence import PARTS
 from stepsight.prediction.learn.constants import (
     COMMON_SPREAD,
     OUTLIER_ODDS,

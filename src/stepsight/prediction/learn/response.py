@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from stepsight.estimate import FloatArray
-from stepsight.platform.learned import HOST, PARTS, collective_factor, network_weights, part_of
+from stepsight.platform.evidence import HOST, PARTS, collective_factor, network_weights, part_of
 from stepsight.platform.load import Platform
 from stepsight.prediction.llm.compose import PIPELINE, Composer, Knobs
 from stepsight.program.job import Collective

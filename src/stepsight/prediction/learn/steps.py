@@ -8,6 +8,7 @@ from pathlib import Path
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.platform.conditions import NOTHING_LEARNED
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
 from stepsight.prediction.learn.response import JobResponse, LanguageResponse, Response
@@ -97,4 +98,6 @@ def interval_spread(low_us: float, high_us: float) -> float:
 
 def unlearned(platform: Platform) -> Platform:
     """The platform before its runs taught anything."""
-    return replace(platform, learned=None) if getattr(platform, "learned", None) else platform
+    if platform.learned == NOTHING_LEARNED and platform.evidence is None:
+        return platform
+    return replace(platform, learned=NOTHING_LEARNED, evidence=None)

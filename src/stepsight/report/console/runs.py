@@ -17,8 +17,8 @@ from stepsight.prediction.whole_run import Range, WholeRun
 
 def show_lesson(lesson: Lesson, console: Console) -> None:
     """What runs taught about a platform."""
-    learned = lesson.learned
-    console.print(Text(f"{learned.runs} runs on {lesson.based_on}", style="bold"))
+    learned, evidence = lesson.learned, lesson.evidence
+    console.print(Text(f"{evidence.runs} runs on {lesson.based_on}", style="bold"))
     table = Table(
         title="takes this many times as long as predicted without runs", title_justify="left", box=None
     )
@@ -29,7 +29,7 @@ def show_lesson(lesson: Lesson, console: Console) -> None:
         table.add_row(word, f"{factor:.2f}", f"{factor / reach:.2f}–{factor * reach:.2f}")
     console.print(table)
     console.print(_rows(lesson.rows, "with these factors"))
-    for one in learned.left_out:
+    for one in evidence.left_out:
         console.print(Text(f"left out: {one}"))
     if abs(math.log(learned.memory)) > 0.01:
         console.print(Text(f"memory: {learned.memory:.2f} times the predicted peak"))

@@ -13,7 +13,7 @@ from stepsight.report.page.pieces import Column, Html, frame, joined, section, t
 
 def lesson_page(lesson: Lesson, *, command: str = "") -> str:
     """The page of ``stepsight calibrate --runs``."""
-    title = f"{lesson.learned.runs} runs on {lesson.based_on}"
+    title = f"{lesson.evidence.runs} runs on {lesson.based_on}"
     columns = [Column("part"), Column("factor", number=True), Column("90 % interval", number=True)]
     rows = [
         (word, f"{f:.2f}", f"{f / math.exp(1.645 * s):.2f}–{f * math.exp(1.645 * s):.2f}")
@@ -22,8 +22,8 @@ def lesson_page(lesson: Lesson, *, command: str = "") -> str:
     lead = "A part takes this many times as long as it is predicted to on a machine that nobody measured."
     parts = [section("What the runs say of each part", table(columns, rows), lead=lead)]
     parts.append(section("The runs", _runs(lesson.rows, "with these factors")))
-    if lesson.learned.left_out:
-        parts.append(section("Left out", *(tag("p", one) for one in lesson.learned.left_out)))
+    if lesson.evidence.left_out:
+        parts.append(section("Left out", *(tag("p", one) for one in lesson.evidence.left_out)))
     return frame(title, tag("h1", title), parts, command=command)
 
 
