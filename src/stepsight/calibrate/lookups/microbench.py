@@ -26,9 +26,9 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import read_bytes
 from stepsight.kernels.embedding.cpu.caches import detect_caches
-from stepsight.kernels.embedding.traffic import optimizer_state
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
+from stepsight.tables.table import optimizer_state
 
 PHASES = ("forward", "backward")
 _WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
