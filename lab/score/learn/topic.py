@@ -29,7 +29,7 @@ from stepsight.prediction.learn.response import LanguageResponse, elasticities
 from stepsight.prediction.learn.steps import asked, interval_spread
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
-from stepsight.score import COVERAGE, Figure, Score
+from stepsight.score import CHOSEN, COVERAGE, Score
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -159,11 +159,11 @@ def lines(name: str, rows: int, points: dict[int, Point]) -> list[Score]:
             met &= point.mape <= first + WORSE
         bars.append(f"{COVERAGE[0]:.0%}–{COVERAGE[1]:.0%} inside")
         met &= COVERAGE[0] <= round(point.inside, 3) <= COVERAGE[1]
+        note = f"{point.inside:.0%} inside, ± {math.expm1(point.half_width):.0%}"
         found.append(
             Score(
-                TOPIC, f"{name}, {k} runs learned", rows, 0.0, point.mape, "rows not learned from, not slow",
-                ", ".join(bars), met, f"{point.inside:.0%} inside, ± {math.expm1(point.half_width):.0%}",
-                figure=Figure("error", point.mape),
+                TOPIC, f"{name}, {k} runs learned", rows, point.mape, point.mape,
+                "rows not learned from, not slow", ", ".join(bars), met, note, exposure=CHOSEN,
             )
         )  # fmt: skip
     return found

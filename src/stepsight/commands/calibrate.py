@@ -59,7 +59,8 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def command(
-    runs: Path | None, platform: str | None, overrides: tuple[str, ...], html: Path | None, device: str, ranks: int, folder: Path, budget: str, resume: bool, kernels_from: Path | None, stack: str,
+    runs: Path | None, platform: str | None, overrides: tuple[str, ...], html: Path | None,
+    device: str, ranks: int, folder: Path, budget: str, resume: bool, kernels_from: Path | None, stack: str,
     name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure this machine and write a platform folder that predict, shard and validate take by path.
@@ -95,8 +96,13 @@ def _learn(
     runs: Path, platform: str | None, overrides: tuple[str, ...], out: Path, name: str, html: Path | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.commands.options import check_outputs, command_line, platform_assignments, print_written
-    from stepsight.commands.options import write_files
+    from stepsight.commands.options import (
+        check_outputs,
+        command_line,
+        platform_assignments,
+        print_written,
+        write_files,
+    )
     from stepsight.prediction.learn.lesson import learn
 
     if not platform:

@@ -42,8 +42,8 @@ ALSO_HELP = "Another measurement of the job: KEY=VALUE[,KEY=VALUE]:MEASURED, suc
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     workload: Path, platform: str, recipe: str | None, assignments: tuple[str, ...], measured: str | None,
-    log: str | None, data: str | None, memory_gb: float | None, also: tuple[str, ...], trace: tuple[Path, ...],
-    html: Path | None, as_json: bool,
+    log: str | None, data: str | None, memory_gb: float | None, also: tuple[str, ...],
+    trace: tuple[Path, ...], html: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Compare a measured step of WORKLOAD with its prediction and name what may be wrong."""
     from stepsight.prediction.diagnose.diagnosis import diagnose

@@ -125,7 +125,7 @@ def _finite(value: Any) -> bool:
 def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str) -> str:
     """A platform file that holds what was learned, on top of the platform that it was learned on."""
     lines = [
-        "# Made by `stepsight calibrate --runs`. Edit as you like; predict with -p and the path of this file.",
+        "# Made by `stepsight calibrate --runs`. Edit as you like; predict with -p and the path of the file.",
         f"name = {_quoted(name)}",
         f"based_on = {_quoted(based_on)}",
         "",
@@ -142,7 +142,7 @@ def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str)
         "[learned_from]",
         f"runs = {evidence.runs}",
         f"source = {_quoted(evidence.source)}",
-        f"unexplained = {evidence.unexplained:.4f}            # of a prediction's own spread, from run to run",
+        f"unexplained = {evidence.unexplained:.4f}            # of a prediction's own spread, by run",
         f"left_out = [{', '.join(_quoted(one) for one in evidence.left_out)}]",
         "",
         "[learned_from.covariance]       # of the logarithms of the factors, in the order of these rows",

@@ -1,9 +1,9 @@
 """A whole training run: days, GPU-hours, cost, energy, and what failures and checkpoints take of it.
 
-Checkpoints follow Young (1974) and Daly (2006, "A higher order estimate of the optimum checkpoint interval for
-restart dumps"): with failures at random, the expected time of a run is M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ, for the
-job's mean time between failures M, a checkpoint's time δ, a restart's time R, and the interval τ between
-checkpoints.
+Checkpoints follow Young (1974) and Daly (2006, "A higher order estimate of the optimum checkpoint interval
+for restart dumps"): with failures at random, the expected time of a run is M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ,
+for the job's mean time between failures M, a checkpoint's time δ, a restart's time R, and the interval τ
+between checkpoints.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def _notes(prediction: Prediction, memory_gb: float | None, verdict: str) -> lis
         if abs(math.log(ratio)) > MEMORY_NOISE:
             notes.append(
                 f"memory is {ratio:.2f} times the predicted {predicted_gb:.1f} GB: the run keeps"
-                f" {'more' if ratio > 1 else 'less'} than described (batch, recomputation, sharding, precision)"
+                f" {'more' if ratio > 1 else 'less'} than described (batch, recomputation, sharding)"
             )
     if verdict == FAST:
         notes.append(

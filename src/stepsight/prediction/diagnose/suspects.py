@@ -120,15 +120,15 @@ class _Setting:
 
 _GEMM_NAMES = "profile one step: the names of GEMM kernels hold their type"
 SETTINGS = (
-    _Setting("no flash attention", "training.attention=eager", "profile one step: softmax kernels, no flash_fwd"),
+    _Setting("no flash attention", "training.attention=eager", "profile a step: no flash_fwd kernel"),
     _Setting("fp32 instead of a lower precision", "training.precision=fp32", _GEMM_NAMES),
     _Setting("tf32 instead of bf16", "training.precision=tf32", _GEMM_NAMES),
     _Setting("no torch.compile", "training.compile=false", "profile one step: no kernels named triton_"),
     _Setting("no CUDA graphs", "training.cuda_graphs=false", "profile one step: no cudaGraphLaunch"),
     _Setting("no CUDA graph", "training.cuda_graph=false", "profile one step: no cudaGraphLaunch"),
-    _Setting("optimizer not fused", "training.fused_optimizer=false", "profile optimizer.step: kernels per tensor"),
+    _Setting("optimizer not fused", "training.fused_optimizer=false", "profile optimizer.step"),
     _Setting("buckets of 1 MB", "parallel.bucket_mb=1", "bucket_cap_mb of DistributedDataParallel"),
-    _Setting("gradients not overlapped", "parallel.overlap_gradients=false", "profile one step: collectives after backward"),
+    _Setting("gradients not overlapped", "parallel.overlap_gradients=false", "profile one step"),
     _Setting("full recomputation", "training.recompute=full", "the framework's recomputation flag"),
     _Setting("recomputation", "training.recompute=true", "torch.utils.checkpoint in the model"),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from stepsight.platform import evidence as parts
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A standard deviation of a logarithm. ``shares_common``: how much of the common spread the part takes."""
+    """A standard deviation of a logarithm. ``shares_common``: of the common spread, what the part takes."""
 
     value: float
     basis: Basis
@@ -40,7 +40,7 @@ UNEXPLAINED_SURENESS = Spread(0.5, Basis("ln(share)", "chosen", "how fast agreei
 OUTLIER_SPREAD = Spread(1.5, Basis("ln(time)", "chosen: any factor up to ten", "which runs are left out"))
 OUTLIER_ODDS = Spread(0.02, Basis("probability", "chosen: one run in fifty", "which runs are left out"))
 PRIOR_SCALES = ((0.25, 0.25), (0.5, 0.35), (1.0, 0.28), (2.0, 0.12))
-"""Most machines are close to the usual one and a few are far off: multiples of all spreads, each with its share
-(a Student t in four steps; chosen)."""
+"""Most machines are close to the usual one and a few are far off: multiples of all spreads, each with its
+share (a Student t in four steps; chosen)."""
 MEMORY_SPREAD = _part(0.1, "chosen: how far allocators of one stack are from the predicted peak together")
 MEMORY_RUN_SPREAD = _part(0.05, "chosen: how far single runs are")

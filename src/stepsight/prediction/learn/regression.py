@@ -1,16 +1,17 @@
 """Factors of a machine's parts from measured steps: Bayesian linear regression in logarithms.
 
-In logarithms a measured step differs from its prediction by the sum over parts of elasticity × ln(factor), and
-by what no part explains. A Gaussian prior on the factors (how far an unmeasured machine may be off) makes the
-sum a linear regression: a run moves what it is sensitive to, runs move together what they share. Elasticities
-hold near the factors that they were taken at, so they are taken again until the factors no longer move.
+In logarithms a measured step differs from its prediction by the sum over parts of elasticity × ln(factor),
+and by what no part explains. A Gaussian prior on the factors (how far an unmeasured machine may be off) makes
+the sum a linear regression: a run moves what it is sensitive to, runs move together what they share.
+Elasticities hold near the factors that they were taken at, so they are taken again until the factors no
+longer move.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,15 +30,14 @@ from stepsight.prediction.learn.response import Factors, Response, elasticities
 
 STILL = 0.005
 """A largest move of any ln(factor) below which elasticities are not taken again."""
-MOST_ROUNDS = 8
-MOST_MOVE = 0.5
-"""Of any ln(factor) in one round: elasticities do not hold further away."""
+MOST_ROUNDS, MOST_HALVINGS = 8, 5
+"""A move that makes the fit worse is halved: elasticities do not hold as far away."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A run: its step as a response to the parts, what was measured, and the spread of ln(measured / predicted)
-    that its prediction states without learning."""
+    """A run: its step as a response to the parts, what was measured, and the spread of ln(measured /
+    predicted) that its prediction states without learning."""
 
     name: str
     response: Response
@@ -47,8 +47,9 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """ln(factor) by part, in the order of `PARTS`, with covariance. ``unexplained``: the share of a prediction's
-    own spread that differs from run to run and that no factor takes away. ``left_out``: positions of outliers."""
+    """ln(factor) by part, in the order of `PARTS`, with covariance. ``unexplained``: the share of a
+    prediction's own spread that differs from run to run and that no factor takes away. ``left_out``:
+    positions of outliers."""
 
     mean: FloatArray
     covariance: FloatArray
@@ -60,8 +61,8 @@ class Posterior:
         return {part: float(math.exp(m)) for part, m in zip(PARTS, self.mean, strict=True)}
 
     def spread(self, slopes: FloatArray, own: float) -> float:
-        """Of ln(measured / predicted) of a step with these elasticities, whose prediction states ``own`` without
-        learning."""
+        """Of ln(measured / predicted) of a step with these elasticities, whose prediction states ``own``
+        without learning."""
         return math.hypot(
             self.unexplained * own, math.sqrt(max(float(slopes @ self.covariance @ slopes), 0.0))
         )
@@ -79,17 +80,32 @@ def learn(rows: Sequence[Observed], prior: FloatArray | None = None) -> Posterio
     before = prior_covariance() if prior is None else prior
     if not rows:
         return Posterior(np.zeros(len(PARTS)), before, UNEXPLAINED.value)
-    at = np.zeros(len(PARTS))
-    found = Posterior(at, before, UNEXPLAINED.value)
     own = np.array([row.spread for row in rows])
+    at = np.zeros(len(PARTS))
+    slopes, apart = _linearised(rows, at)
     for _ in range(MOST_ROUNDS):
-        slopes, apart = _linearised(rows, at)
         found = regression(slopes, apart + slopes @ at, own, before)
-        move = np.clip(found.mean - at, -MOST_MOVE, MOST_MOVE)
-        at = at + move
+        cost = _cost(at, apart, own, found, before)
+        move = found.mean - at
+        for _ in range(MOST_HALVINGS):
+            tried = _linearised(rows, at + move)
+            if _cost(at + move, tried[1], own, found, before) <= cost:
+                break
+            move = move / 2
+        else:
+            break
+        at, (slopes, apart) = at + move, tried
         if np.abs(move).max() < STILL:
             break
-    return found
+    found = regression(slopes, apart + slopes @ at, own, before)
+    return replace(found, mean=at)
+
+
+def _cost(at: FloatArray, apart: FloatArray, own: FloatArray, found: Posterior, prior: FloatArray) -> float:
+    """How badly ln(factors) explain the runs that were kept, and how unlikely they are by themselves."""
+    kept = [i for i in range(len(apart)) if i not in found.left_out]
+    misses = (apart[kept] / (found.unexplained * own[kept])) ** 2
+    return float(misses.sum() + at @ np.linalg.solve(prior, at))
 
 
 def _linearised(rows: Sequence[Observed], at: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -106,8 +122,8 @@ def _linearised(rows: Sequence[Observed], at: FloatArray) -> tuple[FloatArray, F
 def regression(slopes: FloatArray, y: FloatArray, own: FloatArray, prior: FloatArray) -> Posterior:
     """The posterior of one linearisation, averaged over all hypotheses by how well each explains the runs.
 
-    Hypotheses differ in how far the machine is from the usual one (`PRIOR_SCALES`), in the unexplained share, and
-    in which run, if any, is of another kind than the others.
+    Hypotheses differ in how far the machine is from the usual one (`PRIOR_SCALES`), in the unexplained share,
+    and in which run, if any, is of another kind than the others.
     """
     kept, left = list(range(len(y))), list[int]()
     found = _averaged(slopes, y, own, prior)

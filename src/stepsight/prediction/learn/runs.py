@@ -1,8 +1,8 @@
 """``runs.csv``: a user's own measured runs, one row each.
 
-``workload`` (a file, a model's name, a captured step), one measured figure, and any field of the workload or the
-platform as a column: ``parallel.tensor``, ``global_batch``, ``platform.nodes``. An empty cell leaves a field as it
-is.
+``workload`` (a file, a model's name, a captured step), one measured figure, and any field of the workload or
+the platform as a column: ``parallel.tensor``, ``global_batch``, ``platform.nodes``. An empty cell leaves a
+field as it is.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def show_validation(found: Validation, console: Console) -> None:
     console.print(_rows(found.rows, "others learned"))
     console.print(
         Text(
-            f"mean error {share(found.mape_before)} without learning, {share(found.mape_after)} with the others"
-            f" learned; {share(found.inside)} inside the 90 % interval",
+            f"mean error {share(found.mape_before)} without learning, {share(found.mape_after)} with the"
+            f" others learned; {share(found.inside)} inside the 90 % interval",
             style="bold",
         )
     )
@@ -73,9 +73,9 @@ def diagnosis_sentence(found: Diagnosis) -> str:
     p = found.prediction
     ratio = found.measured_us / p.step_us
     return (
-        f"measured {time(found.measured_us)} per step, expected {time(p.step_us)} (90 % interval {time(p.low_us)}"
-        f" to {time(p.high_us)}): {found.verdict}, {ratio:.2f} times the prediction, percentile"
-        f" {100 * found.percentile:.1f}"
+        f"measured {time(found.measured_us)} per step, expected {time(p.step_us)} (90 % interval"
+        f" {time(p.low_us)} to {time(p.high_us)}): {found.verdict}, {ratio:.2f} times the prediction,"
+        f" percentile {100 * found.percentile:.1f}"
     )
 
 

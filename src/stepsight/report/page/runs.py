@@ -32,7 +32,8 @@ def validation_page(found: Validation, *, command: str = "") -> str:
     title = f"{len(found.rows)} runs on {found.platform}"
     verdict = tag(
         "p",
-        f"Mean error {share(found.mape_before)} without learning, {share(found.mape_after)} with the others learned.",
+        f"Mean error {share(found.mape_before)} without learning, {share(found.mape_after)} with the others"
+        " learned.",
         classes="verdict",
     )
     columns = [
