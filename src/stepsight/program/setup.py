@@ -20,7 +20,7 @@ class Setup:
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
     ``framework`` names whose habits (fusions, launches, overlap) are assumed. ``zero`` is the stage of
     ZeRO, ``recompute`` which activations are computed again ("none", "selective", "partial", "full"; empty
-    where that is not known).
+    where that is not known). ``sample_kind`` is what samples are called: samples, images, sequences.
     """
 
     samples: float | None = None
@@ -36,6 +36,7 @@ class Setup:
     framework: str = ""
     zero: int = 0
     recompute: str = ""
+    sample_kind: str = "samples"
 
     @property
     def replicas(self) -> int:
