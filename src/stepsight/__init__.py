@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from stepsight.platform.load import Platform, load_platform
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.compare import Comparison, compare
+    from stepsight.prediction.diagnose.diagnosis import diagnose
+    from stepsight.prediction.learn.lesson import learn
     from stepsight.prediction.predict import predict
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
@@ -40,6 +42,8 @@ __all__ = [
     "capture_block",
     "choose",
     "compare",
+    "diagnose",
+    "learn",
     "load_gpu",
     "load_platform",
     "load_trace",
@@ -60,6 +64,8 @@ _HOMES = {
     "Prediction": "stepsight.prediction.answer",
     "compare": "stepsight.prediction.compare",
     "Comparison": "stepsight.prediction.compare",
+    "diagnose": "stepsight.prediction.diagnose.diagnosis",
+    "learn": "stepsight.prediction.learn.lesson",
     "choose": "stepsight.sharding.choice",
     "load_trace": "stepsight.trace.step.run",
     "StepsightError": "stepsight.errors",

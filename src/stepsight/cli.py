@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from stepsight.commands.outputs import COMMAND_LINE
+from stepsight.commands.options import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end_tidily_on_signals
 from stepsight.terminal import speak_plainly_where_needed
@@ -18,14 +18,16 @@ COMMANDS = {
     "capture": "Predict any PyTorch training script: run it here without a GPU.",
     "compare": "Two predictions: which is faster, and where the difference went.",
     "tune": "Find the best configuration of a model on a platform, with reasons.",
+    "diagnose": "A measured step: is it slower than it should be, and why.",
     "sweep": "Predict over any field of a workload or platform: a table, a CSV, a page.",
     "shard": "Choose where the embedding tables live.",
     "kernel": "Time one kernel, or a table of kernels, on a GPU.",
     "collective": "Time a collective, or import measured ones.",
-    "calibrate": "Measure this machine and write a platform folder.",
+    "calibrate": "Measure this machine, or learn a cluster from its own runs.",
     "run": "Train a workload on this machine and report the measured step time.",
     "validate": "Score predictions against measurements.",
     "inspect": "Analyse traces or index files.",
+    "recipes": "List what training stacks do by default, or show one.",
     "platforms": "List the platforms and GPUs of the catalogue.",
 }
 

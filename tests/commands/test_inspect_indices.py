@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from stepsight.commands.inspect_indices import command
+from stepsight.commands.inspect import indices as command
 from stepsight.errors import InputError
 
 

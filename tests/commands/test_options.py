@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from stepsight.capture.step.file import save_step
 from stepsight.cli import cli
+from stepsight.commands.options import platform_assignments, split_assignments
 from stepsight.commands.validate import TOPICS, Topics
-from stepsight.commands.workload_options import platform_assignments, split_assignments
 from stepsight.errors import InputError
 from stepsight.prediction.traced.questions import QUESTIONS
 from tests.lab.score.capture.tiny import step

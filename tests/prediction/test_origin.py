@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from stepsight.prediction.origin import TimedBy
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram, Sizing, world
+from stepsight.program.observation import Observation, ObservedJob
 
 
-def _job(*ops: Op) -> Job:
-    return Job((RankProgram(ops, "rank 0"),), (0,), world(1))
+def _job(*ops: tuple[Op, tuple[Observation, ...]]) -> ObservedJob:
+    program = RankProgram(tuple(op for op, _ in ops), "rank 0")
+    return ObservedJob(Job((program,), (0,), world(1)), (tuple(seen for _, seen in ops),))
 
 
-def _kernel(time_us: float, sizing: Sizing, **changed) -> Kernel:
-    kernel = Kernel.of("elementwise", sizing=sizing, elements=1, read_bytes=4, write_bytes=4)
-    return replace(kernel, measured_us=time_us, **changed)
+def _op(*kernels: tuple[Sizing, Observation]) -> tuple[Op, tuple[Observation, ...]]:
+    made = (Kernel.of("elementwise", sizing=s, elements=1, read_bytes=4, write_bytes=4) for s, _ in kernels)
+    return Op("a", tuple(made)), tuple(seen for _, seen in kernels)
 
 
 def test_shares_add_up_by_how_sizes_were_found():
     job = _job(
-        Op("a", (_kernel(50, Sizing.STATED), _kernel(20, Sizing.COUNTED))),
-        Op("b", (_kernel(10, Sizing.UNKNOWN, opaque=True), _kernel(5, Sizing.STATED, late_us=5.0))),
-        Op("c", (), Collective("all_reduce", 1e6, measured_us=10.0)),
+        _op((Sizing.STATED, Observation(50)), (Sizing.COUNTED, Observation(20))),
+        _op((Sizing.UNKNOWN, Observation(10, opaque=True)), (Sizing.STATED, Observation(5, late_us=5))),
+        (Op("c", (), Collective("all_reduce", 1e6)), (Observation(10),)),
     )
     shares = TimedBy.of(job)
     assert shares.known_sizes == pytest.approx(0.65)
@@ -33,5 +33,5 @@ def test_shares_add_up_by_how_sizes_were_found():
 
 
 def test_a_collective_of_guessed_size_is_guessed():
-    job = _job(Op("c", (), Collective("all_reduce", 1e6, measured_us=10.0, size_spread=0.5)))
+    job = _job((Op("c", (), Collective("all_reduce", 1e6, size_spread=0.5)), (Observation(10),)))
     assert TimedBy.of(job).guessed_sizes == 1.0

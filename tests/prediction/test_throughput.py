@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from stepsight.prediction.rates import assumed
 from stepsight.prediction.runnable import missing_units
 from stepsight.prediction.throughput import job_flops, throughput
 from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
+from stepsight.program.observation import Observation
 from stepsight.program.setup import Setup
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -37,9 +37,9 @@ def test_micro_batches_that_are_not_listed_count() -> None:
 
 def test_kernels_of_one_call_share_its_flops() -> None:
     """A convolution in a trace: two changes of layout around the product, one call."""
-    parts = tuple(replace(GEMM, share=share) for share in (0.2, 0.7, 0.1))
-    job = Job.replicated(RankProgram((Op("a", parts),)), 1)
-    assert job_flops(job)["bf16"] == pytest.approx(2e9)
+    job = Job.replicated(RankProgram((Op("a", (GEMM,) * 3),)), 1)
+    seen = tuple(Observation(share=share) for share in (0.2, 0.7, 0.1))
+    assert job_flops(job, ((seen,),))["bf16"] == pytest.approx(2e9)
 
 
 def test_rates_follow_from_the_step_time() -> None:
@@ -154,7 +154,7 @@ def test_where_no_part_is_large_enough_both_must_shrink() -> None:
     [
         (("parallel.shard_group=8",), "FSDP, sharded over groups of 8"),
         (("training.recompute=3",), "3 layers of each stage run again"),
-        (("training.adapters=true",), "LoRA adapters only"),
+        (("training.adapters=true",), "only LoRA adapters trained"),
         (("training.offload=optimizer",), "optimizer on the CPU"),
         ((), "torch.compile"),
         (("training.master_weights=false",), "autocast"),
@@ -168,7 +168,7 @@ def test_what_was_assumed_names_what_changes_the_step(changes: tuple[str, ...], 
 def test_what_was_assumed_names_the_framework_and_whose_batch_it_is() -> None:
     split = stepsight.predict(EXAMPLES / "llama3_70b_3d.toml", "8x8xH100-SXM-400G")
     assert "batch 128 (128 per replica)" in assumed(split)
-    assert "framework megatron" in assumed(split)
+    assert "recipe megatron-2025" in assumed(split)
     stated = split.to_dict()["assumed"]
     assert (stated["framework"], stated["batch_per_replica"]) == ("megatron", 128)
     whole = stepsight.predict(EXAMPLES / "gpt2.toml", "2xV100-SXM2")

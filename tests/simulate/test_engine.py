@@ -23,7 +23,7 @@ from stepsight.program.job import (
 from stepsight.simulate.engine import Priced, clocks_at, walk
 from stepsight.simulate.lowering import lanes, launches_of
 
-from .reference import finish_times
+from .reference import finish_times, late_of
 
 HOST_US = (1.0, 2.0, 3.0, 0.5, 0.25)
 
@@ -35,7 +35,7 @@ def kernel(us: float, stream: str = COMPUTE) -> Kernel:
 def collective(
     us: float, kind: str = "all_reduce", group: str = "world", stream: str = COMM, late_us: float = 0.0
 ) -> Collective:
-    return Collective(kind, us, group, stream, late_us=late_us)
+    return Collective(kind, us, group, stream, name=str(late_us))
 
 
 def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, gap_us=0.0, synchronous=False, spread=0.0):
@@ -49,7 +49,7 @@ def finish(job: Job, *, host=(0.0,) * 5, launch_us=0.0, gap_us=0.0, synchronous=
         for r, (rank, p) in enumerate(zip(lane.ranks, lane.program_of_rank, strict=True)):
             items = [i for op in job.programs[p].ops for i in launches_of(op)]
             device[:, 0, r] = [time_of(int(rank), i, spread) for i in items]
-            late[:, 0, r] = [i.late_us if isinstance(i, Collective) else 0.0 for i in items]
+            late[:, 0, r] = [late_of(i) if isinstance(i, Collective) else 0.0 for i in items]
         for i, op in enumerate(job.programs[lane.program_of_rank[0]].ops):
             n, lo, hi = len(launches_of(op)), lane.tape.op_start_mark[i], lane.tape.op_end_mark[i]
             spent[lo] = host[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stepsight.report.chakra_file import NODE_TYPES, ChakraNode, Value
+from stepsight.report.chakra import NODE_TYPES, ChakraNode, Value
 
 _ID, _NAME, _TYPE, _CTRL, _DATA, _START, _DURATION, _ATTR = 1, 2, 3, 4, 5, 6, 7, 10
 _INT64, _BOOL, _STRING = 9, 27, 29

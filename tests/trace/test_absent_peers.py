@@ -8,9 +8,11 @@ from stepsight.prediction.traced.jobs import trace_job
 from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.prediction.traced.questions import changed
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
+from stepsight.program.observation import Observation, ObservedJob
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.missing_ranks import (
     TYPICAL,
+    Calls,
     collective_calls,
     host_delay_us,
     with_late_peers,
@@ -18,21 +20,30 @@ from stepsight.trace.step.missing_ranks import (
 )
 from tests.trace.making import Made, made_run
 
-
-def call(us: float, size: float = 1e6, kind: str = "all_reduce", group: str = "world") -> Collective:
-    return Collective(kind, size, group, measured_us=us)
+Observed = tuple[Collective, Observation]
 
 
-def program(*calls: Collective) -> RankProgram:
-    return RankProgram(tuple(Op("nccl", collective=c) for c in calls))
+def call(us: float | None, size: float = 1e6, kind: str = "all_reduce", group: str = "world") -> Observed:
+    return Collective(kind, size, group), Observation(us)
 
 
-def late(job: Job, rank: int) -> list[float]:
-    return [op.collective.late_us for op in job.programs[job.program_of_rank[rank]].ops if op.collective]
+def calls_of(*calls: Observed) -> Calls:
+    return collective_calls(observed((calls,), (0,), world(1)), 0)
+
+
+def observed(programs, program_of_rank, groups) -> ObservedJob:
+    made = tuple(RankProgram(tuple(Op("nccl", collective=c) for c, _ in calls)) for calls in programs)
+    seen = tuple(tuple((o,) for _, o in calls) for calls in programs)
+    return ObservedJob(Job(made, program_of_rank, groups), seen)
+
+
+def late(job: ObservedJob, rank: int) -> list[float]:
+    ops = job.of_program(job.job.program_of_rank[rank])
+    return [seen[-1].late_us for op, seen in ops if op.collective]
 
 
 def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
-    steps = [collective_calls(program(call(us), call(100.0))) for us in (150.0, 170.0, 400.0)]
+    steps = [calls_of(call(us), call(100.0)) for us in (150.0, 170.0, 400.0)]
     assert host_delay_us(steps) == {
         ("world", 0): pytest.approx(170.0 - RULES.value(TYPICAL) * 100.0),
         ("world", 1): 0.0,
@@ -40,34 +51,34 @@ def test_what_a_call_takes_far_beyond_the_shortest_of_its_size_is_waiting():
 
 
 def test_peers_that_are_late_every_time_are_told_by_the_longest_that_the_links_may_need():
-    steps = [collective_calls(program(call(us))) for us in (6900.0, 6700.0, 6800.0)]
+    steps = [calls_of(call(us)) for us in (6900.0, 6700.0, 6800.0)]
     assert host_delay_us(steps) == {("world", 0): 0.0}
     found = host_delay_us(steps, lambda c: 100.0)
     assert found == {("world", 0): pytest.approx(6800.0 - RULES.value(TYPICAL) * 100.0)}
 
 
 def test_a_collective_of_unknown_size_says_nothing_of_its_links():
-    steps = [collective_calls(program(call(us, size=0.0))) for us in (100.0, 120.0)]
+    steps = [calls_of(call(us, size=0.0)) for us in (100.0, 120.0)]
     assert host_delay_us(steps, lambda c: 1.0) == {("world", 0): 0.0}
 
 
 def test_what_it_takes_a_little_longer_is_its_own():
-    steps = [collective_calls(program(call(us))) for us in (100.0, 120.0, 125.0)]
+    steps = [calls_of(call(us)) for us in (100.0, 120.0, 125.0)]
     assert host_delay_us(steps) == {("world", 0): 0.0}
 
 
 def test_calls_of_other_sizes_say_nothing_of_each_other():
-    steps = [collective_calls(program(call(50.0, size=1e6), call(500.0, size=9e6)))] * 2
+    steps = [calls_of(call(50.0, size=1e6), call(500.0, size=9e6))] * 2
     assert set(host_delay_us(steps).values()) == {0.0}
 
 
 def test_a_call_without_a_time_is_left_alone():
-    assert host_delay_us([collective_calls(program(Collective("all_reduce", 1.0)))]) == {}
+    assert host_delay_us([calls_of(call(None))]) == {}
 
 
 def test_only_groups_that_lack_a_rank_wait():
     groups = {**world(4), "pair": (Group("pair", (0, 1)), Group("pair", (2, 3)))}
-    job = Job((program(call(1.0, group="pair"), call(1.0)),) * 2, (0, 1, 0, 1), groups)
+    job = observed(((call(1.0, group="pair"), call(1.0)),) * 2, (0, 1, 0, 1), groups)
     seen = {("pair", 0): 30.0, ("world", 0): 40.0}
     told = with_late_peers(job, {0: seen, 1: seen})
     assert [late(told, rank) for rank in range(4)] == [[0.0, 40.0]] * 4

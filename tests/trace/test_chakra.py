@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from stepsight.prediction.traced.jobs import trace_job
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.report.chakra import export_chakra
-from stepsight.report.chakra_file import COLL, COMP, ChakraNode, packed_field, to_varint, write_chakra
+from stepsight.report.chakra import (
+    COLL,
+    COMP,
+    ChakraNode,
+    export_chakra,
+    packed_field,
+    to_varint,
+    write_chakra,
+)
 from stepsight.trace.linking.et_link import link_et
 from stepsight.trace.linking.link import link
 from stepsight.trace.reading.chakra import looks_like_chakra
@@ -116,7 +123,7 @@ def test_a_profile_without_shapes_takes_them_from_its_execution_trace(tmp_path):
     node = {**FLAT, "input_shapes": [[8, 4], [4, 16]], "input_types": ["Tensor(float)", "Tensor(float)"]}
     (tmp_path / "et.json").write_text(json.dumps({"schema": "1.0.1", "pid": 7, "nodes": [node]}))
     job = trace_job(load_trace(tmp_path))
-    (kernel,) = (k for op in job.programs[0].ops for k in op.kernels)
+    (kernel,) = (k for op in job.job.programs[0].ops for k in op.kernels)
     assert (kernel.dim("m"), kernel.dim("n"), kernel.dim("k")) == (8, 16, 4)
 
 

@@ -37,7 +37,7 @@ def _layer(conv_kernel: str = "cudnn_infer_volta_scudnn_128x64_relu_small_nn_v1"
 def _kernel(made: Made, number: int) -> Kernel:
     linked = made.linked()
     launch = linked.launches[number]
-    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
+    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0]
 
 
 def test_a_batch_norm_is_as_large_as_the_activation_beside_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepsight.program.job import Kernel, Sizing
+from stepsight.program.observation import Observation
 from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of
 from stepsight.trace.step.job import rank_program
@@ -27,6 +28,9 @@ class _Stream:
         return self.add("aten::relu", "vectorized_elementwise_kernel<4, f>", [blocks, 1, 1], [128, 1, 1])
 
     def kernel(self, number: int) -> Kernel:
+        return self.observed(number)[0]
+
+    def observed(self, number: int) -> tuple[Kernel, Observation]:
         linked = self.made.linked()
         launch = linked.launches[number]
         return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
@@ -35,7 +39,7 @@ class _Stream:
 def test_without_a_grid_nothing_is_counted():
     stream = _Stream().add("aten::relu", "vectorized_elementwise_kernel<4, f>", [], [])
     assert stream.kernel(0).sizing is Sizing.UNKNOWN
-    assert stream.kernel(0).opaque
+    assert stream.observed(0)[1].opaque
 
 
 def test_an_activation_beside_a_gemm_tells_its_width_to_the_element():
@@ -109,7 +113,7 @@ def test_a_lookup_writes_its_bags_as_wide_as_its_registers_hold():
 def test_an_accumulating_index_put_takes_a_warp_an_index():
     stream = _Stream().add("aten::index_put", "indexing_backward_kernel<float>", [520, 1, 8], [32, 4, 1])
     k = stream.kernel(0)
-    assert (k.family, k.name, k.dim("rows")) == ("scatter", "index_put", 520 * 4 * 8)
+    assert (k.family, k.operator, k.dim("rows")) == ("scatter", "index_put", 520 * 4 * 8)
 
 
 def test_a_cast_is_named_by_its_result():
@@ -124,5 +128,5 @@ def test_few_threads_that_run_long_loop_over_work_that_nothing_tells():
         made.op("Custom", at, 40)
         made.launch(at + 5, 5, "persistent_dispatch", at + 12, length, grid=[132, 1, 1], block=[256, 1, 1])
     facts = Facts(made.linked())
-    short, long = (kernel_of(facts, x, x.gpu[0], "compute") for x in facts.linked.launches)
+    short, long = (kernel_of(facts, x, x.gpu[0], "compute")[1] for x in facts.linked.launches)
     assert (short.opaque, long.opaque) == (False, True)

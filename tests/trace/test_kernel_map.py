@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.program.job import Kernel, Sizing
+from stepsight.program.observation import Observation
 from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of, short_name
 from stepsight.trace.sizing.operator_kernels import check_operators
@@ -17,7 +18,7 @@ def _kernel(op: str, kernel: str, dims=None, types=None, **args) -> Kernel:
     made.launch(10, 5, kernel, 20, 5, **args)
     linked = made.linked()
     launch = linked.launches[0]
-    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
+    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0]
 
 
 def test_addmm_gives_m_n_k():
@@ -72,7 +73,7 @@ def test_a_concatenation_takes_its_size_from_the_operator_around_it():
     made.op("aten::cat", 5, 80, [[], []])
     made.launch(10, 5, "CatArrayBatchedCopy<float>", 20, 5, grid=[216, 2, 1], block=[512, 1, 1])
     linked = made.linked()
-    k = kernel_of(Facts(linked), linked.launches[0], linked.launches[0].gpu[0], "compute")
+    k = kernel_of(Facts(linked), linked.launches[0], linked.launches[0].gpu[0], "compute")[0]
     assert (k.family, k.dim("read_bytes"), k.dim("inputs")) == ("concat", 4 * 64 * 128, 2)
 
 
@@ -82,11 +83,15 @@ def test_kernels_of_an_operator_that_was_split_share_its_size():
     for i in range(4):
         made.launch(10 + 20 * i, 5, "vectorized_elementwise_kernel<4, relu>", 20 + 20 * i, 15)
     linked = made.linked()
-    sizes = [kernel_of(Facts(linked), x, x.gpu[0], "compute").dim("elements") for x in linked.launches]
+    sizes = [kernel_of(Facts(linked), x, x.gpu[0], "compute")[0].dim("elements") for x in linked.launches]
     assert sizes == [1024 * 1024 / 4] * 4
 
 
 def _kernels(op: str, dims, launched) -> list[Kernel]:
+    return [kernel for kernel, _ in _observed(op, dims, launched)]
+
+
+def _observed(op: str, dims, launched) -> list[tuple[Kernel, Observation]]:
     made = Made()
     made.op(op, 0, 1000, dims)
     at = 20.0
@@ -100,8 +105,8 @@ def _kernels(op: str, dims, launched) -> list[Kernel]:
 def test_the_kernels_of_a_convolution_share_its_time():
     dims = [[64, 64, 56, 56], [64, 64, 3, 3]]
     launched = [("cudnn::nchwToNhwcKernel<float>", 25, {}), ("xmma_fprop_implicit_gemm", 75, {})]
-    parts = _kernels("aten::cudnn_convolution", dims, launched)
-    assert [(p.family, p.share) for p in parts] == [("conv", 0.25), ("conv", 0.75)]
+    parts = _observed("aten::cudnn_convolution", dims, launched)
+    assert [(k.family, seen.share) for k, seen in parts] == [("conv", 0.25), ("conv", 0.75)]
 
 
 def test_tensor_cores_get_their_layout_by_kernels_of_their_own():
@@ -111,8 +116,8 @@ def test_tensor_cores_get_their_layout_by_kernels_of_their_own():
         ("cudnn::nchwToNhwcKernel<half>", 25, wide), ("sm80_xmma_fprop_tf32f32", 75, {}),
         ("cudnn::nhwcToNchwKernel<half>", 50, wide),
     ]  # fmt: skip
-    there, work, back = _kernels("aten::cudnn_convolution", dims, launched)
-    assert (work.family, work.dtype, work.share) == ("conv", "tf32", 1.0)
+    (there, _), (work, seen), (back, _) = _observed("aten::cudnn_convolution", dims, launched)
+    assert (work.family, work.dtype, seen.share) == ("conv", "tf32", 1.0)
     assert there.dim("elements") == 64 * 64 * 56 * 56
     assert back.dim("elements") == 64 * 128 * 56 * 56
 
@@ -120,9 +125,9 @@ def test_tensor_cores_get_their_layout_by_kernels_of_their_own():
 def test_a_convolution_s_backward_is_one_call_for_the_image_and_one_for_the_weights():
     dims = [[8, 16, 28, 28], [8, 32, 28, 28], [16, 32, 1, 1]]
     names = ("xmma_dgrad_implicit", "computeOffsetsKernel", "volta_scudnn_wgrad", "wgrad_reduce")
-    parts = _kernels("aten::convolution_backward", dims, [(name, 10, {}) for name in names])
-    assert [p.family for p in parts] == ["conv_dgrad", "conv_wgrad", "conv_wgrad", "conv_wgrad"]
-    assert sum(p.share for p in parts) == pytest.approx(2.0)
+    parts = _observed("aten::convolution_backward", dims, [(name, 10, {}) for name in names])
+    assert [k.family for k, _ in parts] == ["conv_dgrad", "conv_wgrad", "conv_wgrad", "conv_wgrad"]
+    assert sum(seen.share for _, seen in parts) == pytest.approx(2.0)
 
 
 def test_what_is_added_up_for_the_weights_was_made_by_the_kernel_before():
@@ -139,9 +144,9 @@ def test_the_plain_engine_adds_to_an_image_that_was_cleared():
         ("cudnn::detail::dgrad_engine<float, 512, 6, 5>", 90, {}),
         ("wgrad_alg0_engine<float>", 80, {}),
     ]
-    clear, engine, _ = _kernels("aten::convolution_backward", dims, launched)
+    (clear, _), (engine, seen), _ = _observed("aten::convolution_backward", dims, launched)
     assert (clear.family, clear.dim("bytes")) == ("fill", 4 * 8 * 32 * 28 * 28)
-    assert (engine.family, engine.share) == ("conv_dgrad", 1.0)
+    assert (engine.family, seen.share) == ("conv_dgrad", 1.0)
     assert engine.name.endswith("(dgrad_engine)")
 
 
@@ -152,7 +157,7 @@ def test_a_convolution_s_stride_shows_in_what_reads_its_result():
     made.op("aten::cudnn_batch_norm", 60, 20, [[32, 1024, 14, 14], [1024]])
     facts = Facts(made.linked())
     launch = facts.linked.launches[0]
-    assert kernel_of(facts, launch, launch.gpu[0], "compute").dim("stride") == 2
+    assert kernel_of(facts, launch, launch.gpu[0], "compute")[0].dim("stride") == 2
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_libraries_take_padding_before_stride(op, scalars, stride, padding):
     made.op(op, 0, 50, [[4, 3, 224, 224], [64, 3, 16, 16]], **{"Concrete Inputs": scalars})
     made.launch(10, 5, "xmma_fprop_implicit_gemm", 20, 500)
     facts = Facts(made.linked())
-    kernel = kernel_of(facts, facts.linked.launches[0], facts.linked.launches[0].gpu[0], "compute")
+    kernel = kernel_of(facts, facts.linked.launches[0], facts.linked.launches[0].gpu[0], "compute")[0]
     assert (kernel.dim("stride"), kernel.dim("padding")) == (stride, padding)
 
 
@@ -233,7 +238,7 @@ def test_without_shapes_a_gradient_tells_a_gemms_reduced_size():
     made.launch(110, 5, "volta_sgemm_128x64_nn", 130, 5, grid=[3, 4, 1], block=[128, 1, 1])
     linked = made.linked()
     launch = linked.launches[0]
-    k = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
+    k = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0]
     assert (k.dim("m"), k.dim("n"), k.dim("k")) == (256, 256, 384)
 
 

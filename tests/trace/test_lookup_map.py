@@ -53,13 +53,13 @@ def _trace(
 
 
 def _backward(linked: LinkedTrace) -> list[Kernel]:
-    return [kernel_of(Facts(linked), x, x.gpu[0], "compute") for x in linked.launches[1:]]
+    return [kernel_of(Facts(linked), x, x.gpu[0], "compute")[0] for x in linked.launches[1:]]
 
 
 def _forward(**sizes: object) -> tuple[TableLookup, ...]:
     linked = _trace(*KERNELS, **{"gradient": [128, 48], **sizes})
     launch = linked.launches[0]
-    lookup = kernel_of(Facts(linked), launch, launch.gpu[0], "compute").lookup
+    lookup = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0].lookup
     assert lookup is not None
     return lookup.tables
 
@@ -117,7 +117,7 @@ def test_gradients_of_sample_weights_read_the_rows_once_more() -> None:
 
 def test_operators_inside_a_backward_are_timed_by_themselves() -> None:
     linked = _trace(*KERNELS, gradient=[128, 48], fill=True)
-    filled = [kernel_of(Facts(linked), x, x.gpu[0], "compute") for x in linked.launches][-1]
+    filled = [kernel_of(Facts(linked), x, x.gpu[0], "compute")[0] for x in linked.launches][-1]
     assert (filled.family, filled.lookup) == ("fill", None)
     assert sum(k.lookup.part for k in _backward(linked) if k.lookup) == pytest.approx(1.0)
 
@@ -125,4 +125,4 @@ def test_operators_inside_a_backward_are_timed_by_themselves() -> None:
 def test_a_backward_of_unknown_tables_is_sized_by_its_kernels() -> None:
     kernels = _backward(_trace(*KERNELS, gradient=[64, 999]))
     assert all(kernel.lookup is None for kernel in kernels)
-    assert [kernel.name for kernel in kernels[:7]] == ["embedding_bookkeeping"] * 7
+    assert [kernel.operator for kernel in kernels[:7]] == ["embedding_bookkeeping"] * 7

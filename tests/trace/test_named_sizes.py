@@ -23,7 +23,7 @@ def sized(*kernels: tuple[str, list[int], list[int]], number: int = 0) -> Kernel
         made.launch(50.0 * i + 5, 5, kernel, 50.0 * i + 12, 20, grid=grid, block=block)
     linked = made.linked()
     launch = linked.launches[number]
-    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
+    return kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0]
 
 
 def test_a_softmax_in_registers_names_its_rows_length():

@@ -22,7 +22,7 @@ def _compiled(kernels: list[tuple[str, int]], number: int, region: str = "Compil
         made.launch(50 * i + 5, 5, name, 50 * i + 12, 20, grid=grid, block=[128, 1, 1])
     linked = made.linked()
     launch = linked.launches[number]
-    k = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")
+    k = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0]
     return [k.dim("m"), k.dim("n"), k.dim("k")]
 
 

@@ -17,7 +17,7 @@ def spread(kernel: str, dims: list[list[int]] | None = None) -> float:
     made.op("aten::relu", 0, 40, dims)
     made.launch(5, 5, kernel, 12, 20, grid=[640, 4, 1], block=[128, 1, 1])
     linked = made.linked()
-    return kernel_of(Facts(linked), linked.launches[0], linked.launches[0].gpu[0], "compute").size_spread
+    return kernel_of(Facts(linked), linked.launches[0], linked.launches[0].gpu[0], "compute")[0].size_spread
 
 
 def shaped_training(*, shapes: bool) -> Made:

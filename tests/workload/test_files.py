@@ -10,7 +10,7 @@ from stepsight.errors import InputError
 from stepsight.records import read_toml
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import Workload, load_workload, parse_workload, settled
+from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.transformers.build import TransformerWorkload
 
@@ -21,7 +21,7 @@ SHIPPED = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.toml")), ids=lambda p: p.stem)
 def test_every_example_makes_a_job(path: Path) -> None:
-    workload = settled(load_workload(path), 8)
+    workload = resolve(load_workload(path), 8)
     job = workload.job()
     shown = workload.config.layout.pipeline if isinstance(workload, LanguageWorkload) else workload.ranks
     assert job.ranks == shown
@@ -102,13 +102,13 @@ def test_a_mistake_in_a_transformer_is_named_with_its_fix(change: str, said: str
 
 def test_a_field_of_the_other_kind_of_training_is_explained() -> None:
     with pytest.raises(InputError, match=r"fused_optimizer: .*; remove fused_optimizer, or parallel\.zero"):
-        settled(load_workload(SHIPPED / "llama.toml", ["parallel.zero=1"]), 8)
+        resolve(load_workload(SHIPPED / "llama.toml", ["parallel.zero=1"]), 8)
     with pytest.raises(InputError, match=r"compile: .* framework = \"hf\""):
         load_workload(SHIPPED / "gpt2.toml", ["training.compile=true"])
     sharded = load_workload(
         SHIPPED / "gpt2.toml", ["training.compile=true", "training.framework=hf", "parallel.zero=1"]
     )
-    assert isinstance(settled(sharded, 8), LanguageWorkload)
+    assert isinstance(resolve(sharded, 8), LanguageWorkload)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_groups_that_do_not_divide_the_ranks_are_blamed_not_the_batch(
     changes = [f"parallel.{field}={value}", f"global_batch={batch}"]
     changes += ["parallel.zero=3"] if field == "shard_group" else []
     with pytest.raises(InputError, match=said):
-        settled(load_workload("mixtral-8x7b", changes), gpus)
+        resolve(load_workload("mixtral-8x7b", changes), gpus)
 
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
@@ -177,21 +177,21 @@ def test_a_plan_file_beside_the_workload_is_used(tmp_path: Path) -> None:
 
 def test_a_file_without_ranks_takes_all_gpus_of_the_platform() -> None:
     open_ranks = load_workload(SHIPPED / "dlrm.toml")
-    assert settled(open_ranks, 8).ranks == 8
-    assert settled(load_workload(EXAMPLES / "dlrm.toml"), 8).ranks == 4
+    assert resolve(open_ranks, 8).ranks == 8
+    assert resolve(load_workload(EXAMPLES / "dlrm.toml"), 8).ranks == 4
 
 
 def test_what_is_left_of_tensor_parallel_groups_is_data_parallel() -> None:
     tensor = load_workload(SHIPPED / "gpt2.toml", ["parallel.tensor=4"])
-    assert settled(tensor, 8).config.data == 2
-    assert settled(tensor, 7).ranks == 4
+    assert resolve(tensor, 8).config.data == 2
+    assert resolve(tensor, 7).ranks == 4
 
 
 def test_experts_are_spread_over_ranks_that_the_file_leaves_open() -> None:
     sizes = {"model": "mixtral-8x7b", "sequence": 1024, "batch_per_rank": 1}
     moe = parse_workload({"kind": "transformer", **sizes, "parallel": {"expert": 8}}, "moe")
-    assert settled(moe, 8).ranks == 8
-    assert settled(moe, 20).ranks == 16
+    assert resolve(moe, 8).ranks == 8
+    assert resolve(moe, 20).ranks == 16
 
 
 def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
@@ -201,10 +201,10 @@ def test_what_needs_replicas_is_judged_by_the_ranks_of_the_platform() -> None:
         sizes = {"model": "llama3-8b", "sequence": 1024, "batch_per_rank": 1}
         return parse_workload({"kind": "transformer", **sizes, "parallel": parallel}, "llama")
 
-    assert settled(llama(zero=3, shard_group=4), 8).config.layout.data == 8
-    assert settled(llama(bucket_mb=50), 8).config.layout.bucket_mb == 50
+    assert resolve(llama(zero=3, shard_group=4), 8).config.layout.data == 8
+    assert resolve(llama(bucket_mb=50), 8).config.layout.bucket_mb == 50
     with pytest.raises(InputError, match="bucket_mb: has no effect"):
-        settled(llama(bucket_mb=50), 1)
+        resolve(llama(bucket_mb=50), 1)
 
 
 @pytest.mark.parametrize("parallel", [5, "x", [], None])

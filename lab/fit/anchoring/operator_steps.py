@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
 from math import prod
@@ -24,6 +24,7 @@ from lab.fit.kernels.model_products import FILE, SLOW_RUNS
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.program.job import HostTimes, Job, Kernel, Op, RankProgram, Sizing, world
+from stepsight.program.observation import Observation, ObservedJob
 
 LEAST_US = 20.0
 """Shorter rows without known kernels are the host's: sizes, views, items."""
@@ -72,18 +73,16 @@ class OperatorStep:
     def part_us(self) -> FloatArray:
         return np.array([part.time_us for part in self.parts])
 
-    def job(self, model_us: FloatArray) -> Job:
+    def job(self, model_us: FloatArray) -> ObservedJob:
         """The step as a traced job: each kernel took its share, by the model, of its operator's time."""
         total = np.bincount(self.owner, model_us, len(self.parts))
-        ops, at = [], 0
+        ops, seen, at = [], [], 0
         for i, part in enumerate(self.parts):
-            kernels = []
-            for kernel in part.kernels:
-                share = model_us[at] / max(total[i], 1e-9)
-                kernels.append(replace(kernel, measured_us=float(part.time_us * share)))
-                at += 1
-            ops.append(Op(part.name, tuple(kernels), overhead_us=_NO_HOST))
-        return Job((RankProgram(tuple(ops), "rank 0"),), (0,), world(1))
+            shares = model_us[at : at + len(part.kernels)] / max(total[i], 1e-9)
+            at += len(part.kernels)
+            seen.append(tuple(Observation(float(part.time_us * share)) for share in shares))
+            ops.append(Op(part.name, tuple(part.kernels), overhead_us=_NO_HOST))
+        return ObservedJob(Job((RankProgram(tuple(ops), "rank 0"),), (0,), world(1)), (tuple(seen),))
 
     def only(self, keys: set[tuple[int, int]]) -> OperatorStep:
         """The parts at some places."""
@@ -157,7 +156,7 @@ def _kernels(
     if "dropout" in last or last == "drop":
         size = float(prod(out))
         back = [
-            Kernel.of("elementwise", name="mul", elements=size, read_bytes=5 * size, write_bytes=4 * size)
+            Kernel.of("elementwise", operator="mul", elements=size, read_bytes=5 * size, write_bytes=4 * size)
         ]
         return [Kernel.of("dropout", elements=size)], back, []
     if "embed" in last or last in ("wte", "wpe"):
@@ -177,17 +176,17 @@ def _kernels(
 
 
 def _gemm(name: str, batch: int, m: int, n: int, k: int) -> Kernel:
-    return Kernel.of("gemm", name=name, batch=batch, m=m, n=n, k=k)
+    return Kernel.of("gemm", operator=name, batch=batch, m=m, n=n, k=k)
 
 
 def _add(size: float) -> Kernel:
-    return Kernel.of("elementwise", name="add", elements=size, read_bytes=8 * size, write_bytes=4 * size)
+    return Kernel.of("elementwise", operator="add", elements=size, read_bytes=8 * size, write_bytes=4 * size)
 
 
 def _unsized(name: str, size: float, reads: float) -> Kernel:
     """An operator known by its traffic alone, as a trace shows one whose rule nobody wrote."""
     return Kernel.of(
-        "elementwise", name=name, sizing=Sizing.UNKNOWN, elements=size, read_bytes=WIDTH * reads * size,
+        "elementwise", operator=name, sizing=Sizing.UNKNOWN, elements=size, read_bytes=WIDTH * reads * size,
         write_bytes=WIDTH * size,
     )  # fmt: skip
 

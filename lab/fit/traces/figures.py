@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from lab.fit.traces.runs import ScoredRun
 from stepsight.platform.load import Platform
 from stepsight.program.job import HostTimes, Kernel
+from stepsight.program.observation import Observation
 from stepsight.trace.linking.et_shapes import has_shapes
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import link
@@ -42,6 +42,9 @@ LEAST_SHARE = 0.002
 """Kernels sized by one kind of guess are compared where they take this share of the GPU time."""
 
 
+Launched = tuple[Kernel, Observation]
+
+
 def run_figures(scored: ScoredRun) -> dict[str, float]:
     """The run's figures by the constant's name; a run says nothing of some."""
     run = scored.run
@@ -59,9 +62,9 @@ def _call_figures(run: TraceRun) -> dict[str, float]:
     times: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     for step in clean_steps(run)[:MOST_STEPS]:
         job = job_of(run, {r.rank: rank_program(run, r, step) for r in run.ranks})
-        for c in collective_calls(job.programs[0]).values():
-            if c.measured_us:
-                times[c.group, c.kind, c.bytes].append(c.measured_us)
+        for c, seen in collective_calls(job, 0).values():
+            if seen.measured_us:
+                times[c.group, c.kind, c.bytes].append(seen.measured_us)
     for alike in times.values():
         if len(alike) >= FEWEST_ALIKE:
             ratios += (np.array(alike) / min(alike)).tolist()
@@ -106,7 +109,7 @@ def _late_figure(run: TraceRun) -> dict[str, float]:
     calls = {}
     for step in clean:
         job = job_of(run, {r.rank: rank_program(run, r, step) for r in run.ranks})
-        calls[step] = collective_calls(job.programs[job.program_of_rank[rank.rank]])
+        calls[step] = collective_calls(job, job.job.program_of_rank[rank.rank])
     errors = []
     for step, mine in calls.items():
         own = sum(host_delay_us([mine]).values())
@@ -140,16 +143,18 @@ def _guess_figures(run: TraceRun) -> dict[str, float]:
 
 
 def _kernel_figures(stated: StepProgram, guessed: StepProgram, own: Platform) -> dict[str, float]:
-    by_event: dict[tuple[float, str], Kernel] = {}
+    by_event: dict[tuple[float, str], Launched] = {}
     for traced in stated.ops:
-        for event, kernel in zip(_events(traced.launches), traced.op.kernels, strict=False):
+        launched = zip(traced.op.kernels, traced.seen, strict=False)
+        for event, kernel in zip(_events(traced.launches), launched, strict=False):
             by_event[event.ts, event.name] = kernel
-    pairs: list[tuple[str, Kernel, Kernel]] = []
+    pairs: list[tuple[str, Launched, Launched]] = []
     for traced in guessed.ops:
-        for event, kernel in zip(_events(traced.launches), traced.op.kernels, strict=False):
+        launched = zip(traced.op.kernels, traced.seen, strict=False)
+        for event, found in zip(_events(traced.launches), launched, strict=False):
             known = by_event.get((event.ts, event.name))
-            if known is not None and kernel.size_spread > 0 and known.size_spread == 0:
-                pairs.append((kind_of_guess(kernel, event), known, kernel))
+            if known is not None and found[0].size_spread > 0 and known[0].size_spread == 0:
+                pairs.append((kind_of_guess(found[0], event), known, found))
     if not pairs:
         return {}
     true_us = _model_us(own, [known for _, known, _ in pairs])
@@ -164,10 +169,9 @@ def _kernel_figures(stated: StepProgram, guessed: StepProgram, own: Platform) ->
     return figures
 
 
-def _model_us(own: Platform, kernels: list[Kernel]) -> np.typing.NDArray[np.float64]:
-    plain = [replace(k, measured_us=None, opaque=False) for k in kernels]
-    shares = np.array([k.share for k in kernels])
-    return np.asarray(own.kernels.estimate(plain).time_us * shares)
+def _model_us(own: Platform, launched: list[Launched]) -> np.typing.NDArray[np.float64]:
+    shares = np.array([seen.share for _, seen in launched])
+    return np.asarray(own.kernels.estimate([kernel for kernel, _ in launched]).time_us * shares)
 
 
 def _events(launches: Iterable[Launch]) -> list[Event]:

@@ -10,6 +10,7 @@ from lab.fit.traces.runs import ScoredRun, scored_runs
 from lab.score.traces.shared_hosts import SharedHosts
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
 from stepsight.program.job import Job
+from stepsight.program.observation import ObservedJob
 from stepsight.score import BLIND, Score
 from stepsight.trace.step.job import rank_program, typical_step
 from stepsight.trace.step.recording import recording_gaps
@@ -58,11 +59,11 @@ def _traces(folder: Path) -> list[Score]:
     names: dict[str, list[str]] = defaultdict(list)
     for scored in runs:
         step = typical_step(scored.run)
-        measured = host_time_us(trace_job(scored.run, step, TRACED))
+        measured = host_time_us(trace_job(scored.run, step, TRACED).job)
         for whose, job in _told_by_others(scored, step, hosts).items():
             # What the profiler did for itself is the run's alone: others cannot tell it.
             truth = measured - (0.0 if whose == INDIVIDUAL else _recording_us(scored, step))
-            told[whose].append(host_time_us(job))
+            told[whose].append(host_time_us(job.job))
             seen[whose].append(truth)
             names[whose].append(f"{scored.name} {told[whose][-1] / truth - 1:+.1%}")
     return [
@@ -80,7 +81,7 @@ def _traces(folder: Path) -> list[Score]:
     ]
 
 
-def _told_by_others(scored: ScoredRun, step: int, hosts: SharedHosts) -> dict[str, Job]:
+def _told_by_others(scored: ScoredRun, step: int, hosts: SharedHosts) -> dict[str, ObservedJob]:
     """The step's job with host times from every source that the run has."""
     run, others, siblings = scored.run, hosts.other_hosts(scored), hosts.same_host(scored)
     found = {PACED: trace_job(run, step, PACED, others), _BLIND: trace_job(run, step, SHARED, others)}

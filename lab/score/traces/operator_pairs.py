@@ -55,7 +55,7 @@ def _row(a: OperatorStep, b: OperatorStep, weights: AnchorWeights) -> PairRow:
     here, there = _platform(a.gpu), _platform(b.gpu)
     job = a.job(model_us(a, a.gpu))
     job_there, ready = moved(anchored(job, here, weights), here, there)
-    answer = predict_job(job_there, ready, steps=1)
+    answer = predict_job(job_there.job, ready, steps=1, seen=job_there.seen)
     by_models = float(np.sum(model_us(a, b.gpu)))
     return PairRow(
         f"{OPERATORS} {a.name}", a.gpu, b.gpu, a.measured_us / 1e3, b.measured_us / 1e3,

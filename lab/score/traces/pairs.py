@@ -120,7 +120,8 @@ def _like(a: TraceRun, b: TraceRun) -> bool:
 
 
 def _step_us(step: TracedStep) -> float:
-    return simulate(step.job, step.platform, replay=step.taken, steps=step.steps).step_us
+    job = step.job
+    return simulate(job.job, step.platform, replay=step.taken, steps=step.steps, seen=job.seen).step_us
 
 
 def by_datasheet(old: GpuSpec, new: GpuSpec, dtype: str = "fp16") -> float:

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, print_written
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.workload_options import PLATFORM_SET_HELP, platform_assignments
+from stepsight.commands.options import (
+    PLATFORM_HELP,
+    PLATFORM_SET_HELP,
+    check_outputs,
+    complete_platform,
+    platform_assignments,
+    print_written,
+)
 from stepsight.errors import InputError
 
 RANKS_HELP = (

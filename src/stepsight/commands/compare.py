@@ -6,14 +6,17 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
-from stepsight.commands.platform_names import complete_platform
-from stepsight.commands.workload_options import (
+from stepsight.commands.options import (
     MODEL_HELP,
     MODELS_ONLY_HELP,
     SET_HELP,
     captured_assignments,
+    check_outputs,
+    command_line,
+    complete_platform,
     platform_assignments,
+    print_written,
+    write_files,
 )
 from stepsight.prediction.compare import Comparison, compare
 

@@ -1,13 +1,18 @@
-"""``stepsight inspect``: look into traces (or, as a subcommand, into index files)."""
+"""``stepsight inspect``: look into traces, or (`inspect indices`) into files of embedding indices."""
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written, write_files
+from stepsight.commands.options import check_outputs, command_line, print_written, write_files
+from stepsight.errors import InputError, StepsightError
+
+if TYPE_CHECKING:
+    from stepsight.tables.indices.summary import TableSummary
 
 
 class TracesOrIndices(click.Command):
@@ -23,9 +28,8 @@ class TracesOrIndices(click.Command):
         rest = ctx.meta.get("stepsight.indices")
         if rest is None:
             return super().invoke(ctx)
-        other = importlib.import_module("stepsight.commands.inspect_indices").command
-        with other.make_context("indices", list(rest), parent=ctx) as sub:
-            return other.invoke(sub)
+        with indices.make_context("indices", list(rest), parent=ctx) as sub:
+            return indices.invoke(sub)
 
 
 @click.command("inspect", cls=TracesOrIndices)
@@ -57,3 +61,122 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
         written = write_files([(html, inspection_page(inspection, command=command_line()))])
         if not as_json:
             print_written(written)
+
+
+_BAR = 40
+_TABLES_SHOWN = 30
+
+
+@click.command("indices")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--table", "wanted", type=int, help="Only this table (numbered from 0).")
+@click.option("--batch", type=int, help="Statistics of the first BATCH bags instead of the whole file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Write the picture to this .png (extra: plot).")
+def indices(file: Path, wanted: int | None, batch: int | None, as_json: bool, plot: Path | None) -> None:
+    """Which rows an index file asks for: pooling, distinct rows, reuse, and hit rate by cache size.
+
+    FILE is .npz or .pt with indices, offsets and lengths (dlrm_datasets), .npy, or Criteo-style text.
+    """
+    summaries = _summaries(file, wanted, batch)
+    if plot is not None:
+        _draw(summaries, plot)
+    if as_json:
+        import msgspec
+
+        click.echo(
+            msgspec.json.format(msgspec.json.encode({"file": str(file), "tables": summaries})).decode()
+        )
+        return
+    _print_table(file, summaries)
+    _print_picture(max(summaries, key=lambda s: s.lookups))
+
+
+def _summaries(file: Path, wanted: int | None, batch: int | None) -> list[TableSummary]:
+    from stepsight.tables.indices.index_files import open_index_file
+    from stepsight.tables.indices.summary import summarise
+
+    opened = open_index_file(str(file))
+    numbers = range(len(opened.tables)) if wanted is None else [wanted]
+    streams = [(number, opened.table(number)) for number in numbers]
+    if batch is not None:
+        streams = [(number, stream.first_bags(batch)) for number, stream in streams]
+    full = [summarise(number, stream) for number, stream in streams if stream.lookups]
+    if not full:
+        raise InputError(str(file), "has no lookups", "check the file")
+    return full
+
+
+def _print_table(file: Path, summaries: Sequence[TableSummary]) -> None:
+    from rich.table import Table
+
+    from stepsight.terminal import terminal
+
+    table = Table(box=None, padding=(0, 1), title=str(file), title_justify="left")
+    for name in (
+        "table", "bags", "lookups", "pooling", "p95", "max", "rows", "each", "once", "1 %", "10 %",
+    ):  # fmt: skip
+        table.add_column(name, justify="right")
+    for s in summaries[:_TABLES_SHOWN]:
+        high, most = s.pooling[2:]
+        table.add_row(
+            str(s.table), f"{s.bags:,}", f"{s.lookups:,}", f"{s.mean_pooling:.2f}", f"{high:g}", f"{most:g}",
+            f"{s.unique_rows:,}", f"{s.mean_reuse:.2f}", f"{s.reuse[0]:.0%}",
+            f"{_hit_at(s, 0.01):.0%}", f"{_hit_at(s, 0.1):.0%}",
+        )  # fmt: skip
+    console = terminal()
+    console.print(table)
+    console.print(
+        "rows: distinct ones; each: lookups per distinct row; once: share of them looked up only once;\n"
+        "1 %, 10 %: lookups that a cache for this share of the distinct rows serves"
+    )
+    if len(summaries) > _TABLES_SHOWN:
+        console.print(f"… and {len(summaries) - _TABLES_SHOWN} more tables; --json has them all")
+
+
+def _hit_at(summary: TableSummary, share: float) -> float:
+    """Hit rate of a cache that holds this share of the distinct rows."""
+    import numpy as np
+
+    return float(np.interp(share * summary.unique_rows, summary.cache_rows, summary.hit_rate))
+
+
+def _print_picture(summary: TableSummary) -> None:
+    from stepsight.tables.indices.summary import reuse_labels
+
+    click.echo(f"\ntable {summary.table}: distinct rows by how often a row is looked up")
+    shown = max(i for i, share in enumerate(summary.reuse) if share > 0) + 1
+    top = max(summary.reuse)
+    for label, share in list(zip(reuse_labels(), summary.reuse, strict=True))[:shown]:
+        click.echo(f"  {label:>13} {share:7.2%} {_bar(share / top)}")
+    click.echo(f"\ntable {summary.table}: hit rate by the rows a cache holds (cold start)")
+    for rows, hit in list(zip(summary.cache_rows, summary.hit_rate, strict=True))[1::2]:
+        click.echo(f"  {rows:13,.0f} {hit:7.2%} {_bar(hit)}")
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _BAR * 8)
+    return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
+
+
+def _draw(summaries: Sequence[TableSummary], path: Path) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise StepsightError("--plot needs matplotlib: pip install 'stepsight[plot]'") from None
+    from stepsight.tables.indices.summary import reuse_labels
+
+    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    reuse, hits = figure.subplots(1, 2)
+    for s in summaries[:_TABLES_SHOWN]:
+        reuse.plot(reuse_labels(), s.reuse, marker=".", label=f"table {s.table}")
+        hits.plot(s.cache_rows, s.hit_rate, marker=".")
+    reuse.set(title="reuse", xlabel="lookups of a row", ylabel="share of distinct rows")
+    reuse.tick_params("x", rotation=60)
+    hits.set(
+        title="hit rate of an LRU cache", xlabel="rows it holds", ylabel="share of lookups", xscale="log"
+    )
+    if len(summaries) <= 8:
+        reuse.legend()
+    figure.savefig(path, dpi=150)
+    click.echo(f"wrote {path}", err=True)

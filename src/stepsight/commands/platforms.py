@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.platform_names import complete_platform
+from stepsight.commands.options import complete_platform
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from stepsight.hardware.gpus import GpuEntry
+
 
 NAMING = (
     "Name a platform [NODESx]GPUSx<GPU>[-<NIC in Gb/s per GPU>G]: 4xV100-SXM2,\n"

@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.search_options import (
+from stepsight.commands.options import (
+    PLATFORM_HELP,
+    check_outputs,
+    command_line,
+    complete_platform,
     model_argument,
+    print_written,
     progress_bar,
+    split_assignments,
     with_model,
     with_search_options,
 )
-from stepsight.commands.workload_options import split_assignments
 from stepsight.errors import StepsightError
 
 EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
@@ -35,7 +38,7 @@ def command(
 ) -> None:  # fmt: skip
     """Predict MODEL for every combination of the values given."""
     from stepsight.documents import to_json, write_whole
-    from stepsight.report.tune.document import row_document, rows_csv
+    from stepsight.report.tune.console import row_document, rows_csv
     from stepsight.tune.api import sweep
 
     model = model_argument(model, named)

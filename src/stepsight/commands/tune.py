@@ -6,15 +6,18 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.outputs import check_outputs, command_line, print_written
-from stepsight.commands.platform_names import PLATFORM_HELP, complete_platform
-from stepsight.commands.search_options import (
+from stepsight.commands.options import (
+    PLATFORM_HELP,
+    check_outputs,
+    command_line,
+    complete_platform,
     model_argument,
+    print_written,
     progress_bar,
+    split_assignments,
     with_model,
     with_search_options,
 )
-from stepsight.commands.workload_options import split_assignments
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
 EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
@@ -60,7 +63,7 @@ def command(
     best_first = ranked(answer.rows, answer.objective)
     written = flags(answer.document, answer.best, str(model), best_first)
     if csv:
-        from stepsight.report.tune.document import rows_csv
+        from stepsight.report.tune.console import rows_csv
 
         write_whole(csv, rows_csv(answer.rows))
     if html:
@@ -68,7 +71,7 @@ def command(
 
         write_whole(html, tune_page(answer, written, command=command_line()))
     if as_json:
-        from stepsight.report.tune.document import answer_document
+        from stepsight.report.tune.console import answer_document
 
         click.echo(to_json(answer_document(answer, written)))
         return

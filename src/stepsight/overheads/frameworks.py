@@ -1,26 +1,31 @@
 """What training frameworks cost the host for each kernel or collective they launch.
 
 An operator of a condensed program stands for many real launches. The host's time for them follows from
-the framework: its Python around a layer's forward pass, autograd's C++ behind the backward pass.
+the framework: its Python around a layer's forward pass, autograd's C++ in the backward pass.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from stepsight.overheads.constants import REFERENCE_US
 from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes
+from stepsight.records import read_toml, record
 
 
 @dataclass(frozen=True, slots=True)
 class HostProfile:
-    """µs a launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`).
+    """µs per launch, Python and autograd included, by phase, on an H100-era host (`REFERENCE_US`).
 
     ``skew_us``: what a collective that compute waits for loses to every further rank of its group, because
-    hosts are never in step. ``step_us``: work once a step that no launch covers (loops over parameters around
-    clipping and the update). ``micro_batch_us``: what a micro-batch costs beside its launches: fetching and
-    broadcasting it, the schedule, the loss.
+    hosts are never in step. ``step_us``: work once per step that no launch covers (loops over parameters
+    around clipping and the update). ``micro_batch_us``: what a micro-batch costs besides its launches:
+    fetching and broadcasting it, the schedule, the loss. ``basis``: what the figures rest on; ``runs``: how
+    many independent runs that were (zero: chosen).
     """
 
     forward_us: float
@@ -29,36 +34,31 @@ class HostProfile:
     skew_us: float = 0.0
     step_us: float = 0.0
     micro_batch_us: float = 0.0
+    applies_to: str = ""
+    basis: str = ""
+    runs: int = 0
 
 
 REFERENCE = "aten::add"
 """Hosts other than those for which the profiles are stated scale with T1 to T4 of this one operator."""
 
-PROFILES = {
-    "eager": HostProfile(20.0, 20.0),
-    "compiled": HostProfile(10.0, 7.0),
-    "megatron": HostProfile(14.0, 8.0),
-    "megatron-deepspeed": HostProfile(52.0, 52.0, 100.0, skew_us=25.0, micro_batch_us=500.0),
-    "nanotron": HostProfile(110.0, 110.0, step_us=20e3),
-    "torchtitan": HostProfile(10.0, 7.0),
-    "jax": HostProfile(10.0, 7.0),
-    "deepspeed": HostProfile(20.0, 20.0),
-    "llm-foundry": HostProfile(14.0, 8.0),
-    "internevo": HostProfile(14.0, 8.0),
-    "scaling": HostProfile(14.0, 8.0),
-    "hf": HostProfile(20.0, 20.0),
-}
-"""What each rests on stands in `constants.PROFILE_BASES`."""
+
+@cache
+def profiles() -> Mapping[str, HostProfile]:
+    """The shipped profiles by name (`defaults/host_profiles.toml`)."""
+    with resources.as_file(resources.files("stepsight.overheads.defaults") / "host_profiles.toml") as path:
+        tables = read_toml(path)
+    return {name: record(HostProfile, table, f"host profile {name}") for name, table in tables.items()}
 
 
-def profile_of(framework: str) -> HostProfile:
-    """The host work of a framework."""
-    return PROFILES[framework]
+def profile_of(name: str) -> HostProfile:
+    """The host work of a profile."""
+    return profiles()[name]
 
 
 def framework_times(overheads: Overheads, framework: str, phase: str, launches: int, shown: int) -> HostTimes:
     """T1–T5 of an operator that stands for ``launches`` and is shown as ``shown`` of them."""
-    profile = PROFILES[framework]
+    profile = profile_of(framework)
     each = {"forward": profile.forward_us, "backward": profile.backward_us}.get(phase, profile.optimizer_us)
     add = overheads.of(REFERENCE, launches=1)
     total = launches * each * (add.t1 + add.t2 + add.t3 + add.t4) / REFERENCE_US

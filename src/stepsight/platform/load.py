@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepsight.collectives.contention import contention_of
-from stepsight.collectives.known import KnownCollectives
-from stepsight.collectives.site import SiteBandwidth, SiteCollectives
+from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
 from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
@@ -25,12 +24,13 @@ from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.calibration import Calibration
+from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, read_learned
+from stepsight.platform.evidence import Evidence, note, read_evidence
 from stepsight.platform.site import read_site
 from stepsight.records import Table, assigned, nearest, override, read_toml, record
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
-    from stepsight.kernels.known import KnownKernels
     from stepsight.kernels.models import KernelModels
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
@@ -59,6 +59,9 @@ class Platform:
     spec: PlatformSpec
     folder: Path | None = None
     site: SiteBandwidth | None = None
+    learned: Learned = NOTHING_LEARNED
+    evidence: Evidence | None = None
+    """What the learned factors rest on."""
 
     @property
     def name(self) -> str:
@@ -75,13 +78,6 @@ class Platform:
         )
 
     @cached_property
-    def known_kernels(self) -> KnownKernels:
-        """The same models, which remember what they were asked."""
-        from stepsight.kernels.known import KnownKernels
-
-        return KnownKernels(self.kernels)
-
-    @cached_property
     def collectives(self) -> CollectiveModels:
         from stepsight.collectives.models import CollectiveModels
 
@@ -89,21 +85,10 @@ class Platform:
             return CollectiveModels.load(self.folder, self.spec)
         return CollectiveModels.for_platform(self.spec)
 
-    def collectives_of(self, axis: str) -> CollectiveModels | SiteCollectives:
-        """The collectives of an axis as this cluster reaches them, where its bandwidth was measured."""
-        table = self.site.of(axis) if self.site else None
-        if table is None:
-            return self.collectives
-        return self._of_site.setdefault(id(table), SiteCollectives(self.collectives, table))
-
     @cached_property
-    def known_collectives(self) -> KnownCollectives:
-        """The collectives of every axis, which remember what they were asked."""
-        return KnownCollectives(self.collectives_of)
-
-    @cached_property
-    def _of_site(self) -> dict[int, SiteCollectives]:
-        return {}
+    def conditions(self) -> Conditions:
+        """What a running job finds here: models under sustained clock, site and learned factors."""
+        return Conditions(self.spec, self.kernels, self.collectives, self.learned, self.site)
 
     @cached_property
     def overheads(self) -> Overheads:
@@ -121,7 +106,7 @@ class Platform:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
-        changed = _changed(spec)
+        changed = (*_changed(spec), *((note(self.learned, self.evidence),) if self.evidence else ()))
         if spec.gpus_per_node <= most:
             return (*changed, *_trays(spec))
         nodes = -(-spec.gpus_per_node // USUAL_NODE)
@@ -222,15 +207,57 @@ def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | N
 def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     file = path / "platform.toml" if path.is_dir() else path
     content = read_toml(file)
+    if "based_on" in content:
+        return _based_on(content, file, overrides)
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
     merged = override(_without_replaced_rates(content, overrides), overrides, str(file))
     table = _with_peaks_of_clock(content, merged)
     site = read_site(table.pop("site"), f"{file}: site") if "site" in table else None
+    learned = (
+        read_learned(table.pop("learned"), f"{file}: learned") if "learned" in table else NOTHING_LEARNED
+    )
     spec = check_platform(_spec_from(table, str(file)), str(file))
     if site is not None and spec.nodes == 1:
         raise InputError(f"{file}: site", "has no effect on one node", "leave it out, or set nodes")
-    return Platform(spec, path if path.is_dir() else None, site)
+    _check_learned(learned, spec, f"{file}: learned")
+    return Platform(spec, path if path.is_dir() else None, site, learned)
+
+
+def _based_on(content: Table, file: Path, overrides: Sequence[str]) -> Platform:
+    """Another platform, by its name or its path from this file, with what its own runs taught.
+
+    Factors on what the platform lacks are kept: with other ``overrides`` it may have it.
+    """
+    known = ("name", "based_on", "learned", "learned_from")
+    for key in content:
+        if key not in known:
+            raise InputError(f"{file}: {key}", "unknown key", nearest(key, known))
+    base = str(content["based_on"])
+    beside = file.parent / base
+    if beside.resolve() == file.resolve():
+        raise InputError(f"{file}: based_on", "names the file itself", "name the platform that runs were on")
+    found = load_platform(beside if beside.exists() else base, overrides)
+    return replace(
+        found,
+        spec=replace(found.spec, name=str(content.get("name", file.stem))),
+        learned=read_learned(content.get("learned", {}), f"{file}: learned"),
+        evidence=read_evidence(content["learned_from"], f"{file}: learned_from")
+        if "learned_from" in content
+        else None,
+    )
+
+
+def _check_learned(learned: Learned, spec: PlatformSpec, where: str) -> None:
+    """Refuses factors on what the platform does not have."""
+    absent = {
+        "link": spec.gpus_per_node == 1,
+        "network": spec.nodes == 1,
+        "network_per_doubling": spec.nodes < 4,
+    }
+    for name in learned.changed:
+        if absent.get(name):
+            raise InputError(f"{where}.{name}", "has no effect on this platform", "leave it out")
 
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
+from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import notebook
 from stepsight.prediction.advice import what_would_help
@@ -19,6 +20,7 @@ from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivi
 from stepsight.prediction.summary import Coverage, RankSummary, coverage, naive_us, summarise
 from stepsight.prediction.throughput import Throughput, throughput
 from stepsight.program.job import Job
+from stepsight.program.observation import Observations
 from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
@@ -97,9 +99,9 @@ class Prediction:
     @property
     def throughput(self) -> Throughput:
         """samples/s, tokens/s, TFLOP/s per GPU, MFU."""
-        job = self.timeline.priced.job
+        priced = self.timeline.priced
         price = self.price_per_gpu_hour
-        return throughput(job, len(self.ranks), self.step_us, self.setup, self.gpu, price)
+        return throughput(priced.job, len(self.ranks), self.step_us, self.setup, self.gpu, price, priced.seen)
 
     @property
     def fits(self) -> bool | None:
@@ -133,12 +135,13 @@ def predict_job(
     job: Job, platform: Platform, *, workload: str = "", replay: Iterable[str] = (),
     steps: int = STEADY_STEPS, memory: MemoryLine | None = None, measured_us: float | None = None,
     notes: Iterable[str] = (), host_spread: float = HOST_SPREAD, basis: str = "",
-    setup: Setup | None = None, method_spread: float = METHOD_SPREAD,
+    setup: Setup | None = None, method_spread: float = METHOD_SPREAD, seen: Observations = (),
 ) -> Prediction:  # fmt: skip
     """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off,
-    ``method_spread`` the step beyond what its parts explain."""
+    ``method_spread`` the step beyond what its parts explain; ``seen`` is what a trace measured of the job."""
     platform = platform.with_ranks(job.ranks)
-    timeline = run(price(job, platform, replay), platform, steps=steps)
+    check_axes(platform.site, job.groups, f"platform {platform.name}")
+    timeline = run(price(job, platform, replay, seen=seen), platform, steps=steps)
     return explain(
         timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,
         notes=notes, host_spread=host_spread, basis=basis, setup=setup, method_spread=method_spread,

@@ -71,6 +71,7 @@ def _assumed(prediction: Prediction) -> dict[str, Any]:
         "parallel": dict(setup.parallel),
         "details": list(setup.details),
         **({"framework": setup.framework} if setup.framework else {}),
+        **({"recipe": setup.recipe, "differs": list(setup.differs)} if setup.recipe else {}),
     }
 
 

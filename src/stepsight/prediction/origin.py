@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepsight.program.job import Job, Sizing
+from stepsight.program.job import Sizing
+from stepsight.program.observation import ObservedJob
 
 _GUESSED = (Sizing.COUNTED, Sizing.NEIGHBOURS, Sizing.GRID)
 
@@ -23,24 +24,24 @@ class TimedBy:
     trace: float = 0.0
 
     @classmethod
-    def of(cls, job: Job) -> TimedBy:
-        """The shares of a traced job whose kernels still carry their measured times."""
+    def of(cls, job: ObservedJob) -> TimedBy:
+        """The shares of a traced job by its measured times."""
         known = guessed = kept = 0.0
-        for op in (op for program in job.programs for op in program.ops):
-            for kernel in op.kernels:
-                time_us = kernel.measured_us or 0.0
-                kept += kernel.late_us
-                if kernel.opaque:
+        for op, seen in job.ops():
+            for kernel, observed in zip(op.kernels, seen, strict=False):
+                time_us = observed.measured_us or 0.0
+                kept += observed.late_us
+                if observed.opaque:
                     kept += time_us
                 elif kernel.sizing in _GUESSED or kernel.sizing is Sizing.UNKNOWN:
                     guessed += time_us
                 else:
                     known += time_us
-            if op.collective is not None and op.collective.measured_us:
+            if op.collective is not None:
                 if op.collective.size_spread > 0:
-                    guessed += op.collective.measured_us
+                    guessed += seen[-1].measured_us or 0.0
                 else:
-                    known += op.collective.measured_us
+                    known += seen[-1].measured_us or 0.0
         total = known + guessed + kept
         return cls(known / total, guessed / total, kept / total) if total > 0 else cls()
 

@@ -9,12 +9,14 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, explain
 from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
+    borrowed,
     check_job,
     check_runnable,
     faster_attention,
@@ -24,7 +26,7 @@ from stepsight.prediction.runnable import (
 from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
-from stepsight.workload.files import Workload, load_workload, parse_workload, settled
+from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -54,12 +56,21 @@ def predict(
     """
     on = platform if isinstance(platform, Platform) else load_platform(platform)
     given = _loaded(workload)
+    made = _predicted(given, on, steps)
+    if on.learned == NOTHING_LEARNED:
+        return made
+    from stepsight.prediction.learn.interval import as_learned
+
+    return as_learned(made, given, on)
+
+
+def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Prediction:
     if isinstance(given, CapturedStep):
         on = on.with_ranks(given.ranks)
         check_job(given.job, on.spec.gpu)
         found = predict_captured(given, on, steps=steps)
         return replace(found, notes=(*on.notes, *found.notes))
-    training = settled(given, on.spec.ranks)
+    training = resolve(given, on.spec.ranks, on.spec.gpu)
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload):
@@ -76,6 +87,7 @@ def predict(
     blocks = FEWEST_BLOCKS
     while True:
         job = training.job(device, blocks)
+        check_axes(on.site, job.groups, f"platform {on.name}")
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
             notes = (*missing_units(job, on.spec.gpu), *on.notes, *_left_out(job))
@@ -89,7 +101,7 @@ def predict(
 def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[str, ...]:
     """What a reader should know of a language model's platform, type and attention before all else."""
     share = found.breakdown_us.get("attention", 0.0) / found.step_us
-    return (*language_warnings(c, on.spec.gpu), *on.notes, *faster_attention(c, on, share))
+    return (*language_warnings(c, on.spec.gpu), *on.notes, *borrowed(c), *faster_attention(c, on, share))
 
 
 def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:

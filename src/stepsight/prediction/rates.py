@@ -53,10 +53,17 @@ def assumed(p: Prediction) -> str:
     if axes:
         said.append("parallel: " + " × ".join(axes))
     said += list(setup.details) if setup else []
-    if setup and setup.framework:
+    if setup and setup.recipe:
+        said.append(f"recipe {setup.recipe}" + _differing(setup))
+    elif setup and setup.framework:
         said.append(f"framework {setup.framework}")
     said.append(f"on {ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
     return ", ".join(said)
+
+
+def _differing(setup: Setup) -> str:
+    """What was stated otherwise than the recipe does."""
+    return f" except {', '.join(setup.differs)}" if setup.differs else ""
 
 
 def _each(setup: Setup, ranks: int) -> str:

@@ -7,16 +7,18 @@ from dataclasses import replace
 from stepsight.errors import InputError
 from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.attention.versions import FASTEST, FLASH2, impossible, runs_wide
+from stepsight.kernels.attention.versions import FASTEST, impossible, runs_wide
 from stepsight.kernels.families import FAMILIES
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.throughput import PRODUCTS
 from stepsight.prediction.units import share
 from stepsight.program.job import Job
+from stepsight.program.variants import FLASH2
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.recipe import recipe_of
 from stepsight.workload.llm.workload import LanguageWorkload
 
 OUTPACED = ("flash", FLASH2, "flash1")
@@ -36,7 +38,7 @@ def check_runnable(workload: Workload, platform: Platform) -> None:
             "training.precision", f"is {training.precision}: {lack(gpu, training.precision)}",
             substitute(gpu, training.precision),
         )  # fmt: skip
-    why = impossible(training.attention, gpu)
+    why = impossible(training.attention, gpu, training.dtype)
     if why is not None:
         raise InputError("training.attention", f"is {training.attention}: {why.problem}", why.fix)
 
@@ -70,6 +72,14 @@ def language_warnings(c: LanguageConfig, gpu: GpuSpec) -> tuple[str, ...]:
     """The same for a language model."""
     types = dict.fromkeys((c.training.product_dtype, c.training.wide_product))
     return tuple(emulated(gpu, dtype) for dtype in types if not has_units(gpu, dtype))
+
+
+def borrowed(c: LanguageConfig) -> tuple[str, ...]:
+    """A note where a recipe has no measured host work of its own."""
+    recipe = recipe_of(c.recipe) if c.recipe else None
+    if recipe is None or not recipe.borrows:
+        return ()
+    return (f"recipe {recipe.name} has no host profile of its own: launches cost what {recipe.borrows}'s do",)
 
 
 def precision_warning(answer: Prediction) -> str:

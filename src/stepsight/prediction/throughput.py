@@ -11,6 +11,7 @@ import numpy as np
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import Job, Kernel, Op
+from stepsight.program.observation import Observations, ObservedJob, OpObservations
 from stepsight.program.setup import Setup
 
 PRODUCTS = ("gemm", "conv", "attention")
@@ -54,6 +55,7 @@ def throughput(
     setup: Setup | None,
     gpu: GpuSpec | None,
     price: float | None = None,
+    seen: Observations = (),
 ) -> Throughput:
     """Rates of a job on ``ranks`` ranks whose step takes ``step_us``.
 
@@ -62,7 +64,7 @@ def throughput(
     """
     stated = setup.model_flops if setup else None
     dtype = setup.product_dtype if setup and stated is not None else ""
-    by_dtype = {} if job is None or dtype else job_flops(job)
+    by_dtype = {} if job is None or dtype else job_flops(job, seen)
     dtype = dtype or max(by_dtype, key=lambda name: by_dtype[name], default="")
     flops = stated if stated is not None else sum(by_dtype.values())
     seconds = step_us / 1e6
@@ -91,26 +93,33 @@ def _per_million(cost: float | None, count: float | None) -> float | None:
     return 1e6 * cost / count if cost is not None and count else None
 
 
-def job_flops(job: Job) -> dict[str, float]:
+def job_flops(job: Job, seen: Observations = ()) -> dict[str, float]:
     """FLOPs of the matrix products of one step over all ranks, by the type they compute in."""
     ranks = Counter(job.program_of_rank)
     total: dict[str, float] = {}
+    observed = ObservedJob(job, seen)
     for number, program in enumerate(job.programs):
-        seen = _kernels(program.ops)
+        ops = list(observed.of_program(number))
+        kernels = _kernels(ops)
         if program.period:  # blocks that are not listed are like the last listed one
-            block = _kernels(program.ops[slice(*program.period.starts[-2:])])
-            seen += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
-        for (family, dims, dtype, share), times in seen.items():
+            block = _kernels(ops[slice(*program.period.starts[-2:])])
+            kernels += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
+        for (family, dims, dtype, share), times in kernels.items():
             flops = times * ranks[number] * share * _flops(family, dims)
             if flops:
                 total[dtype] = total.get(dtype, 0.0) + flops
     return total
 
 
-def _kernels(ops: Sequence[Op]) -> Counter[tuple[str, tuple[tuple[str, float], ...], str, float]]:
+def _kernels(
+    ops: Sequence[tuple[Op, OpObservations]],
+) -> Counter[tuple[str, tuple[tuple[str, float], ...], str, float]]:
     """Kernels by what they compute. In a trace one call may be several kernels, each with its share."""
     return Counter(
-        (k.family, k.dims, k.dtype, k.share) for op in ops if op.phase != RECOMPUTED for k in op.kernels
+        (k.family, k.dims, k.dtype, o.share)
+        for op, seen in ops
+        if op.phase != RECOMPUTED
+        for k, o in zip(op.kernels, seen, strict=False)
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
+from stepsight.program.variants import Kind, classify
 
 if TYPE_CHECKING:
     from stepsight.tables.lookup import Lookup
@@ -26,6 +27,9 @@ COMPUTE = "compute"
 COMM = "comm"
 """The default stream of collectives (NCCL's own)."""
 
+
+PLAIN = Kind()
+"""A kernel that nothing sets apart from its family."""
 
 COLLECTIVE_KINDS = (
     "all_reduce", "all_to_all", "all_to_allv", "all_gather", "reduce_scatter",
@@ -54,16 +58,12 @@ class Sizing(Enum):
 class Kernel:
     """One kernel on one stream: a family with its named sizes (see ``kernels.families``).
 
+    ``kind`` is its variant within the family and its role in training. ``operator`` is the library call that
+    launches it: a label for reports and the key of a calibrated machine's measurements; models read ``kind``.
     ``dtype`` is the type the kernel computes in (``tf32`` for tensor cores on fp32 data).
     ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
-    ``measured_us`` is the duration a trace showed; it is used in replay, and where the kernel is
-    ``opaque``: no sizes are known that a model could time. ``sizing`` is how its sizes were found,
-    ``size_spread`` how far, as a standard deviation of ln(time), guessed ones put the time in doubt.
-    ``share`` is the part of the model's time that this kernel takes, where one call was launched as
-    several; ``correction`` multiplies it: what a measurement elsewhere showed beside the model.
-    ``late_us`` is added to any time: a delay before the kernel that a trace shows and no wait explains;
-    ``waited_us`` of it ended with other work, whose end it waited for without saying so.
-    ``parts``: the kernel stands for these, each so many times, one behind the other without a gap in
+    ``sizing`` is how its sizes were found, ``size_spread`` the standard deviation of ln(time) that inferred
+    sizes add. ``parts``: the kernel stands for these, each that many times, in sequence without a gap in
     what the host launches; its family then only names the category.
     """
 
@@ -71,32 +71,31 @@ class Kernel:
     dims: tuple[tuple[str, float], ...] = ()
     dtype: str = "fp32"
     stream: str = COMPUTE
-    name: str = ""
+    operator: str = ""
     lookup: Lookup | None = None
-    measured_us: float | None = None
     size_spread: float = 0.0
     parts: tuple[tuple[Kernel, int], ...] = ()
     sizing: Sizing = Sizing.STATED
-    share: float = 1.0
-    correction: float = 1.0
-    correction_spread: float | None = None
-    late_us: float = 0.0
-    waited_us: float = 0.0
-    opaque: bool = False
+    kind: Kind = PLAIN
 
     def __hash__(self) -> int:
         """Of what tells kernels apart in practice: they are counted and looked up by the million."""
-        return hash(
-            (self.family, self.dims, self.dtype, self.name, self.lookup, self.measured_us, self.parts)
-        )
+        return hash((self.family, self.dims, self.dtype, self.operator, self.lookup, self.parts))
 
     @classmethod
     def of(
-        cls, family: str, dtype: str = "fp32", *, name: str = "", stream: str = COMPUTE,
+        cls, family: str, dtype: str = "fp32", *, operator: str = "", stream: str = COMPUTE,
         sizing: Sizing = Sizing.STATED, **dims: float,
     ) -> Kernel:  # fmt: skip
-        """``Kernel.of("gemm", "bf16", m=512, n=512, k=64)``."""
-        return cls(family, tuple(dims.items()), dtype, stream, name or family, sizing=sizing)
+        """``Kernel.of("gemm", "bf16", m=512, n=512, k=64)``; its kind follows from the operator."""
+        operator = operator or family
+        kind = classify(family, operator)
+        return cls(family, tuple(dims.items()), dtype, stream, operator, sizing=sizing, kind=kind)
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.operator or self.family
 
     def dim(self, name: str, default: float = 1.0) -> float:
         for key, value in self.dims:
@@ -136,11 +135,9 @@ class Collective:
     then the largest row sum. ``group`` names a group of the `Job`.
     ``after`` names the streams whose queued work must end before the data may move: the
     compute stream that made the input, unless the op's own waits say it better. ``size_spread`` is
-    that of `Kernel`. ``late_us`` is how long after the job's ranks others come that the job does
-    not hold (`stepsight.trace.step.missing_ranks`); ``correction`` is that of `Kernel`. ``count``: it stands
-    for that many alike ones in a row. ``spans``: the ranks that really take part, where the job shows one
-    of them for all that do the same. ``copies``: ``bytes`` counts every copy of an all_to_all's rows, which
-    do not all travel by themselves.
+    that of `Kernel`. ``count``: it stands for that many identical ones in a row. ``spans``: the ranks that
+    really take part, where the job shows one of them for all that do the same. ``copies``: ``bytes`` counts
+    every copy of an all_to_all's rows, which do not all travel by themselves.
     """
 
     kind: str
@@ -150,14 +147,16 @@ class Collective:
     dtype: str = "fp32"
     send_bytes: FloatArray | None = field(default=None, compare=False)
     name: str = ""
-    measured_us: float | None = None
     after: tuple[str, ...] = (COMPUTE,)
     size_spread: float = 0.0
-    late_us: float = 0.0
     count: int = 1
     spans: tuple[int, ...] = ()
-    correction: float = 1.0
     copies: Copies | None = None
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.name or self.kind
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:

@@ -18,7 +18,8 @@ class Setup:
     against, even where some of them stay in another (attention, in fp8 training).
     ``default_batch``: the description gives no batch, so that one sample per replica is assumed.
     ``at_once``: samples of a rank whose activations are held together, where that is not its whole batch.
-    ``framework`` names whose habits (fusions, launches, overlap) are assumed. ``zero`` is the stage of
+    ``framework`` names whose code (fusions, launches, overlap) is assumed, ``recipe`` the training stack with
+    its defaults, ``differs`` the settings that were stated otherwise. ``zero`` is the stage of
     ZeRO, ``recompute`` which activations are computed again ("none", "selective", "partial", "full"; empty
     where that is not known). ``sample_kind`` is what samples are called: samples, images, sequences.
     """
@@ -34,6 +35,8 @@ class Setup:
     at_once: float | None = None
     product_dtype: str = ""
     framework: str = ""
+    recipe: str = ""
+    differs: tuple[str, ...] = ()
     zero: int = 0
     recompute: str = ""
     sample_kind: str = "samples"

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from stepsight.estimate import FloatArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.program.job import Collective, Group, Kernel, Op
-from stepsight.report.launches import Launches, launches, name_of
 from stepsight.report.ranks import RankSet, identical_ranks, most_telling
+from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.timeline import RankTimes, Timeline
 
 STEP_TRACK, HOST_TRACK, FIRST_STREAM_TRACK = 1, 2, 3
@@ -221,3 +222,34 @@ def _meetings(
             flow = {"name": "last rank", "cat": "collective", "id": next(flows)}
             yield {**flow, "ph": "s", "pid": last.rank, "tid": last.track(at), "ts": ts}
             yield {**flow, "ph": "f", "bp": "e", "pid": one.rank, "tid": one.track(k), "ts": ts}
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """One rank's launches in their order, beside its times (`RankTimes`).
+
+    ``launch_us`` is when the host made them, on the job's clock.
+    """
+
+    ops: tuple[Op, ...]
+    items: tuple[Kernel | Collective, ...]
+    launch_us: FloatArray
+    sources: tuple[Source, ...]
+
+
+def launches(timeline: Timeline, times: RankTimes) -> Launches:
+    """Everything a report says about a rank's launches, but for their start and end."""
+    lane = times.lane.lane
+    column = int((lane.ranks == timeline.priced.fold.of_rank[times.rank]).argmax())
+    number = next(i for i, priced in enumerate(timeline.priced.lanes) if priced is times.lane)
+    pairs = [(op, item) for op in times.program.ops for item in launches_of(op)]
+    return Launches(
+        tuple(op for op, _ in pairs), tuple(item for _, item in pairs),
+        timeline.times[number].mark_us[lane.tape.launch_mark, 0, column],
+        tuple(Source(int(source)) for source in times.lane.source[:, column]),
+    )  # fmt: skip
+
+
+def name_of(item: Kernel | Collective) -> str:
+    """What a launch is called: its own name, else its kind."""
+    return item.label

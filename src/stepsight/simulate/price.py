@@ -7,27 +7,30 @@ it rests on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stepsight.collectives.dispatch import dispatched
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times
 from stepsight.overheads.host_work import host_work_us
 from stepsight.platform.load import Platform
-from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op
-from stepsight.simulate.condensed import with_condensed
+from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.program.observation import UNOBSERVED, Observation, Observations, ObservedJob, of_launches
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.fold import Fold, fold, layout, unfolded
 from stepsight.simulate.lowering import Lane, LoweredProgram, lanes, launches_of
 from stepsight.simulate.shared_memory import side_by_side, slowdown_of
+from stepsight.simulate.sustained import sustained
 
 COMMUNICATION = "communication"
 """The category of every collective."""
+Meeting = tuple[int, int, Collective, Observation]
+"""A collective's launch and program of a lane, the collective and what was seen of it."""
 REPLAYABLE = ("kernels", "collectives", "host")
 """What can be taken from a trace instead of from the models."""
 
@@ -52,24 +55,33 @@ class PricedLane:
 class PricedJob:
     """A job whose every launch has a time, and what must be said about those times.
 
-    The lanes' ranks are the classes of `Fold`: ranks that are alike are priced and walked once.
+    The lanes' ranks are the classes of `Fold`: identical ranks are priced and walked once. ``clock`` is the
+    share of the boost clock that the GPUs keep, ``dynamic_j`` the energy of all ranks' kernels beyond idle
+    power (None where the platform's power is not known).
     """
 
     job: Job
     lanes: tuple[PricedLane, ...]
     notes: Mapping[str, str]
     fold: Fold
+    seen: Observations = ()
+    clock: float = 1.0
+    dynamic_j: float | None = None
 
 
-def price(job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_once: bool = True) -> PricedJob:
-    """Estimate every kernel, collective and host gap; ``replay`` names what the trace gives.
+def price(
+    job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_once: bool = True,
+    seen: Observations = (),
+) -> PricedJob:  # fmt: skip
+    """Estimate every kernel, collective and host gap; ``replay`` names what is taken from the trace, whose
+    observations are ``seen``.
 
     Ranks that are alike are priced once, unless the caller is going to change some of them.
     """
-    book = JobPricer(job, platform, frozenset(replay), alike_once)
+    book = JobPricer(job, platform, frozenset(replay), alike_once, seen)
     synchronous = platform.spec.host.synchronous
     priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
-    return PricedJob(job, priced, book.notes, book.fold)
+    return PricedJob(job, priced, book.notes, book.fold, seen, book.clock, book.dynamic_j)
 
 
 def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estimate | None:
@@ -82,26 +94,20 @@ def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estim
         return None
     kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
     kind = "all_to_all" if kind == "all_to_allv" else kind
-    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0]
-
-
-def at_least_empty(kernels: Sequence[Kernel], time_us: FloatArray, platform: Platform) -> FloatArray:
-    """The times with each part of a call taking no less than a kernel that does nothing."""
-    parts = np.array([k.share < 1.0 for k in kernels], dtype=bool)
-    if not parts.any():
-        return time_us
-    empty_us = platform.kernels.estimate([Kernel.of("fill", bytes=4)]).time_us[0]
-    return np.where(parts, np.maximum(time_us, empty_us), time_us)
+    return platform.conditions.collective(item.group, kind, size, sets[0].ranks)
 
 
 class JobPricer:
     """Looks times up once per distinct kernel, collective and operator."""
 
-    def __init__(self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool) -> None:
+    def __init__(
+        self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool, seen: Observations
+    ) -> None:
         self.job, self.platform, self.replayed = job, platform, replayed
+        self.seen = seen
         self.notes: dict[str, str] = {}
         self.host_times: dict[tuple[str | int, ...], HostTimes] = {}
-        self.collectives: dict[tuple[str, float, tuple[int, ...], Copies | None], Estimate] = {}
+        self.collectives: dict[tuple[str, str, float, tuple[int, ...], Copies | None], Estimate] = {}
         # Ranks on one memory slow each other by their own sizes, so each of them is walked.
         contention = platform.spec.contention
         apart = not alike_once or max(contention.lookups_forward, contention.lookups_backward) > 1.0
@@ -109,17 +115,26 @@ class JobPricer:
         per_node = platform.spec.gpus_per_node
         self.fold = unfolded(job) if apart else fold(job, per_node, lambda c, g: self._by_rank(c, g)[0])
         self.sets = {name: _Sets(job, name, platform.spec.gpus_per_node) for name in self.fold.job.groups}
-        self.number: dict[int, int] = {}
-        distinct: dict[Any, int] = {}
-        kernels: list[Kernel] = []
-        for kernel in {id(k): k for op in job.distinct_ops() for k in op.kernels}.values():
-            key = kernel if kernel.lookup is None and kernel.measured_us is None else id(kernel)
-            if key not in distinct:
-                distinct[key] = len(kernels)
-                kernels.append(kernel)
-            self.number[id(kernel)] = distinct[key]
-        self.families = [kernel.family for kernel in kernels]
-        self.kernels = self._estimate(kernels)
+        self.number: dict[tuple[int, Observation], int] = {}
+        distinct: dict[tuple[Any, Observation], int] = {}
+        launches: list[tuple[Kernel, Observation]] = []
+        ops = (
+            ObservedJob(job, seen).ops() if seen else ((op, of_launches(op, ())) for op in job.distinct_ops())
+        )
+        for op, found in ops:
+            for kernel, observation in zip(op.kernels, found, strict=False):
+                at = id(kernel), observation
+                if at in self.number:
+                    continue
+                key = kernel if kernel.lookup is None else id(kernel), observation
+                if key not in distinct:
+                    distinct[key] = len(launches)
+                    launches.append((kernel, observation))
+                self.number[at] = distinct[key]
+        self.families = [kernel.family for kernel, _ in launches]
+        self.clock = 1.0
+        self.dynamic_j: float | None = None
+        self.kernels = self._estimate([k for k, _ in launches], [o for _, o in launches])
 
     def lane(self, lane: Lane) -> PricedLane:
         tape = lane.tape
@@ -127,35 +142,37 @@ class JobPricer:
         shape = (tape.launches, len(lane.ranks))
         numbers = np.full((tape.launches, len(programs)), -1, dtype=np.int64)
         names = [""] * tape.launches
-        meetings: list[tuple[int, int, Collective]] = []
+        meetings: list[Meeting] = []
         first_launch = np.searchsorted(tape.launch_op, np.arange(len(tape.op_times)))
         shared, of_first = self.job.programs[programs[0]].ops, 0
         for p, index in enumerate(programs):
             if p:  # most operators are those of the first program
                 numbers[:, p] = numbers[:, 0]
-                meetings += [(k, p, item) for k, _, item in meetings[:of_first]]
+                meetings += [(k, p, item, found) for k, _, item, found in meetings[:of_first]]
             for i, op in enumerate(self.job.programs[index].ops):
-                if p and op is shared[i]:
+                if p and op is shared[i] and not self.seen:
                     continue
-                for k, item in enumerate(launches_of(op), int(first_launch[i])):
+                observed = of_launches(op, self.seen[index][i] if self.seen else ())
+                launched = zip(launches_of(op), observed, strict=True)
+                for k, (item, found) in enumerate(launched, int(first_launch[i])):
                     if isinstance(item, Collective):
-                        meetings.append((k, p, item))
+                        meetings.append((k, p, item, found))
                         names[k] = COMMUNICATION
                     else:
-                        numbers[k, p] = self.number[id(item)]
+                        numbers[k, p] = self.number[id(item), found]
                         names[k] = category(item.family)
             of_first = of_first or len(meetings)
         each = [a[numbers] for a in (self.kernels.time_us, self.kernels.source, self.kernels.spread)]
         time, source, spread = (np.broadcast_to(a[:, column], shape).copy() for a in each)
         self._share_memory(time, numbers[:, 0], lane.ranks)
-        calls: dict[tuple[int, int], Collective] = {(k, p): item for k, p, item in meetings}
-        callers: dict[tuple[int, int], tuple[Collective, list[int]]] = {}
-        for (k, p), item in calls.items():
-            callers.setdefault((k, id(item)), (item, []))[1].append(p)
-        for (k, _), (item, called_by) in callers.items():
+        calls = {(k, p): (item, found) for k, p, item, found in meetings}
+        callers: dict[tuple[int, int, Observation], tuple[Collective, list[int]]] = {}
+        for (k, p), (item, found) in calls.items():
+            callers.setdefault((k, id(item), found), (item, []))[1].append(p)
+        for (k, _, found), (item, called_by) in callers.items():
             members = np.flatnonzero(np.isin(column, called_by))
             time[k, members], source[k, members], spread[k, members] = self._collective(
-                item, self.fold.first[lane.ranks[members]]
+                item, found, self.fold.first[lane.ranks[members]]
             )
         times = Priced(
             self._host(lane, programs, column), _squeezed(time)[:, None, :], _late(shape, meetings, column)
@@ -173,26 +190,24 @@ class JobPricer:
             if slowdown > 1.0:
                 time[launch] = side_by_side(time[launch], slowdown, spec.gpus_per_node)
 
-    def _estimate(self, kernels: list[Kernel]) -> Estimates:
-        """Models are asked for what the trace does not give; what they note is said of those alone."""
+    def _estimate(self, kernels: list[Kernel], seen: list[Observation]) -> Estimates:
+        """Models are asked for what the trace does not give; their notes are on those alone."""
         replayed = "kernels" in self.replayed
         time_us = np.array([
-            np.nan if k.measured_us is None or not (replayed or k.opaque) else k.measured_us for k in kernels
+            np.nan if o.measured_us is None or not (replayed or o.opaque) else o.measured_us for o in seen
         ])  # fmt: skip
-        given = np.array([np.nan if k.correction_spread is None else k.correction_spread for k in kernels])
-        late_us = np.array([k.late_us for k in kernels])
-        spread = np.nan_to_num(given)
+        late_us = np.array([o.late_us for o in seen])
+        spread = np.zeros(len(kernels))
         source = np.full(len(kernels), int(Source.TRACE), dtype=np.int64)
         asked = np.flatnonzero(np.isnan(time_us))
         if len(asked):
             unknown = [kernels[i] for i in asked.tolist()]
-            estimates = with_condensed(unknown, self.platform)
+            known = [seen[i] for i in asked.tolist()] if self.seen else []
+            estimates = self._sustained(unknown, self._counts(len(kernels))[asked], known)
             for position, note in estimates.notes.items():
-                self.notes.setdefault(unknown[position].name or unknown[position].family, note)
-            factor = np.array([k.share * k.correction for k in unknown])
-            time_us[asked] = at_least_empty(unknown, factor * estimates.time_us, self.platform)
-            modelled = np.where(np.isnan(given[asked]), estimates.spread, given[asked])
-            spread[asked] = np.hypot(modelled, [k.size_spread for k in unknown])
+                self.notes.setdefault(unknown[position].label, note)
+            time_us[asked] = estimates.time_us
+            spread[asked] = np.hypot(estimates.spread, [k.size_spread for k in unknown])
             source[asked] = estimates.source
         # The delay is as sure as the trace: only the rest may be off.
         part = time_us / np.maximum(time_us + late_us, 1e-9)
@@ -200,10 +215,44 @@ class JobPricer:
         source[late_us > time_us] = int(Source.TRACE)
         return Estimates(time_us + late_us, source, spread)
 
-    def _collective(self, item: Collective, ranks: IntArray) -> tuple[FloatArray, int, float]:
+    def _sustained(self, kernels: list[Kernel], counts: FloatArray, seen: list[Observation]) -> Estimates:
+        """Times at the clock that the platform keeps under this job, and the energy that they take."""
+        found = sustained(kernels, counts, self.platform, seen)
+        self.clock, power = found.clock, self.platform.conditions.power
+        if power is not None:
+            self.dynamic_j = power.dynamic_j(found.draws.total(counts), found.clock)
+        return found.estimates
+
+    def _counts(self, kernels: int) -> FloatArray:
+        """How often each distinct kernel runs in a step, over all ranks."""
+        times = np.zeros(kernels)
+        ranks = Counter(self.job.program_of_rank)
+        observed = ObservedJob(self.job, self.seen)
+        for number, program in enumerate(self.job.programs):
+            if not self.seen:
+                self._count_ops(program, ranks[number], times)
+                continue
+            for op, found in observed.of_program(number):
+                for kernel, observation in zip(op.kernels, found, strict=False):
+                    times[self.number[id(kernel), observation]] += ranks[number]
+        return times
+
+    def _count_ops(self, program: RankProgram, ranks: int, times: FloatArray) -> None:
+        """Adds a program's kernels; operators that repeat, and blocks that are not listed, count as often."""
+        ops = Counter(map(id, program.ops))
+        if program.period:
+            for op in program.ops[slice(*program.period.starts[-2:])]:
+                ops[id(op)] += program.period.skipped
+        for op in {id(op): op for op in program.ops}.values():
+            for kernel in op.kernels:
+                times[self.number[id(kernel), UNOBSERVED]] += ranks * ops[id(op)]
+
+    def _collective(
+        self, item: Collective, seen: Observation, ranks: IntArray
+    ) -> tuple[FloatArray, int, float]:
         """The times of these ranks (all of which call it alike), its source and its spread."""
-        if "collectives" in self.replayed and item.measured_us is not None:
-            return np.full(len(ranks), item.measured_us), int(Source.TRACE), 0.0
+        if "collectives" in self.replayed and seen.measured_us is not None:
+            return np.full(len(ranks), seen.measured_us), int(Source.TRACE), 0.0
         times = np.zeros(len(ranks))
         worst = Estimate(0.0, Source.TRACE, 0.0)
         sets = self.sets[item.group]
@@ -219,14 +268,14 @@ class JobPricer:
             worst = max(worst, estimate, key=lambda e: (e.source, e.spread))
             if estimate.note:
                 self.notes.setdefault(item.kind, estimate.note)
-        return item.correction * times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
+        return seen.correction * times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
 
     def _by_rank(self, item: Collective, group: Group) -> tuple[FloatArray, Estimate]:
         """When each rank of a set is done, where ranks move bytes of their own."""
         key = id(item.send_bytes), group.ranks
         if key not in self.own:
             sent = item.send_bytes if item.send_bytes is not None else np.zeros((0, 0))
-            self.own[key] = self.platform.collectives.estimate_alltoallv(sent, group.ranks)
+            self.own[key] = self.platform.conditions.alltoallv(sent, group.ranks)
         return self.own[key]
 
     def _balanced(self, item: Collective, sets: _Sets, way: int) -> Estimate:
@@ -238,14 +287,11 @@ class JobPricer:
             shape = (len(item.spans), int(nodes[0]), int(per_node[0]))
         else:
             shape = sets.shapes[way]
-        key = (kind, size, shape, item.copies)
+        key = (item.group if self.platform.site else "", kind, size, shape, item.copies)
         if key not in self.collectives:
-            models = self.platform.collectives
             ranks = item.spans or sets.groups[int(np.argmax(sets.layout[:-1] == way))].ranks
-            self.collectives[key] = (
-                models.estimate(kind, np.array([size]), ranks)[0]
-                if item.copies is None
-                else dispatched(models, size, item.copies, ranks)
+            self.collectives[key] = self.platform.conditions.collective(
+                item.group, kind, size, tuple(ranks), item.copies
             )
         return self.collectives[key]
 
@@ -275,7 +321,7 @@ class JobPricer:
             spent[first] = times.t1
             if launches == 0:
                 own = host_work_us(self.platform.overheads.host, op.host_bytes, op.host_divisions)
-                spent[last] = times.t5 + own / self.platform.spec.host.speed
+                spent[last] = times.t5 + own * self.platform.learned.host / self.platform.spec.host.speed
                 continue
             spent[first + 1] = times.t2 + times.t4
             spent[first + 2 : last] = times.t5 + times.t4
@@ -289,7 +335,7 @@ class JobPricer:
                 found = framework_times(overheads, op.framework, op.phase, op.launches, launches)
             else:
                 found = overheads.of(op.name, launches=launches)
-            self.host_times[key] = found
+            self.host_times[key] = self.platform.conditions.host(found)
         return self.host_times[key]
 
 
@@ -317,15 +363,13 @@ class _Sets:
         self.layout = np.append(number.reshape(-1), -1)
 
 
-def _late(
-    shape: tuple[int, int], meetings: Sequence[tuple[int, int, Collective]], column: IntArray
-) -> FloatArray | None:
+def _late(shape: tuple[int, int], meetings: Sequence[Meeting], column: IntArray) -> FloatArray | None:
     """How late others come to each launch, (launches, 1, ranks); None where nobody does."""
-    if not any(item.late_us for _, _, item in meetings):
+    if not any(seen.late_us for *_, seen in meetings):
         return None
     late = np.zeros(shape)
-    for launch, program, item in meetings:
-        late[launch, column == program] = item.late_us
+    for launch, program, _, seen in meetings:
+        late[launch, column == program] = seen.late_us
     return _squeezed(late)[:, None, :] if late.any() else None
 
 

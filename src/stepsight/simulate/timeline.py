@@ -12,6 +12,7 @@ import numpy.typing as npt
 from stepsight.estimate import FloatArray, Source
 from stepsight.platform.load import Platform
 from stepsight.program.job import Job, Kernel, RankProgram
+from stepsight.program.observation import Observations
 from stepsight.simulate.contention import settle
 from stepsight.simulate.engine import LaneTimes, Priced, Walk, clocks_at, walk
 from stepsight.simulate.lowering import launches_of
@@ -108,10 +109,11 @@ class Timeline:
 
 
 def simulate(
-    job: Job, platform: Platform, *, replay: Iterable[str] = (), steps: int = STEADY_STEPS
-) -> Timeline:
+    job: Job, platform: Platform, *, replay: Iterable[str] = (), steps: int = STEADY_STEPS,
+    seen: Observations = (),
+) -> Timeline:  # fmt: skip
     """Walk a job on a platform. ``steps=1`` gives one step from a standing start."""
-    return run(price(job, platform, replay), platform, steps=steps)
+    return run(price(job, platform, replay, seen=seen), platform, steps=steps)
 
 
 def run(priced: PricedJob, platform: Platform, *, steps: int = STEADY_STEPS) -> Timeline:

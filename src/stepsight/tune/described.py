@@ -17,7 +17,7 @@ from stepsight.workload.llm.known import is_config, named, read_config, shipped
 Model = str | Path | Mapping[str, Any]
 
 
-FRAMEWORK = "training.framework"
+FRAMEWORK, RECIPE = "training.framework", "training.recipe"
 
 
 def of_one_framework(document: dict[str, Any], varied: Mapping[str, object]) -> dict[str, Any]:
@@ -26,12 +26,11 @@ def of_one_framework(document: dict[str, Any], varied: Mapping[str, object]) -> 
     Without a name each would get what is usual for its ZeRO stage, and its gain would count as ZeRO's.
     """
     training = document.get("training") or {}
-    parallel = document.get("parallel") or {}
-    if document.get("kind") != "transformer" or FRAMEWORK in varied:
+    if document.get("kind") != "transformer" or FRAMEWORK in varied or RECIPE in varied:
         return document
-    if not isinstance(training, Mapping) or not isinstance(parallel, Mapping) or "framework" in training:
+    if not isinstance(training, Mapping) or {"framework", "recipe"} & set(training):
         return document
-    return {**document, "training": {**training, "framework": usual_framework(parallel)}}
+    return {**document, "training": {**training, "framework": usual_framework(document)}}
 
 
 def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, Any], str]:

@@ -12,8 +12,8 @@ from stepsight.records import nearest
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tune.trial import Setting
 from stepsight.workload.llm.checks import saves_nothing
-from stepsight.workload.llm.frameworks import FRAMEWORKS
 from stepsight.workload.llm.layout import CONTEXT_KINDS
+from stepsight.workload.llm.recipe import families
 
 ALIASES = {
     "tp": "parallel.tensor", "tensor": "parallel.tensor", "pp": "parallel.pipeline",
@@ -100,7 +100,7 @@ def _recompute(m: Model) -> list[Setting]:
     training = m.document.get("training")
     stated = training if isinstance(training, Mapping) else {}
     framework = str(stated.get("framework", ""))
-    in_vain = framework in FRAMEWORKS and saves_nothing(framework, str(stated.get("attention", "flash2")))
+    in_vain = framework in families() and saves_nothing(framework, str(stated.get("attention", "flash2")))
     return ["none", "full"] if in_vain else ["none", "selective", "full"]
 
 

@@ -23,8 +23,7 @@ from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import throughput
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
-from stepsight.workload.files import Workload, parse_workload
-from stepsight.workload.files import settled as on_all_gpus
+from stepsight.workload.files import Workload, parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload
 
 CAPTURED = "captured"
@@ -91,7 +90,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
         given = parse_workload(settled(document, trial.settings, where), where)
-        workload = on_all_gpus(given, platform.spec.ranks)
+        workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
         platform = platform.with_ranks(workload.ranks)
         check_runnable(workload, platform)
         peak = workload.memory().peak_bytes

@@ -15,8 +15,8 @@ from stepsight.tune.search import SURE
 from stepsight.tune.trial import Row
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.frameworks import FRAMEWORKS
 from stepsight.workload.llm.memory import language_memory
+from stepsight.workload.llm.recipe import families
 from stepsight.workload.llm.workload import LanguageWorkload
 
 MOST_TRIED = 500
@@ -122,8 +122,11 @@ def _as_run_by(name: str, c: LanguageConfig, *, most_zero: int = 3) -> LanguageC
     if c.framework.name == name:
         framework, training = c.framework, c.training
     else:
-        framework = FRAMEWORKS[name]
-        training = replace(c.training, compiled=framework.compiled, fused_norm=framework.fused_norm)
+        recipe = families()[name]
+        framework, stated = recipe.framework, recipe.training
+        training = replace(
+            c.training, compiled=bool(stated.get("compile", False)), fused_norm=bool(stated["fused_norm"])
+        )
     layout = replace(c.layout, zero=min(c.layout.zero, most_zero))
     return replace(c, framework=framework, training=training, layout=layout)
 

@@ -18,7 +18,7 @@ from stepsight.tune.dimensions import Model, default_dimensions, values_of
 from stepsight.tune.trial import Setting
 from stepsight.workload.llm.checks import saves_nothing
 from stepsight.workload.llm.config import DEFAULT_BATCH
-from stepsight.workload.llm.frameworks import FRAMEWORKS
+from stepsight.workload.llm.recipe import families
 
 DEPENDENT = (
     "data", "ranks", "schedule", "virtual_stages", "shard_group", "reshard", "prefetch", "bucket_mb",
@@ -173,7 +173,7 @@ def _runs_again_in_vain(made: Mapping[str, Setting], m: Model) -> bool:
 
     usual = "torchtitan" if str(made.get("parallel.zero", 0)) in ("3", "fsdp") else "megatron"
     framework = stated("framework", usual)
-    known = stated("recompute", "none") == "selective" and framework in FRAMEWORKS
+    known = stated("recompute", "none") == "selective" and framework in families()
     return known and saves_nothing(framework, stated("attention", "flash2"))
 
 

@@ -18,13 +18,17 @@ LIMIT_OF = {
 
 
 class Fields:
-    """One table of the file: typed reads that remember which keys were known."""
+    """One table of the file: typed reads that remember which keys were known.
 
-    def __init__(self, values: object, where: str) -> None:
+    ``defaults`` stand in for fields that the file does not state; `has` asks for the file's own.
+    """
+
+    def __init__(self, values: object, where: str, defaults: Mapping[str, Any] | None = None) -> None:
         if not isinstance(values, Mapping):
             raise InputError(where, f"must be a table, not {values!r}", "write it as [section]")
         self.values: Mapping[str, Any] = values
         self.where = where
+        self.defaults = defaults or {}
         self._known: list[str] = []
 
     def at(self, key: str) -> str:
@@ -40,6 +44,8 @@ class Fields:
         self._known.append(key)
         if key in self.values:
             return self.values[key]
+        if key in self.defaults:
+            return self.defaults[key]
         if default is None:
             raise self.fail(key, "is missing", "add it; docs/workloads.md lists every field")
         return default
@@ -105,9 +111,9 @@ class Fields:
     def anything(self, key: str, default: object) -> Any:
         return self._get(key, default)
 
-    def section(self, key: str) -> Fields:
+    def section(self, key: str, defaults: Mapping[str, Any] | None = None) -> Fields:
         self._known.append(key)
-        return Fields(self.values.get(key, {}), f"{self.where}: [{key}]")
+        return Fields(self.values.get(key, {}), f"{self.where}: [{key}]", defaults)
 
     def sections(self, key: str) -> list[Fields]:
         self._known.append(key)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
+from stepsight.hardware.spec import GpuSpec
 from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
-from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.config import read_language, resolved
 from stepsight.workload.llm.known import is_config, named, read_config, shipped, shipped_sizes
 from stepsight.workload.llm.workload import (
     LanguageWorkload,
@@ -68,15 +69,14 @@ def with_model(document: Mapping[str, Any]) -> Mapping[str, Any]:
         return document
     rest = {key: value for key, value in document.items() if key != "model"}
     usual = {key: value for key, value in shipped_sizes(name).items() if key not in rest}
-    training = {"framework": "megatron", **(rest.get("training") or {})}
-    return {"kind": "transformer", **usual, **rest, "training": training}
+    return {"kind": "transformer", **usual, **rest}
 
 
 def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     """A workload from the content of a workload file; ``where`` names it in errors.
 
     A file that gives neither ``ranks`` nor ``data`` leaves the number of ranks to the platform
-    (`settled`); until then it has as few as it can.
+    (`resolve`); until then it has as few as it can.
     """
     document = with_model(document)
     if not _leaves_ranks_open(document):
@@ -85,11 +85,19 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     return replace(_parse(fewest, where, document), open_ranks=document)
 
 
-def settled(workload: Workload, gpus: int) -> Workload:
-    """The workload on as many of the GPUs as it can use, where its file leaves that open.
+def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None) -> Workload:
+    """The workload with what its file leaves to the platform: the number of ranks, and what a recipe picks by
+    GPU.
 
     Tensor and pipeline groups stay as they are; the rest is data-parallel.
     """
+    found = _on_platform(workload, gpus)
+    if gpu is None or not isinstance(found, LanguageWorkload):
+        return found
+    return replace(found, config=resolved(found.config, gpu))
+
+
+def _on_platform(workload: Workload, gpus: int) -> Workload:
     if workload.open_ranks is None:
         return workload
     group = workload.open_ranks.get("parallel", {}).get("shard_group")

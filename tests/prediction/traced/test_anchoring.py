@@ -59,23 +59,21 @@ def test_replay_elsewhere_is_refused():
 def test_what_the_model_misses_here_is_expected_there_in_part():
     run = made_run(_training())
     step = traced_step(run)
-    kernel = step.job.programs[0].ops[0].kernels[0]
-    model_us = step.own.kernels.estimate([kernel]).time_us[0]
+    op, (here,) = next(step.job.ops())
+    model_us = step.own.kernels.estimate([op.kernels[0]]).time_us[0]
     weight = shipped_weights().weight(PRODUCT, 1500.0)
-    assert kernel.correction == pytest.approx((1500 / model_us) ** weight, rel=0.02)
-    there = step.on(traced_step(run, "1xA100-SXM4-40G").platform).job.programs[0].ops[0].kernels[0]
+    assert here.correction == pytest.approx((1500 / model_us) ** weight, rel=0.02)
+    _, (there,) = next(step.on(traced_step(run, "1xA100-SXM4-40G").platform).job.ops())
     assert there.measured_us is None
-    assert there.correction == kernel.correction
+    assert there.correction == here.correction
 
 
 def test_a_larger_batch_is_scaled_from_the_measured_time():
     step = traced_step(made_run(_training()))
     twice = changed(step, ["batch=2"])
     assert twice.measured_us is None
-    assert (
-        twice.job.programs[0].ops[0].kernels[0].correction
-        == step.job.programs[0].ops[0].kernels[0].correction
-    )
+    assert twice.job.seen[0][0][0].correction == step.job.seen[0][0][0].correction
+    assert twice.job.seen[0][0][0].measured_us is None
 
 
 def test_a_gpu_outside_the_catalogue_is_predicted_on_itself():

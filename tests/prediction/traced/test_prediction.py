@@ -79,7 +79,9 @@ def test_host_times_come_from_the_other_steps():
     shorter = [e for e in made.events if e["cat"] == "cpu_op" and e["name"] == "aten::relu"][1]
     shorter["dur"] -= 100
     run = made_run(made)
-    own, others = (trace_job(run, 1, whose).programs[0].ops[1].overhead_us for whose in (TRACED, INDIVIDUAL))
+    own, others = (
+        trace_job(run, 1, whose).job.programs[0].ops[1].overhead_us for whose in (TRACED, INDIVIDUAL)
+    )
     assert others.t3 == pytest.approx(own.t3 + 100)
 
 
@@ -101,7 +103,7 @@ def test_the_pace_of_a_host_is_not_that_of_its_profiler():
     quick, held_up = (made_run(triton_run(gap_us)) for gap_us in (0.0, 2000.0))
     elsewhere = SharedTimes([HostPool(samples_of(rank_program(quick, quick.ranks[0], 0)))])
     at_ease, slowed = (
-        [op.overhead_us for op in trace_job(run, 1, PACED, elsewhere).programs[0].ops]
+        [op.overhead_us for op in trace_job(run, 1, PACED, elsewhere).job.programs[0].ops]
         for run in (quick, held_up)
     )
     assert slowed == at_ease

@@ -11,6 +11,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.traced.predict import Basis, TracedStep
 from stepsight.prediction.traced.questions import changed
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.program.observation import ObservedJob
 from stepsight.simulate.price import REPLAYABLE
 
 OPS = (
@@ -22,7 +23,7 @@ OPS = (
 
 @pytest.fixture
 def step() -> TracedStep:
-    job = Job.replicated(RankProgram(OPS), 4)
+    job = ObservedJob(Job.replicated(RankProgram(OPS), 4))
     machine = load_platform("8xV100-SXM2")
     return TracedStep(cast(Any, None), job, machine, machine, Basis.ANCHORED, REPLAYABLE, ())
 
@@ -33,17 +34,17 @@ def test_platform_questions_change_the_platform(step):
 
 
 def test_job_questions_change_the_job(step):
-    assert changed(step, ["ranks=8"]).job.ranks == 8
-    assert not any(op.kernels for op in changed(step, ["drop=dropout"]).job.programs[0].ops[1:2])
-    assert changed(step, ["batch=2"]).job.programs[0].ops[0].kernels[0].dim("m") == 128
-    times = changed(step, ["no-host"]).job.programs[0].ops[0].overhead_us
+    assert changed(step, ["ranks=8"]).job.job.ranks == 8
+    assert not any(op.kernels for op in changed(step, ["drop=dropout"]).job.job.programs[0].ops[1:2])
+    assert changed(step, ["batch=2"]).job.job.programs[0].ops[0].kernels[0].dim("m") == 128
+    times = changed(step, ["no-host"]).job.job.programs[0].ops[0].overhead_us
     assert times is not None
     assert times.t2 == 0
 
 
 def test_questions_add_up(step):
     both = changed(step, ["ranks=8", "link=10"])
-    assert (both.job.ranks, both.platform.spec.link.gbps) == (8, 10)
+    assert (both.job.job.ranks, both.platform.spec.link.gbps) == (8, 10)
     other = changed(step, ["gpu=H100-SXM", "link=10"]).platform.spec
     assert (other.gpu.name, other.link.gbps) == ("H100-SXM-80G", 10)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.program.job import Op
-from stepsight.workload.files import load_workload, settled
+from stepsight.workload.files import load_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.launches import More, plain_launches
 from stepsight.workload.llm.layer import layer_work
@@ -21,7 +21,7 @@ def plain(name: str, tmp_path: Path, *changes: str, ranks: int = 8) -> LanguageC
     path = tmp_path / f"{name}.toml"
     text = (EXAMPLES / f"{name}.toml").read_text()
     path.write_text("\n".join(line for line in text.splitlines() if "fused_optimizer" not in line))
-    workload = settled(load_workload(path, ["training.framework=hf", *changes]), ranks)
+    workload = resolve(load_workload(path, ["training.recipe=hf-ddp", *changes]), ranks)
     assert isinstance(workload, LanguageWorkload)
     return workload.config
 
@@ -35,7 +35,7 @@ def launches(op: Op) -> int:
 def test_a_layer_launches_what_its_operators_do(name: str, precision: str, tmp_path: Path) -> None:
     """Within a sixth: casts around norms, and what lies before and behind the layers, differ."""
     chosen = f"training.precision={precision}"
-    listed = settled(load_workload(EXAMPLES / f"{name}.toml", [chosen]), 8)
+    listed = resolve(load_workload(EXAMPLES / f"{name}.toml", [chosen, "training.framework=eager"]), 8)
     ops = listed.job().programs[0].ops
     autocast = ["training.master_weights=false"] if precision == "bf16" else []
     layer = layer_work(plain(name, tmp_path, chosen, *autocast), experts=False)
@@ -46,7 +46,7 @@ def test_a_layer_launches_what_its_operators_do(name: str, precision: str, tmp_p
 
 def test_a_compiler_or_a_framework_that_fuses_launches_its_kernels_only(tmp_path: Path) -> None:
     assert plain_launches(plain("gpt2", tmp_path, "training.compile=true")) == More()
-    assert plain_launches(plain("gpt2", tmp_path, "training.framework=megatron")) == More()
+    assert plain_launches(plain("gpt2", tmp_path, "training.recipe=megatron-2025")) == More()
 
 
 def test_hooks_of_data_parallelism_are_launches(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_gelu_by_its_tanh_formula_runs_operator_by_operator(tmp_path: Path) -> N
     def activation(*changes: str) -> list[tuple[str, str]]:
         layer = layer_work(plain("gpt2", tmp_path, "training.precision=bf16", *changes), experts=False)
         names = ("bias_gelu", "pow", "tanh")
-        return sorted((k.name, k.dtype) for k in layer.forward.kernels if k.name in names)
+        return sorted((k.operator, k.dtype) for k in layer.forward.kernels if k.operator in names)
 
     assert activation("training.compile=true") == [("bias_gelu", "bf16")]
     assert activation() == [("pow", "bf16"), ("tanh", "bf16")]
@@ -76,4 +76,4 @@ def test_under_autocast_the_stream_between_blocks_is_fp32(tmp_path: Path) -> Non
 
     assert norms() == {"bf16"}
     assert norms("training.master_weights=false") == {"fp32"}
-    assert norms("training.master_weights=false", "training.framework=megatron") == {"bf16"}
+    assert norms("training.master_weights=false", "training.recipe=megatron-2025") == {"bf16"}

@@ -14,7 +14,7 @@ def config(**parallel: Any) -> LanguageConfig:
     document = {
         "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
         "vocab": 8192, "sequence": 1024, "global_batch": 32,
-        "training": {"framework": "torchtitan"}, "parallel": {"micro_batch": 1, **parallel},
+        "training": {"framework": "torchtitan"}, "parallel": {"micro_batch": 1, "zero": 0, **parallel},
     }  # fmt: skip
     return read_language(document, "test")
 

@@ -112,7 +112,7 @@ class _Bench:
     def __init__(self, rank: Rank, tables: Sequence[TableLookup], seed: int) -> None:
         import torch
 
-        from stepsight.calibrate.bench.stopwatch import Stopwatch
+        from stepsight.calibrate.bench.kernel_bench import Stopwatch
         from stepsight.run.lookup import TableBatch
 
         # What runs on the other ranks meanwhile is part of a table's time: let it be another table.

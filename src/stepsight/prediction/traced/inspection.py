@@ -258,12 +258,13 @@ def _platform(run: TraceRun) -> Platform | None:
 
 def _coverage(run: TraceRun, platform: Platform) -> dict[str, float]:
     """Share of the measured kernel time by the source that a prediction would use."""
-    kernels = [k for t in rank_program(run, run.ranks[0], typical_step(run)).ops for k in t.op.kernels]
-    if not kernels:
+    ops = rank_program(run, run.ranks[0], typical_step(run)).ops
+    launches = [pair for t in ops for pair in zip(t.op.kernels, t.seen, strict=False)]
+    if not launches:
         return {}
-    estimates = platform.kernels.estimate(kernels)
+    estimates = platform.kernels.estimate([kernel for kernel, _ in launches])
     total: dict[str, float] = defaultdict(float)
-    for kernel, source in zip(kernels, estimates.source, strict=True):
-        total[Source(int(source)).label] += kernel.measured_us or 0.0
+    for (_, seen), source in zip(launches, estimates.source, strict=True):
+        total[Source(int(source)).label] += seen.measured_us or 0.0
     whole = sum(total.values()) or 1.0
     return {name: value / whole for name, value in sorted(total.items(), key=lambda i: -i[1])}

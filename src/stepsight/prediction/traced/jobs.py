@@ -11,7 +11,8 @@ from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
-from stepsight.program.job import Collective, Job, Kernel
+from stepsight.program.job import Collective, Kernel, Op
+from stepsight.program.observation import Observation, ObservedJob, OpObservations
 from stepsight.simulate.price import estimate_collective
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.host_times import (
@@ -23,7 +24,7 @@ from stepsight.trace.step.host_times import (
     with_shared,
 )
 from stepsight.trace.step.job import clean_steps, host_program, job_of, rank_program, typical_step
-from stepsight.trace.step.missing_ranks import collective_calls, host_delay_us, with_late_peers
+from stepsight.trace.step.missing_ranks import Calls, collective_calls, host_delay_us, with_late_peers
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.recording import recording_gaps
 from stepsight.trace.step.run import TraceRun
@@ -37,7 +38,7 @@ of the run's other steps or ranks; the step's own."""
 def trace_job(
     run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
     shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True, own: Platform | None = None,
-) -> Job:  # fmt: skip
+) -> ObservedJob:  # fmt: skip
     """One step of a run as a job, with host times from ``overheads``.
 
     ``shared`` holds other workloads' host times: a table, or what they and other hosts show. With
@@ -93,7 +94,7 @@ def _with_others(run: TraceRun, step: int, programs: dict[int, StepProgram]) -> 
     }
 
 
-def _with_late_peers(run: TraceRun, step: int, job: Job, own: Platform | None) -> Job:
+def _with_late_peers(run: TraceRun, step: int, job: ObservedJob, own: Platform | None) -> ObservedJob:
     others = [
         job_of(run, {r.rank: host_program(run, r, s) for r in run.ranks})
         for s in clean_steps(run)
@@ -104,7 +105,7 @@ def _with_late_peers(run: TraceRun, step: int, job: Job, own: Platform | None) -
     def longest_us(c: Collective) -> float:
         key = c.group, c.kind, c.bytes
         if key not in known:
-            estimate = estimate_collective(job, own, c) if own else None
+            estimate = estimate_collective(job.job, own, c) if own else None
             sigmas = INTERVAL_SIGMAS * estimate.spread if estimate else 0.0
             known[key] = estimate.time_us * math.exp(sigmas) if estimate else math.inf
         return known[key]
@@ -115,13 +116,16 @@ def _with_late_peers(run: TraceRun, step: int, job: Job, own: Platform | None) -
     return with_late_peers(job, late)
 
 
-def _sized_calls(job: Job, other: Job, rank: int) -> dict[tuple[str, int], Collective]:
+def _sized_calls(job: ObservedJob, other: ObservedJob, rank: int) -> Calls:
     """A rank's collectives of another step, as large as the same calls of the step predicted."""
-    sized = collective_calls(job.programs[job.program_of_rank[rank]])
-    calls = collective_calls(other.programs[other.program_of_rank[rank]])
+    sized = collective_calls(job, job.job.program_of_rank[rank])
+    calls = collective_calls(other, other.job.program_of_rank[rank])
     return {
-        call: replace(c, bytes=sized[call].bytes) if call in sized and sized[call].kind == c.kind else c
-        for call, c in calls.items()
+        call: (
+            replace(c, bytes=sized[call][0].bytes) if call in sized and sized[call][0].kind == c.kind else c,
+            seen,
+        )
+        for call, (c, seen) in calls.items()
     }
 
 
@@ -144,28 +148,32 @@ def _with_other_workloads(
     return made
 
 
-def with_kept_delays(job: Job) -> Job:
+def with_kept_delays(job: ObservedJob) -> ObservedJob:
     """The job in which of all delays before kernels only those stay that nothing explains: the platform
     states the usual ones."""
     return with_kernels(
-        job, lambda k: replace(k, late_us=kept_delay_us(k), waited_us=0.0) if k.late_us else k
+        job, lambda k, o: (k, replace(o, late_us=kept_delay_us(o), waited_us=0.0) if o.late_us else o)
     )
 
 
-def kept_delay_us(kernel: Kernel, factor: float = 1.0) -> float:
+def kept_delay_us(observed: Observation, factor: float = 1.0) -> float:
     """The delay before a kernel that stays, times ``factor``."""
-    unexplained_us = kernel.late_us - kernel.waited_us
+    unexplained_us = observed.late_us - observed.waited_us
     if unexplained_us <= RULES.value("queue_gap"):
         return 0.0
     return factor * RULES.value("unexplained_delays") * unexplained_us
 
 
-def with_kernels(job: Job, change: Callable[[Kernel], Kernel]) -> Job:
-    """The job with every kernel changed."""
-    programs = tuple(
-        replace(p, ops=tuple(
-            replace(op, kernels=tuple(change(k) for k in op.kernels)) if op.kernels else op for op in p.ops
-        ))
-        for p in job.programs
-    )  # fmt: skip
-    return replace(job, programs=programs)
+def with_kernels(
+    job: ObservedJob, change: Callable[[Kernel, Observation], tuple[Kernel, Observation]]
+) -> ObservedJob:
+    """The job with every kernel and its observation changed."""
+
+    def changed(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
+        if not op.kernels:
+            return op, seen
+        made = [change(k, o) for k, o in zip(op.kernels, seen, strict=False)]
+        kernels = tuple(k for k, _ in made)
+        return replace(op, kernels=kernels), (*(o for _, o in made), *seen[len(kernels) :])
+
+    return job.each(changed)

@@ -24,7 +24,7 @@ from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
 from stepsight.prediction.traced.constants import MOST_RESCALING, SAID_RESCALING
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
-from stepsight.program.job import Job
+from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.reading.collector import collector_off
@@ -55,7 +55,7 @@ class TracedStep:
     """
 
     run: TraceRun
-    job: Job
+    job: ObservedJob
     platform: Platform
     own: Platform
     basis: Basis
@@ -173,15 +173,15 @@ def _host_spread(run: TraceRun, whose: str) -> float:
 
 
 def _anchored_on(
-    job: Job, run: TraceRun, own: Platform, target: Platform, *, as_recorded: bool
-) -> tuple[Job, list[str]]:
+    job: ObservedJob, run: TraceRun, own: Platform, target: Platform, *, as_recorded: bool
+) -> tuple[ObservedJob, list[str]]:
     """The anchored job, its times scaled so that the walk takes what the run's step took.
 
     A run's steps differ; the walk repeats one of them. A step ``as_recorded`` keeps all measured times, so
     that no model need be asked how they compare.
     """
     steps = STEADY_STEPS if run.steps > 1 else 1
-    walked_us = simulate(job, target, replay=REPLAYABLE, steps=steps).step_us
+    walked_us = simulate(job.job, target, replay=REPLAYABLE, steps=steps, seen=job.seen).step_us
     measured_us = measured_step_us(run)
     factor = measured_us / walked_us if walked_us > 0 else 1.0
     if not 1 / MOST_RESCALING <= factor <= MOST_RESCALING:
@@ -216,8 +216,11 @@ def _is_machine(platform: Platform, own: Platform) -> bool:
     return same_gpu(a.gpu, b.gpu) and (a.link, a.nic, a.host) == (b.link, b.nic, b.host)
 
 
-def _late_peers_note(job: Job) -> str:
-    late_us = max(sum(op.collective.late_us for op in p.ops if op.collective) for p in job.programs)
+def _late_peers_note(job: ObservedJob) -> str:
+    late_us = max(
+        sum(of_collective(op, seen).late_us for op, seen in job.of_program(i))
+        for i in range(len(job.job.programs))
+    )
     if late_us == 0.0:
         return ""
     return (
@@ -250,9 +253,9 @@ def predict_trace(
 def predict_step(made: TracedStep) -> Prediction:
     """Predict a traced step that is ready, as recorded or changed by a what-if."""
     answer = predict_job(
-        made.job, made.platform, workload=_name(made.run), replay=made.taken, steps=made.steps,
-        measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread, basis=made.basis.value,
-        method_spread=made.method_spread,
+        made.job.job, made.platform, seen=made.job.seen, workload=_name(made.run), replay=made.taken,
+        steps=made.steps, measured_us=made.measured_us, notes=made.notes, host_spread=made.host_spread,
+        basis=made.basis.value, method_spread=made.method_spread,
     )  # fmt: skip
     return replace(answer, origin=made.origin)
 
@@ -268,7 +271,7 @@ def simulate_trace(
         overheads=overheads, shared=shared,
     )  # fmt: skip
     job = made.job if late_peers else without_late_peers(made.job)
-    return simulate(job, made.platform, replay=made.taken, steps=made.steps)
+    return simulate(job.job, made.platform, replay=made.taken, steps=made.steps, seen=job.seen)
 
 
 def _name(run: TraceRun) -> str:

@@ -14,6 +14,7 @@ from stepsight.prediction.captured import CapturedOn
 from stepsight.prediction.traced import whatif
 from stepsight.prediction.traced.anchoring import with_waits_kept
 from stepsight.prediction.traced.predict import Basis, TracedStep
+from stepsight.program.observation import ObservedJob
 from stepsight.records import nearest
 from stepsight.trace.step.missing_ranks import without_late_peers
 
@@ -29,16 +30,32 @@ def _count(text: str, question: str) -> int:
     return whole(text, f"--what-if {question}={text}", most=limit("RANKS"))
 
 
+def _changed_job(step: Any, change: Callable[[ObservedJob], ObservedJob]) -> Any:
+    """The step with its job changed; nothing was observed of a captured one."""
+    if isinstance(step, CapturedOn):
+        return replace(step, job=change(ObservedJob(step.job)).job)
+    return replace(step, job=change(step.job))
+
+
+def _ranks(step: TracedStep | CapturedOn) -> int:
+    return step.job.ranks if isinstance(step, CapturedOn) else step.job.job.ranks
+
+
 def _with_ranks(step: TracedStep | CapturedOn, ranks: int) -> TracedStep | CapturedOn:
-    """The step on so many ranks; of a traced one, on as many more nodes of its kind as they need."""
-    if isinstance(step, CapturedOn) or ranks == step.job.ranks:
-        return replace(step, job=whatif.with_ranks(step.job, ranks))
+    """The step on that many ranks; of a traced one, on as many more nodes of its kind as they need."""
+
+    def widened(job: ObservedJob) -> ObservedJob:
+        return whatif.with_ranks(job, ranks)
+
+    if isinstance(step, CapturedOn) or ranks == _ranks(step):
+        changed: TracedStep | CapturedOn = _changed_job(step, widened)
+        return changed
     job = with_waits_kept(step.job, step.own) if step.basis is Basis.ANCHORED else step.job
     platform, notes = step.platform, step.notes
     if ranks > platform.spec.ranks:
         platform = whatif.with_nodes(platform, -(-ranks // platform.spec.gpus_per_node))
         notes = (*notes, f"{ranks} ranks: {platform.spec.nodes} nodes of {platform.spec.gpus_per_node} GPUs")
-    return replace(step, job=whatif.with_ranks(job, ranks), platform=platform, notes=notes)
+    return replace(step, job=widened(job), platform=platform, notes=notes)
 
 
 QUESTIONS: dict[str, tuple[str, Answer]] = {
@@ -56,27 +73,27 @@ QUESTIONS: dict[str, tuple[str, Answer]] = {
     ),
     "no-host": (
         "no-host: no host overhead, as with CUDA graphs",
-        lambda s, _: replace(s, job=whatif.without_host(s.job)),
+        lambda s, _: _changed_job(s, whatif.without_host),
     ),
     "peers-on-time": (
         "peers-on-time: no rank waits for ranks that have no trace",
-        lambda s, _: replace(s, job=without_late_peers(s.job)),
+        lambda s, _: _changed_job(s, without_late_peers),
     ),
     "drop": (
         "drop=PATTERN: remove the operators whose name matches",
-        lambda s, v: replace(s, job=whatif.without_ops(s.job, v)),
+        lambda s, v: _changed_job(s, lambda job: whatif.without_ops(job, v)),
     ),
     "fuse": (
         "fuse=PATTERN: fuse consecutive matching operators into one kernel",
-        lambda s, v: replace(s, job=whatif.fused(s.job, v)),
+        lambda s, v: _changed_job(s, lambda job: whatif.fused(job, v)),
     ),
     "bucket": (
         "bucket=MB: gradient all_reduces in buckets of this size",
-        lambda s, v: replace(s, job=whatif.with_bucket(s.job, _number(v, "bucket"))),
+        lambda s, v: _changed_job(s, lambda job: whatif.with_bucket(job, _number(v, "bucket"))),
     ),
     "batch": (
         "batch=FACTOR: multiply the batch by this",
-        lambda s, v: replace(s, job=whatif.with_batch(s.job, _number(v, "batch"))),
+        lambda s, v: _changed_job(s, lambda job: whatif.with_batch(job, _number(v, "batch"))),
     ),
 }
 """Question → how it is written and what it says, and the change it makes."""
@@ -86,7 +103,7 @@ _WITHOUT_VALUE = ("no-host", "peers-on-time")
 def work_ratio(before: Asked, after: Asked, questions: Iterable[str]) -> float:
     """What a step of the changed one does over what it did, in samples: batch= and ranks= change it."""
     factors = [_number(text.partition("=")[2], "batch") for text in questions if text.startswith("batch=")]
-    return math.prod(factors) * after.job.ranks / before.job.ranks
+    return math.prod(factors) * _ranks(after) / _ranks(before)
 
 
 def changed(step: Asked, questions: Iterable[str]) -> Asked:

@@ -14,8 +14,11 @@ from stepsight.errors import StepsightError
 from stepsight.hardware.gpus import find_gpu
 from stepsight.patterns import compiled
 from stepsight.platform.load import Platform, load_platform
-from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram, Wait, world
+from stepsight.program.job import HostTimes, Kernel, Op, Wait, world
+from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
+from stepsight.program.variants import classify
 
+ObservedOp = tuple[Op, OpObservations]
 _NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 _BATCH_DIMS = {
     "gemm": ("m",), "elementwise": ("elements", "read_bytes", "write_bytes"), "softmax": ("rows",),
@@ -59,12 +62,12 @@ def with_nodes(platform: Platform, nodes: int) -> Platform:
     return replace(platform, spec=replace(spec, name=name, nodes=nodes, nic=nic))
 
 
-def without_host(job: Job) -> Job:
+def without_host(job: ObservedJob) -> ObservedJob:
     """No host overhead, as if the step were one CUDA graph: waits for the device stay."""
-    return _each_op(job, lambda op: replace(op, overhead_us=_NO_HOST))
+    return job.each(lambda op, seen: (replace(op, overhead_us=_NO_HOST), seen))
 
 
-def with_ranks(job: Job, ranks: int) -> Job:
+def with_ranks(observed: ObservedJob, ranks: int) -> ObservedJob:
     """The same step on another number of data-parallel ranks; every rank's batch stays as it was.
 
     Only jobs whose collectives are all over the whole world can be widened so. Gradients and weights are as
@@ -73,6 +76,7 @@ def with_ranks(job: Job, ranks: int) -> Job:
     """
     if ranks < 1:
         raise StepsightError("a job needs at least one rank")
+    job = observed.job
     groups = {c.group for p in job.programs for op in p.ops if (c := op.collective)}
     if groups - {"world"}:
         raise StepsightError(
@@ -80,69 +84,65 @@ def with_ranks(job: Job, ranks: int) -> Job:
             "how they would grow is not known"
         )
     if ranks == job.ranks:
-        return job
+        return observed
     programs = tuple(job.program_of_rank[r % job.ranks] for r in range(ranks))
     starts = tuple(job.start_us[r % job.ranks] for r in range(ranks)) if job.start_us else ()
     widened = replace(job, program_of_rank=programs, groups=world(ranks), start_us=starts)
     scattered = any(_scatters_results(op) for p in job.programs for op in p.ops)
 
-    def grown(op: Op) -> Op:
+    def grown(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
         c = op.collective
         if c is None:
-            return op
+            return op, seen
         their_gradients = scattered and c.kind == "all_gather" and op.phase == "backward"
         grown_by = ranks / job.ranks if _scatters_results(op) or their_gradients else 1.0
-        return replace(op, collective=replace(c, bytes=c.bytes * grown_by, measured_us=None))
+        return replace(op, collective=replace(c, bytes=c.bytes * grown_by)), unmeasured_collective(op, seen)
 
-    return _each_op(widened, grown)
+    return replace(observed, job=widened).each(grown)
 
 
 def _scatters_results(op: Op) -> bool:
     return op.collective is not None and op.collective.kind == "reduce_scatter" and op.phase == "forward"
 
 
-def without_ops(job: Job, pattern: str) -> Job:
+def without_ops(job: ObservedJob, pattern: str) -> ObservedJob:
     """The ops whose name matches are gone: no host time, no kernels, no collective."""
     wanted = _compiled(pattern)
 
-    def emptied(op: Op) -> Op:
+    def emptied(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
         if not wanted.search(op.name):
-            return op
-        return replace(op, kernels=(), collective=None, waits=(), blocks_host=False, overhead_us=_NO_HOST)
+            return op, seen
+        return replace(op, kernels=(), collective=None, waits=(), blocks_host=False, overhead_us=_NO_HOST), ()
 
-    left = _each_op(job, emptied)
-    if not any(
-        op.kernels or op.collective or op.overhead_us != _NO_HOST for p in left.programs for op in p.ops
-    ):
+    left = job.each(emptied)
+    if not any(op.kernels or op.collective or op.overhead_us != _NO_HOST for op, _ in left.ops()):
         raise StepsightError(f"drop={pattern} leaves nothing of the step; name fewer operators")
     return left
 
 
-def fused(job: Job, pattern: str) -> Job:
+def fused(job: ObservedJob, pattern: str) -> ObservedJob:
     """Runs of neighbouring ops that match become one op with one kernel.
 
     The fused kernel reads what the first read and writes what the last wrote; the traffic
     between them is saved, and so are the other ops' host times.
     """
     wanted = _compiled(pattern)
-    return replace(job, programs=tuple(replace(p, ops=_fused_ops(p, wanted)) for p in job.programs))
+    return _each_program(job, lambda ops: _fused_ops(ops, wanted))
 
 
-def _fused_ops(program: RankProgram, wanted: re.Pattern[str]) -> tuple[Op, ...]:
+def _fused_ops(ops: list[ObservedOp], wanted: re.Pattern[str]) -> None:
     """Ops keep their places (waits name them by index): what is fused away stays as an empty op."""
-    ops = list(program.ops)
     start = 0
     while start < len(ops):
         end = start
-        while end < len(ops) and wanted.search(ops[end].name) and _fusible(ops[end]):
+        while end < len(ops) and wanted.search(ops[end][0].name) and _fusible(ops[end][0]):
             end += 1
-        kernels = [k for op in ops[start:end] for k in op.kernels]
+        kernels = [k for op, _ in ops[start:end] for k in op.kernels]
         if len(kernels) > 1:
-            ops[start] = replace(ops[start], kernels=(_one_pass(kernels),))
+            ops[start] = replace(ops[start][0], kernels=(_one_pass(kernels),)), ()
             for i in range(start + 1, end):
-                ops[i] = replace(ops[i], kernels=(), overhead_us=_NO_HOST)
+                ops[i] = replace(ops[i][0], kernels=(), overhead_us=_NO_HOST), ()
         start = max(end, start + 1)
-    return tuple(ops)
 
 
 def _fusible(op: Op) -> bool:
@@ -155,44 +155,40 @@ def _one_pass(kernels: list[Kernel]) -> Kernel:
     read, write = kernels[0].dim("read_bytes", 0.0), kernels[-1].dim("write_bytes", 0.0)
     flops = sum(k.dim("elements", 0.0) for k in kernels)
     dims = (("elements", max(elements, flops / 8)), ("read_bytes", read), ("write_bytes", write))
-    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused")
+    kind = classify("elementwise", "fused")
+    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused", kind=kind)
 
 
-def with_bucket(job: Job, bucket_mb: float) -> Job:
+def with_bucket(job: ObservedJob, bucket_mb: float) -> ObservedJob:
     """Gradient all_reduces gathered into buckets of another size (smaller ones are not split)."""
     if bucket_mb <= 0:
         raise StepsightError(f"a bucket needs a size above zero, not {bucket_mb}")
-    limit = bucket_mb * 2**20
-    return replace(job, programs=tuple(replace(p, ops=_bucketed(p, limit)) for p in job.programs))
+    return _each_program(job, lambda ops: _bucketed(ops, bucket_mb * 2**20))
 
 
-def _bucketed(program: RankProgram, limit: float) -> tuple[Op, ...]:
+def _bucketed(ops: list[ObservedOp], limit: float) -> None:
     """An all_reduce of the backward waits for the next one while both fit into one bucket."""
-    ops = list(program.ops)
     held: list[int] = []
     size = 0.0
-    reducing = [
-        i for i, op in enumerate(ops)
-        if op.phase == "backward" and op.collective and op.collective.kind == "all_reduce"
-    ]  # fmt: skip
     moved: dict[int, int] = {}
-    for i in reducing:
-        here = ops[i].collective
-        if here is None:
+    for i, (op, seen) in enumerate(ops):
+        here = op.collective
+        if op.phase != "backward" or here is None or here.kind != "all_reduce":
             continue
         if held and size + here.bytes > limit:
             held, size = [], 0.0
         for earlier in held:
-            ops[earlier] = replace(ops[earlier], collective=None, overhead_us=_NO_HOST)
+            before, found = ops[earlier]
+            ops[earlier] = (
+                replace(before, collective=None, overhead_us=_NO_HOST),
+                found[: len(before.kernels)],
+            )
             moved[earlier] = i
         size += here.bytes
         held = [*held, i]
-        ops[i] = replace(ops[i], collective=_sized(here, size))
-    return tuple(replace(op, waits=tuple(_moved(w, moved, n) for w in op.waits)) for n, op in enumerate(ops))
-
-
-def _sized(collective: Collective, size: float) -> Collective:
-    return replace(collective, bytes=size, measured_us=None)
+        ops[i] = replace(op, collective=replace(here, bytes=size)), unmeasured_collective(op, seen)
+    for i, (op, seen) in enumerate(ops):
+        ops[i] = replace(op, waits=tuple(_moved(w, moved, i) for w in op.waits)), seen
 
 
 def _moved(wait: Wait, moved: dict[int, int], at: int) -> Wait:
@@ -202,39 +198,54 @@ def _moved(wait: Wait, moved: dict[int, int], at: int) -> Wait:
     return replace(wait, on=target)
 
 
-def with_batch(job: Job, factor: float) -> Job:
+def with_batch(job: ObservedJob, factor: float) -> ObservedJob:
     """The batch times ``factor``: sizes that follow the batch grow, collectives of gradients do not."""
     if factor <= 0:
         raise StepsightError(f"a batch factor must be above zero, not {factor}")
 
-    def grown(op: Op) -> Op:
+    def grown(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
         kernels = tuple(_scaled(k, factor) for k in op.kernels)
+        found = [
+            o if new is old else replace(o, measured_us=None)
+            for old, new, o in zip(op.kernels, kernels, seen, strict=False)
+        ]
         c = op.collective
-        if c is not None and c.kind in ("all_to_all", "all_to_allv"):
-            c = replace(c, bytes=c.bytes * factor, measured_us=None)
-        return replace(op, kernels=kernels, collective=c)
+        if c is not None:
+            exchange = c.kind in ("all_to_all", "all_to_allv")
+            found.append(unmeasured_collective(op, seen)[-1] if exchange else seen[-1])
+            c = replace(c, bytes=c.bytes * factor) if exchange else c
+        return replace(op, kernels=kernels, collective=c), tuple(found)
 
-    return _each_op(job, grown)
+    return job.each(grown)
 
 
 def _scaled(kernel: Kernel, factor: float) -> Kernel:
     if kernel.lookup is not None:
         tables = tuple(replace(t, batch=max(round(t.batch * factor), 1)) for t in kernel.lookup.tables)
-        return replace(kernel, lookup=replace(kernel.lookup, tables=tables), measured_us=None)
+        return replace(kernel, lookup=replace(kernel.lookup, tables=tables))
     growing = _BATCH_DIMS.get(kernel.family, ())
     if not growing:
         return kernel
     # The gradient of a weight sums over the batch: there the reduced size grows.
     if kernel.family == "gemm" and kernel.dim("k") > max(kernel.dim("m"), kernel.dim("n")):
         growing = ("k",)
-    dims = tuple((n, v * factor if n in growing else v) for n, v in kernel.dims)
-    return replace(kernel, dims=dims, measured_us=None)
+    return replace(kernel, dims=tuple((n, v * factor if n in growing else v) for n, v in kernel.dims))
 
 
-def _each_op(job: Job, change: Callable[[Op], Op]) -> Job:
-    return replace(
-        job, programs=tuple(replace(p, ops=tuple(change(op) for op in p.ops)) for p in job.programs)
-    )
+def unmeasured_collective(op: Op, seen: OpObservations) -> OpObservations:
+    """The observations of an operator whose collective changes: its measured time no longer counts."""
+    return with_collective(seen, replace(of_collective(op, seen), measured_us=None))
+
+
+def _each_program(job: ObservedJob, change: Callable[[list[ObservedOp]], None]) -> ObservedJob:
+    """The job with the operators of every program changed in place."""
+    programs, seen = [], []
+    for number, program in enumerate(job.job.programs):
+        ops = list(job.of_program(number))
+        change(ops)
+        programs.append(replace(program, ops=tuple(op for op, _ in ops)))
+        seen.append(tuple(found for _, found in ops))
+    return ObservedJob(replace(job.job, programs=tuple(programs)), tuple(seen))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -15,7 +15,7 @@ from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
-from stepsight.report.glossary import TERMS, anchor
+from stepsight.report.words import TERMS, anchor
 
 
 class Html(str):

@@ -18,8 +18,8 @@ from stepsight.prediction.answer import Prediction
 from stepsight.prediction.categories import look, source_look
 from stepsight.prediction.units import size
 from stepsight.program.job import Collective, Kernel, Op
-from stepsight.report.launches import launches, name_of
 from stepsight.report.page.pieces import Fragment, Html, asset, joined, legend, tag, text
+from stepsight.report.perfetto import launches, name_of
 from stepsight.report.ranks import RankSet, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
 

@@ -8,7 +8,7 @@ each took. A backward computes the image's gradient and then the weights': each 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from stepsight.program.job import Kernel
@@ -56,8 +56,9 @@ def is_convolution(op: Event) -> bool:
     return "conv" in op.name.lower() and "::" in op.name
 
 
-def conv_kernel(call: Call, event: Event) -> Kernel | None:
-    """A convolution, its data gradient or its weight gradient; None where the inputs do not fit one."""
+def conv_kernel(call: Call, event: Event) -> tuple[Kernel, float] | None:
+    """A convolution, its data gradient or its weight gradient, and the share of the call's time that this
+    kernel took; None where the inputs do not fit one."""
     inputs = _inputs(call.op, event)
     if inputs is None:
         return None
@@ -81,19 +82,21 @@ def conv_kernel(call: Call, event: Event) -> Kernel | None:
     dtype = compute_dtype(inputs.image.dtype, longest.name)
     if dtype in _TENSOR_CORES:
         if not any(e is event for e in working):
-            return _layout(family, event, inputs, result, stride)
+            return _layout(family, event, inputs, result, stride), 1.0
         together = working
     if _PLAIN_ENGINE.search(longest.name):
         if _CLEARS in event.name:
-            return Kernel.of("fill", inputs.image.dtype, name="clear", bytes=max(inputs.image.bytes, 1))
+            return Kernel.of(
+                "fill", inputs.image.dtype, operator="clear", bytes=max(inputs.image.bytes, 1)
+            ), 1.0
         together = tuple(e for e in together if _CLEARS not in e.name)
     made = Kernel.of(
-        family, dtype, name=_name(call.op, longest), batch=b,
+        family, dtype, operator=_name(call.op, longest), batch=b,
         c_in=c_in, c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
         groups=max(c_in // max(per_group, 1), 1),
     )  # fmt: skip
     total = sum(e.dur for e in together)
-    return replace(made, share=event.dur / total if total > 0 else 1.0 / len(together))
+    return made, event.dur / total if total > 0 else 1.0 / len(together)
 
 
 def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, stride: int) -> Kernel:
@@ -106,7 +109,7 @@ def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, s
     moved = (writes if _BACK.search(event.name) else reads)[family]
     if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements < moved:
         moved = weight.elements
-    return Kernel.of("transpose", image.dtype, name="layout", elements=float(moved))
+    return Kernel.of("transpose", image.dtype, operator="layout", elements=float(moved))
 
 
 def _name(op: Event, longest: Event) -> str:
@@ -126,7 +129,8 @@ def convolution_of_row(op: Event, event: Event) -> Kernel | None:
     if helper is not None:
         return helper
     own = GEMM_KERNEL.search(event.name) or "scudnn" in event.name
-    return conv_kernel(Call(op, (event,)), event) if own else None
+    made = conv_kernel(Call(op, (event,)), event) if own else None
+    return made[0] if made else None
 
 
 def _result(call: Call, batch: int, channels: int) -> Tensor | None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import prod
 
 from stepsight.program.job import Kernel, Sizing
+from stepsight.program.observation import Observation
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
@@ -48,12 +49,13 @@ SPLIT: Mapping[str, tuple[str, ...]] = {
 
 def kernel_of(
     facts: Facts, launch: Launch, event: Event, stream: str, late_us: float = 0.0, waited_us: float = 0.0
-) -> Kernel:
-    """The kernel's family and sizes; an operator without a rule gives "other" with its traffic."""
+) -> tuple[Kernel, Observation]:
+    """The kernel's family and sizes, and what the trace measured of it; an operator without a rule gives
+    "other" with its traffic."""
     call = facts.calls.of(launch)
-    mapped = _copy(event)
+    mapped, share = _copy(event), 1.0
     if mapped is None and call is not None:
-        mapped = _by_call(facts, launch, call, event)
+        mapped, share = _by_call(facts, launch, call, event)
     unsure = 0.0
     if mapped is None:
         mapped = sized_by_grid(facts, launch, call, event)
@@ -61,28 +63,31 @@ def kernel_of(
             mapped = replace(mapped, sizing=Sizing.UNKNOWN)  # a trace without launch grids
         unsure = size_spread(mapped, event)
     opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")
-    return replace(
-        mapped, stream=stream, name=mapped.name or short_name(event.name), measured_us=event.dur,
-        size_spread=unsure, opaque=opaque, late_us=late_us, waited_us=waited_us,
-    )  # fmt: skip
+    operator = mapped.operator or short_name(event.name)
+    observed = Observation(event.dur, late_us, waited_us, share, opaque=opaque)
+    return replace(mapped, stream=stream, operator=operator, size_spread=unsure), observed
 
 
-def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
-    """The kernel by the recorded inputs of its call, as far as they are its own."""
-    op = call.op
+def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> tuple[Mapped, float]:
+    """The kernel by the recorded inputs of its call, as far as they are its own, and its share of the
+    call's time."""
+    op, tensors = call.op, call.tensors
     if _communicates(event.name) or _communicates(op.name):
-        return None
-    mapped = lookup_kernel(facts, launch, op, event)
+        return None, 1.0
+    mapped = lookup_kernel(facts, launch, op, event) or sort_kernel(
+        event, op, tensors, call.kernels, facts.gpu
+    )
     if mapped:
-        return mapped
-    tensors = call.tensors
-    sort = sort_kernel(event, op, tensors, call.kernels, facts.gpu)
-    if sort:
-        return sort
+        return mapped, 1.0
     if not tensors:
-        return gemm_by_scalars(op) or _concat_by_reader(facts.linked, launch, event)
+        return gemm_by_scalars(op) or _concat_by_reader(facts.linked, launch, event), 1.0
     if is_convolution(op):
-        return conv_kernel(call, event)
+        return conv_kernel(call, event) or (None, 1.0)
+    return _by_inputs(call, event), 1.0
+
+
+def _by_inputs(call: Call, event: Event) -> Mapped:
+    op = call.op
     alone = len(call.kernels) == 1 or not RULES.on("main_kernel")
     if not alone and call.is_region and not describes(op, event):
         return None
@@ -92,7 +97,7 @@ def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> Mapped:
             return made
     if not alone and event.name != call.main and not describes(op, event):
         return None
-    return _share_of(call, event, vector_kernel(op, tensors, event))
+    return _share_of(call, event, vector_kernel(op, call.tensors, event))
 
 
 @lru_cache(maxsize=8192)
@@ -130,7 +135,7 @@ def _copy(event: Event) -> Mapped:
     name = event.name
     size = event.copied_bytes()
     if name.startswith("Memset"):
-        return Kernel.of("fill", name="memset", bytes=max(size, 1.0))
+        return Kernel.of("fill", operator="memset", bytes=max(size, 1.0))
     if (
         not name.startswith(("Memcpy", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"))
         or size < 0
@@ -138,10 +143,10 @@ def _copy(event: Event) -> Mapped:
         return None
     compact = name.replace(" ", "")
     if "HtoD" in compact or "HostToDevice" in compact:
-        return Kernel.of("copy_h2d", name=_host_memory("memcpy_h2d", name), bytes=size)
+        return Kernel.of("copy_h2d", operator=_host_memory("memcpy_h2d", name), bytes=size)
     if "DtoH" in compact or "DeviceToHost" in compact:
-        return Kernel.of("copy_d2h", name=_host_memory("memcpy_d2h", name), bytes=size)
-    return Kernel.of("copy_d2d", name="memcpy_d2d", bytes=size)
+        return Kernel.of("copy_d2h", operator=_host_memory("memcpy_d2h", name), bytes=size)
+    return Kernel.of("copy_d2d", operator="memcpy_d2d", bytes=size)
 
 
 def _host_memory(name: str, event_name: str) -> str:
@@ -161,7 +166,7 @@ def _concat_by_reader(linked: LinkedTrace, launch: Launch, event: Event) -> Mapp
         if op.tid == linked.ops[launch.op].tid:
             size = max((t.bytes for t in tensors_of(op) if t.elements > 1), default=0)
     return (
-        Kernel.of("concat", name="aten::cat", read_bytes=size, write_bytes=size, inputs=inputs)
+        Kernel.of("concat", operator="aten::cat", read_bytes=size, write_bytes=size, inputs=inputs)
         if size
         else None
     )

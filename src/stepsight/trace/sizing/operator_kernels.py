@@ -80,7 +80,7 @@ def check_operators(facts: Facts) -> Agreement:
         if expected is None:
             continue
         kernels = [(x, e) for x in launches for e in x.gpu]
-        families = tuple(kernel_of(facts, x, e, "compute").family for x, e in kernels if not _is_side(e))
+        families = tuple(kernel_of(facts, x, e, "compute")[0].family for x, e in kernels if not _is_side(e))
         streams = {e.args.stream for _, e in kernels}
         result.checked += 1
         if _alike(families, expected) and len(streams) == 1:

@@ -84,9 +84,9 @@ def _orphaned_share(linked: LinkedTrace) -> float:
 
 def opaque_share(program: StepProgram) -> float:
     """Share of the kernels' time that the trace's own times stand for."""
-    kernels = [k for traced in program.ops for k in traced.op.kernels]
-    total = sum(k.measured_us or 0.0 for k in kernels)
-    return sum(k.measured_us or 0.0 for k in kernels if k.opaque) / total if total else 0.0
+    pairs = [pair for t in program.ops for pair in zip(t.op.kernels, t.seen, strict=False)]
+    total = sum(seen.measured_us or 0.0 for _, seen in pairs)
+    return sum(seen.measured_us or 0.0 for _, seen in pairs if seen.opaque) / total if total else 0.0
 
 
 def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:

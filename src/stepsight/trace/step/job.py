@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from stepsight.program.job import Group, Job, Op, RankProgram
+from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.guessing.collective_sizes import with_sizes
@@ -63,26 +64,29 @@ def _period_us(run: TraceRun, step: int) -> float:
     return float(np.median(seen)) if seen and np.isfinite(seen).all() else float("nan")
 
 
-def job_of(run: TraceRun, programs: dict[int, StepProgram]) -> Job:
+def job_of(run: TraceRun, programs: dict[int, StepProgram]) -> ObservedJob:
     """Join rank programs: collectives lose their waiting, groups and start skew are added."""
     order = sorted(programs)
-    ops = {r: [t.op for t in programs[r].ops] for r in order}
+    ops = {r: [(t.op, t.seen) for t in programs[r].ops] for r in order}
     groups = groups_of(run, programs)
     if len(order) > 1:
         apart = unmatched(programs, groups)
         for name, ranks in apart.items():
             for r in ranks:
-                ops[r] = [by_itself(o) if o.collective and o.collective.group == name else o for o in ops[r]]
+                ops[r] = [
+                    by_itself(o, seen) if o.collective and o.collective.group == name else (o, seen)
+                    for o, seen in ops[r]
+                ]
         _without_waiting(run, programs, ops, _meetings(programs, groups, apart))
-    distinct = {r: RankProgram(tuple(ops[r]), f"rank {r}") for r in order}
     stand_in = _stand_ins(run, order)
     index = {r: i for i, r in enumerate(order)}
-    return Job(
-        tuple(distinct[r] for r in order),
+    job = Job(
+        tuple(RankProgram(tuple(op for op, _ in ops[r]), f"rank {r}") for r in order),
         tuple(index[stand_in[r]] for r in range(run.world_size)),
         groups,
         _starts(run, programs, stand_in),
     )
+    return ObservedJob(job, tuple(tuple(seen for _, seen in ops[r]) for r in order))
 
 
 def _stand_ins(run: TraceRun, order: list[int]) -> dict[int, int]:
@@ -128,8 +132,9 @@ def _kernel(program: StepProgram, op: int) -> Event:
 
 
 def _without_waiting(
-    run: TraceRun, programs: dict[int, StepProgram], ops: dict[int, list[Op]], meetings: Meetings
-) -> None:
+    run: TraceRun, programs: dict[int, StepProgram], ops: dict[int, list[tuple[Op, OpObservations]]],
+    meetings: Meetings,
+) -> None:  # fmt: skip
     """A collective's own time: from the last rank's arrival to the common end."""
     base = {r.rank: r.base_us for r in run.ranks}
     for members in meetings.values():
@@ -137,10 +142,9 @@ def _without_waiting(
             continue
         last_arrival = max(base[rank] + _kernel(programs[rank], i).ts for rank, i in members.items())
         for rank, i in members.items():
-            op, end = ops[rank][i], base[rank] + _kernel(programs[rank], i).end
+            (op, seen), end = ops[rank][i], base[rank] + _kernel(programs[rank], i).end
             own = max(end - last_arrival, SHORTEST_COLLECTIVE_US)
-            if op.collective is not None:
-                ops[rank][i] = replace(op, collective=replace(op.collective, measured_us=own))
+            ops[rank][i] = op, with_collective(seen, replace(of_collective(op, seen), measured_us=own))
 
 
 def groups_of(run: TraceRun, programs: dict[int, StepProgram]) -> dict[str, tuple[Group, ...]]:

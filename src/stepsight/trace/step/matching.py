@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stepsight.program.job import Group, Kernel, Op, Sizing
+from stepsight.program.observation import OpObservations, of_collective, with_collective
 from stepsight.trace.step.program import StepProgram
 
 
@@ -33,14 +34,14 @@ def unmatched(
     return found
 
 
-def by_itself(op: Op) -> Op:
+def by_itself(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
     """The op with its collective as a kernel of known time on the collective's stream."""
     c = op.collective
     if c is None:
-        return op
+        return op, seen
     kernel = Kernel.of(
-        "elementwise", c.dtype, name=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
+        "elementwise", c.dtype, operator=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
         read_bytes=c.bytes, write_bytes=c.bytes,
     )  # fmt: skip
-    kernel = replace(kernel, measured_us=c.measured_us, opaque=True)
-    return replace(op, collective=None, kernels=(*op.kernels, kernel))
+    opaque = replace(of_collective(op, seen), opaque=True)
+    return replace(op, collective=None, kernels=(*op.kernels, kernel)), with_collective(seen, opaque)

@@ -16,22 +16,30 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepsight.program.job import Collective, Job, RankProgram
+from stepsight.program.job import Collective, Job
+from stepsight.program.observation import (
+    Observation,
+    ObservedJob,
+    OpObservations,
+    of_collective,
+    with_collective,
+)
 from stepsight.trace.rules import RULES
 
-Calls = Mapping[tuple[str, int], Collective]
-"""A rank's collectives in one step: (group, which of the rank's calls on it) → the call."""
+Calls = Mapping[tuple[str, int], tuple[Collective, Observation]]
+"""A rank's collectives in one step: (group, which of the rank's calls on it) → the call, as observed."""
 Lateness = Mapping[tuple[str, int], float]
 TYPICAL, LONGEST = "typical_call", "longest_call"
 
 
-def collective_calls(program: RankProgram) -> dict[tuple[str, int], Collective]:
-    """The program's collectives by group and order."""
-    found: dict[tuple[str, int], Collective] = {}
+def collective_calls(job: ObservedJob, program: int) -> dict[tuple[str, int], tuple[Collective, Observation]]:
+    """A program's collectives by group and order."""
+    found: dict[tuple[str, int], tuple[Collective, Observation]] = {}
     count: dict[str, int] = defaultdict(int)
-    for c in (op.collective for op in program.ops):
+    for op, seen in job.of_program(program):
+        c = op.collective
         if c is not None:
-            found[c.group, count[c.group]] = c
+            found[c.group, count[c.group]] = c, of_collective(op, seen)
             count[c.group] += 1
     return found
 
@@ -41,22 +49,24 @@ def host_delay_us(
 ) -> dict[tuple[str, int], float]:
     """How long after a recorded rank the others came to each of its calls: the median over steps.
 
-    The calls carry their times from the last recorded arrival on. ``longest_us`` is what moving a call's data
+    The observed times count from the last recorded arrival on. ``longest_us`` is what moving a call's data
     may take at most.
     """
-    seen = [(call, c) for step in steps for call, c in step.items()]
-    times: dict[tuple[str, str, float], list[float]] = defaultdict(list)
-    for _, c in seen:
-        if c.measured_us is not None:
-            times[_kind(c)].append(c.measured_us)
-    waits: dict[tuple[str, int], list[float]] = defaultdict(list)
-    own = {kind: min(us) for kind, us in times.items()}
-    for _, c in seen:
-        if c.measured_us is not None and c.bytes > 0:
+    measured = [
+        (call, c, seen.measured_us)
+        for step in steps
+        for call, (c, seen) in step.items()
+        if seen.measured_us is not None
+    ]
+    own: dict[tuple[str, str, float], float] = {}
+    for _, c, time_us in measured:
+        own[_kind(c)] = min(own.get(_kind(c), math.inf), time_us)
+    for _, c, _ in measured:
+        if c.bytes > 0:
             own[_kind(c)] = min(own[_kind(c)], longest_us(c))
-    for call, c in seen:
-        if c.measured_us is not None:
-            waits[call].append(waited_us(c.measured_us, own[_kind(c)]))
+    waits: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for call, c, time_us in measured:
+        waits[call].append(waited_us(time_us, own[_kind(c)]))
     return {call: float(np.median(us)) for call, us in waits.items()}
 
 
@@ -66,31 +76,33 @@ def waited_us(time_us: float, shortest_us: float) -> float:
     return time_us - RULES.value(TYPICAL) * shortest_us if waited else 0.0
 
 
-def with_late_peers(job: Job, recorded: Mapping[int, Lateness]) -> Job:
+def with_late_peers(job: ObservedJob, recorded: Mapping[int, Lateness]) -> ObservedJob:
     """The job in which peers that were not recorded come late to the calls of the ranks that were."""
-    programs = list(job.programs)
+    seen = list(job.seen)
     for rank, late in recorded.items():
-        index = job.program_of_rank[rank]
-        programs[index] = _late(programs[index], {
-            call: us for call, us in late.items() if not _peers(job, rank, call[0]) <= recorded.keys()
+        index = job.job.program_of_rank[rank]
+        seen[index] = _late(job, index, {
+            call: us for call, us in late.items() if not _peers(job.job, rank, call[0]) <= recorded.keys()
         })  # fmt: skip
-    return replace(job, programs=tuple(programs))
+    return replace(job, seen=tuple(seen))
 
 
-def without_late_peers(job: Job) -> Job:
+def without_late_peers(job: ObservedJob) -> ObservedJob:
     """The job in which nobody waits for ranks that were not recorded."""
-    return replace(job, programs=tuple(_late(p, {}) for p in job.programs))
+    return replace(job, seen=tuple(_late(job, i, {}) for i in range(len(job.job.programs))))
 
 
-def _late(program: RankProgram, late: Lateness) -> RankProgram:
-    ops = list(program.ops)
+def _late(job: ObservedJob, program: int, late: Lateness) -> tuple[OpObservations, ...]:
+    made: list[OpObservations] = []
     count: dict[str, int] = defaultdict(int)
-    for i, op in enumerate(ops):
+    for op, seen in job.of_program(program):
         c = op.collective
         if c is not None:
-            ops[i] = replace(op, collective=replace(c, late_us=late.get((c.group, count[c.group]), 0.0)))
+            late_us = late.get((c.group, count[c.group]), 0.0)
+            seen = with_collective(seen, replace(of_collective(op, seen), late_us=late_us))
             count[c.group] += 1
-    return replace(program, ops=tuple(ops))
+        made.append(seen)
+    return tuple(made)
 
 
 def _peers(job: Job, rank: int, group: str) -> set[int]:

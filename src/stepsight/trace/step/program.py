@@ -13,6 +13,7 @@ from functools import lru_cache
 from stepsight.overheads.gather import NOTHING
 from stepsight.overheads.operators import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
+from stepsight.program.observation import UNOBSERVED, Observation, OpObservations
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import is_collective_kernel
@@ -36,11 +37,13 @@ BLOCKING_CALL_US = RULES.value("blocking_call")
 class TracedOp:
     """An op of the program with what the trace knew beyond it.
 
-    ``allocating`` is the part of its host times that went into allocating device memory.
+    ``seen`` are the observations of its launches. ``allocating`` is the part of its host times that went
+    into allocating device memory.
     """
 
     op: Op
     unit: HostUnit
+    seen: OpObservations = ()
     launches: tuple[Launch, ...] = ()
     collective: TracedCollective | None = None
     allocating: HostTimes = NOTHING
@@ -176,6 +179,7 @@ class _Builder:
             others = sum(c.dur - stalls.held_us(c.ts, c.end) for c in calls[:-1])
             times = replace(times, t3=end - blocked.gpu[-1].end, t4=(others + own) / len(calls))
         kernels: list[Kernel] = []
+        seen: list[Observation] = []
         collective: Collective | None = None
         traced: TracedCollective | None = None
         for launch in segment.launches:
@@ -183,12 +187,17 @@ class _Builder:
                 segment.waits += [] if segment.waits else self._input_wait(launch)
                 collective, traced = self._collective(launch)
             else:
-                kernels += [self._kernel(launch, event) for event in launch.gpu]
+                for event in launch.gpu:
+                    kernel, observed = self._kernel(launch, event)
+                    kernels.append(kernel)
+                    seen.append(observed)
+        if collective is not None:
+            seen.append(Observation(segment.launches[-1].gpu[0].dur))
         if len(kernels) > len(calls) > 0:
             times = spread(times, len(calls), len(kernels))
         index = self._emit(
             unit, tuple(kernels), collective, tuple(segment.waits), times, segment.launches, traced, blocking,
-            allocating,
+            allocating, tuple(seen),
         )  # fmt: skip
         for launch in segment.launches:
             self.op_of_launch[id(launch)] = index
@@ -211,6 +220,7 @@ class _Builder:
         self, unit: HostUnit, kernels: tuple[Kernel, ...], collective: Collective | None,
         waits: tuple[Wait, ...], times: HostTimes, launches: list[Launch] | tuple[()] = (),
         traced: TracedCollective | None = None, blocking: bool = False, allocating: HostTimes = NOTHING,
+        seen: OpObservations = (),
     ) -> int:  # fmt: skip
         name = plain_name(unit.name)
         shapes = _shapes(self.linked.ops[unit.op].sizes_text()) if unit.op >= 0 and self.sized else ()
@@ -220,15 +230,15 @@ class _Builder:
         elif kind == "optimizer" or (self.phase == "backward" and "Optimizer" in name):
             self.phase = "optimizer"
         op = Op(name, kernels, collective, waits, blocking, self.phase, "", shapes, times)
-        self.program.ops.append(TracedOp(op, unit, tuple(launches), traced, allocating))
+        self.program.ops.append(TracedOp(op, unit, seen, tuple(launches), traced, allocating))
         return len(self.program.ops) - 1
 
-    def _kernel(self, launch: Launch, event: Event) -> Kernel:
+    def _kernel(self, launch: Launch, event: Event) -> tuple[Kernel, Observation]:
         stream = self.program.streams.get(event.args.stream, COMPUTE)
         if not self.sized:
             if stream not in self.unsized:
                 self.unsized[stream] = Kernel("unsized", stream=stream)
-            return self.unsized[stream]
+            return self.unsized[stream], UNOBSERVED
         held = self.held_until.get(event.args.stream, 0.0)
         ready = max(launch.call.end, held, self.resolver.free_at.get(id(event), 0.0))
         late = max(0.0, event.ts - ready)
@@ -253,7 +263,7 @@ class _Builder:
         stream = self.program.streams.get(kernel.args.stream, COMM)
         made = Collective(
             traced.kind, traced.bytes if traced.bytes is not None else 0.0, traced.group, stream,
-            traced.dtype, None, kernel.name.split("(")[0], kernel.dur, (),
+            traced.dtype, None, kernel.name.split("(")[0], (),
         )  # fmt: skip
         return made, traced
 

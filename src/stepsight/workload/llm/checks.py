@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.cut import most_pieces, pieces
-from stepsight.workload.llm.frameworks import FRAMEWORKS
 from stepsight.workload.llm.optimizers import UPDATES
+from stepsight.workload.llm.recipe import recipe_of
 
 if TYPE_CHECKING:
     from stepsight.workload.llm.config import LanguageConfig
@@ -18,7 +18,7 @@ PLAIN_ATTENTION = ("eager", "fused")
 
 def saves_nothing(framework: str, attention: str) -> bool:
     """Whether a framework's selective recomputation only drops what such attention does not keep anyway."""
-    return not FRAMEWORKS[framework].selects_products and attention not in PLAIN_ATTENTION
+    return not recipe_of(framework).framework.selects_products and attention not in PLAIN_ATTENTION
 
 
 def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
@@ -58,26 +58,21 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         "has no effect without tensor parallelism",
         "set tensor above 1, or leave it out",
     )
-    for key, used in (
-        ("schedule", s.pipeline > 1),
-        ("virtual_stages", s.pipeline > 1 or s.virtual_stages == 1),
-        ("context_kind", s.context > 1),
-        ("expert_dispatch", s.expert > 1),
-        ("expert_overlap", s.expert > 1),
-        ("shard_group", s.zero > 0),
-        ("reshard", s.zero == 3),
-        ("prefetch", s.zero > 0),
-        ("bucket_mb", s.data * s.context > 1 and s.zero < 2),
-        ("overlap_gradients", s.data * s.context > 1 and s.zero < 3),
+    replicas = s.data * s.context
+    for key, used, idle in (
+        ("schedule", s.pipeline > 1, ("1f1b",)),
+        ("virtual_stages", s.pipeline > 1, (1,)),
+        ("context_kind", s.context > 1, (parallel.defaults.get("context_kind", "ring"),)),
+        ("expert_dispatch", s.expert > 1, ("each",)),
+        ("expert_overlap", s.expert > 1, ("none", False)),
+        ("shard_group", s.zero > 0, (0,)),
+        ("reshard", s.zero == 3, (True,)),
+        ("prefetch", s.zero > 0, (False,)),
+        ("bucket_mb", replicas > 1 and s.zero < 2, ()),
+        ("overlap_gradients", replicas > 1 and s.zero < 3, (replicas > 1,)),
     ):
-        refuse(parallel, key, parallel.has(key) and not used, "has no effect on this layout", "leave it out")
-    refuse(
-        parallel,
-        "zero",
-        s.zero > 0 and s.data * s.context == 1,
-        "has no effect: there is one replica, so nothing is shared out",
-        "leave it out, or set data above 1",
-    )
+        stated = parallel.has(key) and parallel.values[key] not in idle
+        refuse(parallel, key, stated and not used, "has no effect on this layout", "leave it out")
     refuse(
         parallel,
         "schedule",
@@ -116,10 +111,11 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         'use "full", a number of layers, or a framework that keeps products instead (torchtitan)',
     )
     f = c.framework
+    fused = t.fused_norm and f.fused_rotary and f.fused_mlp and f.fused_loss and f.name != "jax"
     refuse(
         training,
         "compile",
-        training.has("compile") and f.fused_norm and f.fused_rotary and f.fused_mlp and f.fused_loss,
+        t.compiled and training.has("compile") and fused,
         f"has no effect: the kernels of {f.name} are fused already",
         'leave it out, or name a framework that torch.compile speeds up (framework = "torchtitan")',
     )
@@ -177,7 +173,7 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     refuse(
         training,
         "master_weights",
-        training.has("master_weights") and not c.training.half,
+        training.has("master_weights") and t.master_weights and not t.half,
         "only half-precision training has fp32 copies",
         'set precision = "bf16", or leave it out',
     )
@@ -202,6 +198,23 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         "has no effect: only fp8 products are scaled",
         'set precision = "fp8", or leave it out',
     )
+    for key in ("adapter_rank", "adapter_targets", "frozen_weights"):
+        refuse(
+            training,
+            key,
+            training.has(key) and not t.frozen,
+            "has no effect: all weights are trained",
+            'set adapters = "lora", or leave it out',
+        )
+    for key in ("fp8_weights", "fp8_attention"):
+        stated = training.has(key) and training.values[key] is True
+        refuse(
+            training,
+            key,
+            stated and t.precision != "fp8",
+            f"has no effect in {t.precision}",
+            'set precision = "fp8", or leave it out',
+        )
     for key, value, wrong, problem in (
         ("loss_scaling", t.loss_scaling, t.precision != "fp16", "only fp16 gradients are scaled"),
         ("loss_scaling", t.loss_scaling, t.optimizer == "none", "nothing is updated"),

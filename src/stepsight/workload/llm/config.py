@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stepsight.hardware.spec import GpuSpec
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
 from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
-from stepsight.workload.llm.frameworks import FRAMEWORKS, Framework
 from stepsight.workload.llm.layout import AXES, CONTEXT_KINDS, DISPATCH, EXPERT_OVERLAP, SCHEDULES, Layout
 from stepsight.workload.llm.model import LanguageModel
 from stepsight.workload.llm.optimizers import UPDATES
+from stepsight.workload.llm.recipe import Framework, Recipe, families, recipe_of
 from stepsight.workload.parallel.axes import data_ranks
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
@@ -24,8 +25,12 @@ FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
 DEFAULT_BATCH = 1
 """Sequences per replica where a description states no batch; answers say that it was assumed."""
-ADAPTER_SHARE = 0.005
-"""Parameters of low-rank adapters over the model's (rank 16 to 32 on attention)."""
+ADAPTERS = ("none", "lora", "qlora", "dora")
+ADAPTER_TARGETS = ("attention", "mlp", "all")
+FROZEN_WEIGHTS = ("half", "fp8", "nf4")
+"""How adapters' frozen weights are stored: as they are computed with, in fp8, or in 4 bits (QLoRA)."""
+FROZEN_BYTES = {"fp8": 1.0, "nf4": 0.516}
+"""Bytes per frozen weight; nf4 with doubly quantised block scales (Dettmers et al. 2023)."""
 RECOMPUTE = ("none", "full", "selective")
 ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 
@@ -40,7 +45,11 @@ class LanguageTraining:
     (flash: 2). ``precision = "fp8"``: GEMMs in fp8, everything else in bf16. ``master_weights``:
     half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
     for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
-    ``adapters``: only low-rank adapters are trained (LoRA): no weight gradients, hardly any optimizer state.
+    ``adapters``: only low-rank adapters of rank ``adapter_rank`` on attention, MLP or both are trained; the
+    frozen weights need no gradients and are stored as ``frozen_weights`` says.
+    ``fp8_weights``: with fp8, weights are kept in fp8 (with their transpose) and gathered in it; otherwise
+    bf16 weights and their fp8 casts are both there. ``fp8_attention``: attention runs in fp8, too.
+    ``expandable_segments``: the caching allocator joins blocks (PYTORCH_CUDA_ALLOC_CONF).
     ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
     ``offload``: "optimizer" puts the optimizer state and update on the CPU.
     ``fused_experts``: grouped GEMMs fuse activation and fp8 cast.
@@ -60,7 +69,13 @@ class LanguageTraining:
     master_weights: bool = True
     compiled: bool = False
     fused_norm: bool = True
-    adapters: bool = False
+    adapters: str = "none"
+    adapter_rank: int = 16
+    adapter_targets: str = "attention"
+    frozen_weights: str = "half"
+    fp8_weights: bool = False
+    fp8_attention: bool = False
+    expandable_segments: bool = False
     loss_scaling: bool = False
     offload: str = "none"
     cuda_graphs: bool = False
@@ -87,6 +102,15 @@ class LanguageTraining:
     def half(self) -> bool:
         return self.dtype in ("fp16", "bf16")
 
+    @property
+    def frozen(self) -> bool:
+        """Whether only adapters are trained."""
+        return self.adapters != "none"
+
+    def adapts(self, part: str) -> bool:
+        """Whether the projections of ``part`` (attention or mlp) have adapters."""
+        return self.frozen and self.adapter_targets in (part, "all")
+
 
 @dataclass(frozen=True, slots=True)
 class LanguageConfig:
@@ -94,7 +118,9 @@ class LanguageConfig:
 
     ``batch_per_rank``: sequences that a data-parallel replica sees per step; ``states_batch``: whether the
     description gives them, or `DEFAULT_BATCH` stands in.
-    ``notes``: what the description says that the answer does not hold.
+    ``notes``: what the description says that the answer does not hold. ``recipe`` names the training stack,
+    ``differs`` lists the settings that the description states otherwise than the recipe does. ``left_open``:
+    settings that the platform decides (``attention``, ``micro_batch``; `resolved`).
     """
 
     name: str
@@ -108,6 +134,9 @@ class LanguageConfig:
     states_batch: bool = field(default=True, compare=False)
     source: str = field(default="", compare=False)
     notes: tuple[str, ...] = field(default=(), compare=False)
+    recipe: str = field(default="", compare=False)
+    differs: tuple[str, ...] = field(default=(), compare=False)
+    left_open: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def ranks(self) -> int:
@@ -131,7 +160,19 @@ class LanguageConfig:
     @property
     def host_profile(self) -> str:
         """Whose host work its launches cost (`stepsight.overheads.frameworks`)."""
-        return "compiled" if self.framework.plain and self.training.compiled else self.framework.name
+        return "compiled" if self.framework.plain and self.training.compiled else self.framework.host_profile
+
+    @property
+    def trained_share(self) -> float:
+        """Of the model's parameters, those that are trained."""
+        if not self.training.frozen:
+            return 1.0
+        m, width = self.model, 0
+        if self.training.adapts("attention"):
+            width += 2 * m.hidden + (2 * m.heads + 2 * m.kv_heads) * m.head_dim
+        if self.training.adapts("mlp"):
+            width += 2 * m.hidden + (3 if m.gated else 2) * m.ffn
+        return m.layers * self.training.adapter_rank * width / m.parameters()
 
     @property
     def padded_vocab(self) -> int:
@@ -142,27 +183,54 @@ class LanguageConfig:
         return -(-self.model.vocab // step) * step
 
 
-def read_language(document: Mapping[str, Any], source: str) -> LanguageConfig:
-    """The file's fields, checked."""
+def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None = None) -> LanguageConfig:
+    """The file's fields, checked; ``gpu``: where the attention kernel depends on it."""
     fields = Fields(document, source)
     fields.choice("kind", ("transformer",), "transformer")
     family = fields.choice("family", tuple(FAMILIES))
     model = read_model(fields)
-    parallel, training_fields = fields.section("parallel"), fields.section("training")
-    framework = _framework(training_fields, parallel)
-    training = _training(training_fields, family, framework)
+    recipe = chosen_recipe(document, source)
+    training_fields = fields.section("training", recipe.training)
+    parallel = fields.section("parallel", recipe.parallel)
+    framework = replace(
+        recipe.framework, gradients=training_fields.choice("gradients", GRADIENTS, recipe.framework.gradients)
+    )
+    for key in ("framework", "recipe"):
+        training_fields.anything(key, "")
+    training = _training(training_fields, family, recipe, gpu)
     sequence = fields.integer("sequence")
-    layout, batch = _layout(fields, parallel, framework)
+    layout, batch = _layout(fields, parallel, recipe, framework, training)
     name = fields.text("name", Path(source).stem)
     notes = _notes(fields, sequence)
     for section in (training_fields, parallel, fields):
         section.finish()
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
     config = LanguageConfig(
-        name, family, model, sequence, batch, training, layout, framework, stated, source, notes
-    )
+        name, family, model, sequence, batch, training, layout, framework, stated, source, notes, recipe.name,
+        (*_differences("training", training_fields), *_differences("parallel", parallel)),
+        frozenset(() if training_fields.has("attention") else ("attention",)),
+    )  # fmt: skip
     check(config, parallel, training_fields)
     return config
+
+
+def _differences(section: str, fields: Fields) -> list[str]:
+    """Fields that the description states and the recipe has otherwise."""
+    return [
+        f"{section}.{key}={value}"
+        for key, value in fields.values.items()
+        if key in fields.defaults and value != fields.defaults[key]
+    ]
+
+
+def resolved(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
+    """The configuration with what its description leaves to the platform."""
+    if "attention" not in c.left_open:
+        return c
+    attention = recipe_of(c.recipe).attention(gpu)
+    if attention == c.training.attention:
+        return c
+    return replace(c, training=replace(c.training, attention=attention))
 
 
 def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
@@ -177,19 +245,40 @@ def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def usual_framework(parallel: Mapping[str, Any]) -> str:
-    """What a job of this layout is most often run with, where its description names no framework."""
-    return "torchtitan" if str(parallel.get("zero", 0)) in ("3", "fsdp") else "megatron"
+PLAIN_PRECISIONS = ("fp32", "tf32")
 
 
-def _framework(training: Fields, parallel: Fields) -> Framework:
-    """The named one, or what such a job is most often run with."""
-    usual = usual_framework(parallel.values)
-    framework = FRAMEWORKS[training.choice("framework", tuple(FRAMEWORKS), usual)]
-    return replace(framework, gradients=training.choice("gradients", GRADIENTS, framework.gradients))
+def usual_framework(document: Mapping[str, Any]) -> str:
+    """The framework of a description that names none, whichever way its model was named: fully sharded
+    training is torchtitan's, training in fp32 or with attention operator by operator is plain PyTorch, and
+    everything else is Megatron's."""
+    training, parallel = document.get("training") or {}, document.get("parallel") or {}
+    if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
+        return "megatron"  # reading the fields says what is wrong
+    if str(parallel.get("zero", 0)) in ("3", "fsdp"):
+        return "torchtitan"
+    plain = training.get("precision") in PLAIN_PRECISIONS or training.get("attention") == "eager"
+    return "eager" if plain else "megatron"
 
 
-def _training(fields: Fields, family: str, framework: Framework) -> LanguageTraining:
+def chosen_recipe(document: Mapping[str, Any], where: str) -> Recipe:
+    """The recipe that a description names, the newest of the framework that it names, or the usual one."""
+    training = Fields(document.get("training", {}), f"{where}: [training]")
+    if training.has("recipe"):
+        found = recipe_of(training.text("recipe", ""), training.at("recipe"))
+        named = training.text("framework", found.family)
+        if named not in (found.family, found.framework.name):
+            raise training.fail(
+                "framework",
+                f"is {named}, and recipe {found.name} is of {found.family}",
+                "give one of the two",
+            )
+        return found
+    usual = usual_framework(document)
+    return families()[training.choice("framework", tuple(families()), usual)]
+
+
+def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) -> LanguageTraining:
     recompute, layers = fields.anything("recompute", "none"), 0
     if isinstance(recompute, bool):
         recompute = "full" if recompute else "none"
@@ -205,9 +294,16 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
             "precision", "GEMMs in fp4 are not modelled: no measurements are available", 'use "fp8"'
         )
     precision = fields.choice("precision", PRECISIONS, "bf16")
+    adapters = fields.anything("adapters", "none")
+    if isinstance(adapters, bool):
+        adapters = "lora" if adapters else "none"
+    if adapters not in ADAPTERS:
+        raise fields.fail("adapters", f"unknown {adapters!r}", f"one of {', '.join(ADAPTERS)}, or true")
     return LanguageTraining(
         precision=precision,
-        attention=fields.choice("attention", ATTENTION, "flash2"),
+        attention=fields.choice("attention", ATTENTION, "flash2")
+        if fields.has("attention")
+        else recipe.attention(gpu),
         recompute=str(recompute),
         recompute_layers=layers,
         optimizer=fields.choice("optimizer", tuple(UPDATES), "adamw"),
@@ -215,19 +311,35 @@ def _training(fields: Fields, family: str, framework: Framework) -> LanguageTrai
         loss=fields.choice("loss", ("cross_entropy", "none"), "cross_entropy"),
         clipping=fields.flag("clip_gradients", True),
         master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
-        compiled=fields.flag("compile", framework.compiled),
-        fused_norm=fields.flag("fused_norm", framework.fused_norm),
-        adapters=fields.flag("adapters", False),
+        compiled=fields.flag("compile", False),
+        fused_norm=fields.flag("fused_norm", True),
+        adapters=adapters,
+        adapter_rank=fields.integer("adapter_rank", 16),
+        adapter_targets=fields.choice("adapter_targets", ADAPTER_TARGETS, "attention"),
+        frozen_weights=_frozen_weights(fields, adapters),
+        fp8_weights=fields.flag("fp8_weights", False) and precision == "fp8",
+        fp8_attention=fields.flag("fp8_attention", False) and precision == "fp8",
+        expandable_segments=fields.flag("expandable_segments", False),
         loss_scaling=fields.flag("loss_scaling", precision == "fp16"),
         offload=fields.choice("offload", OFFLOAD, "none"),
         cuda_graphs=fields.flag("cuda_graph", fields.flag("cuda_graphs", False)),
         fused_experts=fields.flag("fused_experts", False),
-        fp8_scaling=fields.choice("fp8_scaling", FP8_SCALING, framework.fp8_scaling),
+        fp8_scaling=fields.choice("fp8_scaling", FP8_SCALING, "delayed"),
         loss_share=fields.number("loss_share", 1.0, least=0.001, most=1.0),
     )
 
 
-def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Layout, int]:
+def _frozen_weights(fields: Fields, adapters: str) -> str:
+    """As stated or as the recipe stores them; QLoRA's are in 4 bits."""
+    stated = fields.choice("frozen_weights", FROZEN_WEIGHTS, "half")
+    if adapters == "none":
+        return "half"
+    return "nf4" if adapters == "qlora" and not fields.has("frozen_weights") else stated
+
+
+def _layout(
+    fields: Fields, parallel: Fields, recipe: Recipe, framework: Framework, training: LanguageTraining
+) -> tuple[Layout, int]:
     """The axes, and the batch of one replica."""
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
     context = parallel.integer("context", 1)
@@ -241,17 +353,16 @@ def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Lay
             f"{micro} does not divide the {batch} sequences of a replica",
             "use a divisor of global_batch / data",
         )
-    zero = parallel.anything("zero", 0)
-    zero = 3 if zero == "fsdp" else zero
-    if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
-        raise parallel.fail("zero", f"unknown {zero!r}", 'one of 0, 1, 2, 3 or "fsdp" (the same as 3)')
+    zero = _zero(parallel, data * context, pipeline)
     virtual = parallel.integer("virtual_stages", 1)
     schedule = parallel.choice("schedule", SCHEDULES, "interleaved" if virtual > 1 else "1f1b")
+    several = parallel.has("sequence_parallel") or tensor > 1
+    gradient_bytes = 4 if framework.gradients == "fp32" or not training.half else 2
     layout = Layout(
         data=data,
         tensor=tensor,
-        sequence_parallel=parallel.flag("sequence_parallel", False),
-        async_tensor=parallel.flag("async_tensor", False),
+        sequence_parallel=parallel.flag("sequence_parallel", False) and several,
+        async_tensor=parallel.flag("async_tensor", False) and (parallel.has("async_tensor") or tensor > 1),
         pipeline=pipeline,
         schedule=schedule,
         virtual_stages=virtual,
@@ -260,16 +371,43 @@ def _layout(fields: Fields, parallel: Fields, framework: Framework) -> tuple[Lay
         expert=parallel.integer("expert", 1),
         expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
         expert_overlap=_expert_overlap(parallel),
-        zero=int(zero),
+        zero=zero,
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
-        prefetch=parallel.flag("prefetch", zero == 3 or (zero == 2 and not framework.gathers_late)),
-        overlap_gradients=parallel.flag("overlap_gradients", framework.overlaps_gradients),
-        bucket_mb=parallel.number("bucket_mb", framework.bucket_mb, least=0.001),
+        prefetch=_prefetch(parallel, zero, framework),
+        overlap_gradients=parallel.flag("overlap_gradients", True),
+        bucket_mb=_bucket_mb(parallel, recipe, data * context, gradient_bytes),
+        states_buckets=parallel.has("bucket_mb"),
         micro_batches=batch // micro,
         order=_order(parallel),
     )
     return layout, batch
+
+
+def _zero(parallel: Fields, replicas: int, pipeline: int) -> int:
+    """The stage of ZeRO; one replica has nothing to share out. A recipe's ZeRO-3 does not go with a
+    pipeline: there it shares out the optimizer state."""
+    zero = parallel.anything("zero", 0)
+    zero = 3 if zero == "fsdp" else zero
+    if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
+        raise parallel.fail("zero", f"unknown {zero!r}", 'one of 0, 1, 2, 3 or "fsdp" (the same as 3)')
+    if replicas == 1:
+        return 0
+    return int(zero) if parallel.has("zero") or pipeline == 1 else min(int(zero), 1)
+
+
+def _prefetch(parallel: Fields, zero: int, framework: Framework) -> bool:
+    """Whether gathering parameters overlaps with compute: ZeRO-3's always does unless stated otherwise."""
+    if parallel.has("prefetch") or zero == 1:
+        return parallel.flag("prefetch", False)
+    parallel.flag("prefetch", False)
+    return zero == 3 or (zero == 2 and not framework.gathers_late)
+
+
+def _bucket_mb(parallel: Fields, recipe: Recipe, replicas: int, gradient_bytes: int) -> float:
+    usual = recipe.bucket_mb(replicas, gradient_bytes)
+    stated = parallel.number("bucket_mb", usual, least=0.001)
+    return stated if parallel.has("bucket_mb") else usual
 
 
 def _expert_overlap(parallel: Fields) -> str:

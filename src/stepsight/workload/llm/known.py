@@ -99,7 +99,7 @@ def _workload(sizes: Table, name: str) -> Table:
         "kind": "transformer",
         "name": Path(name).name,
         **sizes,
-        "training": {"framework": "megatron"},
+        "training": {},
         "parallel": {},
     }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 AXES = ("tensor", "context", "data", "pipeline")
 """The axes of a job, innermost first as Megatron numbers ranks. Expert groups lie inside tensor, context
@@ -47,6 +47,7 @@ class Layout:
     prefetch: bool = True
     overlap_gradients: bool = True
     bucket_mb: float = 25.0
+    states_buckets: bool = field(default=False, compare=False)
     micro_batches: int = 1
     order: tuple[str, ...] = AXES
 

@@ -11,7 +11,7 @@ from stepsight.program.job import Job
 from stepsight.program.setup import Setup
 from stepsight.workload.described import Described
 from stepsight.workload.llm.build import build
-from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.config import LanguageConfig, usual_framework
 from stepsight.workload.llm.families import FAMILIES
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
@@ -25,6 +25,9 @@ NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
 SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
 """Pipeline schedules in words, where their names are none."""
+ADAPTER_NAMES = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
+PLAIN_RECIPES = ("eager", "pytorch")
+"""Framework and recipe of plain PyTorch."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
 OF_TAPES = {
     "fused_optimizer": "the update is always fused",
@@ -35,7 +38,7 @@ OF_TAPES = {
 """Fields of ``training`` that only plain training has, and what a language model's does instead."""
 OF_LANGUAGE_MODELS = (
     "compile", "clip_gradients", "fused_norm", "fused_experts", "gradients", "fp8_scaling", "loss_scaling",
-    "loss_share", "adapters", "offload", "cuda_graphs",
+    "loss_share", "adapters", "adapter_rank", "adapter_targets", "frozen_weights", "offload", "cuda_graphs",
 )  # fmt: skip
 """The other way round."""
 
@@ -54,17 +57,29 @@ def _asks(document: Mapping[str, Any]) -> str:
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return ""
-    if family in FAMILIES and family not in EAGER_FAMILIES:
+    if isinstance(family, str) and family in FAMILIES and family not in EAGER_FAMILIES:
         return "family"
-    if training.get("framework"):
-        return "training.framework"
+    for key in ("recipe", "framework"):
+        if training.get(key) and training[key] not in PLAIN_RECIPES:
+            return f"training.{key}"
+    if not isinstance(family, str) or family not in FAMILIES:
+        return ""
     if training.get("precision") == "fp8":
         return "training.precision"
     taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
-    beyond = [k for k in BEYOND_TAPES if k in document]
-    if family in FAMILIES:
-        beyond += [f"parallel.{k}" for k in parallel if k not in taped]
-    return beyond[0] if beyond else ""
+    beyond = [k for k in BEYOND_TAPES if k in document] + [
+        f"parallel.{k}" for k in parallel if k not in taped
+    ]
+    if beyond:
+        return beyond[0]
+    asked = {training.get("recipe"), training.get("framework")} & set(PLAIN_RECIPES)
+    plain = (
+        asked
+        or usual_framework(document) == "eager"
+        or "head" in document
+        or any(k in OF_TAPES for k in training)
+    )
+    return "" if plain else "training.precision"
 
 
 def refuse_fields_of_the_other(document: Mapping[str, Any], where: str) -> None:
@@ -114,9 +129,11 @@ class LanguageWorkload(Described[LanguageConfig]):
             at_once=float(c.micro_batch),
             product_dtype=c.training.product_dtype,
             framework=c.framework.name,
+            recipe=c.recipe,
+            differs=c.differs,
             zero=s.zero,
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
-            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
+            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.frozen),
         )
 
     def job(self, device: str = "cuda") -> Job:
@@ -136,7 +153,7 @@ def _sharing(s: Layout) -> list[str]:
     if s.zero == 3:
         kept = [] if s.reshard else ["parameters kept for the backward pass"]
         return ["FSDP", *groups, *kept, *([] if s.prefetch else ["no prefetch"])]
-    when = "beside the forward pass" if s.prefetch else "behind the update"
+    when = "during the forward pass" if s.prefetch else "after the optimizer step"
     each = ["gradients reduced every micro-batch"] if s.zero == 2 and s.micro_batches > 1 else []
     return [f"ZeRO-{s.zero}", *groups, *each, f"parameters gathered {when}"]
 
@@ -157,14 +174,15 @@ def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
     return [
         (t.compiled, "torch.compile" if c.framework.name != "jax" else "compiled"),
         (t.cuda_graphs, "CUDA graphs"),
-        (t.adapters, "LoRA adapters only"),
+        (t.frozen, f"only {ADAPTER_NAMES.get(t.adapters, t.adapters)} adapters trained"),
         (t.offload == "optimizer", "optimizer on the CPU"),
         (not t.master_weights and t.half, "autocast"),
+        (s.sequence_parallel, "sequence parallelism"),
         (s.async_tensor, "asynchronous tensor parallelism"),
         (s.expert > 1 and s.expert_dispatch == "once", "tokens dispatched once per node"),
         (s.expert_overlap != "none", "expert exchanges overlapped"),
-        (reduces and not s.overlap_gradients, "gradients reduced behind the backward pass"),
-        (reduces and s.bucket_mb != c.framework.bucket_mb, f"buckets of {s.bucket_mb:g} MB"),
+        (reduces and not s.overlap_gradients, "gradients reduced after the backward pass"),
+        (reduces and s.states_buckets, f"buckets of {s.bucket_mb:g} MB"),
     ]
 
 

@@ -82,6 +82,8 @@ def read_transformer(document: Mapping[str, Any], source: str) -> TransformerCon
     fields.choice("kind", ("transformer",))
     family = fields.choice("family", FAMILIES)
     training_fields, parallel = fields.section("training"), fields.section("parallel")
+    for key in ("framework", "recipe"):
+        training_fields.anything(key, "")
     training = Training.read(
         training_fields, LOSSES, "adamw", _DROPOUT.get(family, 0.1), _WITHOUT_EFFECT.get(family)
     )

@@ -36,7 +36,7 @@ def concat_by_grid(facts: Facts, launch: Launch, event: Event, dtype: str, width
     size = max(told, elements_by_grid(event)) * width
     sizing = Sizing.UNKNOWN if told == 0 and blocks >= _CAPPED_BLOCKS else Sizing.NEIGHBOURS
     return Kernel.of(
-        "concat", dtype, name="aten::cat", sizing=sizing, read_bytes=size, write_bytes=size,
+        "concat", dtype, operator="aten::cat", sizing=sizing, read_bytes=size, write_bytes=size,
         inputs=float(max(inputs, 2)),
     )  # fmt: skip
 

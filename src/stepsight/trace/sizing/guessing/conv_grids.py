@@ -65,7 +65,7 @@ def conv_by_neighbours(
         return None
     channels = norm.gpu[0].grid()[0]
     return Kernel.of(
-        "gemm", dtype, name="convolution", sizing=Sizing.NEIGHBOURS, batch=1,
+        "gemm", dtype, operator="convolution", sizing=Sizing.NEIGHBOURS, batch=1,
         m=max(image / channels, 1.0), n=channels, k=max(weight / channels / _saved(event), 1.0),
     )  # fmt: skip
 

@@ -80,14 +80,14 @@ def gemm_by_grid(facts: Facts, launch: Launch, grid: GemmGrid, dtype: str) -> Ke
     persistent = persistent_sizes(facts.compiled, launch)
     if persistent:
         m, n, k = persistent
-        return Kernel.of("gemm", dtype, name="mm", sizing=Sizing.NEIGHBOURS, batch=1, m=m, n=n, k=k)
+        return Kernel.of("gemm", dtype, operator="mm", sizing=Sizing.NEIGHBOURS, batch=1, m=m, n=n, k=k)
     batch = grid.depth if _is_batched(linked, launch) else 1
     reduced = known.reduced_size(linked, launch, grid)
     across, down = known.tightest(linked, launch, grid.across), known.tightest(linked, launch, grid.down)
     # Without a gradient's grid nothing tells what the product sums over.
     sizing = Sizing.GRID if reduced else Sizing.UNKNOWN
     return Kernel.of(
-        "gemm", dtype, name="mm", sizing=sizing, batch=batch, m=down, n=across, k=reduced or _UNKNOWN_K
+        "gemm", dtype, operator="mm", sizing=sizing, batch=batch, m=down, n=across, k=reduced or _UNKNOWN_K
     )
 
 

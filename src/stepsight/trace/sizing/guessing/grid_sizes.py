@@ -73,21 +73,23 @@ def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event)
         # A warp takes an index, the grid's depth counts what each index stands for.
         picks = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
         return Kernel.of(
-            "scatter", dtype, name="index_put", sizing=Sizing.GRID, rows=picks, cols=1, table_rows=picks
+            "scatter", dtype, operator="index_put", sizing=Sizing.GRID, rows=picks, cols=1, table_rows=picks
         )
     if is_norm(event) and event.grid():
         image, channels = image_elements(linked, launch), event.grid()[0]
         if image:
             family = "batch_norm_backward" if "bw" in event.name else "batch_norm"
             return Kernel.of(
-                family, dtype, name=name, sizing=Sizing.NEIGHBOURS, rows=max(image / channels, 1.0),
+                family, dtype, operator=name, sizing=Sizing.NEIGHBOURS, rows=max(image / channels, 1.0),
                 cols=channels,
             )  # fmt: skip
     by_rows = prod(event.grid()[:1]) * row_width(linked, facts.compiled, launch)
     elements = max(elements_by_grid(event), by_rows)
     width = {"fp32": 4, "fp64": 8}.get(dtype, 2)
     if "reduce_kernel" in event.name:
-        return Kernel.of("reduce", dtype, name=name, sizing=Sizing.GRID, rows=max(elements / 64, 1), cols=64)
+        return Kernel.of(
+            "reduce", dtype, operator=name, sizing=Sizing.GRID, rows=max(elements / 64, 1), cols=64
+        )
     named = softmax_by_name(event, dtype, name) or attention_by_name(event, dtype, name)
     if named:
         return named
@@ -96,22 +98,24 @@ def sized_by_grid(facts: Facts, launch: Launch, call: Call | None, event: Event)
             length = row_length(linked, launch)
             if length:
                 rows = float(prod(event.grid() or (1,)))
-                return Kernel.of(family, dtype, name=name, sizing=Sizing.NEIGHBOURS, rows=rows, cols=length)
+                return Kernel.of(
+                    family, dtype, operator=name, sizing=Sizing.NEIGHBOURS, rows=rows, cols=length
+                )
             rows = max(elements / 128, 1)
-            return Kernel.of(family, dtype, name=name, sizing=Sizing.UNKNOWN, rows=rows, cols=128)
+            return Kernel.of(family, dtype, operator=name, sizing=Sizing.UNKNOWN, rows=rows, cols=128)
     if "dropout_kernel" in event.name:
-        return Kernel.of("dropout", dtype, name=name, sizing=Sizing.COUNTED, elements=4 * elements)
+        return Kernel.of("dropout", dtype, operator=name, sizing=Sizing.COUNTED, elements=4 * elements)
     if "CatArray" in event.name:
         return concat_by_grid(facts, launch, event, dtype, width)
     if "FillFunctor" in event.name:
-        return Kernel.of("fill", dtype, name=name, sizing=Sizing.COUNTED, bytes=elements * width)
+        return Kernel.of("fill", dtype, operator=name, sizing=Sizing.COUNTED, bytes=elements * width)
     inputs = 2 if _binary(event.name) else 1
     read_width, write_width = _widths(name, event.name, width)
     # Few threads are launch latency, unless they ran longer: persistent kernels loop over their work.
     latency = elements < _FEW_ELEMENTS and event.dur <= RULES.value("latency_bound")
     sizing = Sizing.COUNTED if is_elementwise(event) or latency else Sizing.UNKNOWN
     return Kernel.of(
-        "elementwise", dtype, name=name, sizing=sizing, elements=elements,
+        "elementwise", dtype, operator=name, sizing=sizing, elements=elements,
         read_bytes=inputs * elements * read_width, write_bytes=elements * write_width,
     )  # fmt: skip
 
@@ -133,7 +137,7 @@ def _multi_tensor(event: Event, name: str) -> Kernel:
     depth = int(lists[1]) if lists else 2
     elements = float(prod(event.grid() or (1,)) * _CHUNK * _CHUNK_FILLED)
     return Kernel.of(
-        "optimizer", name=name, sizing=Sizing.COUNTED, elements=elements, read_bytes=4 * depth * elements,
+        "optimizer", operator=name, sizing=Sizing.COUNTED, elements=elements, read_bytes=4 * depth * elements,
         write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
     )  # fmt: skip
 
@@ -148,19 +152,19 @@ def _lookup(linked: LinkedTrace, launch: Launch, event: Event, found: re.Match[s
     if found[1] == "forward":
         bags = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
         size = 4.0 * bags * width
-        return Kernel.of("elementwise", name="lookup", sizing=Sizing.UNKNOWN, elements=bags * width,
+        return Kernel.of("elementwise", operator="lookup", sizing=Sizing.UNKNOWN, elements=bags * width,
                          read_bytes=size, write_bytes=size)  # fmt: skip
     for other in linked.before(launch, len(linked.launches)):
         forward = _LOOKUP.search(other.gpu[0].name)
         if forward and forward[1] == "forward" and forward[2] == found[2]:
             made = _lookup(linked, other, other.gpu[0], forward)
             return Kernel.of(
-                "elementwise", name="lookup_backward", sizing=Sizing.UNKNOWN, elements=made.dim("elements"),
-                read_bytes=made.dim("write_bytes"), write_bytes=1.0,
+                "elementwise", operator="lookup_backward", sizing=Sizing.UNKNOWN,
+                elements=made.dim("elements"), read_bytes=made.dim("write_bytes"), write_bytes=1.0,
             )  # fmt: skip
     size = 4.0 * elements_by_grid(event)
     return Kernel.of(
-        "elementwise", name="lookup_backward", sizing=Sizing.UNKNOWN, elements=size / 4, read_bytes=size,
+        "elementwise", operator="lookup_backward", sizing=Sizing.UNKNOWN, elements=size / 4, read_bytes=size,
         write_bytes=size,
     )  # fmt: skip
 

@@ -41,7 +41,7 @@ def softmax_by_name(event: Event, dtype: str, name: str) -> Kernel | None:
     warps = (*event.block(), 1, 1)[1]
     rows = float(prod(event.grid()) * warps * (2 if cols <= _TWO_ROWS else 1))
     family = "softmax_backward" if found[1] == "backward" else "softmax"
-    return Kernel.of(family, dtype, name=name, sizing=Sizing.NAMED, rows=rows, cols=cols)
+    return Kernel.of(family, dtype, operator=name, sizing=Sizing.NAMED, rows=rows, cols=cols)
 
 
 def attention_by_name(event: Event, dtype: str, name: str) -> Kernel | None:
@@ -55,8 +55,9 @@ def attention_by_name(event: Event, dtype: str, name: str) -> Kernel | None:
     length = float(blocks * int(found[3] if forward else found[4]))
     causal = float(found[5] in ("true", "(bool)1"))
     return Kernel.of(
-        "attention" if forward else "attention_backward", dtype, name=name, sizing=Sizing.NAMED, batch=batch,
-        heads=heads, kv_heads=heads, q=length, kv=length, head_dim=float(found[2]), causal=causal,
+        "attention" if forward else "attention_backward", dtype, operator=name, sizing=Sizing.NAMED,
+        batch=batch, heads=heads, kv_heads=heads, q=length, kv=length, head_dim=float(found[2]),
+        causal=causal,
     )  # fmt: skip
 
 

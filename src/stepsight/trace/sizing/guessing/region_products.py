@@ -38,7 +38,7 @@ def product_of_region(facts: Facts, call: Call, event: Event, grid: GemmGrid, dt
                  if (rate := _rate(sizes, batch, event.dur, peak)) <= 1.0]  # fmt: skip
         if rated and min(rated)[0] < RULES.value("gemm_rate_slack"):
             m, n, k = min(rated)[1]
-            return Kernel.of("gemm", dtype, name="mm", sizing=sizing, batch=batch, m=m, n=n, k=k)
+            return Kernel.of("gemm", dtype, operator="mm", sizing=sizing, batch=batch, m=m, n=n, k=k)
     return None
 
 

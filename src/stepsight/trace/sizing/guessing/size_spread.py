@@ -41,4 +41,4 @@ def kind_of_guess(kernel: Kernel, event: Event) -> str:
         return COUNTED
     if event.name.startswith("triton"):
         return COMPILED
-    return LOOKUP if kernel.name.startswith("lookup") else UNKNOWN
+    return LOOKUP if kernel.operator.startswith("lookup") else UNKNOWN

@@ -1,0 +1,159 @@
+"""Options and outputs that several commands share."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from stepsight.documents import write_whole
+from stepsight.errors import InputError
+
+if TYPE_CHECKING:
+    from stepsight.tune.trial import Row
+
+
+COMMAND_LINE = "stepsight.command_line"
+"""Where the entry point keeps what was typed (`click.Context.meta`)."""
+
+
+def command_line() -> str:
+    """The command as it was typed, for the foot of a page; empty when called from Python."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(COMMAND_LINE, "")) if context else ""
+
+
+def check_outputs(files: Iterable[Path | None], folders: Iterable[Path | None] = ()) -> None:
+    """Refuse before anything is computed what could not be written after."""
+    for path in folders:
+        if path and path.exists() and not path.is_dir():
+            raise InputError(str(path), "is a file", "name a folder")
+        if path and not path.is_dir() and not path.absolute().parent.is_dir():
+            raise InputError(str(path), "its folder does not exist", "make the folder first")
+    for path in files:
+        if path and not path.absolute().parent.is_dir():
+            raise InputError(str(path), "its folder does not exist", "make the folder first")
+        if path and path.is_dir():
+            raise InputError(str(path), "is a folder", "name a file in it")
+        if path and not os.access(path.absolute().parent, os.W_OK):
+            raise InputError(str(path), "its folder cannot be written to", "choose another path")
+
+
+def write_files(made: Iterable[tuple[Path | None, str | bytes]]) -> list[Path]:
+    """Write each file whole; what was written, in order."""
+    written = []
+    for path, content in made:
+        if path:
+            write_whole(path, content)
+            written.append(path)
+    return written
+
+
+def print_written(paths: Iterable[Path]) -> None:
+    """Name the files that a command wrote."""
+    for path in paths:
+        click.echo(f"wrote {path}")
+
+
+PLATFORM_PREFIX = "platform."
+MODEL_HELP = "A well-known model by name, such as llama3-8b: the same as naming it in place of a file."
+SET_HELP = "Change a field of the workload, or of the platform (platform.link.gbps=100: GB/s per GPU)."
+RECIPE_HELP = "The training stack whose defaults apply: a name of `stepsight recipes`, or a file of your own."
+MODELS_ONLY_HELP = "With --trace: use model times for every kernel of known size, ignoring measured ones."
+PLATFORM_SET_HELP = "Change a field of the platform (platform.link.gbps=100: GB/s per GPU)."
+
+
+def split_assignments(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Assignments to the workload, and those to the platform without their prefix."""
+    on_platform = [a.removeprefix(PLATFORM_PREFIX) for a in assignments if a.startswith(PLATFORM_PREFIX)]
+    return [a for a in assignments if not a.startswith(PLATFORM_PREFIX)], on_platform
+
+
+def platform_assignments(assignments: Sequence[str], source: str, fix: str) -> list[str]:
+    """Assignments to the platform, where the workload has no fields: a trace, a script, a captured step."""
+    on_workload, on_platform = split_assignments(assignments)
+    if on_workload:
+        key = on_workload[0].partition("=")[0]
+        raise InputError(
+            f"--set {on_workload[0]}", f"{source} has no fields",
+            f"{fix}; for a field of the platform write {PLATFORM_PREFIX}{key}",
+        )  # fmt: skip
+    return on_platform
+
+
+def captured_assignments(assignments: Sequence[str]) -> list[str]:
+    """Assignments to the platform of a captured step."""
+    return platform_assignments(assignments, "a captured step", "capture it again")
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+RESUME_HELP = "Keep every answer in this file (JSON lines), and skip trials that are already in it."
+PRICE_HELP = "Price per GPU-hour, in any currency: adds cost per step and per million tokens."
+
+
+def with_search_options(command: Command) -> Command:
+    """Adds the options."""
+    for option in (
+        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP),
+        click.option("--price", type=click.FloatRange(0, min_open=True), help=PRICE_HELP),
+        click.option("--workers", type=click.IntRange(1, 512), default=1, show_default=True,
+                     help="Processes on this machine."),
+        click.option("--ray", metavar="ADDRESS", help="Use a running Ray cluster (auto: the local one)."),
+        click.option("--resume", type=click.Path(path_type=Path), metavar="FILE", help=RESUME_HELP),
+        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option("--html", type=click.Path(path_type=Path), help="Write a page here."),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def with_model(command: Command) -> Command:
+    """Adds the MODEL, and ``--model`` for a name, as in `predict`."""
+    named = click.option("--model", "named", help=MODEL_HELP)
+    return named(click.argument("model", required=False, type=click.Path(path_type=Path))(command))
+
+
+def model_argument(model: Path | None, named: str | None) -> Path:
+    """The one that was given."""
+    if (model is None) == (named is None):
+        raise click.UsageError("give exactly one of MODEL (a file, or a name such as llama3-8b) and --model")
+    return model or Path(named or "")
+
+
+@contextmanager
+def progress_bar(word: str, *, quiet: bool) -> Iterator[Callable[[int, int, Row | None], None] | None]:
+    """A line on the terminal that counts trials; nothing where nobody looks."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, transient=True) as shown:
+        task = shown.add_task(word, total=None)
+
+        def update(done: int, total: int, _: Row | None) -> None:
+            shown.update(task, completed=done, total=total)
+
+        yield update
+
+
+PLATFORM_HELP = "A name such as 8xH100-SXM (8 GPUs) or 4x8xH100-SXM-400G (4 nodes), or a path."
+
+
+def complete_platform(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """``8xH1`` → ``8xH100-SXM-80G`` …; paths complete as files."""
+    from stepsight.hardware.gpus import canonical, gpu_catalogue
+
+    counted = re.fullmatch(r"((?:\d+x)?\d+x)(.*)", incomplete)
+    prefix, typed = (counted[1], counted[2]) if counted else ("8x", incomplete)
+    names = [name for name in gpu_catalogue() if canonical(name).startswith(canonical(typed))]
+    found = [CompletionItem(prefix + name) for name in names]
+    return found or [CompletionItem(incomplete, type="file")]

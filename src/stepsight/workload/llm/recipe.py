@@ -1,0 +1,216 @@
+"""Recipes: what a training stack does unless its user asks for something else, one data file each.
+
+A recipe states three things: defaults of the fields that a workload may set (``[training]``, ``[parallel]``),
+facts of the stack's code (``[code]``), and whose host work its launches cost (``host_profile``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from stepsight.errors import InputError
+from stepsight.hardware.spec import GpuSpec
+from stepsight.overheads.frameworks import profiles
+from stepsight.records import Table, nearest, read_toml, record
+
+TRAINING_FIELDS = frozenset({
+    "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
+    "fused_norm", "fused_experts", "cuda_graphs", "fp8_scaling", "fp8_attention", "gradients", "reduce",
+    "loss_scaling", "adapters", "frozen_weights", "fp8_weights", "expandable_segments",
+})  # fmt: skip
+"""Fields of ``training`` that a recipe may give a default."""
+PARALLEL_FIELDS = frozenset({
+    "sequence_parallel", "async_tensor", "context_kind", "expert_dispatch", "expert_overlap", "zero",
+    "reshard", "prefetch", "overlap_gradients", "bucket_mb", "bucket_million_parameters",
+    "bucket_million_per_replica",
+})  # fmt: skip
+"""The same of ``parallel``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """Facts of a stack's code that no field of a workload changes.
+
+    ``fused_rotary``, ``fused_mlp`` (activation and multiply), ``fused_loss``: one kernel instead of several.
+    ``gradients``: the type in which micro-batches are summed (fp32 or half). ``wgrad_accumulates``:
+    the weight-gradient GEMM adds to the sum itself. ``host_waits``: the host waits for the device at every
+    message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
+    for all gradients instead of buckets. ``pads_whole_vocab``: the vocabulary is padded on one rank, too.
+    ``overlaps_sums``: the sum of an input's gradient over the tensor group overlaps with the weight-gradient
+    GEMM.
+    ``separate_gate``: a gated MLP's two first GEMMs each sum their input's gradient over the tensor group.
+    ``keeps_gathered``: with sequence parallelism the gathered input of a GEMM is kept for the backward
+    pass, which then need not gather it again.
+    ``gathers_late``: ZeRO-2 gathers the updated parameters after the optimizer step, not during the forward
+    pass.
+    ``broadcasts_parameters``: ZeRO-1 returns parameters by a broadcast from every rank, not by gathers.
+    ``gathers_pile_up``: with sequence parallelism the gathered input of a GEMM is dropped after it, but stays
+    in the allocator until the communication stream has passed it; a host that runs ahead queues several.
+    ``sharded_loss``: the loss of a split vocabulary is used where one rank holds all of it, too.
+    ``gathers_logits``: the loss sees the whole vocabulary on every tensor rank.
+    ``message_launches``: host work of a message between stages, in launches.
+    ``selects_products``: selective recomputation is torch's, which keeps what GEMMs and attention give;
+    without it, Megatron's, which drops what lies inside attention.
+    ``cuts_products``: asynchronous tensor parallelism splits GEMMs to overlap them with communication.
+    ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
+    ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
+    ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
+    ``host_profile``: whose host work a launch costs (`stepsight.overheads.frameworks`).
+    """
+
+    name: str
+    host_profile: str = "eager"
+    fused_rotary: bool = False
+    fused_mlp: bool = False
+    fused_loss: bool = False
+    gradients: str = "half"
+    wgrad_accumulates: bool = False
+    host_waits: bool = False
+    lockstep: bool = False
+    overlaps_sums: bool = True
+    separate_gate: bool = False
+    keeps_gathered: bool = False
+    gathers_late: bool = False
+    broadcasts_parameters: bool = False
+    flat_reduce: bool = False
+    pads_vocab: bool = False
+    pads_whole_vocab: bool = True
+    message_launches: int = 2
+    gathers_pile_up: bool = False
+    sharded_loss: bool = False
+    gathers_logits: bool = False
+    selects_products: bool = True
+    cuts_products: bool = True
+    grouped_experts: bool = True
+    stages_by_cost: bool = False
+    plain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One training stack at one version.
+
+    ``family`` is what ``training.framework`` names; ``framework`` the code that it runs (NeMo: Megatron's).
+    ``attention_on``: the attention kernel by GPU architecture, where it is not ``training["attention"]``.
+    """
+
+    name: str
+    family: str
+    framework: Framework
+    version: str
+    date: str
+    source: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Mapping[str, Any] = field(default_factory=dict)
+    attention_on: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def borrows(self) -> str:
+        """Whose host profile it takes, where its code has none of its own."""
+        profile = self.framework.host_profile
+        return "" if profile == self.framework.name else profile
+
+    def attention(self, gpu: GpuSpec | None) -> str:
+        """The attention kernel that the stack picks on a GPU."""
+        usual = str(self.training.get("attention", "flash2"))
+        return usual if gpu is None else self.attention_on.get(gpu.architecture, usual)
+
+    def bucket_mb(self, replicas: int, gradient_bytes: int) -> float:
+        """Gradient buckets: a size, or Megatron's rule of so many parameters, more with many replicas."""
+        million = float(self.parallel.get("bucket_million_parameters", 0.0))
+        if not million:
+            return float(self.parallel.get("bucket_mb", 25.0))
+        more = float(self.parallel.get("bucket_million_per_replica", 0.0)) * replicas
+        return gradient_bytes * max(million, more)
+
+
+@cache
+def recipes() -> Mapping[str, Recipe]:
+    """The shipped ones by name, oldest first in each family."""
+    with resources.as_file(resources.files("stepsight.workload.llm.recipes")) as folder:
+        tables = {path.stem: read_toml(path) for path in sorted(folder.glob("*.toml"))}
+    found = [_recipe(name, _inherited(name, tables), f"recipe {name}") for name in tables]
+    return {one.name: one for one in sorted(found, key=lambda r: (r.family, r.date, r.name))}
+
+
+def families() -> Mapping[str, Recipe]:
+    """The newest recipe of each framework."""
+    return {one.family: one for one in recipes().values()}
+
+
+def recipe_of(name: str, where: str = "training.recipe") -> Recipe:
+    """A shipped recipe, the newest of a framework, or a user's own file."""
+    known = {**families(), **recipes()}
+    if name in known:
+        return known[name]
+    if name.endswith(".toml"):
+        return _own(Path(name))
+    raise InputError(where, f"unknown recipe {name!r}", f"{nearest(name, known)}, or your own .toml file")
+
+
+def _own(path: Path) -> Recipe:
+    """A user's file: what it does not state is as in the recipe that it names with ``like``."""
+    table = read_toml(path)
+    like = table.get("like")
+    shipped = {name: _table(name) for name in recipes()}
+    if not isinstance(like, str) or like not in shipped:
+        raise InputError(f"{path}: like", "names no shipped recipe", f"start from one: {', '.join(shipped)}")
+    stated = {"source": str(path), **table}
+    return _recipe(path.stem, _inherited(path.stem, {**shipped, path.stem: stated}), str(path))
+
+
+def _table(name: str) -> Table:
+    with resources.as_file(resources.files("stepsight.workload.llm.recipes") / f"{name}.toml") as path:
+        return read_toml(path)
+
+
+def _inherited(name: str, tables: Mapping[str, Table]) -> Table:
+    table = tables[name]
+    if "like" not in table:
+        return table
+    above = _inherited(str(table["like"]), tables)
+    merged: Table = {**above, **{k: v for k, v in table.items() if k != "like"}}
+    for section in ("training", "parallel", "code", "attention_on"):
+        merged[section] = {**above.get(section, {}), **table.get(section, {})}
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The fields of a recipe's file."""
+
+    family: str
+    version: str
+    date: str
+    source: str
+    host_profile: str
+    framework: str = ""
+    training: dict[str, Any] = field(default_factory=dict)
+    parallel: dict[str, Any] = field(default_factory=dict)
+    attention_on: dict[str, str] = field(default_factory=dict)
+    code: dict[str, Any] = field(default_factory=dict)
+
+
+def _recipe(name: str, table: Mapping[str, Any], where: str) -> Recipe:
+    file = record(_File, table, where)
+    for section, known in (("training", TRAINING_FIELDS), ("parallel", PARALLEL_FIELDS)):
+        for key in getattr(file, section):
+            if key not in known:
+                raise InputError(f"{where}: [{section}]: {key}", "unknown field", nearest(key, known))
+    if file.host_profile not in profiles():
+        raise InputError(
+            f"{where}: host_profile", f"unknown {file.host_profile!r}", nearest(file.host_profile, profiles())
+        )
+    code = {
+        "name": file.framework or file.family, "host_profile": file.host_profile, **file.code,
+        "gradients": file.training.get("gradients", "half"),
+    }  # fmt: skip
+    return Recipe(
+        name, file.family, record(Framework, code, f"{where}: [code]"), file.version,
+        file.date, file.source, file.training, file.parallel, file.attention_on,
+    )  # fmt: skip

@@ -1,0 +1,101 @@
+"""Recipes: defaults of training stacks as data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.hardware.gpus import gpu_catalogue
+from stepsight.overheads.frameworks import profiles
+from stepsight.workload.files import load_model, parse_workload, resolve
+from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.recipe import families, recipe_of, recipes
+
+SIZES = {
+    "kind": "transformer", "family": "llama", "layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096,
+    "vocab": 8192, "sequence": 1024,
+}  # fmt: skip
+
+
+def config(training: dict[str, Any] | None = None, **parallel: Any) -> LanguageConfig:
+    found = parse_workload({**SIZES, "training": training or {}, "parallel": parallel}, "test")
+    assert isinstance(found.config, LanguageConfig)
+    return found.config
+
+
+@pytest.mark.parametrize("name", list(recipes()))
+def test_a_recipe_states_version_date_source_and_host_work(name: str) -> None:
+    recipe = recipe_of(name)
+    assert recipe.version and recipe.date and recipe.source
+    assert recipe.framework.host_profile in profiles()
+    assert {"attention", "fused_norm", "gradients", "recompute"} <= set(recipe.training)
+    assert {"zero", "overlap_gradients"} <= set(recipe.parallel)
+
+
+def test_a_framework_is_its_newest_recipe() -> None:
+    assert families()["megatron"].name == "megatron-2025"
+    assert config({"framework": "hf"}, data=2).recipe == "hf-fsdp"
+
+
+def test_megatron_shares_the_optimizer_and_splits_activations() -> None:
+    c = config(data=8, tensor=4)
+    assert (c.recipe, c.layout.zero, c.layout.sequence_parallel) == ("megatron-2025", 1, True)
+    assert config(data=1, tensor=1).layout.sequence_parallel is False
+
+
+def test_buckets_grow_with_the_replicas() -> None:
+    """max(40 M, 1 M × data-parallel size) parameters in fp32."""
+    assert config(data=8).layout.bucket_mb == 160
+    assert config(data=128).layout.bucket_mb == 512
+    assert config({"recipe": "megatron-2023"}, data=128).layout.bucket_mb == 160
+
+
+def test_the_attention_kernel_depends_on_the_gpu() -> None:
+    document = {**SIZES, "parallel": {"data": 8}}
+
+    def on(gpu: str, **training: str) -> str:
+        found = resolve(parse_workload({**document, "training": training}, "t"), 8, gpu_catalogue()[gpu].gpu)
+        return found.config.training.attention  # type: ignore[union-attr]
+
+    assert on("H100-SXM-80G") == "cudnn"
+    assert on("A100-SXM4-80G") == "flash2"
+    assert on("H100-SXM-80G", attention="flash3") == "flash3"
+
+
+@pytest.mark.parametrize(
+    ("zero", "recipe"), [(0, "megatron-2025"), (1, "megatron-2025"), (3, "torchtitan-2025")]
+)
+def test_the_default_is_the_same_however_the_model_is_named(zero: int, recipe: str) -> None:
+    named = load_model("llama3-8b", [f"parallel.zero={zero}", "parallel.data=8"]).config
+    filed = parse_workload({"model": "llama3-8b", "parallel": {"zero": zero, "data": 8}}, "a.toml").config
+    assert named.recipe == filed.recipe == recipe  # type: ignore[union-attr]
+
+
+def test_what_differs_from_the_recipe_is_listed() -> None:
+    assert config({"recompute": "full"}, data=8, zero=0).differs == (
+        "training.recompute=full",
+        "parallel.zero=0",
+    )
+    assert config({"recompute": "none"}, data=8, zero=1).differs == ()
+
+
+def test_a_recipe_without_a_profile_says_whose_it_takes() -> None:
+    assert recipe_of("torchtitan").borrows == "compiled"
+    assert recipe_of("nemo").borrows == ""
+
+
+def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
+    own = tmp_path / "mine.toml"
+    own.write_text('like = "nemo-2025"\n[parallel]\nasync_tensor = false\n')
+    c = config({"recipe": str(own)}, data=2, tensor=2)
+    assert (c.layout.async_tensor, c.layout.zero, c.framework.name) == (False, 1, "megatron")
+    own.write_text('like = "nemo-2025"\n[parallel]\nasync = false\n')
+    with pytest.raises(InputError, match=r"mine.toml: .parallel.: async: unknown field"):
+        recipe_of(str(own))
+
+
+def test_what_happens_anyway_may_be_stated() -> None:
+    assert config({"compile": False}, zero=1, schedule="1f1b", virtual_stages=1).layout.zero == 0
