@@ -21,7 +21,7 @@ from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.guessing.missing_types import add_types
+from stepsight.trace.sizing.precision import add_types
 from stepsight.trace.step.process_groups import ProcessGroups, process_groups
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.rank_clocks import clock_offsets_us
