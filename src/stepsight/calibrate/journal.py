@@ -16,6 +16,8 @@ from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
 from stepsight.program.job import Kernel
 
 FILE = "samples.jsonl"
+LARGEST = 1e18
+"""No figure of a sample is larger; what is was written by something else."""
 
 
 def kernel_record(kernel: Kernel) -> dict[str, Any]:
@@ -52,6 +54,28 @@ def key_of(stage: str, record: Mapping[str, Any]) -> str:
     return stage + json.dumps(named, sort_keys=True)
 
 
+def _is_sample(sample: object) -> bool:
+    """Whether it names its stage and all its figures are numbers that can be; times are above zero."""
+    if not isinstance(sample, dict) or not isinstance(sample.get("stage"), str):
+        return False
+    times = sample.get("times_us", [])
+    return isinstance(times, list) and _positive(times) and _plausible(sample)
+
+
+def _positive(times: object) -> bool:
+    if isinstance(times, list):
+        return all(map(_positive, times))
+    return isinstance(times, int | float) and not isinstance(times, bool) and times > 0
+
+
+def _plausible(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_plausible, value.values()))
+    if isinstance(value, list):
+        return all(map(_plausible, value))
+    return not isinstance(value, float) or abs(value) < LARGEST
+
+
 class Journal:
     """Samples on disk. Opening it reads what an earlier, interrupted calibration has left."""
 
@@ -66,8 +90,10 @@ class Journal:
             )
         self._lines = JsonLines(self.path)
         for number, sample in self._lines.entries:
-            if not isinstance(sample, dict) or "stage" not in sample:
-                raise InputError(f"{self.path}: line {number}", "is not a sample", "delete the line")
+            if not _is_sample(sample):
+                raise InputError(
+                    f"{self.path}: line {number}", "is not a sample that calibrate wrote", "delete the line"
+                )
             self.samples.append(sample)
         self._known = {key_of(s["stage"], s) for s in self.samples}
 
