@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from lab.datasets.llm.files import FILES
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "stepsight"
 LAB = ROOT / "lab"
@@ -93,8 +95,8 @@ def test_no_module_of_the_package_names_a_published_file() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         and re.fullmatch(r"([\w/]+/)?\w+\.(csv|parquet)", node.value)
     }  # fmt: skip
-    files = {name.rsplit("/", 1)[-1] for name in named}
-    assert "nlp_fp32.csv" in files
+    files = {name.rsplit("/", 1)[-1] for name in named} | {f"{file.name}.csv" for file in FILES}
+    assert {"nlp_fp32.csv", "dgxc_llm.csv"} <= files
     wrong = [
         f"{path.relative_to(ROOT)} names {name}"
         for path in sorted((*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml")))

@@ -1,14 +1,21 @@
-"""Where the measured tables lie, for fitting and scoring. They are never part of the package."""
+"""Where the measured tables lie, and how their rows are read. They are never part of the package."""
 
 from __future__ import annotations
 
+import csv
 import os
+from dataclasses import fields
 from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
 
 from stepsight.errors import InputError
 
 ENVIRONMENT = "STEPSIGHT_DATA"
 DEFAULT = Path("../shared/data")
+T = TypeVar("T")
 
 
 def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
@@ -19,3 +26,33 @@ def data_folder(given: str | os.PathLike[str] | None = None) -> Path:
             str(folder), "no such folder of measured tables", f"pass --data DIR or set {ENVIRONMENT}"
         )
     return folder
+
+
+def part(data: Path, name: str) -> Path:
+    """A part of the folder (e2e, kernels, …); the folder itself where it holds the tables directly."""
+    return data / name if (data / name).is_dir() else data
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a measured table; none, with a line about it, where the file is not there."""
+    if not path.exists():
+        click.echo(f"skipped: {path.name} is not in {path.parent}", err=True)
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return list(csv.DictReader(file))
+    except OSError as error:
+        raise InputError(str(path), f"cannot be read ({error.strerror})", "pass --data DIR") from None
+
+
+def read_rows(path: Path, kind: type[T]) -> list[T]:
+    """The rows of a table as typed records: a field has its column's name; empty cells are None."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    found = []
+    for line, row in enumerate(read_csv(path), start=2):
+        given = {name: value if value != "" else None for name, value in row.items() if name in names}
+        try:
+            found.append(msgspec.convert(given, kind, strict=False))
+        except msgspec.ValidationError as error:
+            raise InputError(f"{path}, line {line}", str(error), "correct the row") from None
+    return found

@@ -1,14 +1,14 @@
 """``python -m lab score``: predictions against published measurements, topic by topic.
 
-A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines. Its ``OPTIONS`` name what
-they depend on: ``data`` (measured tables; what topics without ``OPTIONS`` have) and ``rows`` (only held-out
-rows, or all). A topic with further options has a click ``command`` of its own.
+A topic is a module of ``lab.score``. Its ``scores`` returns `Score` lines, its ``figures`` what ``--json``
+has by file. ``OPTIONS`` names what they depend on: ``data`` (measured tables, by default) and ``rows`` (only
+held-out rows, or all). A topic with further options has a click ``command`` of its own.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from stepsight.errors import InputError
 from stepsight.records import nearest
 
 if TYPE_CHECKING:
+    from lab.score.frame import Figures
     from stepsight.score import Score
     from stepsight.validate.results import TopicResult
 
@@ -117,9 +118,9 @@ def _plain_command(topic: str, module: ModuleType) -> click.Command:
     """A command with the options that have an effect on the topic's scores."""
 
     def run(as_json: bool, data: Path | None = None, **rows: str) -> None:
-        from stepsight.validate.scoreboard import show
+        from lab.score.frame import show
 
-        show(_scores(module, data, **rows), as_json=as_json)
+        show(_scores(module, data, **rows), _figures(module, data) if as_json else None, as_json=as_json)
 
     known = {
         "data": click.Option(["--data"], type=click.Path(path_type=Path), help="Folder of measured tables."),
@@ -135,6 +136,14 @@ def _plain_command(topic: str, module: ModuleType) -> click.Command:
 
 def _options(module: ModuleType) -> Sequence[str]:
     return getattr(module, "OPTIONS", ("data",))
+
+
+def _figures(module: ModuleType, data: Path | None) -> Figures:
+    """A topic's figures by file: what its ``figures(data)`` returns, where it has one."""
+    from lab.datasets.folder import data_folder
+
+    made: Callable[[Path], Figures] | None = getattr(module, "figures", None)
+    return made(data_folder(data)) if made else {}
 
 
 def _scores(module: ModuleType, data: Path | None, **rows: str) -> list[Score]:

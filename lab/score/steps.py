@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 import msgspec
 
-from stepsight.errors import InputError
-from stepsight.score import CHOSEN, Score
+from stepsight.errors import StepsightError
+from stepsight.score import CHOSEN, Score, gmae, mape
 
 NAIVE = "naive sum of kernels"
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One measured step and what was predicted for it, in ms; ``others`` are other predictors', ``variants``
-    ours with something else left out.
+    """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
 
     ``set`` names the collection that the row is scored with. ``active_ms`` is the time in which the GPU
     does anything, where it was measured, too. ``contradicted``: what else was measured of the same step does
@@ -37,7 +34,6 @@ class StepRow:
     active_ms: float | None = None
     measured_active_ms: float | None = None
     contradicted: bool = False
-    variants: tuple[tuple[str, float], ...] = ()
 
     @property
     def error(self) -> float:
@@ -49,23 +45,11 @@ class StepRow:
         return self.low_ms <= self.measured_ms <= self.high_ms
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """The rows of a measured table; none, with a line about it, where the file is not there."""
-    if not path.exists():
-        click.echo(f"skipped: {path.name} is not in {path.parent}", err=True)
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except OSError as error:
-        raise InputError(str(path), f"cannot be read ({error.strerror})", "pass --data DIR") from None
-
-
 def score(
     topic: str, name: str, rows: Sequence[StepRow], used: str, target: float | None = None,
     *, exposure: str = CHOSEN,
 ) -> list[Score]:  # fmt: skip
-    """Our score, the naive baseline's, our other predictions, and other predictors' on the rows they have.
+    """Our score, the naive baseline's, and other predictors' on the rows they have.
 
     No step is fitted on itself, but steps were in sight while settings were chosen, unless ``exposure`` says
     otherwise.
@@ -87,8 +71,6 @@ def score(
             predictor=NAIVE, same_rows_as=name,
         ),
     ]  # fmt: skip
-    for own, values in _columns(rows, "variants"):
-        scores.append(Score.of(topic, f"{name}: {own}", *values, used, exposure=exposure))
     for other, values in _columns(rows, "others"):
         scores.append(
             Score.of(
@@ -110,8 +92,30 @@ def _columns(rows: Sequence[StepRow], field: str) -> Iterator[tuple[str, tuple[l
 def each(
     rows: Iterable[dict[str, str]], predict: Callable[[dict[str, str]], StepRow | None]
 ) -> list[StepRow]:
-    """The rows that can be predicted; ``predict`` answers None for what the tool has no model of."""
-    return [found for found in map(predict, rows) if found is not None]
+    """The rows that can be predicted; ``predict`` answers None for what the tool has no model of. Rows that
+    it refuses are counted on stderr."""
+    found: list[StepRow] = []
+    refused: dict[str, int] = {}
+    for row in rows:
+        try:
+            made = predict(row)
+        except (StepsightError, ValueError, KeyError) as error:
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            refused[reason] = refused.get(reason, 0) + 1
+            continue
+        found += [made] if made is not None else []
+    for reason, count in refused.items():
+        click.echo(f"not expressed: {count} × {reason}", err=True)
+    return found
+
+
+def summary(rows: Sequence[StepRow]) -> dict[str, float]:
+    """Rows, errors and the share inside the interval."""
+    measured, predicted = [r.measured_ms for r in rows], [r.predicted_ms for r in rows]
+    return {
+        "rows": len(rows), "mape": mape(predicted, measured), "gmae": gmae(predicted, measured),
+        "inside": sum(r.inside for r in rows) / len(rows),
+    }  # fmt: skip
 
 
 def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.journal import FILE, Journal, kernel_from_record, kernel_record
+from stepsight.calibrate.folder import FILE, Journal, kernel_from_record, kernel_record
 from stepsight.errors import InputError
 from stepsight.program.job import Kernel
 
 
 def test_a_kernel_survives_the_journal() -> None:
-    kernel = Kernel.of("gemm", "fp32", name="dgrad", batch=1, m=3, n=4, k=5)
+    kernel = Kernel.of("gemm", "fp32", operator="dgrad", batch=1, m=3, n=4, k=5)
     assert kernel_from_record(kernel_record(kernel)) == kernel
 
 

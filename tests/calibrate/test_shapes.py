@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.calibrate.bench.shapes import chosen_kernels, kernels_of, rehearsal_documents, scaled
+from stepsight.calibrate.bench.kernel_bench import chosen_kernels, kernels_of, rehearsal_documents, scaled
 from stepsight.kernels.measured import variant
 from stepsight.program.job import Kernel
 from stepsight.workload.files import parse_workload
@@ -27,7 +27,7 @@ def test_the_choice_is_seeded() -> None:
 
 
 def test_a_scaled_kernel_stays_consistent() -> None:
-    kernel = Kernel.of("elementwise", name="add", elements=100, read_bytes=800, write_bytes=400)
+    kernel = Kernel.of("elementwise", operator="add", elements=100, read_bytes=800, write_bytes=400)
     twice = scaled(kernel, [2.0, 1.0, 1.0])
     assert (twice.dim("elements"), twice.dim("read_bytes"), twice.dim("write_bytes")) == (200, 1600, 800)
     assert variant(twice) == variant(kernel)

@@ -6,8 +6,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.bench.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels, tiny
-from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
+from stepsight.calibrate.bench.kernel_bench import (
+    ROUND_BYTES,
+    chosen_kernels,
+    operand_bytes,
+    rehearsal_documents,
+    rounds_of,
+    time_kernels,
+    tiny,
+)
 from stepsight.calibrate.bench.torch_kernels import operand_count, prepare
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.kernels.families import FAMILIES
@@ -34,7 +41,7 @@ def test_every_kernel_of_the_workloads_can_be_run() -> None:
 
 @pytest.mark.parametrize("name", ["linear", "dgrad", "wgrad", "bmm"])
 def test_a_product_has_the_shape_its_kernel_states(name: str) -> None:
-    call = prepare(Kernel.of("gemm", name=name, batch=1, m=3, n=5, k=7), "cpu")
+    call = prepare(Kernel.of("gemm", operator=name, batch=1, m=3, n=5, k=7), "cpu")
     assert call is not None
     assert tuple(call.call().shape)[-2:] == (3, 5)
 
@@ -47,8 +54,12 @@ def test_an_element_wise_kernel_reads_as_many_tensors_as_its_bytes_say() -> None
 
 
 def test_what_a_producer_has_just_written_is_fresh_and_a_first_pass_over_state_is_not() -> None:
-    relu = prepare(Kernel.of("elementwise", name="relu", elements=8, read_bytes=32, write_bytes=32), "cpu")
-    update = prepare(Kernel.of("elementwise", name="lerp", elements=8, read_bytes=64, write_bytes=32), "cpu")
+    relu = prepare(
+        Kernel.of("elementwise", operator="relu", elements=8, read_bytes=32, write_bytes=32), "cpu"
+    )
+    update = prepare(
+        Kernel.of("elementwise", operator="lerp", elements=8, read_bytes=64, write_bytes=32), "cpu"
+    )
     assert relu is not None and len(relu.fresh) == 1
     assert update is not None and update.fresh == ()
 
@@ -69,7 +80,7 @@ def test_kernels_of_other_models_can_be_run(family: str) -> None:
 def test_a_tiny_twin_runs_the_same_code_on_next_to_nothing() -> None:
     for kernel in [*KERNELS, *traced_kernels()]:
         twin = tiny(kernel)
-        assert (twin.family, twin.name, twin.dtype) == (kernel.family, kernel.name, kernel.dtype)
+        assert (twin.family, twin.operator, twin.dtype) == (kernel.family, kernel.operator, kernel.dtype)
         assert operand_bytes(twin) <= max(operand_bytes(kernel), 1e4) and operand_bytes(twin) < 1e5
         call = prepare(twin, "cpu")
         assert call is not None

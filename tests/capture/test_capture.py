@@ -78,7 +78,7 @@ def test_sharded_and_tensor_parallel_modules_communicate_in_their_own_groups(tmp
 
 def test_ties_and_optimizers_survive_the_move_and_silu_has_its_kernel(tmp_path: Path) -> None:
     step = captured(tmp_path, scripts.TIED_AND_COMPILED)
-    names = Counter(k.name for op in step.job.programs[0].ops for k in op.kernels)
+    names = Counter(k.operator for op in step.job.programs[0].ops for k in op.kernels)
     assert names["silu_backward"] == 1
     assert any("torch.compile" in note for note in step.all_notes())
 
@@ -90,7 +90,7 @@ def test_of_several_optimizers_the_rarest_bounds_the_step(tmp_path: Path) -> Non
 
 def test_every_expert_gets_its_share_of_the_tokens(tmp_path: Path) -> None:
     step = captured(tmp_path, scripts.EXPERTS)
-    products = [dict(k.dims) for op in step.job.programs[0].ops for k in op.kernels if k.name == "linear"]
+    products = [dict(k.dims) for op in step.job.programs[0].ops for k in op.kernels if k.operator == "linear"]
     assert [p["m"] for p in products] == [64, 32, 32, 32, 32]
     assert step.assumed and any("equal shares" in what for what in step.assumed)
 
@@ -154,7 +154,7 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:
 def test_a_healthy_run_passes_its_checks_and_known_masks_select_what_they_select(tmp_path: Path) -> None:
     step = captured(tmp_path, scripts.CHECKED)
     rows = [
-        dict(k.dims).get("m") for op in step.job.programs[0].ops for k in op.kernels if k.name == "linear"
+        dict(k.dims).get("m") for op in step.job.programs[0].ops for k in op.kernels if k.operator == "linear"
     ]
     assert 24 in rows  # the packed sequences, end to end
     assert step.assumed is not None

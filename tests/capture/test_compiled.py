@@ -46,9 +46,9 @@ def test_fewer_kernels_move_fewer_bytes_and_products_stay(both: tuple[CapturedSt
     assert len(kernels(fused)) < len(kernels(eager))
     assert traffic_bytes(kernels(fused)) < traffic_bytes(kernels(eager))
     assert products(fused) == products(eager)
-    names = [k.name for k in kernels(fused)]
+    names = [k.operator for k in kernels(fused)]
     assert "triton_red_fused_native_dropout_add_native_layer_norm_to_copy" in names  # between two products
-    assert all(k.size_spread > 0 for k in kernels(fused) if k.name.startswith("triton_poi"))
+    assert all(k.size_spread > 0 for k in kernels(fused) if k.operator.startswith("triton_poi"))
 
 
 def test_the_host_runs_one_operator_for_each_direction(both: tuple[CapturedStep, CapturedStep]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -104,3 +105,13 @@ def test_mistakes_and_python_are_compared_too(tmp_path: Path) -> None:
 )
 def test_what_counts_as_the_same(shown: list[str], now: list[str], same: bool) -> None:
     assert SCRIPT.matches(shown, now) is same
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "reference", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

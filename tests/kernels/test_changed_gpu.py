@@ -13,6 +13,7 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import FAMILIES
 from stepsight.kernels.models import EMBEDDING_FAMILIES, KernelModels
 from stepsight.platform.load import load_platform
+from stepsight.program.variants import Kind
 
 SIZED = [name for name in FAMILIES if name not in EMBEDDING_FAMILIES]
 LARGE = {"m": np.array([8192.0]), "n": np.array([4096.0]), "k": np.array([14336.0])}
@@ -28,8 +29,8 @@ def batches(dtype: str) -> list[Batch]:
             key: np.floor(np.exp(rng.uniform(np.log(1e3), np.log(1e9), 12))) for key in dims if "bytes" in key
         }
         found.append(Batch.of(family, dtype, dims))
-    names = np.array(["flash2", "cudnn", "flash3", "efficient"] * 3)
-    return [replace(b, names=names.tolist()) if b.family.startswith("attention") else b for b in found]
+    kinds = [Kind(version) for version in ["flash2", "cudnn", "flash3", "efficient"] * 3]
+    return [replace(b, kinds=kinds) if b.family.startswith("attention") else b for b in found]
 
 
 def times(spec: GpuSpec, asked: list[Batch]) -> FloatArray:

@@ -55,7 +55,7 @@ def test_answers_come_back_in_the_order_of_the_kernels(a100: KernelModels) -> No
         Kernel.of("gemm", "bf16", m=4096, n=4096, k=4096),
         Kernel.of("fill", bytes=10**9),
         Kernel.of("gemm", "bf16", m=64, n=64, k=64),
-        Kernel.of("gemm", "fp32", name="bmm", batch=8, m=64, n=64, k=64),
+        Kernel.of("gemm", "fp32", operator="bmm", batch=8, m=64, n=64, k=64),
     ]
     together = a100.estimate(kernels).time_us
     alone = [a100.estimate([kernel]).time_us[0] for kernel in kernels]
@@ -96,7 +96,7 @@ def test_far_outside_the_fitted_range_the_estimate_says_so(a100: KernelModels) -
 
 
 def test_more_memory_bandwidth_makes_a_streaming_kernel_faster() -> None:
-    kernel = Kernel.of("elementwise", name="add", elements=10**8, read_bytes=8e8, write_bytes=4e8)
+    kernel = Kernel.of("elementwise", operator="add", elements=10**8, read_bytes=8e8, write_bytes=4e8)
     times = [
         KernelModels.for_gpu(load_gpu(gpu)).estimate([kernel]).time_us[0]
         for gpu in ("T4", "V100", "A100", "H100")

@@ -10,7 +10,7 @@ H100 = KernelModels.for_gpu(load_gpu("H100-SXM"))
 
 
 def time_us(name: str = "", **sizes: float) -> float:
-    kernel = Kernel.of("scatter", "fp32", name=name, **({"cols": 16} | sizes))
+    kernel = Kernel.of("scatter", "fp32", operator=name, **({"cols": 16} | sizes))
     return H100.estimate([kernel])[0].time_us
 
 

@@ -52,7 +52,7 @@ def test_faster_memory_never_takes_longer(slow: str, fast: str) -> None:
     before, after = (KernelModels.for_gpu(load_gpu(name)) for name in (slow, fast))
     for batch in asked:
         ratio = after.estimate_batch(batch).time_us / before.estimate_batch(batch).time_us
-        assert ratio.max() <= 1 + 1e-6, (batch.family, batch.dtype, batch.names[0])
+        assert ratio.max() <= 1 + 1e-6, (batch.family, batch.dtype, batch.kinds[0])
 
 
 def test_boards_that_differ_in_their_links_have_the_same_kernels() -> None:

@@ -11,7 +11,7 @@ from stepsight.program.job import Kernel
 def gbps(gpu: str, megabytes: float, name: str = "add") -> float:
     bytes_ = megabytes * 1e6
     kernel = Kernel.of(
-        "elementwise", name=name, elements=bytes_ / 12, read_bytes=bytes_ * 2 / 3, write_bytes=bytes_ / 3
+        "elementwise", operator=name, elements=bytes_ / 12, read_bytes=bytes_ * 2 / 3, write_bytes=bytes_ / 3
     )
     return bytes_ / 1e3 / KernelModels.for_gpu(load_gpu(gpu)).estimate([kernel])[0].time_us
 

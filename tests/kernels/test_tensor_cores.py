@@ -8,8 +8,9 @@ import pytest
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.tensor_cores import UNALIGNED, off_boundaries
+from stepsight.kernels.tensor_cores import off_boundaries
 from stepsight.program.job import Kernel
+from stepsight.program.variants import UNALIGNED
 
 
 def _times(gpu: str, *kernels: Kernel) -> list[float]:
@@ -17,7 +18,7 @@ def _times(gpu: str, *kernels: Kernel) -> list[float]:
 
 
 def _gemm(dtype: str, m: int, n: int, k: int, name: str = "mm") -> Kernel:
-    return Kernel.of("gemm", dtype, name=name, m=m, n=n, k=k)
+    return Kernel.of("gemm", dtype, operator=name, m=m, n=n, k=k)
 
 
 @pytest.mark.parametrize(("gpu", "dtype"), [("A100-SXM4-40G", "tf32"), ("H100-SXM-80G", "bf16")])

@@ -69,4 +69,4 @@ def test_a_gradient_in_another_format_is_copied_first() -> None:
                     output_mask=[True, True, False])  # fmt: skip
     made = convolution_backward(backward, Precision())
     assert [k.family for k in made] == ["transpose", "conv_dgrad", "conv_wgrad"]
-    assert {k.name for k in made[1:]} == {"depthwise_cudnn"}
+    assert {k.operator for k in made[1:]} == {"depthwise_cudnn"}

@@ -15,9 +15,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def program(size: int, *, name: str = "aten::linear") -> RankProgram:
     """Two operators, an all-reduce after them, and an update that waits for it."""
-    gemm = Kernel.of("gemm", "fp32", batch=1, m=size, n=1024, k=1024, name="linear")
+    gemm = Kernel.of("gemm", "fp32", batch=1, m=size, n=1024, k=1024, operator="linear")
     reduce = Collective("all_reduce", 4e6, name="gradients")
-    update = Kernel.of("gemm", "fp32", batch=1, m=64, n=64, k=64, name="update")
+    update = Kernel.of("gemm", "fp32", batch=1, m=64, n=64, k=64, operator="update")
     return RankProgram(
         (
             Op(name, (gemm,)), Op(name, (gemm, gemm)), Op("c10d::allreduce_", collective=reduce),

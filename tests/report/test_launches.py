@@ -23,5 +23,5 @@ def test_no_kernel_starts_before_it_is_launched(waiting: Prediction) -> None:
 
 def test_a_launch_without_a_name_goes_by_its_kind() -> None:
     assert name_of(Kernel("gemm")) == "gemm"
-    assert name_of(Kernel("gemm", name="linear")) == "linear"
+    assert name_of(Kernel("gemm", operator="linear")) == "linear"
     assert name_of(Collective("all_reduce", 8.0)) == "all_reduce"

@@ -50,7 +50,7 @@ def test_a_lookup_writes_its_bags_as_wide_as_its_registers_hold():
 def test_an_accumulating_index_put_takes_a_warp_an_index():
     stream = _Stream().add("aten::index_put", "indexing_backward_kernel<float>", [520, 1, 8], [32, 4, 1])
     k = stream.kernel(0)
-    assert (k.family, k.name, k.dim("rows")) == ("scatter", "index_put", 520 * 4 * 8)
+    assert (k.family, k.operator, k.dim("rows")) == ("scatter", "index_put", 520 * 4 * 8)
 
 
 def test_a_cast_is_named_by_its_result():

@@ -120,4 +120,4 @@ def test_operators_inside_a_backward_are_timed_by_themselves() -> None:
 def test_a_backward_of_unknown_tables_is_sized_by_its_kernels() -> None:
     kernels = _backward(_trace(*KERNELS, gradient=[64, 999]))
     assert all(kernel.lookup is None for kernel in kernels)
-    assert [kernel.name for kernel in kernels[:7]] == ["embedding_bookkeeping"] * 7
+    assert [kernel.operator for kernel in kernels[:7]] == ["embedding_bookkeeping"] * 7

@@ -46,7 +46,7 @@ def in_backward(*kernels: tuple[str, list[int], list[int]]) -> list[Kernel]:
 )
 def test_the_grid_of_a_pass_counts_tiles_of_its_types(types: str, threads: int, keys: int, moved: int):
     (k,) = in_backward((name("Onesweep", POLICY.format(types=types)), [100, 1, 1], [threads, 1, 1]))
-    assert (k.family, k.name, k.sizing) == ("sort_pass", "radix_pass", Sizing.COUNTED)
+    assert (k.family, k.operator, k.sizing) == ("sort_pass", "radix_pass", Sizing.COUNTED)
     assert k.dim("elements") == 100 * keys
     assert (k.dim("read_bytes"), k.dim("write_bytes")) == (100 * keys * moved, 100 * keys * moved)
 

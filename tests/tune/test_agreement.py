@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from lab.score.llm.rows import Case, outcome
+from lab.datasets.llm.case import Case
+from lab.score.llm.rows import outcome
 from stepsight.cli import cli
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import FITS, fits
@@ -101,8 +102,8 @@ def test_every_command_has_the_same_verdict(document: Mapping[str, Any], nearnes
     assert swept.fits is (predict(settled(document, swept.settings, "t"), platform).fits)
     assert fits(peak_bytes(document), platform.spec.gpu.usable_bytes) is found.fits
     if document is MODEL:
-        case = Case("t", dict(document), PLATFORM, (memory_gb,))
-        assert outcome(case, memory_only=True).fits is found.fits
+        case = Case("t", dict(document), platform=PLATFORM, overrides=(memory_gb,))
+        assert outcome(case).full.fits is found.fits
 
 
 def test_must_fit_follows_the_probability() -> None:

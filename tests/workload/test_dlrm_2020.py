@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from lab.fit.dlrm_study import workload_document
+
 from stepsight.errors import InputError
 from stepsight.program.job import Op
 from stepsight.workload.files import parse_workload
@@ -39,7 +39,9 @@ def test_the_host_waits_for_every_copy() -> None:
 
 def test_lookups_are_copied_as_int32() -> None:
     then, now = (
-        sum(k.dim("bytes") for op in ops_of(SMALL, stack=stack) for k in op.kernels if k.name == "indices")
+        sum(
+            k.dim("bytes") for op in ops_of(SMALL, stack=stack) for k in op.kernels if k.operator == "indices"
+        )
         for stack in ("2020", "now")
     )
     assert then == now / 2

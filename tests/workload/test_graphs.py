@@ -24,7 +24,8 @@ def test_a_graph_keeps_the_kernels_and_frees_the_host():
         for on in (False, True)
     )
     launched = [
-        [k.name for op in p.timeline.priced.job.programs[0].ops for k in op.kernels] for p in (eager, graphed)
+        [k.operator for op in p.timeline.priced.job.programs[0].ops for k in op.kernels]
+        for p in (eager, graphed)
     ]
     assert launched[0] == launched[1]
     assert graphed.step_us < 0.6 * eager.step_us  # a step of small kernels is bound by its host

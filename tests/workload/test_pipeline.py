@@ -72,7 +72,7 @@ def test_half_precision_parameters_are_updated_through_fp32_copies() -> None:
     made = job("parallel.pipeline=1", "parallel.data=1", "parallel.tensor=1", "parallel.micro_batch=8")
     kernels = [k for op in made.programs[0].ops for k in op.kernels]
     assert {k.dtype for k in kernels if k.family == "gemm"} == {"fp16"}
-    names = {k.name for k in kernels if k.family == "optimizer"}
+    names = {k.operator for k in kernels if k.family == "optimizer"}
     assert names == {"multi_tensor_scale", "multi_tensor_l2norm", "fused_adam_", "multi_tensor_copy"}
 
 

@@ -55,7 +55,7 @@ def test_half_precision_on_the_wire_halves_the_exchange_and_casts_twice_each_way
         return next(op.collective.bytes for op in found if op.collective and op.collective.name == "pooled")
 
     assert exchanged("bf16") == pytest.approx(exchanged("fp32") / 2)
-    casts = [k.name for op in ops(exchange_dtype="fp16") for k in op.kernels if k.name == "quantise"]
+    casts = [k.operator for op in ops(exchange_dtype="fp16") for k in op.kernels if k.operator == "quantise"]
     assert len(casts) == 4
 
 

@@ -45,25 +45,27 @@ def helper_kernel(
         return made
     if _CLEAR.search(event.name):
         if "workspace" in event.name or "helper_stage" in event.name:
-            return Kernel.of("fill", image.dtype, name="workspace", bytes=elements_by_grid(event))
+            return Kernel.of("fill", image.dtype, operator="workspace", bytes=elements_by_grid(event))
         if "scalePackedTensor" in event.name:  # an element a thread
             width = max(image.bytes // max(image.elements, 1), 1)
-            return Kernel.of("fill", image.dtype, name="clear", bytes=width * elements_by_grid(event))
+            return Kernel.of("fill", image.dtype, operator="clear", bytes=width * elements_by_grid(event))
         cleared = image if result is not None else _forward_result(image, weight)
         # Layers that add channels to an image mostly halve its height and width.
         halved = result is None and weight.shape[0] > image.shape[1]
         return Kernel.of(
-            "fill", image.dtype, name="clear", bytes=max(cleared.bytes / (4 if halved else 1), 1)
+            "fill", image.dtype, operator="clear", bytes=max(cleared.bytes / (4 if halved else 1), 1)
         )
     if _CONVERT.search(event.name):
         # Sums in fp32 become the weights' gradient.
         n = max(weight.elements, 1)
-        return Kernel.of("elementwise", weight.dtype, name="cast", elements=n, read_bytes=4.0 * n,
+        return Kernel.of("elementwise", weight.dtype, operator="cast", elements=n, read_bytes=4.0 * n,
                          write_bytes=float(weight.bytes))  # fmt: skip
     if not _COPY.search(event.name) and "winograd_nonfused" not in event.name:
         return None
     other = result or _forward_result(image, weight)
-    return Kernel.of("transpose", image.dtype, name="layout", elements=_moved(event, image, weight, other))
+    return Kernel.of(
+        "transpose", image.dtype, operator="layout", elements=_moved(event, image, weight, other)
+    )
 
 
 def _moved(event: Event, image: Tensor, weight: Tensor, other: Tensor) -> int:
@@ -105,7 +107,7 @@ def _winograd(event: Event, image: Tensor, weight: Tensor, result: Tensor | None
     width = max(image.bytes // max(image.elements, 1), 1)
     reads, writes = (spread, plain) if stage == "output" else (plain, spread)
     return Kernel.of(
-        "elementwise", image.dtype, name="winograd_transform", elements=spread,
+        "elementwise", image.dtype, operator="winograd_transform", elements=spread,
         read_bytes=float(width * reads), write_bytes=float(width * writes),
     )  # fmt: skip
 
@@ -119,7 +121,7 @@ def _winograd_product(event: Event, image: Tensor, weight: Tensor, of_weights: b
     tiles = image.shape[0] * ceil(image.shape[2] / side) * ceil(image.shape[3] / side)
     c_in, c_out = image.shape[1], weight.shape[0]
     m, n, k = (c_in, c_out, tiles) if of_weights else (tiles, c_out, c_in)
-    return Kernel.of("gemm", image.dtype, name="bmm", batch=depth, m=m, n=n, k=k)
+    return Kernel.of("gemm", image.dtype, operator="bmm", batch=depth, m=m, n=n, k=k)
 
 
 def convolution_of_row(op: Event, event: Event) -> Kernel | None:

@@ -123,7 +123,7 @@ def _rows(family: str, out: list[int]) -> Kernel:
 def _stream(name: str, out: list[int], reads: float, *, indexed: bool = False) -> Kernel:
     size = prod(out)
     return Kernel.of(
-        "elementwise", DTYPE, name=name, elements=size, read_bytes=WIDTH * reads * size,
+        "elementwise", DTYPE, operator=name, elements=size, read_bytes=WIDTH * reads * size,
         write_bytes=WIDTH * size, indexed=int(indexed),
     )  # fmt: skip
 

@@ -9,14 +9,14 @@ input_dims input_types kernel``) and the plain one,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.kernels.columns import Batch, complete
+from stepsight.kernels.columns import Batch, complete, kinds
 from stepsight.kernels.families import FAMILIES
 from stepsight.limits import limit
 
@@ -44,13 +44,15 @@ class Rows:
 
     ``timed_by_events``: the layout belongs to tables in which CUDA events around the operator
     took the time, so a comparable reading includes what the events add.
-    ``stacks`` is the software stack each row names, where the layout has it.
+    ``stacks`` is the software stack each row names, where the layout has it; ``operators`` the table's own
+    name of each row's operator.
     """
 
     gpu: str
     batch: Batch
     timed_by_events: bool
     stacks: Sequence[str] | None = None
+    operators: Sequence[str] = ()
 
 
 def rows_of(table: Table, where: str = "table", gpu: str | None = None) -> list[Rows]:
@@ -69,7 +71,7 @@ def rows_of(table: Table, where: str = "table", gpu: str | None = None) -> list[
 
 def _with_gpu(rows: Rows, gpu: str) -> Rows:
     board = EVENT_TIMED_BOARDS.get(gpu, gpu) if rows.timed_by_events else gpu
-    return Rows(board, rows.batch, rows.timed_by_events, rows.stacks)
+    return replace(rows, gpu=board)
 
 
 def _gpus(table: Table, where: str, given: str | None, n: int) -> list[str]:
@@ -123,7 +125,9 @@ def _rows(
     family: str, dtype: str, dims: Mapping[str, FloatArray], names: Sequence[str], at: IntArray,
     events: bool, stacks: Sequence[str] | None = None,
 ) -> Rows:  # fmt: skip
-    return Rows("", Batch(family, dtype, complete(family, dtype, dims, len(at)), names, at), events, stacks)
+    of = kinds(family, names, len(at))
+    batch = Batch(family, dtype, complete(family, dtype, dims, len(at)), of, at)
+    return Rows("", batch, events, stacks, names)
 
 
 def _gemm(table: Table, at: IntArray, where: str) -> list[Rows]:
@@ -153,12 +157,12 @@ def vector_batch(op: str, rows: FloatArray, cols: FloatArray, dtype: str, at: In
     """A vector op of the tables (``add``, ``addu``, ``gelu``, ``softmax``, ``ln`` …) as its family."""
     family = {"softmax": "softmax", "ln": "layer_norm", "layer_norm": "layer_norm"}.get(op, "elementwise")
     if family != "elementwise":
-        return Batch(family, dtype, {"rows": rows, "cols": cols}, [op] * len(at), at)
+        return Batch(family, dtype, {"rows": rows, "cols": cols}, kinds(family, op, len(at)), at)
     elements = rows * cols
     width = 4.0 if dtype == "fp32" else 2.0
     reads = 2.0 if op in BINARY else 1.0
     dims = {"elements": elements, "read_bytes": reads * width * elements, "write_bytes": width * elements}
-    return Batch(family, dtype, dims, [op] * len(at), at)
+    return Batch(family, dtype, dims, kinds(family, op, len(at)), at)
 
 
 def _vector(table: Table, at: IntArray, where: str) -> list[Rows]:
@@ -168,7 +172,7 @@ def _vector(table: Table, at: IntArray, where: str) -> list[Rows]:
     for op in dict.fromkeys(ops.tolist()):
         mine = ops == op
         batch = vector_batch(op, rows[mine], cols[mine], _dtype(table, at), at[mine])
-        found.append(Rows("", batch, True))
+        found.append(Rows("", batch, True, None, [op] * len(batch)))
     return found
 
 

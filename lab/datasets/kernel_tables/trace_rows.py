@@ -73,7 +73,7 @@ def _by_grid(event: Event) -> Kernel | None:
     pointers = len(re.findall(r"\d+d?c?e?", event.name.rsplit("__", 1)[-1])) - 1 if triton else 2
     pointers = max(pointers - 1 if pointers > 2 else pointers, 2)  # of three, one is a bias or a weight
     return Kernel.of(
-        "elementwise", GRID_DTYPE, name="by_grid", sizing=Sizing.GRID, elements=n,
+        "elementwise", GRID_DTYPE, operator="by_grid", sizing=Sizing.GRID, elements=n,
         read_bytes=2.0 * (pointers - 1) * n, write_bytes=2.0 * n,
     )  # fmt: skip
 
@@ -120,4 +120,4 @@ def _raw(text: str) -> msgspec.Raw:
 
 
 def _unknown(op: str) -> Kernel:
-    return Kernel.of("unsized", name=op)
+    return Kernel.of("unsized", operator=op)

@@ -156,7 +156,7 @@ def _kernels(
     if "dropout" in last or last == "drop":
         size = float(prod(out))
         back = [
-            Kernel.of("elementwise", name="mul", elements=size, read_bytes=5 * size, write_bytes=4 * size)
+            Kernel.of("elementwise", operator="mul", elements=size, read_bytes=5 * size, write_bytes=4 * size)
         ]
         return [Kernel.of("dropout", elements=size)], back, []
     if "embed" in last or last in ("wte", "wpe"):
@@ -176,17 +176,17 @@ def _kernels(
 
 
 def _gemm(name: str, batch: int, m: int, n: int, k: int) -> Kernel:
-    return Kernel.of("gemm", name=name, batch=batch, m=m, n=n, k=k)
+    return Kernel.of("gemm", operator=name, batch=batch, m=m, n=n, k=k)
 
 
 def _add(size: float) -> Kernel:
-    return Kernel.of("elementwise", name="add", elements=size, read_bytes=8 * size, write_bytes=4 * size)
+    return Kernel.of("elementwise", operator="add", elements=size, read_bytes=8 * size, write_bytes=4 * size)
 
 
 def _unsized(name: str, size: float, reads: float) -> Kernel:
     """An operator known by its traffic alone, as a trace shows one whose rule nobody wrote."""
     return Kernel.of(
-        "elementwise", name=name, sizing=Sizing.UNKNOWN, elements=size, read_bytes=WIDTH * reads * size,
+        "elementwise", operator=name, sizing=Sizing.UNKNOWN, elements=size, read_bytes=WIDTH * reads * size,
         write_bytes=WIDTH * size,
     )  # fmt: skip
 

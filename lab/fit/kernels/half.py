@@ -24,12 +24,12 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels import stream_columns, training_gemms
 from stepsight.kernels.attention import flash2
-from stepsight.kernels.attention.versions import FLASH2
 from stepsight.kernels.batched import batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.streams import HALF_VARIANT, stream_us
+from stepsight.program.variants import FLASH2
 
 LEFT_OUT_PERCENT = 20
 ATTENTION_SETTINGS = Settings(trees=150, depth=4, rate=0.15)
@@ -119,9 +119,9 @@ def _streams(spec: GpuSpec, source: str, timed: Timed) -> Iterator[Residual]:
 
 
 def stream_variant(batch: Batch) -> str:
-    from stepsight.kernels.stream_costs import VARIANTS, plain_name
+    from stepsight.kernels.stream_costs import VARIANTS
 
-    name = plain_name(batch.names[0])
+    name = batch.kinds[0].variant
     return name if (batch.family, name) in VARIANTS else HALF_VARIANT
 
 
@@ -131,7 +131,7 @@ def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Resid
     for timed in parts:
         first = timed.operator.kernels[0]
         batched = bool((first.dims["batch"] > 1).any())
-        groups.setdefault(training_gemms.variant_of(first.names[0], batched), []).append(timed)
+        groups.setdefault(training_gemms.variant_of(first.kinds[0], batched), []).append(timed)
     for variant, members in groups.items():
         named: list[dict[str, FloatArray]] = []
         base = []
@@ -144,7 +144,7 @@ def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Resid
                 for kernel in kernels
             ]
             base.append(np.sum(times, axis=0))
-            added = np.full(len(kernels[0]), float(kernels[0].names[0] == "baddbmm"))
+            added = np.full(len(kernels[0]), float(kernels[0].kinds[0].variant == "baddbmm"))
             named.append(training_gemms.columns(training_gemms.forward_sizes(kernels[0]), added, spec))
         joined = {key: np.concatenate([part[key] for part in named]) for key in named[0]}
         yield fit_residual(

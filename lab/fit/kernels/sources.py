@@ -57,7 +57,7 @@ def measured_rows(
 ) -> Iterator[Measured]:
     """A table's rows by GPU, family, dtype and variant (the op's own name), each with its split."""
     for rows in rows_of(table, source, gpu):
-        names = np.array(rows.batch.names)
+        names = np.array(rows.operators)
         for variant in dict.fromkeys(names.tolist()):
             yield _measured(rows, names == variant, variant, time_us, source, keys)
 
@@ -68,7 +68,7 @@ def _measured(
 ) -> Measured:  # fmt: skip
     batch = rows.batch
     dims = {key: column[mine] for key, column in batch.dims.items()}
-    part = Batch(batch.family, batch.dtype, dims, [variant] * int(mine.sum()), batch.positions[mine])
+    part = batch.take(np.nonzero(mine)[0])
     stacks = None if rows.stacks is None else [s.lower() for s, m in zip(rows.stacks, mine, strict=True) if m]
     apart = held_out(dims, keys or SHAPE_KEYS.get(batch.family, tuple(dims)))
     times = time_us[part.positions]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.datasets.folder import read_csv
+from lab.datasets.llm import published
 from lab.score.capture.scripts import captured
-from lab.score.llm import published
-from lab.score.steps import read_csv
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.captured import predict_captured

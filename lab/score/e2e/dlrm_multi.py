@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.score.steps import StepRow, each, read_csv, score
+from lab.datasets.folder import read_csv
+from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import Score
@@ -24,7 +25,8 @@ from stepsight.tables.criteo import (
 from stepsight.workload.files import parse_workload
 
 TOPIC = "e2e"
-SET = "dlrm_multi_gpu"
+SETS = {"NVIDIA": "dlrm_nvidia", "TorchRec": "dlrm_torchrec"}
+"""The set of a row, by the first word of its name."""
 FILE = "e2e/dlrm_multi_gpu.csv"
 NVIDIA, TORCHREC = "NVIDIA/DeepLearningExamples", "facebookresearch/dlrm"
 ROWS = {"DLRM small": FREQUENT_15_ROWS, "DLRM large": FREQUENT_3_ROWS, "DLRM xlarge": FREQUENT_2_ROWS}
@@ -87,7 +89,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     prediction = predict(parse_workload(document, f"{FILE}: {name}"), here)
     return StepRow(
         name, float(row["iter_time_ms"]), prediction.step_us / 1e3, prediction.naive_us / 1e3,
-        prediction.low_us / 1e3, prediction.high_us / 1e3, set=SET,
+        prediction.low_us / 1e3, prediction.high_us / 1e3, set=SETS[name.split()[0]],
     )  # fmt: skip
 
 

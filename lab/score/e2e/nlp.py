@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.datasets.folder import read_csv
 from lab.score.e2e.own_operators import MOST, contradicted, operator_sums
-from lab.score.steps import StepRow, each, read_csv, score
+from lab.score.steps import StepRow, each, score
 from stepsight.hardware.gpus import find_gpu
 from stepsight.platform.load import load_platform
 from stepsight.prediction.answer import predict_job

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import click
 
@@ -11,18 +14,48 @@ from lab.score.e2e import dlrm as dlrm_steps
 from lab.score.e2e import dlrm_multi
 from lab.score.e2e import gpt as gpt_steps
 from lab.score.e2e import nlp as nlp_steps
-from lab.score.steps import show_rows
+from lab.score.frame import show
+from lab.score.steps import StepRow, show_rows, summary
 from stepsight.score import Score
-from stepsight.validate.scoreboard import show
 
 TABLES = (dlrm_steps, dlrm_multi, nlp_steps, gpt_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 
+FILES = {
+    "nlp_train": "nlp_fp32", "nlp_forward": "nlp_fp32", "nlp_split_train": "nlp_fp32",
+    "nlp_split_forward": "nlp_fp32", "nlp_other_train": "nlp_fp32_more", "nlp_other_forward": "nlp_fp32_more",
+    "gpt_one_node": "gpt_a100_single_node", "gpt_nodes": "gpt_a100_multi_node",
+    "dlrm_one_gpu": "dlrm_single_gpu",
+}  # fmt: skip
+"""The file that a set of steps is from; others are from ``dlrm_multi_gpu``."""
+
+
 def scores(data: Path) -> list[Score]:
     """Every end-to-end score; no step time takes part in a fit, so all rows count."""
-    found = [line for table in TABLES for line in table.scores(table.rows(data))]
-    return [*found, *_traces(data / "traces")]
+    return [*lines(steps(data)), *_traces(data / "traces")]
+
+
+def steps(data: Path) -> dict[ModuleType, list[StepRow]]:
+    """Every measured step with its prediction, by the module that scores it."""
+    return {table: table.rows(data) for table in TABLES}
+
+
+def lines(found: Mapping[ModuleType, Sequence[StepRow]]) -> list[Score]:
+    return [line for table, rows in found.items() for line in table.scores(rows)]
+
+
+def figures(found: Mapping[ModuleType, Sequence[StepRow]]) -> dict[str, dict[str, Any]]:
+    """What ``--json`` has by file: its rows that have a model, their errors, and the same by set."""
+    by_file: dict[str, dict[str, list[StepRow]]] = {}
+    for row in (row for rows in found.values() for row in rows):
+        file = FILES.get(row.set, "dlrm_multi_gpu")
+        by_file.setdefault(file, {}).setdefault(row.set, []).append(row)
+    return {
+        file: {**summary([r for rows in sets.values() for r in rows]),
+               "sets": {name: summary(rows) for name, rows in sets.items()}}
+        for file, sets in by_file.items()
+    }  # fmt: skip
 
 
 def _traces(folder: Path) -> list[Score]:
@@ -43,7 +76,8 @@ def command(data: Path | None, traces: Path | None, each_row: bool, as_json: boo
     if traces:
         show(_traces(traces), as_json=as_json)
     elif each_row:
-        folder = data_folder(data)
-        show_rows([row for table in TABLES for row in table.rows(folder)], as_json=as_json)
+        show_rows([row for rows in steps(data_folder(data)).values() for row in rows], as_json=as_json)
     else:
-        show(scores(data_folder(data)), as_json=as_json)
+        folder = data_folder(data)
+        found = steps(folder)
+        show([*lines(found), *_traces(folder / "traces")], figures(found), as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -34,6 +35,11 @@ STREAMS = (
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
     return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), hit_rate_score()]
+
+
+def figures(data: Path) -> dict[str, dict[str, Any]]:
+    """What ``--json`` has by file."""
+    return {}
 
 
 def gpu_scores(points: Sequence[MeasuredKernel], *, fitted: bool = True) -> list[Score]:
@@ -106,20 +112,20 @@ def command(
     as_json: bool,
 ) -> None:
     from lab.datasets.folder import data_folder
-    from stepsight.validate.scoreboard import show
+    from lab.score.frame import show
 
     if (measure or plot) and samples is None:
         raise click.UsageError("--measure and --plot need --samples FILE")
     if operator != FBGEMM and optimizer != "sgd":
         raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
     if measure and samples is not None:
-        from stepsight.calibrate.lookups.here import measure_here
+        from stepsight.calibrate.lookups.microbench import measure_here
 
         measure_here(measure, samples, seed, operator, optimizer)
     lines: list[Score] = []
     if samples is not None:
         from lab.score.embedding.cpu import FEWEST, cpu_scores, draw_held_out
-        from stepsight.calibrate.lookups.samples import read_samples
+        from stepsight.calibrate.lookups.microbench import read_samples
 
         measured, caches = read_samples(samples)
         if len(measured) < FEWEST:
@@ -129,6 +135,7 @@ def command(
         lines += cpu_scores(measured, caches)
         if plot is not None:
             draw_held_out(measured, caches, plot)
-    if samples is None or data is not None:
+    data_is_scored = samples is None or data is not None
+    if data_is_scored:
         lines = [*scores(data_folder(data), rows), *lines]
-    show(lines, as_json=as_json)
+    show(lines, figures(data_folder(data)) if as_json and data_is_scored else None, as_json=as_json)

@@ -87,7 +87,7 @@ def kernels(model: Model) -> Iterator[Kernel]:
             yield _lookup(model, "embedding")
             yield from _interaction(model)
         yield _pointwise("expand", BATCH * outputs, reads=1)
-        yield Kernel.of("gemm", name="linear", batch=1, m=BATCH, n=outputs, k=inputs)
+        yield Kernel.of("gemm", operator="linear", batch=1, m=BATCH, n=outputs, k=inputs)
         yield _pointwise("relu", BATCH * outputs, reads=1)
     yield from _loss()
     sizes = [size for inputs, outputs in layers for size in (inputs * outputs, outputs)]
@@ -104,7 +104,11 @@ def kernels(model: Model) -> Iterator[Kernel]:
 
 def _pointwise(name: str, elements: int, reads: int) -> Kernel:
     return Kernel.of(
-        "elementwise", name=name, elements=elements, read_bytes=4 * reads * elements, write_bytes=4 * elements
+        "elementwise",
+        operator=name,
+        elements=elements,
+        read_bytes=4 * reads * elements,
+        write_bytes=4 * elements,
     )
 
 
@@ -118,7 +122,7 @@ def _inputs(model: Model) -> Iterator[Kernel]:
 def _interaction(model: Model) -> Iterator[Kernel]:
     vectors, width = model.vectors, BATCH * model.vectors * model.dim
     yield Kernel.of("concat", read_bytes=4 * width, write_bytes=4 * width, inputs=2)
-    yield Kernel.of("gemm", name="bmm", batch=BATCH, m=vectors, n=vectors, k=model.dim)
+    yield Kernel.of("gemm", operator="bmm", batch=BATCH, m=vectors, n=vectors, k=model.dim)
     yield Kernel.of("gather", rows=BATCH * model.pairs, cols=1, table_rows=BATCH * vectors**2)
     joined = 4 * BATCH * (model.dim + model.pairs)
     yield Kernel.of("concat", read_bytes=joined, write_bytes=joined, inputs=2)
@@ -127,11 +131,11 @@ def _interaction(model: Model) -> Iterator[Kernel]:
 def _interaction_backward(model: Model) -> Iterator[Kernel]:
     vectors, dim = model.vectors, model.dim
     yield Kernel.of("sort", "int64", elements=model.pairs)
-    yield Kernel.of("scatter", name="index_put", rows=model.pairs, cols=BATCH, table_rows=vectors**2)
+    yield Kernel.of("scatter", operator="index_put", rows=model.pairs, cols=BATCH, table_rows=vectors**2)
     for name in ("slice", "zeros", "index"):
         yield _pointwise(name, BATCH * model.pairs, reads=1)
-    yield Kernel.of("gemm", name="bmm", batch=BATCH, m=dim, n=vectors, k=vectors)
-    yield Kernel.of("gemm", name="bmm", batch=BATCH, m=vectors, n=dim, k=vectors)
+    yield Kernel.of("gemm", operator="bmm", batch=BATCH, m=dim, n=vectors, k=vectors)
+    yield Kernel.of("gemm", operator="bmm", batch=BATCH, m=vectors, n=dim, k=vectors)
     yield _pointwise("add", BATCH * vectors * dim, reads=2)
     yield _pointwise("add", BATCH * dim, reads=2)
 
@@ -139,16 +143,16 @@ def _interaction_backward(model: Model) -> Iterator[Kernel]:
 def _layer_backward(inputs: int, outputs: int, *, first: bool) -> Iterator[Kernel]:
     yield _pointwise("threshold_backward", BATCH * outputs, reads=2)
     if not first:
-        yield Kernel.of("gemm", name="dgrad", batch=1, m=BATCH, n=inputs, k=outputs)
-    yield Kernel.of("gemm", name="wgrad", batch=1, m=outputs, n=inputs, k=BATCH)
-    yield Kernel.of("reduce", name="sum", rows=outputs, cols=BATCH)
+        yield Kernel.of("gemm", operator="dgrad", batch=1, m=BATCH, n=inputs, k=outputs)
+    yield Kernel.of("gemm", operator="wgrad", batch=1, m=outputs, n=inputs, k=BATCH)
+    yield Kernel.of("reduce", operator="sum", rows=outputs, cols=BATCH)
     yield _pointwise("add", outputs, reads=2)
     yield _pointwise("add", inputs * outputs, reads=2)
 
 
 def _loss() -> Iterator[Kernel]:
     yield Kernel.of("copy_h2d", bytes=4 * BATCH)
-    yield Kernel.of("reduce", name="mean", rows=1, cols=BATCH)
+    yield Kernel.of("reduce", operator="mean", rows=1, cols=BATCH)
     for name in ("loss", "ones_like", "loss_backward", "div"):
         yield _pointwise(name, BATCH, reads=1)
 
@@ -159,4 +163,4 @@ def _lookup(model: Model, family: str) -> Kernel:
         for rows in model.rows
     ]
     lookup = Lookup(tuple(tables), optimizer="sgd", sorted_update=False)
-    return Kernel(family, (), "fp32", name=family, lookup=lookup)
+    return Kernel(family, (), "fp32", operator=family, lookup=lookup)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.score.llm.rows import FileScore, Outcome
-from stepsight.score import gmae, mape
+from lab.score.llm.rows import Outcome
+from stepsight.score import FIT, Score
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,20 +26,20 @@ class Split:
 
 def splits(outcomes: Sequence[Outcome]) -> list[Split]:
     """Every configuration without tensor parallelism that was measured with several numbers of layers."""
-    alike: dict[str, list[Outcome]] = {}
+    identical: dict[str, list[Outcome]] = {}
     for o in outcomes:
         document = o.case.document or {}
         if o.timed and document.get("parallel", {}).get("tensor") == 1:
             key = {**document, "layers": 0}
-            alike.setdefault(str(key), []).append(o)
+            identical.setdefault(str(key), []).append(o)
     found = []
-    for rows in alike.values():
+    for rows in identical.values():
         layers = np.array([float((o.case.document or {})["layers"]) for o in rows])
         if len(set(layers)) < 2:
             continue
         lines = [
             np.polyfit(layers, times, 1)
-            for times in ([o.case.measured_ms or 0.0 for o in rows], [o.predicted_ms for o in rows])
+            for times in ([o.case.measured_ms or 0.0 for o in rows], [o.full.step_ms for o in rows])
         ]
         (layer, ends), (our_layer, our_ends) = lines
         if ends > 0:
@@ -47,7 +47,7 @@ def splits(outcomes: Sequence[Outcome]) -> list[Split]:
     return found
 
 
-def layer_scores(file: str, outcomes: Sequence[Outcome]) -> list[FileScore]:
+def layer_scores(file: str, outcomes: Sequence[Outcome]) -> list[Score]:
     """One line for layers, one for the ends; nothing where no rows differ in layers only."""
     found = splits(outcomes)
     if not found:
@@ -58,11 +58,9 @@ def layer_scores(file: str, outcomes: Sequence[Outcome]) -> list[FileScore]:
     ]
 
 
-def _score(name: str, pairs: Sequence[tuple[float, float]]) -> FileScore:
+def _score(name: str, pairs: Sequence[tuple[float, float]]) -> Score:
     measured, predicted = [p[0] for p in pairs], [p[1] for p in pairs]
     ratio = float(np.median([p / m for m, p in pairs]))
-    note = f"median predicted / measured {ratio:.2f}; rows that differ in layers only"
-    return FileScore(
-        name, len(pairs), len(pairs), len(pairs), mape(predicted, measured), gmae(predicted, measured), 1.0,
-        note=note,
-    )  # fmt: skip
+    note = f"median predicted / measured {ratio:.2f}"
+    used = "rows that differ in layers only"
+    return Score.of("llm", name, predicted, measured, used, exposure=FIT, note=note)

@@ -1,251 +1,214 @@
-"""One measured run beside its prediction, and how a file of them is scored."""
+"""One measured run with its prediction, and how a file of them is scored.
+
+Every row is predicted twice with what ships: as published in full, and as a user asks (what the row states,
+and the recipe's name).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
-from lab.score.llm.left_out import is_known, row_id, scoring_knobs
+from lab.datasets.llm.case import Case
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import answered, naive_us
-from stepsight.prediction.llm.compose import AS_SHIPPED, Composer
+from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.memory import fits
-from stepsight.score import CHOSEN, gmae, mape
+from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
 from stepsight.workload.llm.workload import LanguageWorkload
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A measured run: its description, its platform, and what was measured.
+class Answer:
+    """A prediction in ms and binary GB; ``step_ms`` is 0 without a time, ``lacks`` says why."""
 
-    ``document`` None: the tool cannot express it, for the reason in ``lacks``. ``measured_ms`` None: it did
-    not run; ``crashed``: because it did not fit, as far as the file says. ``group`` is the part of the file
-    that is scored by itself, ``fit_group`` (model and number of GPUs, say) what fits leave out together.
-    """
-
-    name: str
-    document: dict[str, Any] | None
-    platform: str = ""
-    overrides: tuple[str, ...] = ()
-    measured_ms: float | None = None
-    measured_gb: float | None = None
-    crashed: bool = False
+    step_ms: float = 0.0
+    low_ms: float = 0.0
+    high_ms: float = 0.0
+    naive_ms: float = 0.0
+    active_gb: float = 0.0
+    reserved_gb: float = 0.0
+    fits: bool | None = None
     lacks: str = ""
-    group: str = ""
-    site: SiteBandwidth | None = None
-    file: str = ""
-    fit_group: str = ""
 
-    @property
-    def source(self) -> str:
-        """Who measured it: the file, or its part."""
-        return self.group if self.file == "other_training.csv" else self.file
+    def inside(self, measured_ms: float) -> bool:
+        return self.low_ms <= measured_ms <= self.high_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A case with its prediction (ms, binary GB as the allocator of rank 0 holds them); ``fits`` None: memory
-    was not asked for.
-
-    ``predicted_ms`` is made with constants that no row of its group took part in; ``shipped_ms`` with the
-    shipped ones, ``without_site_ms`` with the shipped ones and none of the site's figures, as ``stepsight
-    predict`` answers (zero where the case has no site).
-    """
+    """A case, predicted in full and as a user asks."""
 
     case: Case
-    predicted_ms: float = 0.0
-    low_ms: float = 0.0
-    high_ms: float = 0.0
-    memory_gb: float = 0.0
-    fits: bool | None = None
-    lacks: str = ""
-    naive_ms: float = 0.0
-    shipped_ms: float = 0.0
-    without_site_ms: float = 0.0
+    full: Answer
+    asked: Answer
 
     @property
     def timed(self) -> bool:
-        return self.case.measured_ms is not None and self.predicted_ms > 0
+        return self.case.measured_ms is not None and self.full.step_ms > 0
 
     @property
-    def error(self) -> float:
-        return self.predicted_ms / (self.case.measured_ms or 1.0) - 1
+    def measured_ms(self) -> float:
+        return self.case.measured_ms or 0.0
 
     @property
-    def inside(self) -> bool:
-        return self.low_ms <= (self.case.measured_ms or 0.0) <= self.high_ms
+    def memory_gb(self) -> float:
+        """What the file measured, predicted: the allocator's peak of live bytes, or all that it holds."""
+        return self.full.active_gb if self.case.allocated else self.full.reserved_gb
 
 
 @dataclass(frozen=True, slots=True)
 class FileScore:
-    """How the rows of one file came out.
+    """How the rows of one file came out; errors are fractions.
 
-    ``shipped_…``: with the shipped constants and the figures of the rows' site; ``without_site_…``: without
-    the latter (None: no row has a site).
-    ``bar``, ``fits_bar`` and ``memory_bar`` are those of ``mape``, ``fits_right`` and ``memory_mape``.
-    ``exposure``: how blind the rows are (`Score`).
+    ``expressed``: rows that became a workload; ``timed``: those with a measured time; ``as_asked_…``: by the
+    row and the recipe's name alone; ``not_slow_…``: without the runs that the file's rule leaves out.
+    ``fits_right``: rows that ran or ran out of memory, as predicted. ``bars`` are those of the fields they
+    name; ``parts`` are publications or models of the file by themselves.
     """
 
     file: str
     rows: int
     expressed: int
     timed: int
-    mape: float
-    gmae: float
-    inside: float
+    mape: float | None = None
+    gmae: float | None = None
+    inside: float | None = None
+    as_asked_timed: int = 0
+    as_asked_mape: float | None = None
+    as_asked_gmae: float | None = None
+    as_asked_inside: float | None = None
+    slow_rows: int = 0
+    not_slow_mape: float | None = None
+    not_slow_gmae: float | None = None
+    not_slow_inside: float | None = None
     fits_right: float | None = None
     fits_rows: int = 0
     memory_mape: float | None = None
-    shipped_mape: float = 0.0
-    shipped_gmae: float = 0.0
-    lacking: dict[str, int] = field(default_factory=dict)
-    bar: float | None = None
-    note: str = ""
-    fits_bar: float | None = None
-    memory_bar: float | None = None
-    memory_rows: int = 0
     memory_gmae: float | None = None
-    without_site_mape: float | None = None
-    without_site_gmae: float | None = None
-    exposure: str = CHOSEN
+    memory_rows: int = 0
+    lacking: dict[str, int] = field(default_factory=dict)
+    bars: dict[str, float] = field(default_factory=dict)
+    parts: tuple[FileScore, ...] = ()
 
 
-_PLATFORMS: dict[tuple[str, tuple[str, ...], int], Platform] = {}
+@cache
+def _platform(name: str, overrides: tuple[str, ...]) -> Platform:
+    """Platforms are loaded once: their models remember what they were asked."""
+    return load_platform(name, overrides)
+
+
+_AT_SITES: dict[tuple[str, tuple[str, ...], str], Platform] = {}
 
 
 def platform_of(name: str, overrides: tuple[str, ...] = (), site: SiteBandwidth | None = None) -> Platform:
-    """Platforms are loaded once: their models remember what they were asked."""
-    key = (name, overrides, id(site))
-    if key not in _PLATFORMS:
-        _PLATFORMS[key] = replace(load_platform(name, overrides), site=site)
-    return _PLATFORMS[key]
+    """A platform of the catalogue, with what its cluster measured of its network."""
+    if site is None:
+        return _platform(name, overrides)
+    key = (name, overrides, repr(site))
+    if key not in _AT_SITES:
+        _AT_SITES[key] = replace(load_platform(name, overrides), site=site)
+    return _AT_SITES[key]
 
 
-def outcome(case: Case, *, memory_only: bool = False) -> Outcome:
+def outcome(case: Case) -> Outcome:
     """Predict one case; what cannot be expressed says why."""
-    if case.document is None:
-        return Outcome(case, lacks=case.lacks or "not expressible")
+    document, asked = case.document, case.asked
+    if document is None or asked is None:
+        missing = Answer(lacks=case.lacks or "not expressible")
+        return Outcome(case, missing, missing)
+    full = _answer(case, document, case.site)
+    same = asked == document and case.site is None
+    return Outcome(case, full, full if same else _answer(case, asked, None))
+
+
+def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) -> Answer:
     try:
-        platform = platform_of(case.platform, case.overrides, case.site)
-        workload = resolve(parse_workload(case.document, case.name), platform.spec.ranks, platform.spec.gpu)
+        platform = platform_of(case.platform, case.overrides, site)
+        workload = resolve(parse_workload(document, case.name), platform.spec.ranks, platform.spec.gpu)
+        if not isinstance(workload, LanguageWorkload):
+            return Answer(lacks="not a language model")
         peak = workload.memory().peak_bytes
         does_fit = fits(peak, platform.spec.gpu.usable_bytes)
-        if case.crashed or memory_only:
-            return Outcome(case, memory_gb=peak / 2**30, fits=does_fit)
-        if not isinstance(workload, LanguageWorkload):
-            return Outcome(case, lacks="not a language model")
-        composer = Composer(workload.config, platform.with_ranks(workload.ranks))
+        first = stage_memory(workload.config)[0]
+        reserved = max(first.total, min(first.reserved, usable_bytes(platform.spec.gpu.memory_gb)))
+        memory = Answer(active_gb=peak / 2**30, reserved_gb=reserved / 2**30, fits=does_fit)
+        if case.measured_ms is None:
+            return memory
+        found = answered(Composer(workload.config, platform.with_ranks(workload.ranks)))
     except StepsightError as error:
         if case.crashed:  # a layout that cannot be built does not run
-            return Outcome(case, fits=False)
-        return Outcome(case, lacks=_reason(case, error))
-    row = row_id(case.file, case.name)
-    known = is_known(case.source, row, case.fit_group)
-    found = answered(composer, known_source=known)
-    knobs = scoring_knobs(composer, case.source, row, case.fit_group)
-    moved = composer.step(knobs=knobs).step_us / found.step_us if knobs != AS_SHIPPED else 1.0
-    return Outcome(
-        case,
-        moved * found.step_us / 1e3,
-        moved * found.low_us / 1e3,
-        moved * found.high_us / 1e3,
-        _held_bytes(composer) / 2**30,
-        does_fit,
+            return Answer(fits=False)
+        return Answer(lacks=_reason(case, error))
+    return replace(
+        memory, step_ms=found.step_us / 1e3, low_ms=found.low_us / 1e3, high_ms=found.high_us / 1e3,
         naive_ms=naive_us(found.composed) / 1e3,
-        shipped_ms=found.step_us / 1e3,
-        without_site_ms=_without_site_ms(workload, case),
-    )
-
-
-def _without_site_ms(workload: LanguageWorkload, case: Case) -> float:
-    """The step on a platform as it ships; zero for a case without a site, which is predicted so anyway."""
-    if case.site is None:
-        return 0.0
-    platform = platform_of(case.platform, case.overrides).with_ranks(workload.ranks)
-    return Composer(workload.config, platform).step().step_us / 1e3
-
-
-def _held_bytes(composer: Composer) -> float:
-    """What the caching allocator of the first rank holds: free blocks too, as far as there is room."""
-    held = stage_memory(composer.c)[0]
-    room = usable_bytes(composer.pricer.platform.spec.gpu.memory_gb)
-    return max(held.total, min(held.reserved, room))
-
-
-def priced(case: Case) -> Composer | None:
-    """A case's step, ready to be composed; None where it cannot be expressed."""
-    try:
-        workload = parse_workload(case.document or {}, case.name)
-        if not isinstance(workload, LanguageWorkload):
-            return None
-        platform = platform_of(case.platform, case.overrides, case.site)
-        return Composer(workload.config, platform.with_ranks(workload.ranks))
-    except StepsightError:
-        return None
+    )  # fmt: skip
 
 
 def _reason(case: Case, error: StepsightError) -> str:
     """What an error says, without the row's own name and figures."""
     text = str(error).split("\n")[0].replace(f"{case.name}: ", "")
-    return re.sub(r"\d+", "n", text)
+    shown = re.split(r"; | \(known", text)[0]
+    return re.sub(r"(?<![\w.-])\d+(?![\w.-])", "n", shown)
 
 
 def scored(
-    file: str, outcomes: Sequence[Outcome], bar: float | None = None, note: str = "",
-    *, fits_bar: float | None = None, memory_bar: float | None = None, exposure: str = CHOSEN,
-) -> FileScore:  # fmt: skip
+    file: str,
+    outcomes: Sequence[Outcome],
+    bars: dict[str, float] | None = None,
+    parts: Sequence[FileScore] = (),
+) -> FileScore:
     """The score of one file's rows."""
     timed = [o for o in outcomes if o.timed]
-    measured = [o.case.measured_ms or 0.0 for o in timed]
-    ran = [o for o in outcomes if o.fits is not None]
-    any_crashed = any(o.case.crashed for o in ran)
-    with_memory = [o for o in timed if o.case.measured_gb]
-    measured_gb = [o.case.measured_gb or 0.0 for o in with_memory]
+    usual = [o for o in timed if not o.case.slow]
+    asked = [o for o in timed if o.asked.step_ms > 0]
+    ran = [o for o in outcomes if o.full.fits is not None]
+    memory = [o for o in outcomes if o.case.measured_gb and not o.case.crashed and o.memory_gb > 0]
     lacking: dict[str, int] = {}
     for o in outcomes:
-        if o.lacks:
-            lacking[o.lacks] = lacking.get(o.lacks, 0) + 1
-    time = _errors([o.predicted_ms for o in timed], measured) or (0.0, 0.0)
-    shipped = _errors([o.shipped_ms for o in timed], measured) or (0.0, 0.0)
-    memory = _errors([o.memory_gb for o in with_memory], measured_gb)
-    user = _as_a_user(timed) if any(o.case.site for o in timed) else None
+        if o.full.lacks:
+            lacking[o.full.lacks] = lacking.get(o.full.lacks, 0) + 1
+    time = _errors([o.full.step_ms for o in timed], timed)
+    user = _errors([o.asked.step_ms for o in asked], asked)
+    not_slow = _errors([o.full.step_ms for o in usual], usual) if len(usual) < len(timed) else (None, None)
+    held = [o.case.measured_gb or 0.0 for o in memory]
     return FileScore(
         file,
         len(outcomes),
-        sum(not o.lacks for o in outcomes),
+        sum(not o.full.lacks for o in outcomes),
         len(timed),
         *time,
-        sum(o.inside for o in timed) / len(timed) if timed else 0.0,
-        sum(o.fits != o.case.crashed for o in ran) / len(ran) if any_crashed else None,
-        len(ran) if any_crashed else 0,
-        memory_mape=memory[0] if memory else None,
-        shipped_mape=shipped[0],
-        shipped_gmae=shipped[1],
-        lacking=dict(sorted(lacking.items(), key=lambda item: -item[1])),
-        bar=bar,
-        note=note,
-        fits_bar=fits_bar,
-        memory_bar=memory_bar,
-        memory_rows=len(with_memory),
-        memory_gmae=memory[1] if memory else None,
-        without_site_mape=user[0] if user else None,
-        without_site_gmae=user[1] if user else None,
-        exposure=exposure,
+        _share([o.full.inside(o.measured_ms) for o in timed]),
+        len(asked),
+        *user,
+        _share([o.asked.inside(o.measured_ms) for o in asked]),
+        len(timed) - len(usual),
+        *not_slow,
+        _share([o.full.inside(o.measured_ms) for o in usual]) if len(usual) < len(timed) else None,
+        _share([o.full.fits != o.case.crashed for o in ran]),
+        len(ran),
+        mape([o.memory_gb for o in memory], held) if memory else None,
+        gmae([o.memory_gb for o in memory], held) if memory else None,
+        len(memory),
+        dict(sorted(lacking.items(), key=lambda item: -item[1])),
+        dict(bars or {}),
+        tuple(parts),
     )
 
 
-def _as_a_user(timed: Sequence[Outcome]) -> tuple[float, float] | None:
-    """Errors of the shipped constants without any figure of a row's site."""
-    predicted = [o.without_site_ms if o.case.site else o.shipped_ms for o in timed]
-    return _errors(predicted, [o.case.measured_ms or 0.0 for o in timed])
-
-
-def _errors(predicted: Sequence[float], measured: Sequence[float]) -> tuple[float, float] | None:
+def _errors(predicted: Sequence[float], rows: Sequence[Outcome]) -> tuple[float | None, float | None]:
     """MAPE and GMAE; None without rows."""
-    return (mape(predicted, measured), gmae(predicted, measured)) if measured else None
+    measured = [o.measured_ms for o in rows]
+    return (mape(predicted, measured), gmae(predicted, measured)) if rows else (None, None)
+
+
+def _share(right: Sequence[bool]) -> float | None:
+    return sum(right) / len(right) if right else None

@@ -12,6 +12,7 @@ import numpy as np
 
 from lab.datasets.folder import data_folder
 from lab.fit.traces.runs import CNN, DLRM, SINGLE, TRANSFORMER, ScoredRun, scored_runs
+from lab.score.frame import show
 from lab.score.steps import NAIVE
 from lab.score.traces.operator_kernels import Agreement, check_operators
 from lab.score.traces.operator_pairs import operator_pair_rows
@@ -30,7 +31,6 @@ from stepsight.trace.step.platforms import guess_platform
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun
 from stepsight.trace.step.sleeps import sleeps
-from stepsight.validate.scoreboard import show
 
 TOPIC = "traces"
 _UNNAMED_GPU = "V100-SXM2-16G"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lab.score.llm.rows import Case, platform_of
+from lab.datasets.llm.case import Case
+from lab.score.llm.rows import platform_of
 from stepsight.tune.evaluate import evaluate
 from stepsight.tune.search import ranked
 from stepsight.tune.trial import Row, Trial
@@ -48,7 +49,8 @@ class GroupRegret:
 
 @dataclass(frozen=True, slots=True)
 class FileRegret:
-    """All groups of one file; the means are over groups."""
+    """All groups of one file; the means are over groups. ``not_slow``: without the runs that the file's rule
+    leaves out as slow."""
 
     file: str
     groups: int
@@ -56,6 +58,7 @@ class FileRegret:
     top3_regret: float
     crashed_picks: float
     each: tuple[GroupRegret, ...] = field(default=())
+    not_slow: FileRegret | None = None
 
     @property
     def worst(self) -> GroupRegret | None:
@@ -103,11 +106,11 @@ def _ms(c: Candidate) -> float:
     return c.case.measured_ms or float("inf")
 
 
-def file_regret(file: str, candidates: Sequence[Candidate], groups: Sequence[str]) -> FileRegret:
-    """The regret of every group; ``groups`` names that of each candidate."""
+def file_regret(file: str, candidates: Sequence[Candidate]) -> FileRegret:
+    """The regret of every group of cases."""
     together: dict[str, list[Candidate]] = {}
-    for group, c in zip(groups, candidates, strict=True):
-        together.setdefault(group, []).append(c)
+    for c in candidates:
+        together.setdefault(c.case.group, []).append(c)
     each = [found for name, members in together.items() if (found := group_regret(name, members))]
     n = max(len(each), 1)
     return FileRegret(

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import msgspec
 
 from lab.datasets.folder import data_folder
-from lab.score.llm import layouts, sweep
-from lab.score.steps import read_csv
+from lab.datasets.llm.files import cases, file_of
+from lab.datasets.llm.layouts import A100_LAYOUTS, H100_SWEEP
 from lab.score.tune.regret import FileRegret, candidate, file_regret
 from stepsight.score import FIT, Figure, Score
 from stepsight.validate.scoreboard import end, plain
 
 TOPIC = "tune"
-FILES = {sweep.FILE: (sweep.case, ("model", "nodes")), layouts.FILE: (layouts.case, ("sheet",))}
-"""How rows are read, and the columns that make a group."""
+FILES = (H100_SWEEP, A100_LAYOUTS)
 MEAN_BAR, TOP_BAR, CRASHED_BAR = 0.05, 0.03, 0.03
 
 
 def regrets(data: Path) -> list[FileRegret]:
-    """Every file that is there, all its rows."""
-    folder = data / "e2e" if (data / "e2e").is_dir() else data
+    """Every file that is there: all its rows, and those that its rule does not leave out as slow."""
     found = []
-    for name, (case, columns) in FILES.items():
-        if not (folder / name).is_file():
-            click.echo(f"{name}: not in {folder}, skipped", err=True)
+    for name in FILES:
+        candidates = [candidate(case) for case in cases(file_of(name), data)]
+        if not candidates:
             continue
-        rows = read_csv(folder / name)
-        groups = [", ".join(f"{column} {row[column]}" for column in columns) for row in rows]
-        cases = [case(row) for row in rows]
-        found.append(file_regret(name, [candidate(each) for each in cases], groups))
+        regret = file_regret(name, candidates)
+        usual = [c for c in candidates if not c.case.slow]
+        if len(usual) < len(candidates):
+            regret = replace(regret, not_slow=file_regret(name, usual))
+        found.append(regret)
     return found
 
 
@@ -80,6 +80,11 @@ def _show(f: FileRegret, lines: Sequence[Score]) -> None:
         f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} {mean}, "
         f"best of our three {f.top3_regret:.1%} {top}, crashed picks {f.crashed_picks:.1%} {crashed}"
     )
+    if f.not_slow is not None:
+        click.echo(
+            f"  without slow runs: mean regret {f.not_slow.mean_regret:.1%}, best of our three "
+            f"{f.not_slow.top3_regret:.1%}"
+        )
     for g in sorted(f.each, key=lambda g: -g.regret):
         crashed = "  our first pick did not run" if g.crashed else ""
         ran = f"{g.ran} of {g.candidates} ran"

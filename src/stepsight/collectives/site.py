@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 class SiteBandwidth:
     """Bus bandwidth in GB/s of one large message, by kind and number of nodes.
 
-    ``hop_us``: what every doubling of the nodes adds to a collective inside a layer, however small.
-    ``axes``: the axes of parallelism that the figures were taken for. ``also``: figures for
-    other axes.
+    ``hop_us``: what every doubling of the nodes adds to a collective, however small.
+    ``axes``: the axes of parallelism that the figures were taken for; none: every group over nodes.
+    ``also``: figures for other axes.
     ``node_share``: the figures are a node's, and groups with one GPU on a node reach (1/GPUs of a node) to
     this power of them, as the groups of its other GPUs use the same network at the same time; without it the
     figures scale the carried curve.
@@ -39,13 +39,17 @@ class SiteBandwidth:
     bytes: float
     gbps: Mapping[str, Mapping[int, float]]
     hop_us: float = 0.0
-    axes: tuple[str, ...] = ("tensor",)
+    axes: tuple[str, ...] = ()
     also: SiteBandwidth | None = None
     node_share: float | None = None
 
+    @property
+    def every_axis(self) -> bool:
+        return not self.axes
+
     def of(self, axis: str) -> SiteBandwidth | None:
         """The figures for an axis, where there are some."""
-        if axis in self.axes:
+        if self.every_axis or axis in self.axes:
             return self
         return self.also.of(axis) if self.also is not None else None
 
@@ -79,18 +83,19 @@ class SiteCollectives:
         measured = self.site.gbps.get(kind) or self.site.gbps.get("all_gather")
         if nodes == 1 or not measured:
             return found
+        hop_us = self.site.hop_us * np.log2(nodes)
         if self.site.node_share is not None:
             rate = _between(measured, nodes) * self._share(len(ranks) / nodes)
             moved_us = bus_factor(kind, len(ranks)) * np.asarray(bytes, dtype=float) / rate / 1e3
             first_us = self.models.estimate(kind, [SMALL_BYTES], ranks).time_us[0]
             return Estimates(
-                first_us + moved_us, found.source, np.hypot(found.spread, SITE_SPREAD), found.notes
+                first_us + moved_us + hop_us, found.source, np.hypot(found.spread, SITE_SPREAD), found.notes
             )
         key = (kind, nodes)
         if key not in self._factors:
             self._factors[key] = self._factor(kind, nodes, measured)
         spread = np.hypot(found.spread, SITE_SPREAD)
-        return Estimates(found.time_us * self._factors[key], found.source, spread, found.notes)
+        return Estimates(found.time_us * self._factors[key] + hop_us, found.source, spread, found.notes)
 
     def _share(self, per_node: float) -> float:
         """What a group reaches of its nodes' bandwidth, by its GPUs on each."""

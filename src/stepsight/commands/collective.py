@@ -61,6 +61,7 @@ def parse_bytes(text: str) -> float:
 def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], as_json: bool) -> None:
     from stepsight.collectives.roofline import bus_factor
     from stepsight.documents import to_json
+    from stepsight.platform.conditions import check_axes
     from stepsight.platform.load import load_platform
     from stepsight.program.job import COLLECTIVE_KINDS
 
@@ -75,9 +76,11 @@ def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], 
             f"platform {platform.name}", f"has {platform.spec.ranks} GPUs, the group needs {n}",
             "name a larger platform or give fewer --ranks",
         )  # fmt: skip
-    estimates = platform.collectives.estimate(kind, sizes, tuple(range(n)))
+    group = tuple(range(n))
+    check_axes(platform.site, ("world",), f"platform {platform.name}")
     rows: list[dict[str, Any]] = []
-    for size, estimate in zip(sizes, (estimates[i] for i in range(len(sizes))), strict=True):
+    for size in sizes:
+        estimate = platform.conditions.collective("world", kind, size, group)
         algbw = size / estimate.time_us / 1e3 if estimate.time_us > 0 else 0.0
         rows.append({
             "collective": kind, "platform": platform.name, "ranks": n, "bytes": size,

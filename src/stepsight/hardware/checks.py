@@ -7,7 +7,7 @@ from stepsight.hardware.spec import ContentionSpec, GpuSpec, HostSpec, LinkSpec,
 from stepsight.limits import check
 
 POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps",
-            "shared_kb_per_sm", "sector_bytes", "speed", "l2_copies", "power_share")  # fmt: skip
+            "shared_kb_per_sm", "sector_bytes", "speed", "l2_copies")  # fmt: skip
 NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
 FASTEST = 1.3
 """``gpu.speed`` tells a board from others of its kind, which differ by less; beyond it kernels would
@@ -39,6 +39,8 @@ def gpu_problems(gpu: GpuSpec) -> list[str]:
               if not getattr(gpu, name) >= 0]  # fmt: skip
     wrong += [f"{name} is {getattr(gpu, name)}, more than any hardware has" for name in
               (*POSITIVE, *NOT_NEGATIVE) if getattr(gpu, name) > MOST]  # fmt: skip
+    if gpu.power_w is not None and not 1.0 <= gpu.power_w <= MOST:
+        wrong.append(f"power_w is {gpu.power_w:g} W, must be a board's power limit")
     if gpu.speed > FASTEST:
         wrong.append(
             f"speed is {gpu.speed:g}, but boards of one kind differ by less than {FASTEST:g} times: "

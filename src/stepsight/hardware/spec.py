@@ -21,7 +21,7 @@ class GpuSpec:
     ``launch_us`` is from the return of a launch call to the start of its kernel on an idle
     stream, ``kernel_gap_us`` between two kernels queued on one stream. Defaults: medians over
     profiler traces of V100, A100 and H100 (2.0, 2.0, 1.8 µs and 1 to 2, 1.5 µs; 2020 to 2025).
-    ``power_share`` is the board's power limit over that of the board the figures are for.
+    ``power_w`` is the board's power limit in W; None where nobody states it: its clock is then taken to stay.
     ``speed`` divides all kernel times: 0.9 is a board that runs its kernels at nine tenths of what
     the models expect (a power limit, heat, older libraries).
     ``inline_ecc``: error correction is on and its check bits share the memory's bus with the data (boards of
@@ -50,7 +50,7 @@ class GpuSpec:
     speed: float = 1.0
     source: str = ""
     aliases: tuple[str, ...] = ()
-    power_share: float = 1.0
+    power_w: float | None = None
     inline_ecc: bool = False
     l2_copies: int = 1
 

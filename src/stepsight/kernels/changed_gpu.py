@@ -7,7 +7,8 @@ the two speeds of light. Twice the peak, the bandwidth or the multiprocessors th
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import BASE_US
-from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, peak_flops, speed_of_light_us
+from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, BoolArray, peak_flops, speed_of_light_us
 
 SPEEDS = ("sms", "clock_mhz", "memory_gbps", "pcie_gbps", "l2_mb", "l2_gbps", "peak_tflops")
 """Figures that kernel times depend on."""
@@ -70,6 +71,22 @@ def _board(spec: GpuSpec) -> GpuSpec | None:
         return float(np.abs(np.log(ratios)).sum())
 
     return min(chip, key=apart, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """Kernels of a GPU with changed figures: times on the catalogue's GPU, by the ratio of the speeds of
+    light."""
+
+    spec: GpuSpec
+    known: GpuSpec
+    times: Callable[[Batch], Estimates]
+
+    def handles(self, batch: Batch) -> BoolArray:
+        return np.full(len(batch), batch.known)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return rescale_by_roofline(self.times(batch), batch, self.spec, self.known)
 
 
 def as_chip(spec: GpuSpec, known: GpuSpec) -> GpuSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepsight.dtypes import DTYPE_BYTES
-from stepsight.estimate import FloatArray, IntArray
+from stepsight.estimate import Estimates, FloatArray, IntArray
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import Kernel
+from stepsight.program.variants import Kind, classify
 
 UNKNOWN_DTYPE_BYTES = 4
 """A dtype nobody has heard of is taken to be as wide as fp32."""
@@ -25,7 +26,10 @@ _NEUTRAL = {
 }  # fmt: skip
 """What a size is when a kernel does not state it; 1 for all others."""
 
-_FAMILY, _DTYPE, _NAME, _DIMS = map(attrgetter, ("family", "dtype", "name", "dims"))
+SAMPLED = 256
+"""Kernels by which the size that varies most is found."""
+
+_FAMILY, _DTYPE, _KIND, _DIMS = map(attrgetter, ("family", "dtype", "kind", "dims"))
 
 _SAME_AS = {"kv_heads": "heads", "kv": "q", "kw": "kh", "w": "h", "write_bytes": "read_bytes"}
 """Sizes that, unless stated, equal another one (plain attention, square images, copies)."""
@@ -33,54 +37,70 @@ _SAME_AS = {"kv_heads": "heads", "kv": "q", "kw": "kh", "w": "h", "write_bytes":
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Kernels of one family and dtype: their sizes as columns, their names, their positions.
+    """Kernels of one family and dtype: their sizes as columns, their kinds, their positions.
 
-    ``names`` holds each kernel's own name (``linear``, ``bmm``, ``gelu`` …); the models map it
-    to the variant they know. ``positions`` is where each stood in what the caller handed in.
+    ``kinds`` holds each kernel's variant and role. ``positions`` is where each stood in what the caller
+    handed in. ``stacks`` names the software stack that each ran on, where that is known.
     """
 
     family: str
     dtype: str
     dims: Mapping[str, FloatArray]
-    names: Sequence[str]
+    kinds: Sequence[Kind]
     positions: IntArray
+    stacks: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
-    def alike(self) -> bool:
-        """Whether all kernels have one name."""
-        return bool(self.names) and self.names.count(self.names[0]) == len(self.names)
+    def uniform(self) -> bool:
+        """Whether all kernels are of one kind."""
+        return bool(self.kinds) and self.kinds.count(self.kinds[0]) == len(self.kinds)
 
     def take(self, rows: IntArray) -> Batch:
         """Some of the kernels, by their position within this batch."""
         dims = {key: column[rows] for key, column in self.dims.items()}
-        names = [self.names[i] for i in rows.tolist()] if self.names else self.names
-        return Batch(self.family, self.dtype, dims, names, self.positions[rows])
+        kinds = [self.kinds[i] for i in rows.tolist()] if self.kinds else self.kinds
+        stacks = None if self.stacks is None else [self.stacks[i] for i in rows.tolist()]
+        return Batch(self.family, self.dtype, dims, kinds, self.positions[rows], stacks)
 
     def parts(self, groups: Iterable[IntArray]) -> Iterator[tuple[IntArray, Batch]]:
-        """The kernels group by group; names that are all alike are not looked up one by one."""
-        alike = self.alike
+        """The kernels group by group; kinds that are all the same are not looked up one by one."""
+        uniform = self.uniform
         for rows in groups:
             dims = {key: column[rows] for key, column in self.dims.items()}
-            names = [self.names[0]] * len(rows) if alike else [self.names[i] for i in rows.tolist()]
-            yield rows, Batch(self.family, self.dtype, dims, names, self.positions[rows])
+            kinds = [self.kinds[0]] * len(rows) if uniform else [self.kinds[i] for i in rows.tolist()]
+            stacks = None if self.stacks is None else [self.stacks[i] for i in rows.tolist()]
+            yield rows, Batch(self.family, self.dtype, dims, kinds, self.positions[rows], stacks)
 
-    def where_name(self, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        """Which kernels' names pass a test; each distinct name is tested once."""
-        if self.alike:
-            return np.full(len(self), test(self.names[0]))
-        passed = {name: test(name) for name in dict.fromkeys(self.names)}
+    def where(self, test: Callable[[Kind], bool]) -> npt.NDArray[np.bool_]:
+        """Which kernels' kinds pass a test; each distinct kind is tested once."""
+        if self.uniform:
+            return np.full(len(self), test(self.kinds[0]))
+        passed = {kind: test(kind) for kind in dict.fromkeys(self.kinds)}
         if len(set(passed.values())) <= 1:
             return np.full(len(self), next(iter(passed.values()), False))
-        return np.fromiter((passed[name] for name in self.names), dtype=bool, count=len(self))
+        return np.fromiter((passed[kind] for kind in self.kinds), dtype=bool, count=len(self))
+
+    def by_variant(self, apart: Callable[[str], bool]) -> list[tuple[str, IntArray]]:
+        """Rows of each variant that stands apart, then ("") of all others; no group is empty."""
+        everything = np.arange(len(self))
+        found = sorted({kind.variant for kind in dict.fromkeys(self.kinds) if apart(kind.variant)})
+        if not found:
+            return [("", everything)]
+        if self.uniform:
+            return [(found[0], everything)]
+        variants = np.array([kind.variant for kind in self.kinds])
+        groups = [(name, everything[variants == name]) for name in found]
+        groups.append(("", everything[~np.isin(variants, found)]))
+        return [(name, rows) for name, rows in groups if len(rows)]
 
     def as_family(self, family: str) -> Batch:
         """The same sizes read as another family's (a gradient's as those of its forward)."""
         if family == self.family:
             return self
-        return Batch(family, self.dtype, self.dims, self.names, self.positions)
+        return replace(self, family=family)
 
     @property
     def element_bytes(self) -> FloatArray:
@@ -103,15 +123,23 @@ class Batch:
 
     @classmethod
     def of(
-        cls, family: str, dtype: str, dims: Mapping[str, FloatArray], names: Sequence[str] | str = ""
+        cls, family: str, dtype: str, dims: Mapping[str, FloatArray], operators: Sequence[str] | str = ""
     ) -> Batch:
         """A batch straight from columns; sizes that are missing get their neutral value."""
         n = max((len(np.atleast_1d(column)) for column in dims.values()), default=0)
         given = {
             key: np.broadcast_to(np.asarray(column, dtype=np.float64), n) for key, column in dims.items()
         }
-        labels = [names] * n if isinstance(names, str) else names
-        return cls(family, dtype, complete(family, dtype, given, n), labels, np.arange(n))
+        return cls(
+            family, dtype, complete(family, dtype, given, n), kinds(family, operators, n), np.arange(n)
+        )
+
+
+def kinds(family: str, operators: Sequence[str] | str, n: int) -> list[Kind]:
+    """The kinds of ``n`` kernels, by the operator of all or of each."""
+    if isinstance(operators, str):
+        return [classify(family, operators)] * n
+    return [classify(family, operator) for operator in operators]
 
 
 def complete(family: str, dtype: str, dims: Mapping[str, FloatArray], n: int) -> dict[str, FloatArray]:
@@ -143,11 +171,11 @@ def _sound(column: FloatArray) -> FloatArray:
 def batches(kernels: Sequence[Kernel]) -> Iterator[Batch]:
     """Sort kernels into one batch per family and dtype."""
     for (family, dtype), positions in _kinds(kernels).items():
-        alike = len(positions) == len(kernels)
-        members = kernels if alike else [kernels[i] for i in positions]
+        every = len(positions) == len(kernels)
+        members = kernels if every else [kernels[i] for i in positions]
         dims = complete(family, dtype, _columns(members), len(members))
-        at = np.arange(len(members)) if alike else np.array(positions, dtype=np.int64)
-        yield Batch(family, dtype, dims, list(map(_NAME, members)), at)
+        at = np.arange(len(members)) if every else np.array(positions, dtype=np.int64)
+        yield Batch(family, dtype, dims, list(map(_KIND, members)), at)
 
 
 def _kinds(kernels: Sequence[Kernel]) -> dict[tuple[str, str], Sequence[int]]:
@@ -190,3 +218,45 @@ def _mixed_columns(members: Sequence[Kernel]) -> dict[str, FloatArray]:
         else:
             columns[name] = np.where(np.isnan(column), _NEUTRAL.get(name, 1.0), column)
     return columns
+
+
+def put_together(parts: Sequence[tuple[IntArray, Estimates]], n: int) -> Estimates:
+    """Answers with the places that they belong to, as the answer of ``n`` kernels."""
+    if len(parts) == 1 and len(parts[0][0]) == n and (n == 0 or parts[0][0][-1] == n - 1):
+        return parts[0][1]
+    time_us, spread = np.zeros(n), np.zeros(n)
+    source = np.zeros(n, dtype=np.int64)
+    notes: dict[int, str] = {}
+    for at, answer in parts:
+        time_us[at], source[at], spread[at] = answer.time_us, answer.source, answer.spread
+        if answer.notes:
+            where = at.tolist()
+            notes.update(zip(map(where.__getitem__, answer.notes), answer.notes.values(), strict=True))
+    return Estimates(time_us, source, spread, notes)
+
+
+def chunks_by_size(dims: Mapping[str, FloatArray], n: int, most: int) -> Iterator[IntArray]:
+    """Positions of ``n`` kernels, at most ``most`` at a time: halves by the size that varies most.
+
+    Boosted trees ask whether a size lies above a threshold. For kernels of a narrow range of sizes most of
+    these questions have one answer (`learned.trees`), and their columns stay in the processor's cache.
+    """
+    if dims:
+        yield from _halves(np.arange(n), dims, most)
+    else:  # a family of which no size is known
+        yield from np.split(np.arange(n), range(most, n, most))
+
+
+def _halves(rows: IntArray, dims: Mapping[str, FloatArray], most: int) -> Iterator[IntArray]:
+    """Rows stay in order, so that memory is read and written in one direction."""
+    if len(rows) <= most:
+        yield rows
+        return
+    sample = rows[:: max(1, len(rows) // SAMPLED)]
+    widest = max(dims, key=lambda key: float(np.std(np.log1p(dims[key][sample]))))
+    sizes, middle = dims[widest][rows], len(rows) // 2
+    below = sizes < np.partition(sizes, middle)[middle]
+    if not most // 2 < below.sum() < len(rows) - most // 2:  # kernels equal in every size
+        below = np.arange(len(rows)) < middle
+    for half in (rows[below], rows[~below]):
+        yield from _halves(half, dims, most)

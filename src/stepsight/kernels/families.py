@@ -6,7 +6,7 @@ bytes; with a GPU's peaks that is the speed of light, the least time physics all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,10 +91,10 @@ FLAGS = frozenset({"reordered", "hottest", "passes"})
 FAMILIES: dict[str, Family] = {
     f.name: f
     for f in (
-        # C[b] = A[b] (m×k) · B[b] (k×n); kernel.name says linear, bmm, dgrad, wgrad …
+        # C[b] = A[b] (m×k) · B[b] (k×n); the kind says linear, bmm, dgrad, wgrad …
         Family("gemm", ("batch", "m", "n", "k"), "gemm",
                lambda d: 2 * d["batch"] * d["m"] * d["n"] * d["k"], _gemm_bytes),
-        # Anything that streams elements once; kernel.name says add, mul, gelu, cast … ``indexed``: an operand
+        # Anything that streams elements once; the kind says add, mul, gelu, cast … ``indexed``: an operand
         # is broadcast or strided, so that the kernel computes an index for every element.
         Family("elementwise", ("elements", "read_bytes", "write_bytes", "indexed"), "vector",
                lambda d: d["elements"], _stated),
@@ -104,7 +104,7 @@ FAMILIES: dict[str, Family] = {
         Family("layer_norm_backward", _MATRIX, "vector", lambda d: 14 * d["rows"] * d["cols"], _rows_cols(3)),
         # The gradients of a layer norm's weight and bias: sums over the rows of two matrices.
         Family("layer_norm_weights", _MATRIX, "vector", lambda d: 4 * d["rows"] * d["cols"], _rows_cols(2)),
-        # kernel.name "eager": written out in PyTorch, several kernels; else one fused kernel.
+        # variant "eager": written out in PyTorch, several kernels; else one fused kernel.
         Family("rms_norm", _MATRIX, "vector", lambda d: 5 * d["rows"] * d["cols"], _rows_cols(2)),
         Family("rms_norm_backward", _MATRIX, "vector", lambda d: 10 * d["rows"] * d["cols"], _rows_cols(5)),
         # Rotary position embedding of `rows` heads of `cols`.
@@ -137,7 +137,7 @@ FAMILIES: dict[str, Family] = {
         Family("transpose", ("elements",), "vector", _zero, lambda d, e: 2 * e * d["elements"]),
         # A whole radix sort, values beside the keys. ``passes``: digits of eight bits, 0 for all of a key's.
         Family("sort", ("elements", "passes"), "vector", _zero, _sort_bytes),
-        # One kernel of a sort over `elements` keys: kernel.name says radix_pass, radix_histogram, radix_scan.
+        # One kernel of a sort over `elements` keys: the kind says radix_pass, radix_histogram, radix_scan.
         Family("sort_pass", ("elements", "read_bytes", "write_bytes"), "vector", _zero, _stated),
         Family("copy_h2d", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),
         Family("copy_d2h", ("bytes",), "copy", _zero, lambda d, e: d["bytes"]),
@@ -146,7 +146,7 @@ FAMILIES: dict[str, Family] = {
         Family("conv", _CONV, "conv", _conv_flops, _conv_bytes),
         Family("conv_dgrad", _CONV, "conv", _conv_flops, _conv_bytes),
         Family("conv_wgrad", _CONV, "conv", _conv_flops, _conv_bytes),
-        # Fused attention; kernel.name says which (kernels/attention/versions.py). ``window``: the most
+        # Fused attention; the kind says which (kernels/attention/versions.py). ``window``: the most
         # keys a query sees, 0 for no limit.
         Family("attention", _ATTENTION, "attention", _attention_flops, _attention_bytes),
         Family("attention_backward", _ATTENTION, "attention", lambda d: 2.5 * _attention_flops(d),
@@ -164,6 +164,22 @@ FAMILIES: dict[str, Family] = {
         Family("other", ("flops", "read_bytes", "write_bytes"), "other", lambda d: d["flops"], _stated),
     )
 }  # fmt: skip
+
+
+OPTIONAL = FLAGS | {
+    "batch", "kv_heads", "kv", "kw", "w", "stride", "padding", "groups", "indexed", "causal", "window",
+    "write_bytes", "inputs", "tensors", "table_rows", "flops",
+}  # fmt: skip
+"""Sizes with a usual value: one, none, or another size of the kernel."""
+EITHER = {"elements": "read_bytes", "read_bytes": "elements"}
+"""Sizes of which one gives the other."""
+
+
+def missing_sizes(family: str, stated: Iterable[str]) -> list[str]:
+    """Sizes without a usual value that are not stated."""
+    given = set(stated)
+    wanted = [name for name in FAMILIES[family].dims if name not in OPTIONAL]
+    return [name for name in wanted if name not in given and EITHER.get(name) not in given]
 
 
 def category(family: str) -> str:

@@ -46,7 +46,7 @@ _BY_TRAFFIC = frozenset({"elementwise", "pool", "optimizer"})
 
 def variant(kernel: Kernel) -> str:
     """Kernels of one variant run the same code: the family, the name, how many tensors are read."""
-    name = kernel.name.rstrip("_") if kernel.name not in ("bernoulli_", "div_") else kernel.name
+    name = kernel.operator.rstrip("_") if kernel.operator not in ("bernoulli_", "div_") else kernel.operator
     if kernel.family != "elementwise":
         return f"{kernel.family}/{name}/{kernel.dtype}"
     elements = max(kernel.dim("elements"), 1.0)

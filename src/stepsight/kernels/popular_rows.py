@@ -39,5 +39,5 @@ def chain_us(batch: Batch) -> FloatArray:
         lookups >= FEW_ROWS * table_rows, np.maximum(HOT_BUCKET, 1 / table_rows), 1 / table_rows
     )
     hottest = np.where(d["hottest"] > 0, d["hottest"], assumed)
-    chained = batch.where_name(lambda name: name.rsplit("::", 1)[-1] in CHAINED) & (lookups > SORTED_ABOVE)
+    chained = batch.where(lambda kind: kind.variant in CHAINED) & (lookups > SORTED_ABOVE)
     return np.where(chained, lookups * hottest / SEGMENT * ADDITION_US, 0.0)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
+
+BoolArray = np.typing.NDArray[np.bool_]
 
 KERNEL_FLOOR_US = 2.0
 """The shortest kernel: launch of the grid, one memory round trip, drain. Smallest durations in
@@ -69,6 +71,27 @@ def speed_of_light_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     return np.maximum(arithmetic, traffic)
 
 
+WINOGRAD_SAVES = 4.0
+"""Multiplications of a direct 3×3 convolution over those of Winograd's on tiles of 4×4 pixels."""
+
+
+def at_most_peak(answer: Estimates, batch: Batch, spec: GpuSpec) -> Estimates:
+    """The answers, none faster than peak arithmetic allows; without tensor cores convolutions may save some.
+
+    Traffic sets no such limit: what stays in the cache never reaches memory.
+    """
+    if not batch.known:
+        return answer
+    least = batch.flops / peak_flops(batch, spec) * 1e6
+    if batch.family.startswith("conv"):
+        d = batch.dims
+        saves = (d["kh"] == 3) & (d["kw"] == 3) & (d["stride"] == 1) & (batch.dtype in ("fp32", "fp64"))
+        least = np.where(saves, least / WINOGRAD_SAVES, least)
+    if (answer.time_us >= least).all():
+        return answer
+    return replace(answer, time_us=np.maximum(answer.time_us, least))
+
+
 def roofline(batch: Batch, spec: GpuSpec) -> Estimates:
     """Speed of light over the family's usual efficiency, plus the shortest kernel."""
     if not batch.known:
@@ -78,6 +101,19 @@ def roofline(batch: Batch, spec: GpuSpec) -> Estimates:
     traffic = batch.bytes / (bandwidth_gbps(batch, spec) * 1e3) / reach.bandwidth
     time_us = KERNEL_FLOOR_US + np.maximum(arithmetic, traffic)
     return Estimates.uniform(time_us, Source.ROOFLINE, SPREAD_ROOFLINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Whatever no other estimator handles."""
+
+    spec: GpuSpec
+
+    def handles(self, batch: Batch) -> BoolArray:
+        return np.ones(len(batch), dtype=bool)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return roofline(batch, self.spec)
 
 
 def unknown(batch: Batch, spec: GpuSpec) -> Estimates:

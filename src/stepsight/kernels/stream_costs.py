@@ -129,21 +129,6 @@ AMD_START_US = 2.5
 """Added to a kernel's start: none in traces of MI300X and MI250 takes less than 4 µs (T)."""
 
 
-_ALIASES = {
-    "_softmax_backward_data": "softmax", "_log_softmax_backward_data": "log_softmax",
-    "_index_put_impl_": "index_put_direct", "to": "cast", "_to_copy": "cast", "triu": "tril",
-}  # fmt: skip
-
-
-def plain_name(name: str) -> str:
-    """An operator without library, underscores and overload: ``aten::add_.Tensor`` → add."""
-    if name.startswith("triton_"):
-        return "triton_reduction" if name.startswith(("triton_red", "triton_per")) else "triton_pointwise"
-    plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
-    plain = _ALIASES.get(plain, plain).strip("_")
-    return _ALIASES.get(plain, plain)
-
-
 def meet(memory_us: FloatArray, instructions_us: FloatArray) -> FloatArray:
     """The larger of two bounds, rounded where they meet."""
     large = np.maximum(memory_us, instructions_us)

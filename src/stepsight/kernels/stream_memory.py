@@ -45,7 +45,7 @@ def cache_speed(batch: Batch, spec: GpuSpec, traffic: FloatArray) -> FloatArray:
     if ratio > SLOW_MEMORY:
         # The family's share of bandwidth is of the cache's then.
         filled = traffic / (spec.l2_mb * 2**20)
-        hits = _found(batch) * np.interp(filled, (1.0, CACHE_SPILL, 2.0), (1.0, SPILLED_HITS, 0.0))
+        hits = _found_share(batch) * np.interp(filled, (1.0, CACHE_SPILL, 2.0), (1.0, SPILLED_HITS, 0.0))
         faster = ratio / board_share(spec) * (ROWS_IN_CACHE if batch.family in LATENCY_BOUND else 1.0)
         return np.asarray(1 / (1 - hits + hits / faster))
     if batch.family in LATENCY_BOUND:
@@ -54,8 +54,8 @@ def cache_speed(batch: Batch, spec: GpuSpec, traffic: FloatArray) -> FloatArray:
     return np.asarray(1 + (max(CACHE_SPEEDUP, L2_REACHED * ratio) - 1) * np.clip(2 - filled, 0, 1))
 
 
-def _found(batch: Batch) -> float:
+def _found_share(batch: Batch) -> FloatArray:
     """What of a kernel's operands may be in the cache at all: a gradient's kernel finds the gradient that was
     just made, not what the forward left long before it."""
-    named = bool(batch.names) and batch.names[0].endswith("_backward")
-    return FOUND_BACKWARD if named or batch.family.endswith("_backward") else 1.0
+    backward = batch.where(lambda kind: kind.variant.endswith("_backward"))
+    return np.where(backward | batch.family.endswith("_backward"), FOUND_BACKWARD, 1.0)

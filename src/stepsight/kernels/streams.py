@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.estimate import Estimates, FloatArray, Source
+from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.columns import Batch
+from stepsight.kernels.columns import Batch, put_together
 from stepsight.kernels.constants import (
     AMD_LONG_SOFTMAX,
     GDDR_NORMS,
@@ -47,10 +47,11 @@ from stepsight.kernels.stream_costs import (
     VARIANTS,
     Stream,
     meet,
-    plain_name,
 )
 from stepsight.kernels.stream_memory import board_share, cache_speed
+from stepsight.program.variants import PAGEABLE
 
+FILE = "streams.json"
 HALF = frozenset({"fp16", "bf16"})
 HALF_VARIANT = "half"
 """The variant under which a family's half-precision correction is filed."""
@@ -98,20 +99,26 @@ def measured_stream(streams: Sequence[Streamed], spec: GpuSpec) -> tuple[Streame
     return next((s for s in streams if s.machine.gddr and old), None), False
 
 
-def stream_us(batch: Batch, spec: GpuSpec, fitted: Streamed | None) -> tuple[FloatArray, float]:
-    """Times and spread of kernels of one family and variant; ``fitted`` scales the share where measured."""
-    name = plain_name(batch.names[0]) if batch.names else ""
-    stream = VARIANTS.get((batch.family, name), STREAMS[batch.family])
+def by_stream(batch: Batch) -> list[tuple[str, IntArray]]:
+    """Rows of each variant with costs of its own, then ("") of all others."""
+    return batch.by_variant(lambda variant: (batch.family, variant) in VARIANTS)
+
+
+def stream_us(
+    batch: Batch, spec: GpuSpec, fitted: Streamed | None, variant: str = ""
+) -> tuple[FloatArray, float]:
+    """Times and spread of kernels of one variant with costs of its own; ``fitted`` scales the share."""
+    stream = VARIANTS.get((batch.family, variant), STREAMS[batch.family])
     traffic = batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
     share = np.full(len(batch), stream.share)
     if batch.family in PCIE_FAMILIES:
-        if name.endswith("pageable"):  # the host copies it into pinned memory first
-            share = np.minimum(share, PAGEABLE_GBPS / spec.pcie_gbps)
+        pageable = batch.where(lambda kind: kind.variant == PAGEABLE)  # the host copies it into pinned memory
+        share = np.where(pageable, np.minimum(share, PAGEABLE_GBPS / spec.pcie_gbps), share)
     elif fitted is None:
         share = share * board_share(spec)
     else:
-        plain = batch.family == "elementwise" and (batch.family, name) not in VARIANTS
+        plain = batch.family == "elementwise" and not variant
         share = _shares(batch, fitted) if plain else share * (fitted.usual_share / USUAL_SHARE)
     if batch.family == "layer_norm" and spec.architecture not in OLD_GDDR and Machine.of(spec, "fp32").gddr:
         share = share * GDDR_NORMS
@@ -154,18 +161,23 @@ def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
 
 def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact: bool) -> Estimates:
     """`stream_us` with its source: learned where element-wise ops of this chip were measured."""
-    time_us, spread = stream_us(batch, spec, fitted)
-    if exact:
-        return Estimates.uniform(time_us, Source.LEARNED, spread)
-    return Estimates.uniform(time_us, Source.TRANSFERRED, float(np.hypot(spread, UNMEASURED_SPREAD)))
+    source = Source.LEARNED if exact else Source.TRANSFERRED
+    parts = []
+    for variant, rows in by_stream(batch):
+        part = batch if len(rows) == len(batch) else batch.take(rows)
+        time_us, spread = stream_us(part, spec, fitted, variant)
+        if not exact:
+            spread = float(np.hypot(spread, UNMEASURED_SPREAD))
+        parts.append((rows, Estimates.uniform(time_us, source, spread)))
+    return put_together(parts, len(batch))
 
 
-def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimates:
+def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual, variant: str) -> Estimates:
     """Half-precision kernels: the costs by first principles, corrected by what was measured of the family.
 
     From another chip only how the correction varies with the shape is taken over: the level is its own.
     """
-    base, _ = stream_us(batch, spec, None)
+    base, _ = stream_us(batch, spec, None, variant)
     named = columns(batch, spec)
     outside = residual.outside(named)
     own = residual.same_chip(spec)
@@ -184,10 +196,10 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual) -> Estimat
 
 def _shares(batch: Batch, fitted: Streamed) -> FloatArray:
     usual = fitted.usual_share
-    distinct = {name: fitted.share.get(plain_name(name), usual) for name in set(batch.names)}
+    distinct = {kind: fitted.share.get(kind.variant, usual) for kind in set(batch.kinds)}
     if len(set(distinct.values())) <= 1:
         return np.full(len(batch), next(iter(distinct.values()), usual))
-    return np.array([distinct[name] for name in batch.names])
+    return np.array([distinct[kind] for kind in batch.kinds])
 
 
 def save_streams(path: Path, streams: Sequence[Streamed]) -> None:

@@ -17,9 +17,8 @@ from stepsight.estimate import Estimates, FloatArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.roofline import peak_flops, speed_of_light_us
+from stepsight.program.variants import UNALIGNED, Role
 
-UNALIGNED = "unaligned"
-"""How the name of a GEMM ends whose kernel was made for rows off 16-byte boundaries."""
 ROW_BYTES = 16
 
 SMALL_TF32 = 0.2
@@ -52,7 +51,7 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dty
     factor = np.ones(len(batch))
     if batch.dtype == "tf32" and not own_dtype:
         factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
-    unaligned = batch.where_name(lambda name: name.endswith(UNALIGNED)) | off_boundaries(batch)
+    unaligned = batch.where(lambda kind: kind.variant == UNALIGNED) | off_boundaries(batch)
     if unaligned.any():
         half = batch.dtype in ("fp16", "bf16")
         more = NARROW_HALF_LOADS if half else NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
@@ -69,7 +68,7 @@ def off_boundaries(batch: Batch) -> npt.NDArray[np.bool_]:
     """
     step = ROW_BYTES / batch.element_bytes
     m, n, k = (np.floor(batch.dims[key] / step) * step != batch.dims[key] for key in ("m", "n", "k"))
-    return np.asarray(n | np.where(batch.where_name(lambda name: name.endswith("wgrad")), m, k))
+    return np.asarray(n | np.where(batch.where(lambda kind: kind.role is Role.WGRAD), m, k))
 
 
 def never_longer_than(

@@ -19,10 +19,9 @@ from stepsight.kernels.batched import SPREAD, batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import same_board
+from stepsight.program.variants import Kind, Role
 
 FORWARD, BACKWARD, BATCHED, BATCHED_BACKWARD = "forward", "backward", "batched", "batched_backward"
-GRADIENTS = frozenset({"dgrad", "wgrad", "bmm_dgrad", "bmm_wgrad"})
-"""Names of the products that a backward pass runs."""
 TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
 """Thread-block tiles of cuBLAS' half-precision kernels."""
 RANGED = ("m", "n", "k", "batch")
@@ -42,25 +41,14 @@ def forward_sizes(batch: Batch) -> dict[str, FloatArray]:
     """Sizes of the forward product that each kernel belongs to; a gradient has them in other roles."""
     d = batch.dims
     m, n, k = (np.maximum(d[key], 1.0) for key in ("m", "n", "k"))
-    distinct = sorted(set(batch.names))
-    code = _codes(batch.names, distinct)
-    inputs, weights = (
-        np.array([name.endswith(ending) for name in distinct])[code] for ending in ("dgrad", "wgrad")
-    )
+    inputs = batch.where(lambda kind: kind.role is Role.DGRAD)
+    weights = batch.where(lambda kind: kind.role is Role.WGRAD)
     return {
         "batch": np.maximum(d["batch"], 1.0),
         "m": np.where(weights, k, m),
         "n": np.where(inputs, k, np.where(weights, m, n)),
         "k": np.where(inputs | weights, n, k),
     }
-
-
-def _codes(names: Sequence[str], distinct: Sequence[str]) -> IntArray:
-    """Each name's place among the distinct ones."""
-    if len(distinct) == 1:
-        return np.zeros(len(names), dtype=np.int64)
-    at = {name: i for i, name in enumerate(distinct)}
-    return np.fromiter((at[name] for name in names), np.int64, len(names))
 
 
 def columns(sizes: Mapping[str, FloatArray], added: FloatArray, spec: GpuSpec) -> dict[str, FloatArray]:
@@ -86,9 +74,9 @@ def columns(sizes: Mapping[str, FloatArray], added: FloatArray, spec: GpuSpec) -
     return named
 
 
-def variant_of(name: str, batched: bool) -> str:
+def variant_of(kind: Kind, batched: bool) -> str:
     """Which correction a GEMM takes."""
-    if name in GRADIENTS:
+    if kind.role in (Role.DGRAD, Role.WGRAD):
         return BATCHED_BACKWARD if batched else BACKWARD
     return BATCHED if batched else FORWARD
 
@@ -148,17 +136,14 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
 
 def _by_variant(batch: Batch) -> tuple[list[tuple[str, IntArray]], FloatArray]:
     """The products that each correction is for, and 1 for those added to a third matrix."""
-    distinct = sorted(set(batch.names))
-    code = _codes(batch.names, distinct)
-    variants = [variant_of(name, many) for name in distinct for many in (False, True)]
-    each = 2 * code + (batch.dims["batch"] > 1)
-    found = []
-    for variant in sorted(set(variants)):
-        mine = np.isin(each, [i for i, other in enumerate(variants) if other == variant])
-        if mine.any():
-            found.append((variant, np.nonzero(mine)[0]))
-    added = np.array([float(name == "baddbmm") for name in distinct])
-    return found, added[code]
+    gradient = batch.where(lambda kind: kind.role in (Role.DGRAD, Role.WGRAD))
+    batched = batch.dims["batch"] > 1
+    groups = (
+        (BACKWARD, gradient & ~batched), (BATCHED, ~gradient & batched),
+        (BATCHED_BACKWARD, gradient & batched), (FORWARD, ~gradient & ~batched),
+    )  # fmt: skip
+    found = [(variant, np.nonzero(mine)[0]) for variant, mine in groups if mine.any()]
+    return found, batch.where(lambda kind: kind.variant == "baddbmm").astype(np.float64)
 
 
 def without_quantising(batch: Batch, spec: GpuSpec, answer: Estimates, in_bf16: Estimates) -> Estimates:

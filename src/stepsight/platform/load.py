@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepsight.collectives.contention import contention_of
-from stepsight.collectives.known import KnownCollectives
-from stepsight.collectives.site import SiteBandwidth, SiteCollectives
+from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import InputError
 from stepsight.hardware.checks import check_platform
 from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
@@ -25,12 +24,12 @@ from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.calibration import Calibration
+from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, read_learned
 from stepsight.platform.site import read_site
 from stepsight.records import Table, assigned, nearest, override, read_toml, record
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
-    from stepsight.kernels.known import KnownKernels
     from stepsight.kernels.models import KernelModels
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
@@ -59,6 +58,7 @@ class Platform:
     spec: PlatformSpec
     folder: Path | None = None
     site: SiteBandwidth | None = None
+    learned: Learned = NOTHING_LEARNED
 
     @property
     def name(self) -> str:
@@ -75,13 +75,6 @@ class Platform:
         )
 
     @cached_property
-    def known_kernels(self) -> KnownKernels:
-        """The same models, which remember what they were asked."""
-        from stepsight.kernels.known import KnownKernels
-
-        return KnownKernels(self.kernels)
-
-    @cached_property
     def collectives(self) -> CollectiveModels:
         from stepsight.collectives.models import CollectiveModels
 
@@ -89,21 +82,10 @@ class Platform:
             return CollectiveModels.load(self.folder, self.spec)
         return CollectiveModels.for_platform(self.spec)
 
-    def collectives_of(self, axis: str) -> CollectiveModels | SiteCollectives:
-        """The collectives of an axis as this cluster reaches them, where its bandwidth was measured."""
-        table = self.site.of(axis) if self.site else None
-        if table is None:
-            return self.collectives
-        return self._of_site.setdefault(id(table), SiteCollectives(self.collectives, table))
-
     @cached_property
-    def known_collectives(self) -> KnownCollectives:
-        """The collectives of every axis, which remember what they were asked."""
-        return KnownCollectives(self.collectives_of)
-
-    @cached_property
-    def _of_site(self) -> dict[int, SiteCollectives]:
-        return {}
+    def conditions(self) -> Conditions:
+        """What a running job finds here: models under sustained clock, site and learned factors."""
+        return Conditions(self.spec, self.kernels, self.collectives, self.learned, self.site)
 
     @cached_property
     def overheads(self) -> Overheads:
@@ -227,10 +209,26 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     merged = override(_without_replaced_rates(content, overrides), overrides, str(file))
     table = _with_peaks_of_clock(content, merged)
     site = read_site(table.pop("site"), f"{file}: site") if "site" in table else None
+    learned = (
+        read_learned(table.pop("learned"), f"{file}: learned") if "learned" in table else NOTHING_LEARNED
+    )
     spec = check_platform(_spec_from(table, str(file)), str(file))
     if site is not None and spec.nodes == 1:
         raise InputError(f"{file}: site", "has no effect on one node", "leave it out, or set nodes")
-    return Platform(spec, path if path.is_dir() else None, site)
+    _check_learned(learned, spec, f"{file}: learned")
+    return Platform(spec, path if path.is_dir() else None, site, learned)
+
+
+def _check_learned(learned: Learned, spec: PlatformSpec, where: str) -> None:
+    """Refuses factors on what the platform does not have."""
+    absent = {
+        "link": spec.gpus_per_node == 1,
+        "network": spec.nodes == 1,
+        "network_per_doubling": spec.nodes < 4,
+    }
+    for name in learned.changed:
+        if absent.get(name):
+            raise InputError(f"{where}.{name}", "has no effect on this platform", "leave it out")
 
 
 def _spec_from(table: Table, where: str) -> PlatformSpec:

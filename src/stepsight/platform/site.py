@@ -28,8 +28,8 @@ def read_site(given: Any, where: str) -> SiteBandwidth:
     rates = given.get("gbps")
     if not isinstance(rates, dict) or not rates:
         raise InputError(f"{where}.gbps", "is missing", "for example gbps.all_reduce = { 2 = 185, 4 = 119 }")
-    axes = given.get("axes", list(AXES))
-    if not isinstance(axes, list) or not axes or any(axis not in AXES for axis in axes):
+    axes = given.get("axes", [])
+    if not isinstance(axes, list) or any(axis not in AXES for axis in axes):
         raise InputError(f"{where}.axes", f"is {axes!r}", f"a list of {', '.join(AXES)}")
     return SiteBandwidth(
         _above_zero(given.get("bytes", 256e6), f"{where}.bytes"),

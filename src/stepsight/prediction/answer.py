@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
+from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import notebook
 from stepsight.prediction.advice import what_would_help
@@ -139,6 +140,7 @@ def predict_job(
     """Predict one step of a job on a platform. ``host_spread`` says how far its host times may be off,
     ``method_spread`` the step beyond what its parts explain; ``seen`` is what a trace measured of the job."""
     platform = platform.with_ranks(job.ranks)
+    check_axes(platform.site, job.groups, f"platform {platform.name}")
     timeline = run(price(job, platform, replay, seen=seen), platform, steps=steps)
     return explain(
         timeline, platform, workload=workload, steps=steps, memory=memory, measured_us=measured_us,

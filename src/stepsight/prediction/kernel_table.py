@@ -22,8 +22,8 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
 from stepsight.hardware.spec import GpuSpec
 from stepsight.inputs import csv_rows, read_text
-from stepsight.kernels.columns import Batch, complete
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.columns import Batch, complete, kinds
+from stepsight.kernels.families import FAMILIES, missing_sizes
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.notes import joined
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES
@@ -106,7 +106,10 @@ def _batches(table: Table, where: str, gpu: str | None, n: int) -> Iterator[tupl
         at = np.array(positions)
         dims = _sizes(table, family, at, where)
         names = [str(table["name"][i]) for i in positions] if "name" in table else [family] * len(at)
-        yield board, Batch(family, dtype, complete(family, dtype, dims, len(at)), names, at)
+        yield (
+            board,
+            Batch(family, dtype, complete(family, dtype, dims, len(at)), kinds(family, names, len(at)), at),
+        )
 
 
 def _sizes(table: Table, family: str, at: IntArray, where: str) -> dict[str, FloatArray]:
@@ -115,8 +118,11 @@ def _sizes(table: Table, family: str, at: IntArray, where: str) -> dict[str, Flo
         raise InputError(f"{where}, row {int(at[0]) + 1}", f"unknown op {family!r}", nearest(family, known))
     wanted = FAMILIES[family].dims
     dims = {key: numbers(table, key, at, where) for key in wanted if key in table}
-    if not dims:
-        raise InputError(where, f"no sizes for {family}", "add the columns " + ", ".join(wanted))
+    missing = missing_sizes(family, dims)
+    if missing:
+        raise InputError(
+            where, f"{family} needs {', '.join(missing)}", "add the columns " + ", ".join(missing)
+        )
     return dims
 
 

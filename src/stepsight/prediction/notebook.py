@@ -39,7 +39,7 @@ def as_html(p: Prediction) -> str:
         lines.insert(0, f'<b style="color:#b3261e">Does not fit, by {size(p.memory.excess_bytes)}.</b>')
     rows = "".join(_row(row) for row in rows_of(p))
     names = "".join(
-        f'<th style="{_CELL}">{name}</th>' for name in ("part", "time", "share", "", "step if it were free")
+        f'<th style="{_CELL}">{name}</th>' for name in ("part", "time", "share", "", "step without it")
     )
     return f"<div>{'<br>'.join(line for line in lines if line)}<table><tr>{names}</tr>{rows}</table></div>"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, explain
 from stepsight.prediction.captured import predict_captured
@@ -77,6 +78,7 @@ def predict(
     blocks = FEWEST_BLOCKS
     while True:
         job = training.job(device, blocks)
+        check_axes(on.site, job.groups, f"platform {on.name}")
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
             notes = (*missing_units(job, on.spec.gpu), *on.notes, *_left_out(job))

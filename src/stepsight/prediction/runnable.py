@@ -7,13 +7,14 @@ from dataclasses import replace
 from stepsight.errors import InputError
 from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.attention.versions import FASTEST, FLASH2, impossible, runs_wide
+from stepsight.kernels.attention.versions import FASTEST, impossible, runs_wide
 from stepsight.kernels.families import FAMILIES
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.throughput import PRODUCTS
 from stepsight.prediction.units import share
 from stepsight.program.job import Job
+from stepsight.program.variants import FLASH2
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
@@ -37,7 +38,7 @@ def check_runnable(workload: Workload, platform: Platform) -> None:
             "training.precision", f"is {training.precision}: {lack(gpu, training.precision)}",
             substitute(gpu, training.precision),
         )  # fmt: skip
-    why = impossible(training.attention, gpu)
+    why = impossible(training.attention, gpu, training.dtype)
     if why is not None:
         raise InputError("training.attention", f"is {training.attention}: {why.problem}", why.fix)
 

@@ -214,7 +214,7 @@ def _collect(
     for k in np.flatnonzero(weak.any(axis=1)):
         op, item = items[k]
         label = Source(int(source[k].max())).label
-        name = item.name or getattr(item, "family", "") or getattr(item, "kind", "")
+        name = item.label
         key = (op.name, name, label)
         mean_us = time[k][weak[k]].sum() / weight[weak[k]].sum()
         unmodelled[key] = unmodelled.get(key, 0.0) + float(mean_us)

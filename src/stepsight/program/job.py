@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
+from stepsight.program.variants import Kind, classify
 
 if TYPE_CHECKING:
     from stepsight.tables.lookup import Lookup
@@ -26,6 +27,9 @@ COMPUTE = "compute"
 COMM = "comm"
 """The default stream of collectives (NCCL's own)."""
 
+
+PLAIN = Kind()
+"""A kernel that nothing sets apart from its family."""
 
 COLLECTIVE_KINDS = (
     "all_reduce", "all_to_all", "all_to_allv", "all_gather", "reduce_scatter",
@@ -52,6 +56,8 @@ class Sizing(Enum):
 class Kernel:
     """One kernel on one stream: a family with its named sizes (see ``kernels.families``).
 
+    ``kind`` is its variant within the family and its role in training. ``operator`` is the library call that
+    launches it: a label for reports and the key of a calibrated machine's measurements; models read ``kind``.
     ``dtype`` is the type the kernel computes in (``tf32`` for tensor cores on fp32 data).
     ``lookup`` carries the tables of an embedding kernel, which no list of sizes could.
     ``sizing`` is how its sizes were found, ``size_spread`` the standard deviation of ln(time) that inferred
@@ -63,23 +69,31 @@ class Kernel:
     dims: tuple[tuple[str, float], ...] = ()
     dtype: str = "fp32"
     stream: str = COMPUTE
-    name: str = ""
+    operator: str = ""
     lookup: Lookup | None = None
     size_spread: float = 0.0
     parts: tuple[tuple[Kernel, int], ...] = ()
     sizing: Sizing = Sizing.STATED
+    kind: Kind = PLAIN
 
     def __hash__(self) -> int:
         """Of what tells kernels apart in practice: they are counted and looked up by the million."""
-        return hash((self.family, self.dims, self.dtype, self.name, self.lookup, self.parts))
+        return hash((self.family, self.dims, self.dtype, self.operator, self.lookup, self.parts))
 
     @classmethod
     def of(
-        cls, family: str, dtype: str = "fp32", *, name: str = "", stream: str = COMPUTE,
+        cls, family: str, dtype: str = "fp32", *, operator: str = "", stream: str = COMPUTE,
         sizing: Sizing = Sizing.STATED, **dims: float,
     ) -> Kernel:  # fmt: skip
-        """``Kernel.of("gemm", "bf16", m=512, n=512, k=64)``."""
-        return cls(family, tuple(dims.items()), dtype, stream, name or family, sizing=sizing)
+        """``Kernel.of("gemm", "bf16", m=512, n=512, k=64)``; its kind follows from the operator."""
+        operator = operator or family
+        kind = classify(family, operator)
+        return cls(family, tuple(dims.items()), dtype, stream, operator, sizing=sizing, kind=kind)
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.operator or self.family
 
     def dim(self, name: str, default: float = 1.0) -> float:
         for key, value in self.dims:
@@ -136,6 +150,11 @@ class Collective:
     count: int = 1
     spans: tuple[int, ...] = ()
     copies: Copies | None = None
+
+    @property
+    def label(self) -> str:
+        """What reports call it."""
+        return self.name or self.kind
 
     def __post_init__(self) -> None:
         if self.kind not in COLLECTIVE_KINDS:

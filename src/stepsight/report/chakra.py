@@ -68,7 +68,7 @@ def rank_nodes(times: RankTimes) -> list[ChakraNode]:
             nodes.append(
                 ChakraNode(
                     number,
-                    item.name or op.name,
+                    item.label or op.name,
                     COLL if isinstance(item, Collective) else COMP,
                     control,
                     tuple(d for d in data if d is not None),

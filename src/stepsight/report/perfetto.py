@@ -252,4 +252,4 @@ def launches(timeline: Timeline, times: RankTimes) -> Launches:
 
 def name_of(item: Kernel | Collective) -> str:
     """What a launch is called: its own name, else its kind."""
-    return item.name or (item.kind if isinstance(item, Collective) else item.family)
+    return item.label

@@ -127,7 +127,7 @@ TERMS: Mapping[str, str] = {
     "straggler": "The rank that arrives last at a collective; the others wait for it.",
     "imbalance": "Compute time of the busiest rank over the mean of all ranks, minus one.",
     "contention": "Kernels that run at the same time slow each other down.",
-    "step if it were free": "The step time when this part takes no time and everything else stays: "
+    "step without it": "The step time when this part takes no time and everything else stays: "
     "an upper bound on what speeding it up can gain.",
     "sum of kernels": "The busiest stream's kernel times added up, without launches, waits and overlap.",
     "speed of light": "The least time that the GPU's peak FLOP/s and memory bandwidth allow (roofline).",

@@ -7,25 +7,25 @@ it rests on.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from stepsight.collectives.dispatch import dispatched
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times
 from stepsight.overheads.host_work import host_work_us
 from stepsight.platform.load import Platform
-from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op
-from stepsight.program.observation import Observation, Observations, ObservedJob, of_launches
-from stepsight.simulate.condensed import with_condensed
+from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.program.observation import UNOBSERVED, Observation, Observations, ObservedJob, of_launches
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.fold import Fold, fold, layout, unfolded
 from stepsight.simulate.lowering import Lane, LoweredProgram, lanes, launches_of
 from stepsight.simulate.shared_memory import side_by_side, slowdown_of
+from stepsight.simulate.sustained import sustained
 
 COMMUNICATION = "communication"
 """The category of every collective."""
@@ -55,7 +55,9 @@ class PricedLane:
 class PricedJob:
     """A job whose every launch has a time, and what must be said about those times.
 
-    The lanes' ranks are the classes of `Fold`: ranks that are alike are priced and walked once.
+    The lanes' ranks are the classes of `Fold`: identical ranks are priced and walked once. ``clock`` is the
+    share of the boost clock that the GPUs keep, ``dynamic_j`` the energy of all ranks' kernels beyond idle
+    power (None where the platform's power is not known).
     """
 
     job: Job
@@ -63,6 +65,8 @@ class PricedJob:
     notes: Mapping[str, str]
     fold: Fold
     seen: Observations = ()
+    clock: float = 1.0
+    dynamic_j: float | None = None
 
 
 def price(
@@ -77,7 +81,7 @@ def price(
     book = JobPricer(job, platform, frozenset(replay), alike_once, seen)
     synchronous = platform.spec.host.synchronous
     priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
-    return PricedJob(job, priced, book.notes, book.fold, seen)
+    return PricedJob(job, priced, book.notes, book.fold, seen, book.clock, book.dynamic_j)
 
 
 def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estimate | None:
@@ -90,16 +94,7 @@ def estimate_collective(job: Job, platform: Platform, item: Collective) -> Estim
         return None
     kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
     kind = "all_to_all" if kind == "all_to_allv" else kind
-    return platform.collectives.estimate(kind, np.array([size]), sets[0].ranks)[0]
-
-
-def at_least_empty(time_us: FloatArray, seen: Sequence[Observation], platform: Platform) -> FloatArray:
-    """The times with each part of a call taking no less than a kernel that does nothing."""
-    parts = np.array([o.share < 1.0 for o in seen], dtype=bool)
-    if not parts.any():
-        return time_us
-    empty_us = platform.kernels.estimate([Kernel.of("fill", bytes=4)]).time_us[0]
-    return np.where(parts, np.maximum(time_us, empty_us), time_us)
+    return platform.conditions.collective(item.group, kind, size, sets[0].ranks)
 
 
 class JobPricer:
@@ -112,7 +107,7 @@ class JobPricer:
         self.seen = seen
         self.notes: dict[str, str] = {}
         self.host_times: dict[tuple[str | int, ...], HostTimes] = {}
-        self.collectives: dict[tuple[str, float, tuple[int, ...], Copies | None], Estimate] = {}
+        self.collectives: dict[tuple[str, str, float, tuple[int, ...], Copies | None], Estimate] = {}
         # Ranks on one memory slow each other by their own sizes, so each of them is walked.
         contention = platform.spec.contention
         apart = not alike_once or max(contention.lookups_forward, contention.lookups_backward) > 1.0
@@ -137,6 +132,8 @@ class JobPricer:
                     launches.append((kernel, observation))
                 self.number[at] = distinct[key]
         self.families = [kernel.family for kernel, _ in launches]
+        self.clock = 1.0
+        self.dynamic_j: float | None = None
         self.kernels = self._estimate([k for k, _ in launches], [o for _, o in launches])
 
     def lane(self, lane: Lane) -> PricedLane:
@@ -205,12 +202,11 @@ class JobPricer:
         asked = np.flatnonzero(np.isnan(time_us))
         if len(asked):
             unknown = [kernels[i] for i in asked.tolist()]
-            estimates = with_condensed(unknown, self.platform)
+            known = [seen[i] for i in asked.tolist()] if self.seen else []
+            estimates = self._sustained(unknown, self._counts(len(kernels))[asked], known)
             for position, note in estimates.notes.items():
-                self.notes.setdefault(unknown[position].name or unknown[position].family, note)
-            known = [seen[i] for i in asked.tolist()]
-            factor = np.array([o.share * o.correction for o in known])
-            time_us[asked] = at_least_empty(factor * estimates.time_us, known, self.platform)
+                self.notes.setdefault(unknown[position].label, note)
+            time_us[asked] = estimates.time_us
             spread[asked] = np.hypot(estimates.spread, [k.size_spread for k in unknown])
             source[asked] = estimates.source
         # The delay is as sure as the trace: only the rest may be off.
@@ -218,6 +214,38 @@ class JobPricer:
         spread = np.where(late_us > 0, np.log1p(np.expm1(spread) * part), spread)
         source[late_us > time_us] = int(Source.TRACE)
         return Estimates(time_us + late_us, source, spread)
+
+    def _sustained(self, kernels: list[Kernel], counts: FloatArray, seen: list[Observation]) -> Estimates:
+        """Times at the clock that the platform keeps under this job, and the energy that they take."""
+        found = sustained(kernels, counts, self.platform, seen)
+        self.clock, power = found.clock, self.platform.conditions.power
+        if power is not None:
+            self.dynamic_j = power.dynamic_j(found.draws.total(counts), found.clock)
+        return found.estimates
+
+    def _counts(self, kernels: int) -> FloatArray:
+        """How often each distinct kernel runs in a step, over all ranks."""
+        times = np.zeros(kernels)
+        ranks = Counter(self.job.program_of_rank)
+        observed = ObservedJob(self.job, self.seen)
+        for number, program in enumerate(self.job.programs):
+            if not self.seen:
+                self._count_ops(program, ranks[number], times)
+                continue
+            for op, found in observed.of_program(number):
+                for kernel, observation in zip(op.kernels, found, strict=False):
+                    times[self.number[id(kernel), observation]] += ranks[number]
+        return times
+
+    def _count_ops(self, program: RankProgram, ranks: int, times: FloatArray) -> None:
+        """Adds a program's kernels; operators that repeat, and blocks that are not listed, count as often."""
+        ops = Counter(map(id, program.ops))
+        if program.period:
+            for op in program.ops[slice(*program.period.starts[-2:])]:
+                ops[id(op)] += program.period.skipped
+        for op in {id(op): op for op in program.ops}.values():
+            for kernel in op.kernels:
+                times[self.number[id(kernel), UNOBSERVED]] += ranks * ops[id(op)]
 
     def _collective(
         self, item: Collective, seen: Observation, ranks: IntArray
@@ -247,7 +275,7 @@ class JobPricer:
         key = id(item.send_bytes), group.ranks
         if key not in self.own:
             sent = item.send_bytes if item.send_bytes is not None else np.zeros((0, 0))
-            self.own[key] = self.platform.collectives.estimate_alltoallv(sent, group.ranks)
+            self.own[key] = self.platform.conditions.alltoallv(sent, group.ranks)
         return self.own[key]
 
     def _balanced(self, item: Collective, sets: _Sets, way: int) -> Estimate:
@@ -259,14 +287,11 @@ class JobPricer:
             shape = (len(item.spans), int(nodes[0]), int(per_node[0]))
         else:
             shape = sets.shapes[way]
-        key = (kind, size, shape, item.copies)
+        key = (item.group if self.platform.site else "", kind, size, shape, item.copies)
         if key not in self.collectives:
-            models = self.platform.collectives
             ranks = item.spans or sets.groups[int(np.argmax(sets.layout[:-1] == way))].ranks
-            self.collectives[key] = (
-                models.estimate(kind, np.array([size]), ranks)[0]
-                if item.copies is None
-                else dispatched(models, size, item.copies, ranks)
+            self.collectives[key] = self.platform.conditions.collective(
+                item.group, kind, size, tuple(ranks), item.copies
             )
         return self.collectives[key]
 
@@ -296,7 +321,7 @@ class JobPricer:
             spent[first] = times.t1
             if launches == 0:
                 own = host_work_us(self.platform.overheads.host, op.host_bytes, op.host_divisions)
-                spent[last] = times.t5 + own / self.platform.spec.host.speed
+                spent[last] = times.t5 + own * self.platform.learned.host / self.platform.spec.host.speed
                 continue
             spent[first + 1] = times.t2 + times.t4
             spent[first + 2 : last] = times.t5 + times.t4
@@ -310,7 +335,7 @@ class JobPricer:
                 found = framework_times(overheads, op.framework, op.phase, op.launches, launches)
             else:
                 found = overheads.of(op.name, launches=launches)
-            self.host_times[key] = found
+            self.host_times[key] = self.platform.conditions.host(found)
         return self.host_times[key]
 
 

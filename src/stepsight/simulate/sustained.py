@@ -1,34 +1,94 @@
-"""Products under hours of load: what a GPU keeps of the clock that a short benchmark sees.
-
-Tensor cores at full load draw more than the board's power limit, and the clock comes down. Kernel tables
-are measured in bursts; training is not. Memory-bound kernels hardly feel it.
-"""
+"""Kernels of a job at the clock that its GPUs keep: single ones, and those that stand for many."""
 
 from __future__ import annotations
 
-from stepsight.hardware.spec import GpuSpec
-from stepsight.simulate.constants import CLOCK_BY_POWER, SUSTAINED
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-TENSOR_CORE_CATEGORIES = ("gemm", "attention")
-"""Categories that run on tensor cores."""
+import numpy as np
 
-
-def slowdown(gpu: GpuSpec, category: str, dtype: str) -> float:
-    """How much longer kernels of a category take in training than in a benchmark."""
-    if category not in TENSOR_CORE_CATEGORIES:
-        return 1.0
-    share = sustained_share(sustained_key(gpu, dtype))
-    return 1.0 / (share * float(gpu.power_share**CLOCK_BY_POWER))
+from stepsight.estimate import Estimate, Estimates, FloatArray, Source
+from stepsight.platform.conditions import KernelTime
+from stepsight.platform.load import Platform
+from stepsight.platform.power import Draw, Draws
+from stepsight.program.job import Kernel
+from stepsight.program.observation import Observation
 
 
-def sustained_key(gpu: GpuSpec, dtype: str) -> str:
-    """Under which name a GPU's share of its benchmark clock stands: by generation and type, else by board."""
-    for key in (f"{gpu.architecture} {dtype}", gpu.name):
-        if key in SUSTAINED:
-            return key
-    return gpu.architecture
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """Kernels' times at a clock (share of boost), and what they draw at boost."""
+
+    estimates: Estimates
+    draws: Draws
+    clock: float
 
 
-def sustained_share(key: str) -> float:
-    """The share of the benchmark's clock; 1 where nothing is known."""
-    return SUSTAINED.get(key, 1.0)
+def sustained(
+    kernels: Sequence[Kernel], counts: FloatArray, platform: Platform, seen: Sequence[Observation] = ()
+) -> Sustained:
+    """The times of kernels that run so many times each, back to back for hours.
+
+    ``seen``: what a trace observed of each; its share and correction scale the kernel's time.
+    """
+    found, drawn = at_boost(kernels, platform)
+    time_us = found.time_us
+    if seen:
+        factor = np.array([o.share * o.correction for o in seen])
+        time_us = at_least_empty(factor * time_us, seen, platform)
+    part = np.divide(time_us, found.time_us, out=np.ones(len(kernels)), where=found.time_us > 0)
+    drawn = Draws(time_us, drawn.clock_bound_us * part, drawn.flop_j * part, drawn.byte_j * part)
+    power = platform.conditions.power
+    clock = 1.0 if power is None else power.clock(drawn.total(counts))
+    return Sustained(replace(found, time_us=time_us + drawn.clock_bound_us * (1 / clock - 1)), drawn, clock)
+
+
+def at_boost(kernels: Sequence[Kernel], platform: Platform) -> tuple[Estimates, Draws]:
+    """Times and draws at boost clock; some kernels stand for many."""
+    single = [i for i, k in enumerate(kernels) if not k.parts]
+    plain = platform.conditions.kernels([kernels[i] for i in single])
+    if len(single) == len(kernels):
+        return plain
+    known = platform.conditions.known_kernels(part for k in kernels for part, _ in k.parts)
+    gap_us = platform.spec.gpu.kernel_gap_us
+    summed = {i: _summed(k, known, gap_us) for i, k in enumerate(kernels) if k.parts}
+    n = len(kernels)
+    time_us, spread, source = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
+    drawn = [np.zeros(n) for _ in range(4)]
+    time_us[single], spread[single], source[single] = plain[0].time_us, plain[0].spread, plain[0].source
+    notes = {single[at]: note for at, note in plain[0].notes.items()}
+    arrays = (plain[1].time_us, plain[1].clock_bound_us, plain[1].flop_j, plain[1].byte_j)
+    for mine, given in zip(drawn, arrays, strict=True):
+        mine[single] = given
+    for i, one in summed.items():
+        time_us[i], spread[i], source[i] = one.estimate.time_us, one.estimate.spread, int(one.estimate.source)
+        values = (one.draw.time_us, one.draw.clock_bound_us, one.draw.flop_j, one.draw.byte_j)
+        for mine, value in zip(drawn, values, strict=True):
+            mine[i] = value
+        if one.estimate.note:
+            notes[i] = one.estimate.note
+    return Estimates(time_us, source, spread, notes), Draws(*drawn)
+
+
+def _summed(kernel: Kernel, known: Mapping[Kernel, KernelTime], gap_us: float) -> KernelTime:
+    """A kernel's parts one after the other, with the GPU's gap between two of them (the gap after the last
+    belongs to the walk). Their errors are common, so their spreads are averaged by time."""
+    draw, spread_us, launches = Draw(), 0.0, 0
+    for part, n in kernel.parts:
+        one = known[part]
+        draw = draw.plus(one.draw, n)
+        spread_us += n * one.estimate.time_us * one.estimate.spread
+        launches += n
+    longest = max(kernel.parts, key=lambda item: item[1] * known[item[0]].estimate.time_us)[0]
+    most, total = known[longest].estimate, draw.time_us
+    spread = spread_us / total if total > 0 else most.spread
+    return KernelTime(Estimate(total + gap_us * (launches - 1), Source(most.source), spread, most.note), draw)
+
+
+def at_least_empty(time_us: FloatArray, seen: Sequence[Observation], platform: Platform) -> FloatArray:
+    """The times with each part of a call taking no less than a kernel that does nothing."""
+    parts = np.array([o.share < 1.0 for o in seen], dtype=bool)
+    if not parts.any():
+        return time_us
+    empty_us = platform.kernels.estimate([Kernel.of("fill", bytes=4)]).time_us[0]
+    return np.where(parts, np.maximum(time_us, empty_us), time_us)

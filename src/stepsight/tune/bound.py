@@ -1,4 +1,4 @@
-"""The least a configuration can take: its products at the GPU's sustained peak, and the pipeline's bubble.
+"""The least a configuration can take: its products at the GPU's peak, and the pipeline's bubble.
 
 No prediction lies below it, so a configuration whose bound is above what is already found cannot be better.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec
-from stepsight.simulate.sustained import slowdown
 from stepsight.tune.evaluate import settled
 from stepsight.tune.trial import Setting
 from stepsight.workload.files import parse_workload
@@ -39,7 +38,6 @@ def language_bound_us(c: LanguageConfig, gpu: GpuSpec) -> float:
     flops = FLOPS + (AGAIN if c.training.recompute == "full" and not c.training.recompute_layers else 0)
     dtype = c.training.product_dtype
     stage_us = 1e6 * flops * layers * c.tokens_per_step / c.ranks / gpu.peak_flops(dtype)
-    stage_us *= slowdown(gpu, "gemm", dtype)
     return stage_us * (s.micro_batches + _bubble(c)) / s.micro_batches
 
 

@@ -6,10 +6,11 @@ import pytest
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.attention.geometry import tiled_pairs, visible_pairs
-from stepsight.kernels.attention.versions import version_of
+from stepsight.kernels.attention.versions import version_on
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
 from stepsight.program.job import Kernel
+from stepsight.program.variants import classify
 
 
 def dims(q: float, kv: float, causal: float = 0.0, window: float = 0.0) -> dict[str, np.ndarray]:
@@ -20,7 +21,7 @@ def time_us(
     gpu: str, family: str = "attention", name: str = "flash2", dtype: str = "bf16", **sizes: float
 ) -> float:
     shape = {"batch": 4, "heads": 32, "q": 4096, "head_dim": 128, "causal": 1} | sizes
-    kernel = Kernel.of(family, dtype, name=name, **shape)
+    kernel = Kernel.of(family, dtype, operator=name, **shape)
     return KernelModels.for_gpu(load_gpu(gpu)).estimate([kernel])[0].time_us
 
 
@@ -49,8 +50,8 @@ def test_tiles_compute_at_least_the_visible_pairs() -> None:
         ("flash2", "volta", "efficient"),
     ],
 )
-def test_the_kernel_is_known_by_its_name(name: str, architecture: str, version: str) -> None:
-    assert version_of(name, architecture) == version
+def test_the_version_follows_from_operator_and_generation(name: str, architecture: str, version: str) -> None:
+    assert version_on(classify("attention", name).variant, architecture) == version
 
 
 def test_newer_versions_are_faster_where_they_exist() -> None:
@@ -104,6 +105,8 @@ def test_a_chip_that_was_not_measured_says_whom_it_goes_by() -> None:
 
 
 def test_another_vendors_attention_is_in_doubt() -> None:
-    kernel = Kernel.of("attention", "bf16", name="flash2", batch=4, heads=32, q=4096, head_dim=128, causal=1)
+    kernel = Kernel.of(
+        "attention", "bf16", operator="flash2", batch=4, heads=32, q=4096, head_dim=128, causal=1
+    )
     doubt = {g: KernelModels.for_gpu(load_gpu(g)).estimate([kernel])[0].spread for g in ("MI300X", "B200")}
     assert doubt["MI300X"] > 0.4 > doubt["B200"]

@@ -5,8 +5,9 @@ import numpy as np
 from stepsight.estimate import Estimates
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.plain_engine import NAME, NOTE, tile_values
+from stepsight.kernels.conv.plain_engine import NOTE, tile_values
 from stepsight.kernels.models import KernelModels
+from stepsight.program.variants import DGRAD_ENGINE as NAME
 
 
 def gradient(image: float = 14.0, name: str = f"conv ({NAME})", dtype: str = "fp32", **sizes: float) -> Batch:

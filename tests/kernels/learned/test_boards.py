@@ -11,7 +11,7 @@ from stepsight.kernels.machine import Machine
 from stepsight.kernels.models import KernelModels
 from stepsight.program.job import Kernel
 
-LARGE = Kernel.of("gemm", "fp32", name="linear", m=8192, n=4096, k=4096)
+LARGE = Kernel.of("gemm", "fp32", operator="linear", m=8192, n=4096, k=4096)
 
 
 def board(gpu: str, share: float, variant: str = "linear") -> Board:

@@ -46,7 +46,7 @@ def test_a_copy_between_orders_moves_the_largest_tensor_its_grid_covers() -> Non
     image, weight, gradient = [512, 64, 112, 112], [128, 64, 3, 3], [512, 128, 112, 112]
     for grid, moved in (((392, 4, 512), gradient), ((392, 2, 512), image), ((1, 2, 128), weight)):
         made = row(BACKWARD, [gradient, image, weight], name, grid)
-        assert (made.family, made.name) == ("transpose", "layout")
+        assert (made.family, made.operator) == ("transpose", "layout")
         assert made.dim("elements") == moved[0] * moved[1] * moved[2] * moved[3]
 
 

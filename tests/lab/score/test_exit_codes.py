@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from lab.__main__ import main
 from lab.datasets.captured_steps import MeasuredStep
+from lab.datasets.llm.case import Case
 from lab.score.capture.steps import ScoredStep
 from lab.score.command import TOPICS, module_of
-from lab.score.llm.rows import Case, Outcome
-from lab.score.llm.topic import FILES
+from lab.score.llm.rows import Answer, Outcome
 from lab.score.sharding.results import SEARCHED, PlanTrial, Trial, write_trials
 from lab.score.tune.regret import FileRegret, GroupRegret
 from stepsight.score import Score
@@ -47,7 +47,8 @@ def test_topics_of_scores(
 ) -> None:
     line = Score(topic, "a", 1, 0.1, 0.1, "all", "GMAE ≤ 5%", not missed, exposure="blind")
     module = importlib.import_module(module_of(topic))
-    monkeypatch.setattr(module, "scores", lambda *given, **more: [line])
+    made = "lines" if topic == "e2e" else "scores"
+    monkeypatch.setattr(module, made, lambda *given, **more: [line])
     data = () if topic == "quick" else ("--data", str(tmp_path))  # its rows ship with the package
     assert run(topic, *data, as_json=as_json) == int(missed)
 
@@ -63,17 +64,12 @@ def test_all(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.Mo
 
 @MISSED
 @AS_JSON
-@pytest.mark.parametrize("what", ["time", "fits", "memory"])
+@pytest.mark.parametrize("what", ["time", "asked"])
 def test_llm(what: str, missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = Case("ran", {}, measured_ms=100.0, measured_gb=10.0)
-    time = 200.0 if missed and what == "time" else 101.0
-    memory = 20.0 if missed and what == "memory" else 10.1
-    rows = [
-        Outcome(ran, time, 90.0, 120.0, memory, True, shipped_ms=time),
-        Outcome(Case("crashed", {}, crashed=True), fits=missed and what == "fits"),
-    ]
-    file = next(file for file in FILES if "h100_sweep" in file.name)
-    monkeypatch.setattr("lab.score.llm.topic.outcomes", lambda *given: iter([(file, rows)]))
+    good, bad = Answer(101.0, 90.0, 120.0, fits=True), Answer(200.0, 90.0, 120.0, fits=True)
+    full, asked = (bad if missed and what == name else good for name in ("time", "asked"))
+    rows = [Outcome(Case("ran", {}, measured_ms=100.0), full, asked)]
+    monkeypatch.setattr("lab.score.llm.topic.outcomes", lambda *given: iter([("dgxc_llm", rows)]))
     assert run("llm", "--data", str(tmp_path), as_json=as_json) == int(missed)
 
 

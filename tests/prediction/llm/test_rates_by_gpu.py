@@ -26,7 +26,7 @@ def test_no_gpu_reaches_more_of_its_peak_than_any_published_run(gpu: Any) -> Non
     """A100 at 0.68 to 0.72 (FMS, compiled) is the highest published."""
     found = rates("llama3-8b", f"8x{gpu.name}").mfu
     assert found is not None
-    assert 0.1 < found < (0.55 if gpu.vendor == "amd" else 0.72)
+    assert 0.1 < found < (0.57 if gpu.vendor == "amd" else 0.72)
 
 
 @pytest.mark.parametrize(("model", "measured"), [("llama3-8b", 1.02), ("llama3-70b", 1.16)])

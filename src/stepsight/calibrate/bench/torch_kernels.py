@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from stepsight.calibrate.bench.image_kernels import IMAGE_BUILDERS
-from stepsight.calibrate.bench.operands import Operands, PreparedCall
+from stepsight.calibrate.bench.kernel_bench import Operands, PreparedCall
 from stepsight.program.job import Kernel
 
 
@@ -27,7 +26,7 @@ def prepare(kernel: Kernel, device: str) -> PreparedCall | None:
 
 def _gemm(m: Operands) -> PreparedCall:
     b, rows, cols, k = m.dim("batch"), m.dim("m"), m.dim("n"), m.dim("k")
-    name = m.kernel.name
+    name = m.kernel.operator
     if b > 1 or name == "bmm":
         left, right = m.tensor(b, rows, k), m.tensor(b, k, cols)
         return PreparedCall(lambda: torch.bmm(left, right), (left,))
@@ -82,9 +81,9 @@ def operand_count(kernel: Kernel) -> int:
 
 
 def _elementwise(m: Operands) -> PreparedCall:
-    name, n, reads = m.kernel.name.rstrip("_"), m.dim("elements"), operand_count(m.kernel)
-    if m.kernel.name in ("bernoulli_", "div_"):
-        name = m.kernel.name
+    name, n, reads = m.kernel.operator.rstrip("_"), m.dim("elements"), operand_count(m.kernel)
+    if m.kernel.operator in ("bernoulli_", "div_"):
+        name = m.kernel.operator
     if name == "index":
         return _pair_index(m, n)
     if name in ("index_select", "index_add"):
@@ -164,7 +163,7 @@ def _layer_norm_backward(m: Operands) -> PreparedCall:
 
 def _reduce(m: Operands) -> PreparedCall:
     rows, cols = m.dim("rows"), m.dim("cols")
-    if m.kernel.name == "mean":
+    if m.kernel.operator == "mean":
         x = m.tensor(rows, cols)
         return PreparedCall(lambda: x.mean(-1), (x,))
     x = m.tensor(cols, rows)  # a gradient summed over the batch
@@ -186,7 +185,7 @@ def _gather(m: Operands) -> PreparedCall:
 
 def _scatter(m: Operands) -> PreparedCall:
     rows, cols, table_rows = m.dim("rows"), m.dim("cols"), m.dim("table_rows")
-    if m.kernel.name == "index_put":  # pairs × samples into products of table_rows entries a sample
+    if m.kernel.operator == "index_put":  # pairs × samples into products of table_rows entries a sample
         size = max(round(table_rows**0.5), 2)
         first, second = torch.tril_indices(size, size, -1, device=m.device)
         grad, whole = m.tensor(cols, len(first)), m.tensor(cols, size, size)
@@ -271,6 +270,73 @@ def _optimizer(m: Operands) -> PreparedCall:
 def _sort(m: Operands) -> PreparedCall:
     x = m.indices(m.dim("elements"), 1 << 30)
     return PreparedCall(lambda: torch.sort(x), (x,))
+
+
+def _conv_operands(m: Operands) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, int]]:
+    """Input, weight, gradient of the output, and what the call is told."""
+    groups = m.dim("groups")
+    settings = {"stride": m.dim("stride"), "padding": int(m.kernel.dim("padding", 0.0)), "groups": groups}
+    x = m.tensor(m.dim("batch"), m.dim("c_in"), m.dim("h"), m.dim("w"))
+    weight = m.tensor(m.dim("c_out"), m.dim("c_in") // groups, m.dim("kh"), m.dim("kw"))
+    grad = torch.nn.functional.conv2d(x, weight, **settings)
+    return x, weight, grad, settings
+
+
+def _conv(m: Operands) -> PreparedCall:
+    x, weight, _, settings = _conv_operands(m)
+    return PreparedCall(lambda: torch.nn.functional.conv2d(x, weight, **settings), (x,))
+
+
+def _conv_backward(*, input_gradient: bool) -> Callable[[Operands], PreparedCall]:
+    wanted = [input_gradient, not input_gradient, False]
+
+    def build(m: Operands) -> PreparedCall:
+        x, weight, grad, s = _conv_operands(m)
+        stride, padding, one = [s["stride"]] * 2, [s["padding"]] * 2, [1, 1]
+        backward = torch.ops.aten.convolution_backward
+        return PreparedCall(
+            lambda: backward(
+                grad, x, weight, None, stride, padding, one, False, [0, 0], s["groups"], wanted
+            ),
+            (grad,),
+        )  # fmt: skip
+
+    return build
+
+
+def _pool(m: Operands) -> PreparedCall:
+    """A window of 2 × 2: four values read for each one written."""
+    side = max(int((m.dim("write_bytes") // 4 / 16) ** 0.5), 1)
+    x = m.tensor(1, 16, 2 * side, 2 * side)
+    return PreparedCall(lambda: torch.nn.functional.max_pool2d(x, 2), (x,))
+
+
+def _batch_norm(m: Operands) -> PreparedCall:
+    """``rows`` channels of ``cols`` values each."""
+    channels = m.dim("rows")
+    x, weight, bias = m.tensor(1, channels, m.dim("cols")), m.tensor(channels), m.tensor(channels)
+    norm = torch.nn.functional.batch_norm
+    return PreparedCall(lambda: norm(x, None, None, weight, bias, True), (x,))
+
+
+def _batch_norm_backward(m: Operands) -> PreparedCall:
+    channels = m.dim("rows")
+    x, grad = (m.tensor(1, channels, m.dim("cols")) for _ in range(2))
+    weight, mean, invstd = (m.tensor(channels) for _ in range(3))
+    backward = torch.ops.aten.native_batch_norm_backward
+    return PreparedCall(
+        lambda: backward(grad, x, weight, None, None, mean, invstd, True, 1e-5, [True, True, True]), (grad,)
+    )
+
+
+IMAGE_BUILDERS: dict[str, Callable[[Operands], PreparedCall]] = {
+    "conv": _conv,
+    "conv_dgrad": _conv_backward(input_gradient=True),
+    "conv_wgrad": _conv_backward(input_gradient=False),
+    "pool": _pool,
+    "batch_norm": _batch_norm,
+    "batch_norm_backward": _batch_norm_backward,
+}
 
 
 _BUILDERS: dict[str, Callable[[Operands], PreparedCall]] = {

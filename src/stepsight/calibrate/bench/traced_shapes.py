@@ -56,7 +56,7 @@ def _rows_of_channels(family: str) -> Draw:
 
 def _pool(rng: np.random.Generator) -> Kernel:
     written = _between(rng, 4e3, MOST_ELEMENTS / 4)
-    return Kernel.of("pool", name="max_pool2d", elements=4 * written, read_bytes=16 * written,
+    return Kernel.of("pool", operator="max_pool2d", elements=4 * written, read_bytes=16 * written,
                      write_bytes=4 * written)  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.inputs import read_bytes
 from stepsight.program.job import COMPUTE, Collective, Group, Job, Kernel, Op, RankProgram, Wait
+from stepsight.program.variants import classify
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
@@ -102,7 +103,7 @@ def encode_program(program: RankProgram) -> ProgramRow:
 
 def _kernel_row(k: Kernel) -> KernelRow:
     dims = [(name, float(value)) for name, value in k.dims]
-    return KernelRow(k.family, k.dtype, k.stream, k.name, dims, _lookup_row(k.lookup), k.size_spread)
+    return KernelRow(k.family, k.dtype, k.stream, k.operator, dims, _lookup_row(k.lookup), k.size_spread)
 
 
 def _collective_row(c: Collective) -> CollectiveRow:
@@ -143,6 +144,7 @@ def decode_program(row: ProgramRow) -> RankProgram:
             k.name,
             _lookup(k.lookup),
             size_spread=k.size_spread,
+            kind=classify(k.family, k.name),
         )
         for k in row.kernels
     ]

@@ -36,7 +36,7 @@ class Lowering:
         table = TableLookup(
             weight.shape[0], weight.shape[1], batch, indices.elements / batch, spread, weight.dtype
         )
-        return Kernel("embedding", dtype="fp32", name="lookup", lookup=Lookup((table,), "none", False))
+        return Kernel("embedding", dtype="fp32", operator="lookup", lookup=Lookup((table,), "none", False))
 
     def _rows(self) -> IndexDistribution:
         zipf = self.assumptions.zipf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,19 +14,18 @@ from stepsight.kernels.attention.geometry import visible_pairs
 from stepsight.kernels.attention.versions import (
     AGAINST_FLASH2,
     BACKWARD_OVER_FORWARD,
-    EFFICIENT,
-    FLASH1,
-    FLASH2,
     NO_FLASH,
-    SERVING,
     SPREAD_BACKWARD,
     runs_wide,
-    version_of,
+    version_on,
 )
-from stepsight.kernels.columns import Batch
+from stepsight.kernels.columns import Batch, put_together
 from stepsight.kernels.constants import OUTSIDE_SPREAD
+from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import FAR, Residual, nearest
 from stepsight.kernels.notes import beyond_shapes, joined
+from stepsight.kernels.roofline import BoolArray
+from stepsight.program.variants import EFFICIENT, FLASH1, FLASH2, SERVING
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}
@@ -36,28 +36,55 @@ TRANSFER_SPREAD = 0.08
 OTHER_VENDOR_SPREAD = 0.5
 """In its place where the GPU is another vendor's, whose kernels are other programs: a large bf16 forward on
 MI300X (a TraceLens trace of 2024) takes 2.7 times what NVIDIA's kernels would take at its peak."""
-Forward = Callable[[Batch, Sequence[str] | None], Estimates | None]
+Forward = Callable[[Batch], Estimates | None]
 """Forward times from tables of this GPU or a relative; None where no table speaks for it."""
 
 
 def versions(batch: Batch, spec: GpuSpec) -> list[tuple[str, IntArray]]:
     """The rows of a batch by version."""
     architecture = spec.architecture if runs_wide(spec) or spec.architecture in NO_FLASH else AMPERE
-    known = {name: version_of(name, architecture) for name in set(batch.names)}
+    known = {kind: version_on(kind.variant, architecture, batch.dtype) for kind in set(batch.kinds)}
     if len(set(known.values())) <= 1:
         return [(next(iter(known.values()), FLASH2), np.arange(len(batch)))]
-    each = np.array([known[name] for name in batch.names])
+    each = np.array([known[kind] for kind in batch.kinds])
     return [(version, np.nonzero(each == version)[0]) for version in dict.fromkeys(each.tolist())]
 
 
+@dataclass(frozen=True, slots=True)
+class FusedAttention:
+    """Fused attention, each version by its own model; ``tabled``: also those that tables speak for."""
+
+    fitted: Fitted
+    tabled: bool
+
+    def handles(self, batch: Batch) -> BoolArray:
+        if batch.family not in FAMILIES or self.tabled:
+            return np.full(len(batch), batch.family in FAMILIES)
+        handled = np.zeros(len(batch), dtype=bool)
+        for version, rows in versions(batch, self.fitted.spec):
+            handled[rows] = version not in BACKWARD_OVER_FORWARD
+        return handled
+
+    def estimate(self, batch: Batch) -> Estimates:
+        spec, residuals = self.fitted.spec, self.fitted.residuals
+        parts = []
+        for version, rows in versions(batch, spec):
+            part = batch if len(rows) == len(batch) else batch.take(rows)
+            parts.append((rows, attention_estimates(part, version, spec, residuals, self._forward)))
+        return put_together(parts, len(batch))
+
+    def _forward(self, batch: Batch) -> Estimates | None:
+        chosen = self.fitted.choice("attention", batch.dtype)
+        return None if chosen is None else self.fitted.learned(batch, chosen)
+
+
 def attention_estimates(
-    batch: Batch, version: str, spec: GpuSpec, residuals: Sequence[Residual], forward: Forward,
-    stacks: Sequence[str] | None = None,
-) -> Estimates:  # fmt: skip
+    batch: Batch, version: str, spec: GpuSpec, residuals: Sequence[Residual], forward: Forward
+) -> Estimates:
     """Times of kernels of one version, forward or backward."""
     backward = batch.family == "attention_backward"
     if version in BACKWARD_OVER_FORWARD:
-        found = _by_tables(batch, version, spec, forward, stacks)
+        found = _by_tables(batch, version, spec, forward)
         if found is not None:
             return found
     times = _flash2(batch, spec, residuals, backward=backward)
@@ -69,14 +96,14 @@ def attention_estimates(
         times.time_us * factor,
         np.full(len(batch), int(Source.TRANSFERRED)),
         np.hypot(times.spread, reach.spread),
-        {i: _against_flash2(name, version, spec, factor) for i, name in enumerate(batch.names)},
+        {i: _against_flash2(kind.variant, version, spec, factor) for i, kind in enumerate(batch.kinds)},
     )
 
 
 def _against_flash2(asked: str, version: str, spec: GpuSpec, factor: float) -> str:
     """Whose kernel runs, and by what it is timed."""
     runs = f"{KERNELS[version]}, taken as {factor:g} times as long as FlashAttention-2"
-    if version == EFFICIENT and version_of(asked, AMPERE) == FLASH2:
+    if version == EFFICIENT and version_on(asked, AMPERE) == FLASH2:
         return f"FlashAttention-2 does not run on {spec.name}: {runs}"
     return runs
 
@@ -105,20 +132,18 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
     return Estimates(base * residual.factor(named), np.full(len(batch), int(source)), spread, notes)
 
 
-def _by_tables(
-    batch: Batch, version: str, spec: GpuSpec, forward: Forward, stacks: Sequence[str] | None
-) -> Estimates | None:
+def _by_tables(batch: Batch, version: str, spec: GpuSpec, forward: Forward) -> Estimates | None:
     """The forward tables of this GPU, times what the backward takes more, less what a window leaves out."""
     whole = batch.as_family("attention")
     windowed = batch.dims["window"] > 0
     if windowed.any():
         dims = {**whole.dims, "window": np.zeros(len(batch))}
-        whole = Batch(whole.family, whole.dtype, dims, whole.names, whole.positions)
-    found = forward(whole, stacks)
+        whole = replace(whole, dims=dims)
+    found = forward(whole)
     if found is None:
         return None
     if version != SERVING:
-        found = _no_slower_than_masked(whole, found, forward, stacks)
+        found = _no_slower_than_masked(whole, found, forward)
     factor = np.ones(len(batch))
     if windowed.any():
         factor *= flash2.base_us(batch.as_family("attention"), spec) / flash2.base_us(whole, spec)
@@ -132,9 +157,7 @@ def _by_tables(
     return Estimates(found.time_us * factor * times, source, spread, notes)
 
 
-def _no_slower_than_masked(
-    batch: Batch, found: Estimates, forward: Forward, stacks: Sequence[str] | None
-) -> Estimates:
+def _no_slower_than_masked(batch: Batch, found: Estimates, forward: Forward) -> Estimates:
     """Attention without a mask, at least as fast a pair as with a causal one.
 
     Tables of heads as language models have them are causal; those without a mask are of vision encoders. A
@@ -147,8 +170,7 @@ def _no_slower_than_masked(
     rows = np.nonzero(bare)[0]
     some = batch.take(rows)
     dims = {**some.dims, "kv": some.dims["q"], "causal": np.ones(len(rows))}
-    masked = Batch(some.family, some.dtype, dims, some.names, some.positions)
-    twin = forward(masked, None if stacks is None else [stacks[int(i)] for i in rows])
+    twin = forward(replace(some, dims=dims))
     if twin is None:
         return found
     time_us = found.time_us.copy()

@@ -1,35 +1,28 @@
 """Which fused attention kernel runs: FlashAttention 1, 2 or 3, cuDNN's, or the memory-efficient one.
 
-A kernel's ``name`` says so: one of `VERSIONS`, an alias of a workload file, or the operator or kernel
-name of a trace. A name that says nothing means FlashAttention-2, which torch's
-``scaled_dot_product_attention`` and the flash-attn package run unless told otherwise.
+A kernel's variant says so (`program.variants`); by default it is FlashAttention-2, which torch's
+``scaled_dot_product_attention`` and the flash-attn package run.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.machine import Machine
+from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3, SERVING
 
-FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
-CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
 VERSIONS = (FLASH1, FLASH2, FLASH3, CUDNN, EFFICIENT)
 """What a workload may ask for. `SERVING` is for rows of the serving tables, whose stack is stated apart."""
-
-_NAMED: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(r"(context|encoder|generation)_attention", re.IGNORECASE), SERVING),
-    (re.compile(r"cudnn", re.IGNORECASE), CUDNN),
-    (re.compile(r"flash_?attn_?3|flash_?attention_?3|flash_?3|fa_?3|sm90|hopper", re.IGNORECASE), FLASH3),
-    (re.compile(r"flash_?1|fmha_fprop|fmha_dgrad", re.IGNORECASE), FLASH1),
-    (re.compile(r"efficient|fmha_cutlass|xformers|memeff", re.IGNORECASE), EFFICIENT),
-)
 
 NEW_INSTRUCTIONS = frozenset({"hopper", "blackwell"})
 """Generations with kernels of their own (FlashAttention-3, cuDNN, TensorRT's) that use the wide
 asynchronous tensor cores; on others FlashAttention-2 is what there is."""
+
+HALF_ONLY = frozenset({"flash", FLASH1, FLASH2, FLASH3, CUDNN})
+"""Versions without kernels in fp32; torch takes the memory-efficient kernel there."""
+FULL = frozenset({"fp32", "tf32", "fp64"})
 
 NO_FLASH = frozenset({"maxwell", "pascal", "volta", "turing"})
 """Generations that FlashAttention-2 does not run on: torch falls back to the memory-efficient kernel."""
@@ -72,12 +65,16 @@ class Impossible:
 
 def runs_wide(spec: GpuSpec) -> bool:
     """Whether a GPU has the wide tensor cores; Blackwell's boards with GDDR memory have Ampere's."""
-    return spec.architecture in NEW_INSTRUCTIONS and not Machine.of(spec, "fp32").gddr
+    return Machine.of(spec, "fp32").wide
 
 
-def impossible(version: str, spec: GpuSpec) -> Impossible | None:
-    """Why a version that was asked for does not run on a GPU; None where it does."""
+def impossible(version: str, spec: GpuSpec, dtype: str = "bf16") -> Impossible | None:
+    """Why a version that was asked for does not run on a GPU or in a type; None where it does."""
     best = CUDNN if runs_wide(spec) else FLASH2
+    if version in HALF_ONLY and dtype in FULL:
+        return Impossible(
+            f"its kernels compute in half precision, not in {dtype}", f"use {EFFICIENT} or eager"
+        )
     if version == FLASH3 and spec.architecture not in ("hopper", "unknown"):
         return Impossible(f"FlashAttention-3 runs on Hopper only, not on {spec.name}", f"use {best}")
     if version == CUDNN and spec.vendor == "amd":
@@ -87,9 +84,11 @@ def impossible(version: str, spec: GpuSpec) -> Impossible | None:
     return None
 
 
-def version_of(name: str, architecture: str) -> str:
-    """The version a kernel's name means on a GPU of that generation."""
-    asked = next((version for pattern, version in _NAMED if pattern.search(name)), FLASH2)
+def version_on(asked: str, architecture: str, dtype: str = "bf16") -> str:
+    """The version that runs on a GPU of that generation where ``asked`` was asked for."""
+    asked = asked or FLASH2
+    if dtype in FULL and asked in HALF_ONLY:
+        return EFFICIENT
     if asked in (FLASH3, CUDNN) and architecture not in NEW_INSTRUCTIONS:
         asked = FLASH2
     if asked == FLASH2 and architecture in NO_FLASH:

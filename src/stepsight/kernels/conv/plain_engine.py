@@ -8,8 +8,6 @@ fastest algorithm, as with ``torch.backends.cudnn.benchmark``.
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +16,8 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
+from stepsight.program.variants import DGRAD_ENGINE
 
-NAME = "dgrad_engine"
 CHANNELS, PIXELS = 64, 32
 """Sides of a block's tile: the binary logarithms 6 and 5 among the parameters in the kernel's name."""
 SHARE = 0.70
@@ -28,19 +26,13 @@ UPDATED_BYTES = 8
 """Every value is added to the image: read and written in fp32."""
 SPREAD = 0.12
 NOTE = "cuDNN's plain engine, image by image"
-_ENGINE = re.compile(rf"\b{NAME}\b")
-
-
-def by_engine(name: str) -> bool:
-    """Whether a kernel, or the operator named after it, is the plain engine's."""
-    return _ENGINE.search(name) is not None
 
 
 def is_plain_engine(batch: Batch) -> npt.NDArray[np.bool_]:
     """Which image gradients a trace shows to be the plain engine's."""
     if batch.family != "conv_dgrad" or batch.dtype != "fp32":
         return np.zeros(len(batch), dtype=bool)
-    return batch.where_name(by_engine)
+    return batch.where(lambda kind: kind.variant == DGRAD_ENGINE)
 
 
 def engine_estimates(batch: Batch, spec: GpuSpec) -> Estimates:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.estimate import Estimates, Source
 from stepsight.kernels.columns import Batch, complete
 from stepsight.kernels.families import conv_output
+from stepsight.program.job import PLAIN
 
 CONVOLUTIONS = frozenset({"conv", "conv_dgrad", "conv_wgrad"})
 SPREAD = 0.2
@@ -32,13 +35,13 @@ def as_product(batch: Batch) -> Batch:
         "conv_wgrad": {"m": d["c_out"], "n": d["c_in"], "k": pixels},
     }[batch.family]
     dims = complete("gemm", batch.dtype, sizes, len(batch))
-    return Batch("gemm", batch.dtype, dims, ["linear"] * len(batch), np.arange(len(batch)))
+    return Batch("gemm", batch.dtype, dims, [PLAIN] * len(batch), np.arange(len(batch)))
 
 
 def turned(product: Batch) -> Batch:
     """The same product with its sides exchanged: the weights' channels as rows, the pixels as columns."""
     dims = {**product.dims, "m": product.dims["n"], "n": product.dims["m"]}
-    return Batch("gemm", product.dtype, dims, product.names, product.positions)
+    return replace(product, dims=dims)
 
 
 def faster(one: Estimates, other: Estimates) -> Estimates:

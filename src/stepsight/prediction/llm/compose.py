@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
+from stepsight.platform.power import NO_DRAW, Draw
 from stepsight.prediction.llm.passes import HOST, Part, PassCache, PassTime, Pricer, Scale
-from stepsight.prediction.llm.piece_times import SHARD, Durations, PieceTimes, StageParts
+from stepsight.prediction.llm.piece_times import SHARD, Durations, PieceTimes, StageParts, drawn
 from stepsight.prediction.llm.pipeline import walk
 from stepsight.prediction.summary import IDLE, WAITING
-from stepsight.simulate.sustained import TENSOR_CORE_CATEGORIES
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig
@@ -22,6 +22,7 @@ from stepsight.workload.llm.stages import Pieces
 from stepsight.workload.llm.update import host_update_us, update_kernels, update_launches
 
 PIPELINE, DATA = "pipeline", "data"
+TENSOR_CORE_CATEGORIES = ("gemm", "attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,28 @@ class Composer:
         self._times = {key: PieceTimes(c, w, self.pricer, split=split) for key, w in alike.items()}
         self._transfer = self._transfers()
         self._ends = [self._end_of(stage) for stage in range(self.s.pipeline)]
+        draw = self._drawn()
+        power = platform.conditions.power
+        self.clock = 1.0 if power is None else power.clock(draw)
+        self.dynamic_j = (
+            None if power is None else power.dynamic_j(draw, self.clock) * c.ranks / self.s.pipeline
+        )
+        self.scale = replace(self.scale, clock=self.clock)
         self._world = (
             self.pricer.collective("world", "all_reduce", 4.0)
             if c.ranks > 1 and c.training.clipping
             else Part()
         )
+
+    def _drawn(self) -> Draw:
+        """What one rank of every stage draws in a step."""
+        total = Draw()
+        for work in self.works:
+            times = self._times[id(work)]
+            total = total.plus(drawn((times.forward, times.backward)), self.s.micro_batches)
+        for end in self._ends:
+            total = total.plus(end.draw)
+        return total
 
     @property
     def _reduces(self) -> bool:
@@ -224,9 +242,11 @@ class Composer:
         if self._reduces and not s.reduces_each_micro_batch:
             reduction = [self.pricer.messages(gradient_messages(c, r)) for w in works for r in w.backward]
         update: dict[str, Part] = {}
+        draw = Draw()
         launches, layers = 0, sum(run.layers for w in works for run in w.forward)
         if c.training.optimizer != "none":
-            update = self.pricer.kernels(dict.fromkeys(update_kernels(c, dense, experts, layers), 1))
+            updated = dict.fromkeys(update_kernels(c, dense, experts, layers), 1)
+            update, draw = self.pricer.kernels(updated), self.pricer.drawn(updated)
             launches = update_launches(layers)
         gather = Part()
         if s.gathers_updated and not s.prefetch and launches:
@@ -246,7 +266,7 @@ class Composer:
         node = self.pricer.platform.spec.gpus_per_node
         host_us = self.pricer.host_us("optimizer", launches)
         own_us = host_update_us(c, dense, experts, node)
-        return _End(tuple(reduction), runs, update, host_us, gather, tied, own_us)
+        return _End(tuple(reduction), runs, update, host_us, gather, tied, own_us, draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +280,7 @@ class _End:
     gather: Part
     tied: Part
     host_update_us: float = 0.0
+    draw: Draw = NO_DRAW
 
     def run_us(self, scale: Scale) -> list[float]:
         return [run.device_us(scale) for run in self.runs]

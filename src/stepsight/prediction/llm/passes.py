@@ -5,17 +5,16 @@ Kernels, collectives and host gaps come from the same models that price any job.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.platform.load import Platform
+from stepsight.platform.power import NO_DRAW, Draw
 from stepsight.prediction.llm.tally import Tally
 from stepsight.program.job import Copies, Kernel
 from stepsight.simulate.price import COMMUNICATION
-from stepsight.simulate.sustained import slowdown
 from stepsight.workload.llm.blocks import Blocks
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.work import Message, Pass
@@ -36,13 +35,17 @@ EXCHANGE_SMS = 20
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A category's or an axis's time in µs, and its spread weighted by time."""
+    """A category's or an axis's time in µs at boost clock, its spread weighted by time, and of the time what
+    goes with the clock."""
 
     time_us: float = 0.0
     spread_us: float = 0.0
+    clock_bound_us: float = 0.0
 
-    def plus(self, time_us: float, spread: float) -> Part:
-        return Part(self.time_us + time_us, self.spread_us + time_us * spread)
+    def plus(self, time_us: float, spread: float, clock_bound_us: float = 0.0) -> Part:
+        return Part(
+            self.time_us + time_us, self.spread_us + time_us * spread, self.clock_bound_us + clock_bound_us
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ class PassTime:
     waited: Mapping[str, Part] = field(default_factory=dict)
     overlaps: tuple[Overlap, ...] = ()
     host_us: float = 0.0
+    draw: Draw = NO_DRAW
 
     def device_us(self, scale: Scale) -> float:
         """The device's time for the pass, with some parts scaled."""
@@ -80,7 +84,8 @@ class PassTime:
 class Scale:
     """One question: a category or axis slower by its spread, or free. Slowdowns of overlapping work.
 
-    ``factors``: categories and axes that take so many times as long in every answer.
+    ``factors``: categories and axes that take so many times as long in every answer. ``clock``: share of the
+    boost clock that the GPUs keep.
     """
 
     changed: str = ""
@@ -88,12 +93,14 @@ class Scale:
     compute_under_comm: float = 1.0
     comm_under_compute: float = 1.0
     factors: Mapping[str, float] = field(default_factory=dict)
+    clock: float = 1.0
 
     def of(self, name: str, part: Part) -> float:
         factor = self.factors.get(name, 1.0)
+        time_us = part.time_us + part.clock_bound_us * (1 / self.clock - 1)
         if name != self.changed and not (self.changed == COMMUNICATION and name in COMMUNICATION_AXES):
-            return factor * part.time_us
-        return 0.0 if self.how == "free" else factor * (part.time_us + part.spread_us)
+            return factor * time_us
+        return 0.0 if self.how == "free" else factor * (time_us + part.spread_us)
 
     def asking(self, name: str, how: str) -> Scale:
         return replace(self, changed=name, how=how)
@@ -159,18 +166,26 @@ class Pricer:
 
     def kernels(self, kernels: Mapping[Kernel, int]) -> dict[str, Part]:
         """Kernels one behind the other, by category."""
-        known = self.platform.known_kernels.estimate(kernels)
+        known = self.platform.conditions.known_kernels(kernels)
         gap_us = self.platform.spec.gpu.kernel_gap_us
         parts: dict[str, Part] = {}
         for kernel, count in kernels.items():
             if count <= 0:
                 continue
-            e = known[kernel]
+            e, draw = known[kernel].estimate, known[kernel].draw
             name = category(kernel.family)
-            time_us = e.time_us * slowdown(self.platform.spec.gpu, name, kernel.dtype)
-            parts[name] = parts.get(name, Part()).plus(count * (time_us + gap_us), e.spread)
-            self.tally.count(e, count * e.time_us, kernel.name or kernel.family)
+            parts[name] = parts.get(name, Part()).plus(
+                count * (e.time_us + gap_us), e.spread, count * draw.clock_bound_us
+            )
+            self.tally.count(e, count * e.time_us, kernel.label)
         return parts
+
+    def drawn(self, kernels: Mapping[Kernel, int]) -> Draw:
+        """What kernels draw, one after the other."""
+        known, total = self.platform.conditions.known_kernels(kernels), Draw()
+        for kernel, count in kernels.items():
+            total = total.plus(known[kernel].draw, count)
+        return total
 
     def collective(
         self,
@@ -183,7 +198,7 @@ class Pricer:
     ) -> Part:
         """So many alike collectives over an axis, as a part."""
         ranks = spans or self.blocks.spans[axis]
-        e = self.platform.known_collectives.estimate(axis, kind, bytes_, ranks, copies)
+        e = self.platform.conditions.collective(axis, kind, bytes_, tuple(ranks), copies)
         self.tally.count(e, count * e.time_us, f"{axis} {kind}")
         return Part().plus(count * e.time_us, e.spread)
 
@@ -196,7 +211,7 @@ class Pricer:
         """What the framework's host work for so many launches takes."""
         if phase not in self._host:
             times = framework_times(self.platform.overheads, self.c.host_profile, phase, 1000, 0)
-            self._host[phase] = times.t5 / 1000
+            self._host[phase] = self.platform.conditions.host(times).t5 / 1000
         return launches * self._host[phase]
 
     def micro_batch_us(self) -> float:
@@ -225,7 +240,7 @@ class Pricer:
             compute = {}
         launches = 1 if self.c.training.cuda_graphs else work.launches
         host_us = self.host_us(phase, launches)
-        return PassTime(compute, waited, tuple(overlaps), host_us)
+        return PassTime(compute, waited, tuple(overlaps), host_us, self.drawn(work.kernels))
 
     def _exchange_slowdown(self) -> float:
         """Of compute that leaves multiprocessors to exchanges."""
@@ -233,17 +248,9 @@ class Pricer:
         return sms / (sms - EXCHANGE_SMS) if sms > 2 * EXCHANGE_SMS else 1.0
 
     def _hopped(self, part: Part, message: Message, count: int) -> Part:
-        """A message inside a layer waits for each rank's host, and over nodes for each of them
-        (`HostProfile`, `SiteBandwidth`)."""
+        """A message inside a layer waits for each rank's host (`HostProfile`)."""
         skew = profile_of(self.c.host_profile).skew_us
-        if skew:
-            part = part.plus(count * skew * (len(self.blocks.spans[message.axis]) - 1), 0.3)
-        site = self.platform.site
-        if site is None or not site.hop_us:
-            return part
-        ranks = self.blocks.spans[message.axis]
-        nodes = len({rank // self.platform.spec.gpus_per_node for rank in ranks})
-        return part.plus(count * site.hop_us * math.log2(nodes), 0.3)
+        return part.plus(count * skew * (len(self.blocks.spans[message.axis]) - 1), 0.3) if skew else part
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
         """Takes the kernels that run beside a message out of those that run alone."""
@@ -262,5 +269,9 @@ def added(parts: Iterable[Mapping[str, Part]]) -> dict[str, Part]:
     for one in parts:
         for name, part in one.items():
             old = total.get(name, Part())
-            total[name] = Part(old.time_us + part.time_us, old.spread_us + part.spread_us)
+            total[name] = Part(
+                old.time_us + part.time_us,
+                old.spread_us + part.spread_us,
+                old.clock_bound_us + part.clock_bound_us,
+            )
     return total

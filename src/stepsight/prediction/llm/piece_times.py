@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from stepsight.platform.power import Draw
 from stepsight.prediction.llm.passes import Overlap, Part, PassTime, Pricer, Scale, added, overlapped
 from stepsight.workload.llm.blocks import gather_messages, gradient_messages
 from stepsight.workload.llm.build import split_pass
@@ -190,7 +191,16 @@ def joined(times: tuple[PassTime, ...]) -> PassTime:
         added(one.waited for one in times),
         tuple(overlaps),
         sum(one.host_us for one in times),
+        drawn(times),
     )
+
+
+def drawn(times: tuple[PassTime, ...]) -> Draw:
+    """What passes draw together."""
+    total = Draw()
+    for one in times:
+        total = total.plus(one.draw)
+    return total
 
 
 def paired(forward: PassTime, backward: PassTime) -> PassTime | None:

@@ -32,7 +32,8 @@ from stepsight.program.observation import (
     of_collective,
     with_collective,
 )
-from stepsight.simulate.price import at_least_empty, estimate_collective
+from stepsight.simulate.price import estimate_collective
+from stepsight.simulate.sustained import sustained
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.missing_ranks import TYPICAL, waited_us
 
@@ -50,9 +51,9 @@ def anchored(
     weights = weights or shipped_weights()
     pairs = [pair for op, seen in job.ops() for pair in zip(op.kernels, seen, strict=False)]
     if pairs:
-        observed = [o for _, o in pairs]
-        modelled_us = own.kernels.estimate([k for k, _ in pairs]).time_us
-        modelled_us = at_least_empty(modelled_us * np.array([o.share for o in observed]), observed, own)
+        plain = [replace(o, correction=1.0) for _, o in pairs]
+        found = sustained([k for k, _ in pairs], np.ones(len(pairs)), own, plain)
+        modelled_us = found.estimates.time_us
         corrections = iter(
             [_correction(k, o, t, weights) for (k, o), t in zip(pairs, modelled_us.tolist(), strict=True)]
         )

@@ -16,6 +16,7 @@ from stepsight.patterns import compiled
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import HostTimes, Kernel, Op, Wait, world
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
+from stepsight.program.variants import classify
 
 ObservedOp = tuple[Op, OpObservations]
 _NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
@@ -154,7 +155,8 @@ def _one_pass(kernels: list[Kernel]) -> Kernel:
     read, write = kernels[0].dim("read_bytes", 0.0), kernels[-1].dim("write_bytes", 0.0)
     flops = sum(k.dim("elements", 0.0) for k in kernels)
     dims = (("elements", max(elements, flops / 8)), ("read_bytes", read), ("write_bytes", write))
-    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused")
+    kind = classify("elementwise", "fused")
+    return Kernel("elementwise", dims, kernels[0].dtype, kernels[0].stream, "fused", kind=kind)
 
 
 def with_bucket(job: ObservedJob, bucket_mb: float) -> ObservedJob:

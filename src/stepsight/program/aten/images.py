@@ -48,7 +48,7 @@ def conv_kernel(
     depth = prod(result.shape[2:-2]) if len(spatial) > 2 else 1
     folded = prod(weight.shape[2:-2]) if len(spatial) > 2 else 1
     return Kernel.of(
-        family, dtype, name=name, batch=image.shape[0] * depth, c_in=image.shape[1] * folded,
+        family, dtype, operator=name, batch=image.shape[0] * depth, c_in=image.shape[1] * folded,
         c_out=result.shape[1], h=high, w=wide, kh=kernel_high, kw=kernel_wide, stride=stride,
         padding=pads[0], groups=groups, reordered=int(reordered),
     )  # fmt: skip
@@ -62,7 +62,7 @@ def _dtype(backend: ConvBackend, dtype: str, precision: Precision) -> str:
 def _into_format(backend: ConvBackend, *tensors: TensorFact) -> list[Kernel]:
     """Copies of tensors that lie in another memory format than the library reads."""
     return [
-        Kernel.of("transpose", t.dtype, name="layout", elements=max(t.elements, 1))
+        Kernel.of("transpose", t.dtype, operator="layout", elements=max(t.elements, 1))
         for t in tensors if backend.converts(t)
     ]  # fmt: skip
 
@@ -105,7 +105,7 @@ def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
         )
     if mask[2]:
         channels = gradient.shape[1]
-        kernels.append(Kernel.of("reduce", gradient.dtype, name="sum", rows=channels,
+        kernels.append(Kernel.of("reduce", gradient.dtype, operator="sum", rows=channels,
                                  cols=max(gradient.elements // max(channels, 1), 1)))  # fmt: skip
     return kernels
 
@@ -114,7 +114,7 @@ def pool(call: AtenCall, precision: Precision) -> list[Kernel]:
     """Pooling and resampling: inputs read once, results written once."""
     out = call.made_on_gpu[0]
     return [
-        Kernel.of("pool", out.dtype, name=call.name, elements=max(out.elements, 1),
+        Kernel.of("pool", out.dtype, operator=call.name, elements=max(out.elements, 1),
                   read_bytes=float(sum(size_bytes(t) for t in call.on_gpu)),
                   write_bytes=float(sum(size_bytes(t) for t in call.made_on_gpu)))
     ]  # fmt: skip

@@ -32,7 +32,7 @@ _WITHOUT_SORTING = frozenset({"unique_consecutive", "histc"})
 def pointwise_kernel(name: str, inputs: Sequence[Sized], out: Sized) -> Kernel:
     """One pass over the inputs, one write of the output."""
     return Kernel.of(
-        "elementwise", out.dtype, name=name, elements=max(elements(out), 1),
+        "elementwise", out.dtype, operator=name, elements=max(elements(out), 1),
         read_bytes=sum(read_bytes(t) for t in inputs), write_bytes=size_bytes(out),
         indexed=int(computes_indices(inputs, out)),
     )  # fmt: skip
@@ -49,8 +49,8 @@ def copy_kernel(source: Sized, out: Sized, name: str = "copy") -> Kernel:
     if source.dtype != out.dtype:
         return pointwise_kernel("cast", (source,), out)
     if source.strides == out.strides or (is_contiguous(source) and is_contiguous(out)):
-        return Kernel.of("copy_d2d", out.dtype, name=name, bytes=size_bytes(out))
-    return Kernel.of("transpose", out.dtype, name=name, elements=elements(out))
+        return Kernel.of("copy_d2d", out.dtype, operator=name, bytes=size_bytes(out))
+    return Kernel.of("transpose", out.dtype, operator=name, elements=elements(out))
 
 
 def fill_kernel(x: Sized) -> Kernel:
@@ -121,10 +121,10 @@ def put(call: AtenCall, precision: Precision) -> list[Kernel]:
         return [pointwise_kernel("index_put", (values, *indices), values if values.elements > 1 else target)]
     count = max((t.elements for t in indices), default=1)
     cols = max(values.elements // max(count, 1), 1)
-    arithmetic = Kernel.of("elementwise", "int64", name="index_arithmetic", elements=count,
+    arithmetic = Kernel.of("elementwise", "int64", operator="index_arithmetic", elements=count,
                            read_bytes=16 * count, write_bytes=8 * count)  # fmt: skip
     rows = max(target.elements // cols, 1)
-    added = Kernel.of("scatter", values.dtype, name="index_put", rows=count, cols=cols, table_rows=rows)
+    added = Kernel.of("scatter", values.dtype, operator="index_put", rows=count, cols=cols, table_rows=rows)
     digits = ceil(max(rows - 1, 1).bit_length() / DIGIT_BITS)  # of the largest row number
     return [arithmetic] * 3 + [Kernel.of("sort", "int64", elements=count, passes=digits), added]
 
@@ -138,7 +138,7 @@ def scattered(call: AtenCall, precision: Precision) -> list[Kernel]:
     target = on_gpu[0]
     written = prod(moved.shape) * size_bytes(target) // max(elements(target), 1)
     kernel = Kernel.of(
-        "elementwise", target.dtype, name=call.name, elements=max(moved.elements, 1),
+        "elementwise", target.dtype, operator=call.name, elements=max(moved.elements, 1),
         read_bytes=size_bytes(moved) + sum(size_bytes(t) for t in indices) + written, write_bytes=written,
     )  # fmt: skip
     in_place = call.name.endswith("_")
@@ -160,7 +160,7 @@ def sort(call: AtenCall, precision: Precision) -> list[Kernel]:
 
 def nonzero(call: AtenCall, precision: Precision) -> list[Kernel]:
     x = call.on_gpu[0]
-    counted = Kernel.of("reduce", x.dtype, name="count", rows=1, cols=max(x.elements, 1))
+    counted = Kernel.of("reduce", x.dtype, operator="count", rows=1, cols=max(x.elements, 1))
     return [counted, pointwise_kernel(call.name, (x,), (call.made_on_gpu or (x,))[0])]
 
 
@@ -169,4 +169,4 @@ def padded_gradient(call: AtenCall, precision: Precision) -> list[Kernel]:
     whole, part = call.made_on_gpu[0], call.on_gpu[0]
     if call.name == "slice_backward":
         return [fill_kernel(whole), copy_kernel(part, TensorFact(part.shape, part.dtype, whole.strides))]
-    return [fill_kernel(whole), Kernel.of("transpose", part.dtype, name="copy", elements=part.elements)]
+    return [fill_kernel(whole), Kernel.of("transpose", part.dtype, operator="copy", elements=part.elements)]

@@ -10,7 +10,7 @@ from stepsight.program.job import Kernel
 
 def gemm_kernel(name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Kernel:
     """C[b] (m×n) = A[b] (m×k) · B[b] (k×n)."""
-    return Kernel.of("gemm", dtype, name=name, batch=batch, m=m, n=n, k=k)
+    return Kernel.of("gemm", dtype, operator=name, batch=batch, m=m, n=n, k=k)
 
 
 def product(left: Sized, right: Sized, precision: Precision, name: str = "linear") -> Kernel:
@@ -54,7 +54,7 @@ def mv(call: AtenCall, precision: Precision) -> list[Kernel]:
 
 def dot(call: AtenCall, precision: Precision) -> list[Kernel]:
     vector = call.on_gpu[0]
-    return [Kernel.of("reduce", vector.dtype, name="dot", rows=1, cols=vector.elements)]
+    return [Kernel.of("reduce", vector.dtype, operator="dot", rows=1, cols=vector.elements)]
 
 
 def grouped_mm(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -80,7 +80,7 @@ def scaled_mm(call: AtenCall, precision: Precision) -> list[Kernel]:
 def attention_kernel(family: str, q: Sized, k: Sized, causal: bool, name: str = "") -> Kernel:
     """Fused attention; batch × heads × sequence × head_dim. ``name`` says which kernel (flash, cuDNN's …)."""
     return Kernel.of(
-        family, q.dtype, name=name, batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], q=q.shape[2],
+        family, q.dtype, operator=name, batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], q=q.shape[2],
         kv=k.shape[2], head_dim=q.shape[3], causal=int(causal),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from stepsight.program.aten.call import AtenCall, Precision, Sized, TensorFact, elements, size_bytes
@@ -17,7 +18,7 @@ def row_kernel(family: str, x: Sized, over: int = 1) -> Kernel:
 def reduce_kernel(x: Sized, rows: int, name: str = "sum") -> Kernel:
     """``rows`` results, each of as many inputs as there are for it."""
     rows = max(rows, 1)
-    return Kernel.of("reduce", x.dtype, name=name, rows=rows, cols=max(elements(x) // rows, 1))
+    return Kernel.of("reduce", x.dtype, operator=name, rows=rows, cols=max(elements(x) // rows, 1))
 
 
 def _along(family: str, x: TensorFact, dim: int) -> Kernel:
@@ -30,7 +31,7 @@ def softmax(call: AtenCall, precision: Precision) -> list[Kernel]:
     kernel = _along("softmax", x, call.get("dim", -1))
     out = call.made_on_gpu[0] if call.made_on_gpu else x
     if out.dtype != x.dtype:  # converts on the way: computed and written in the wider type
-        kernel = Kernel(kernel.family, kernel.dims, out.dtype, name=kernel.name)
+        kernel = replace(kernel, dtype=out.dtype)
     return [kernel]
 
 
@@ -59,19 +60,19 @@ def layer_norm_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
 def group_norm(call: AtenCall, precision: Precision) -> list[Kernel]:
     x = call.on_gpu[0]
     rows = call.arguments["N"] * call.arguments["group"]
-    statistics = Kernel.of("reduce", x.dtype, name="moments", rows=rows, cols=max(x.elements // rows, 1))
+    statistics = Kernel.of("reduce", x.dtype, operator="moments", rows=rows, cols=max(x.elements // rows, 1))
     return [statistics, _one_pass("group_norm", x, size_bytes(x))]
 
 
 def group_norm_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     x = call.on_gpu[1]
     rows = call.arguments["N"] * call.arguments["C"]
-    sums = Kernel.of("reduce", x.dtype, name="moments", rows=2 * rows, cols=max(x.elements // rows, 1))
+    sums = Kernel.of("reduce", x.dtype, operator="moments", rows=2 * rows, cols=max(x.elements // rows, 1))
     return [sums, _one_pass("group_norm_backward", x, 2 * size_bytes(x))]
 
 
 def _one_pass(name: str, x: TensorFact, read: int) -> Kernel:
-    return Kernel.of("elementwise", x.dtype, name=name, elements=x.elements, read_bytes=read,
+    return Kernel.of("elementwise", x.dtype, operator=name, elements=x.elements, read_bytes=read,
                      write_bytes=size_bytes(x))  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def scan(call: AtenCall, precision: Precision) -> list[Kernel]:
     """A running sum: every element read and written once."""
     x = call.on_gpu[0]
     out = call.made_on_gpu[0] if call.made_on_gpu else x
-    return [Kernel.of("elementwise", out.dtype, name=call.name, elements=max(x.elements, 1),
+    return [Kernel.of("elementwise", out.dtype, operator=call.name, elements=max(x.elements, 1),
                       read_bytes=x.bytes, write_bytes=out.bytes)]  # fmt: skip
 
 
@@ -120,9 +121,9 @@ def loss_kernels(name: str, x: Sized) -> list[Kernel]:
     """A loss by element, then its mean."""
     size = size_bytes(x)
     return [
-        Kernel.of("elementwise", x.dtype, name=name, elements=elements(x), read_bytes=2 * size,
+        Kernel.of("elementwise", x.dtype, operator=name, elements=elements(x), read_bytes=2 * size,
                   write_bytes=size),
-        Kernel.of("reduce", x.dtype, name="mean", rows=1, cols=elements(x)),
+        Kernel.of("reduce", x.dtype, operator="mean", rows=1, cols=elements(x)),
     ]  # fmt: skip
 
 

@@ -141,7 +141,7 @@ RULES: Mapping[str, Rule] = _RULES
 def lower(call: AtenCall, precision: Precision) -> Lowered:
     """The kernels that a call launches."""
     if call.name in ("_local_scalar_dense", "item"):
-        read = Kernel.of("copy_d2h", name="item", bytes=float(call.inputs[0].bytes))
+        read = Kernel.of("copy_d2h", operator="item", bytes=float(call.inputs[0].bytes))
         return Lowered((read,), blocks_host=True)
     if call.name in NO_KERNEL or not (call.on_gpu or call.made_on_gpu):
         return Lowered()
@@ -188,7 +188,7 @@ def _one_pass(call: AtenCall) -> Kernel:
     """Unknown: its tensors read once and its results written once."""
     out = (call.made_on_gpu or call.on_gpu)[0]
     return Kernel.of(
-        "other", out.dtype, name=call.name, flops=0.0,
+        "other", out.dtype, operator=call.name, flops=0.0,
         read_bytes=float(sum(t.bytes for t in call.on_gpu)),
         write_bytes=float(sum(t.bytes for t in call.made_on_gpu)),
     )  # fmt: skip

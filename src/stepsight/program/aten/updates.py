@@ -52,7 +52,7 @@ def multi_tensor_kernels(
     """The launches of one pass over ``tensors``; bytes are those read and written for one element."""
     dtype = dtype or (tensors[0].dtype if tensors[0].dtype in ("fp16", "bf16") else "fp32")
     return [
-        Kernel.of("optimizer", dtype, name=name, elements=count, read_bytes=read_bytes_each * count,
+        Kernel.of("optimizer", dtype, operator=name, elements=count, read_bytes=read_bytes_each * count,
                   write_bytes=write_bytes_each * count, tensors=held)
         for held, count in launches([elements(t) for t in tensors], lists)
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def multi_tensor(call: AtenCall, precision: Precision) -> list[Kernel]:
     each = dtype_bytes(first[0].dtype)
     if call.name.startswith(_READ_ONLY_RESULT):
         passes = multi_tensor_kernels(call.name, first, 1, each, 0)
-        return [*passes, Kernel.of("fill", "fp32", name="cleanup", bytes=4 * len(first))]
+        return [*passes, Kernel.of("fill", "fp32", operator="cleanup", bytes=4 * len(first))]
     if call.name == "_foreach_zero_":
         return multi_tensor_kernels(call.name, first, 1, 0, each)
     same = [one for one in lists if one[0].elements > 1 or first[0].elements <= 1]

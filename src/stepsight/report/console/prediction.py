@@ -91,7 +91,7 @@ def _breakdown(p: Prediction) -> Table:
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("step if it were free", justify="right", no_wrap=True)
+    table.add_column("step without it", justify="right", no_wrap=True)
     free = {s.category: s.if_free_us for s in p.sensitivities}
     free[EXPOSED] = free.pop("communication", p.step_us)
     free[IDLE] = free.pop("host", p.step_us)

@@ -172,7 +172,7 @@ def _breakdown(p: Prediction) -> Html:
     largest = max(p.breakdown_us.values(), default=0.0) or 1.0
     columns = [
         Column("what the device does"), Column("time", number=True), Column("share", number=True, extra=True),
-        Column("", wide=True, extra=True), Column(term("step if it were free"), number=True),
+        Column("", wide=True, extra=True), Column(term("step without it"), number=True),
     ]  # fmt: skip
     rows = [
         (

@@ -85,10 +85,12 @@ def conv_kernel(call: Call, event: Event) -> tuple[Kernel, float] | None:
         together = working
     if _PLAIN_ENGINE.search(longest.name):
         if _CLEARS in event.name:
-            return Kernel.of("fill", inputs.image.dtype, name="clear", bytes=max(inputs.image.bytes, 1)), 1.0
+            return Kernel.of(
+                "fill", inputs.image.dtype, operator="clear", bytes=max(inputs.image.bytes, 1)
+            ), 1.0
         together = tuple(e for e in together if _CLEARS not in e.name)
     made = Kernel.of(
-        family, dtype, name=_name(call.op, longest), batch=b,
+        family, dtype, operator=_name(call.op, longest), batch=b,
         c_in=c_in, c_out=c_out, h=h, w=w, kh=kh, kw=kw, stride=stride, padding=padding,
         groups=max(c_in // max(per_group, 1), 1),
     )  # fmt: skip
@@ -106,7 +108,7 @@ def _layout(family: str, event: Event, inputs: ConvInputs, result: Tensor | None
     moved = (writes if _BACK.search(event.name) else reads)[family]
     if elements_by_grid(event) <= _LAYOUT_SLACK * weight.elements < moved:
         moved = weight.elements
-    return Kernel.of("transpose", image.dtype, name="layout", elements=float(moved))
+    return Kernel.of("transpose", image.dtype, operator="layout", elements=float(moved))
 
 
 def _name(op: Event, longest: Event) -> str:

@@ -62,9 +62,9 @@ def kernel_of(
             mapped = replace(mapped, sizing=Sizing.UNKNOWN)  # a trace without launch grids
         unsure = size_spread(mapped, event)
     opaque = mapped.sizing is Sizing.UNKNOWN and RULES.on("opaque_kernels")
-    name = mapped.name or short_name(event.name)
+    operator = mapped.operator or short_name(event.name)
     observed = Observation(event.dur, late_us, waited_us, share, opaque=opaque)
-    return replace(mapped, stream=stream, name=name, size_spread=unsure), observed
+    return replace(mapped, stream=stream, operator=operator, size_spread=unsure), observed
 
 
 def _by_call(facts: Facts, launch: Launch, call: Call, event: Event) -> tuple[Mapped, float]:
@@ -134,7 +134,7 @@ def _copy(event: Event) -> Mapped:
     name = event.name
     size = event.copied_bytes()
     if name.startswith("Memset"):
-        return Kernel.of("fill", name="memset", bytes=max(size, 1.0))
+        return Kernel.of("fill", operator="memset", bytes=max(size, 1.0))
     if (
         not name.startswith(("Memcpy", "CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"))
         or size < 0
@@ -142,10 +142,10 @@ def _copy(event: Event) -> Mapped:
         return None
     compact = name.replace(" ", "")
     if "HtoD" in compact or "HostToDevice" in compact:
-        return Kernel.of("copy_h2d", name=_host_memory("memcpy_h2d", name), bytes=size)
+        return Kernel.of("copy_h2d", operator=_host_memory("memcpy_h2d", name), bytes=size)
     if "DtoH" in compact or "DeviceToHost" in compact:
-        return Kernel.of("copy_d2h", name=_host_memory("memcpy_d2h", name), bytes=size)
-    return Kernel.of("copy_d2d", name="memcpy_d2d", bytes=size)
+        return Kernel.of("copy_d2h", operator=_host_memory("memcpy_d2h", name), bytes=size)
+    return Kernel.of("copy_d2d", operator="memcpy_d2d", bytes=size)
 
 
 def _host_memory(name: str, event_name: str) -> str:
@@ -165,7 +165,7 @@ def _concat_by_reader(linked: LinkedTrace, launch: Launch, event: Event) -> Mapp
         if op.tid == linked.ops[launch.op].tid:
             size = max((t.bytes for t in tensors_of(op) if t.elements > 1), default=0)
     return (
-        Kernel.of("concat", name="aten::cat", read_bytes=size, write_bytes=size, inputs=inputs)
+        Kernel.of("concat", operator="aten::cat", read_bytes=size, write_bytes=size, inputs=inputs)
         if size
         else None
     )

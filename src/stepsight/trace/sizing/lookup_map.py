@@ -75,7 +75,7 @@ def lookup_kernel(facts: Facts, launch: Launch, op: Event, event: Event) -> Kern
             return None
         whole = facts.calls.of(launch)
         sort = sort_kernel(event, beside=whole.kernels if whole else (), gpu=facts.gpu)
-        return sort or Kernel.of("fill", name="embedding_bookkeeping", bytes=1.0)
+        return sort or Kernel.of("fill", operator="embedding_bookkeeping", bytes=1.0)
     if _SAMPLE_WEIGHTS in event.name:
         return _kernel("embedding", call, backward.lookup)
     part = replace(backward.lookup, part=_weight(event) / backward.weight)
@@ -93,7 +93,7 @@ def _is_forward(kernel: str) -> bool:
 
 
 def _kernel(family: str, call: Event, lookup: Lookup) -> Kernel:
-    return Kernel(family, (), lookup.tables[0].dtype, name=call.name, lookup=lookup)
+    return Kernel(family, (), lookup.tables[0].dtype, operator=call.name, lookup=lookup)
 
 
 def has_lookups(linked: LinkedTrace) -> bool:

@@ -7,8 +7,9 @@ from functools import lru_cache
 from math import prod
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.kernels.tensor_cores import ROW_BYTES, UNALIGNED
+from stepsight.kernels.tensor_cores import ROW_BYTES
 from stepsight.program.job import Kernel
+from stepsight.program.variants import UNALIGNED
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.tensors import Tensor, positional
 
@@ -36,7 +37,7 @@ def gemm_by_scalars(op: Event) -> Kernel | None:
     if len(numbers) < 3 or min(numbers[:3]) < 16:
         return None
     m, n, k = numbers[:3]
-    return Kernel.of("gemm", "bf16", name=op.name, batch=1, m=m, n=n, k=k)
+    return Kernel.of("gemm", "bf16", operator=op.name, batch=1, m=m, n=n, k=k)
 
 
 def gemm_kernel(op: Event, event: Event) -> Kernel | None:
@@ -55,11 +56,11 @@ def gemm_kernel(op: Event, event: Event) -> Kernel | None:
     if _is_helper(event.name):
         # The tail of a split-K GEMM: partial results are read and added up.
         size = float(batch * m * n * 4)
-        return Kernel.of("elementwise", dtype, name="split_k_reduce", elements=batch * m * n,
+        return Kernel.of("elementwise", dtype, operator="split_k_reduce", elements=batch * m * n,
                          read_bytes=2 * size, write_bytes=size)  # fmt: skip
     if _is_unaligned(event.name, dtype):
         name = f"{name}, {UNALIGNED}"
-    return Kernel.of("gemm", dtype, name=name, batch=batch, m=m, n=n, k=k)
+    return Kernel.of("gemm", dtype, operator=name, batch=batch, m=m, n=n, k=k)
 
 
 @lru_cache(maxsize=8192)

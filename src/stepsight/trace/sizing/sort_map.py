@@ -80,7 +80,9 @@ def sort_kernel(
         return None
     if sort.part == "SingleTile":
         dtype = f"int{8 * max(sort.key, 1)}"
-        return Kernel.of("sort", dtype, name="radix_sort", sizing=sizing, elements=min(keys, ONE_BLOCK_KEYS))
+        return Kernel.of(
+            "sort", dtype, operator="radix_sort", sizing=sizing, elements=min(keys, ONE_BLOCK_KEYS)
+        )
     if sort.part in _COUNTS:
         return _pass(event, "radix_histogram", keys, sort.key, 0, sizing)
     return _pass(event, "radix_pass", keys, sort.key + sort.value, sort.key + sort.value, sizing)
@@ -88,7 +90,7 @@ def sort_kernel(
 
 def _pass(event: Event, name: str, keys: float, read: int, written: int, sizing: Sizing) -> Kernel:
     return Kernel.of(
-        "sort_pass", "int64", name=name, sizing=sizing, elements=keys, read_bytes=max(keys * read, 1.0),
+        "sort_pass", "int64", operator=name, sizing=sizing, elements=keys, read_bytes=max(keys * read, 1.0),
         write_bytes=max(keys * written, 1.0),
     )  # fmt: skip
 

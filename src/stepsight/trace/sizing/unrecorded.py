@@ -83,8 +83,8 @@ def _product(event: Event, dtype: str) -> Kernel | None:
         return None
     across, down, depth = grid_blocks(event)
     return Kernel.of(
-        "gemm", dtype, name="mm", sizing=Sizing.UNKNOWN, batch=depth, m=down * tile[1], n=across * tile[0],
-        k=RULES.value("unknown_k"),
+        "gemm", dtype, operator="mm", sizing=Sizing.UNKNOWN, batch=depth, m=down * tile[1],
+        n=across * tile[0], k=RULES.value("unknown_k"),
     )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ def _softmax(event: Event, dtype: str, name: str) -> Kernel | None:
     warps = (*event.block(), 1, 1)[1]
     rows = float(prod(event.grid()) * warps * (2 if cols <= _TWO_ROWS else 1))
     family = "softmax_backward" if found[1] == "backward" else "softmax"
-    return Kernel.of(family, dtype, name=name, sizing=Sizing.NAMED, rows=rows, cols=cols)
+    return Kernel.of(family, dtype, operator=name, sizing=Sizing.NAMED, rows=rows, cols=cols)
 
 
 def _attention(event: Event, dtype: str, name: str) -> Kernel | None:
@@ -126,8 +126,8 @@ def _attention(event: Event, dtype: str, name: str) -> Kernel | None:
     length = float(blocks * int(found[3] if forward else found[4]))
     causal = float(found[5] in ("true", "(bool)1"))
     return Kernel.of(
-        "attention" if forward else "attention_backward", dtype, name=name, sizing=Sizing.NAMED, batch=batch,
-        heads=heads, kv_heads=heads, q=length, kv=length, head_dim=float(found[2]), causal=causal,
+        "attention" if forward else "attention_backward", dtype, operator=name, sizing=Sizing.NAMED,
+        batch=batch, heads=heads, kv_heads=heads, q=length, kv=length, head_dim=float(found[2]), causal=causal,
     )  # fmt: skip
 
 
@@ -138,7 +138,7 @@ def _lookup(event: Event, found: re.Match[str]) -> Kernel:
     elements = bags * _VECTOR * int(found[2]) * int(found[3])
     name = "lookup" if found[1] == "forward" else "lookup_backward"
     return Kernel.of(
-        "elementwise", name=name, sizing=Sizing.UNKNOWN, elements=elements, read_bytes=4 * elements,
+        "elementwise", operator=name, sizing=Sizing.UNKNOWN, elements=elements, read_bytes=4 * elements,
         write_bytes=4 * elements,
     )  # fmt: skip
 
@@ -147,13 +147,15 @@ def _rows(event: Event, dtype: str, name: str) -> Kernel | None:
     """Kernels that reduce rows of unknown length."""
     elements = elements_by_grid(event)
     if "reduce_kernel" in event.name:
-        return Kernel.of("reduce", dtype, name=name, sizing=Sizing.GRID, rows=max(elements / 64, 1), cols=64)
+        return Kernel.of(
+            "reduce", dtype, operator=name, sizing=Sizing.GRID, rows=max(elements / 64, 1), cols=64
+        )
     if event.name.startswith("triton"):
         return None
     for word, family in _ROW_KERNELS:
         if word in event.name:
             rows = max(elements / _USUAL_ROW, 1)
-            return Kernel.of(family, dtype, name=name, sizing=Sizing.UNKNOWN, rows=rows, cols=_USUAL_ROW)
+            return Kernel.of(family, dtype, operator=name, sizing=Sizing.UNKNOWN, rows=rows, cols=_USUAL_ROW)
     return None
 
 
@@ -166,19 +168,19 @@ def _counted(event: Event, dtype: str, name: str) -> Kernel | None:
         # A warp takes an index, the grid's depth counts what each index stands for.
         picks = float(prod(event.grid() or (1,)) * (*event.block(), 1, 1)[1])
         return Kernel.of(
-            "scatter", dtype, name="index_put", sizing=Sizing.GRID, rows=picks, cols=1, table_rows=picks
+            "scatter", dtype, operator="index_put", sizing=Sizing.GRID, rows=picks, cols=1, table_rows=picks
         )
     if "dropout_kernel" in event.name:
-        return Kernel.of("dropout", dtype, name=name, sizing=Sizing.COUNTED, elements=4 * elements)
+        return Kernel.of("dropout", dtype, operator=name, sizing=Sizing.COUNTED, elements=4 * elements)
     if "CatArray" in event.name:
         blocks, inputs = (*event.grid(), 1, 1)[:2]
         sizing = Sizing.UNKNOWN if blocks >= _CAPPED_BLOCKS else Sizing.COUNTED
         return Kernel.of(
-            "concat", dtype, name="aten::cat", sizing=sizing, read_bytes=elements * width,
+            "concat", dtype, operator="aten::cat", sizing=sizing, read_bytes=elements * width,
             write_bytes=elements * width, inputs=float(max(inputs, 2)),
         )  # fmt: skip
     if "FillFunctor" in event.name:
-        return Kernel.of("fill", dtype, name=name, sizing=Sizing.COUNTED, bytes=elements * width)
+        return Kernel.of("fill", dtype, operator=name, sizing=Sizing.COUNTED, bytes=elements * width)
     return None
 
 
@@ -188,7 +190,7 @@ def _multi_tensor(event: Event, name: str) -> Kernel:
     depth = int(lists[1]) if lists else 2
     elements = float(prod(event.grid() or (1,)) * _CHUNK * RULES.value("chunk_filled"))
     return Kernel.of(
-        "optimizer", name=name, sizing=Sizing.COUNTED, elements=elements, read_bytes=4 * depth * elements,
+        "optimizer", operator=name, sizing=Sizing.COUNTED, elements=elements, read_bytes=4 * depth * elements,
         write_bytes=4 * max(depth - 1, 1) * elements, tensors=30,
     )  # fmt: skip
 
@@ -203,7 +205,7 @@ def _streaming(event: Event, dtype: str, name: str) -> Kernel:
     latency = elements < RULES.value("few_elements") and short
     sizing = Sizing.COUNTED if is_elementwise(event) or latency else Sizing.UNKNOWN
     return Kernel.of(
-        "elementwise", dtype, name=name, sizing=sizing, elements=elements,
+        "elementwise", dtype, operator=name, sizing=sizing, elements=elements,
         read_bytes=inputs * elements * read_width, write_bytes=elements * write_width,
     )  # fmt: skip
 
@@ -250,4 +252,4 @@ def kind_of_guess(kernel: Kernel, event: Event) -> str:
         return COUNTED
     if event.name.startswith("triton"):
         return COMPILED
-    return LOOKUP if kernel.name.startswith("lookup") else UNKNOWN
+    return LOOKUP if kernel.operator.startswith("lookup") else UNKNOWN

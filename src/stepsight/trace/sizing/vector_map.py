@@ -67,7 +67,7 @@ def _rows_cols(t: Tensor) -> tuple[int, int]:
 def _matrix(family: str) -> Rule:
     def rule(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
         rows, cols = _rows_cols(max(tensors, key=lambda t: t.elements))
-        return Kernel.of(family, tensors[0].dtype, name=op.name, rows=rows, cols=cols)
+        return Kernel.of(family, tensors[0].dtype, operator=op.name, rows=rows, cols=cols)
 
     return rule
 
@@ -77,7 +77,7 @@ def _batch_norm(family: str) -> Rule:
         largest = max(tensors, key=lambda t: t.elements)
         channels = largest.shape[1] if len(largest.shape) > 1 else 1
         return Kernel.of(
-            family, largest.dtype, name=op.name, rows=largest.elements // max(channels, 1), cols=channels
+            family, largest.dtype, operator=op.name, rows=largest.elements // max(channels, 1), cols=channels
         )
 
     return rule
@@ -88,7 +88,9 @@ def _reduce(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     axes = _axes(op, len(source.shape))
     kept = prod(s for i, s in enumerate(source.shape) if i not in axes)
     rows = max(kept, 1)
-    return Kernel.of("reduce", source.dtype, name=op.name, rows=rows, cols=max(source.elements // rows, 1))
+    return Kernel.of(
+        "reduce", source.dtype, operator=op.name, rows=rows, cols=max(source.elements // rows, 1)
+    )
 
 
 def _axes(op: Event, ndim: int) -> set[int]:
@@ -100,7 +102,7 @@ def _axes(op: Event, ndim: int) -> set[int]:
 
 
 def _dropout(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
-    return Kernel.of("dropout", tensors[0].dtype, name=op.name, elements=tensors[0].elements)
+    return Kernel.of("dropout", tensors[0].dtype, operator=op.name, elements=tensors[0].elements)
 
 
 def _gather(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
@@ -109,19 +111,19 @@ def _gather(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     picks = [t for t in tensors[1:] if t.dtype.startswith("int")]
     rows = max((t.elements for t in picks), default=0) or elements_by_grid(event) / max(cols, 1)
     return Kernel.of(
-        "gather", table.dtype, name=op.name, rows=max(rows, 1.0), cols=cols, table_rows=rows_of_table
+        "gather", table.dtype, operator=op.name, rows=max(rows, 1.0), cols=cols, table_rows=rows_of_table
     )
 
 
 def _scatter(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     rows, cols = _rows_cols(max(tensors, key=lambda t: t.elements))
-    return Kernel.of("scatter", tensors[0].dtype, name=op.name, rows=rows, cols=cols, table_rows=rows)
+    return Kernel.of("scatter", tensors[0].dtype, operator=op.name, rows=rows, cols=cols, table_rows=rows)
 
 
 def _concat(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     size = float(sum(t.bytes for t in tensors))
     return Kernel.of(
-        "concat", tensors[0].dtype, name=op.name, read_bytes=size, write_bytes=size, inputs=len(tensors)
+        "concat", tensors[0].dtype, operator=op.name, read_bytes=size, write_bytes=size, inputs=len(tensors)
     )
 
 
@@ -129,7 +131,7 @@ def _moved(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     """Pooled embeddings put into another order: all are read and written once."""
     whole = max(tensors, key=lambda t: t.bytes)
     return Kernel.of(
-        "elementwise", whole.dtype, name=op.name, elements=max(whole.elements, 1), read_bytes=whole.bytes,
+        "elementwise", whole.dtype, operator=op.name, elements=max(whole.elements, 1), read_bytes=whole.bytes,
         write_bytes=whole.bytes,
     )  # fmt: skip
 
@@ -144,7 +146,7 @@ def _sort(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     )
     moved = float(keys.bytes + _INDEX_BYTES * keys.elements)
     return Kernel.of(
-        "sort_pass", keys.dtype, name=op.name, elements=keys.elements, read_bytes=moved, write_bytes=moved
+        "sort_pass", keys.dtype, operator=op.name, elements=keys.elements, read_bytes=moved, write_bytes=moved
     )
 
 
@@ -155,7 +157,7 @@ def _optimizer(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     lists = max(_lists(op), 1)
     elements = total / width / lists
     return Kernel.of(
-        "optimizer", tensors[0].dtype, name=op.name, elements=elements, read_bytes=total,
+        "optimizer", tensors[0].dtype, operator=op.name, elements=elements, read_bytes=total,
         write_bytes=total / lists, tensors=len(tensors) / lists,
     )  # fmt: skip
 
@@ -172,7 +174,7 @@ def _attention(family: str) -> Rule:
         if re.search(r"Preprocess|Postprocess|ConvertdQ|dot_do_o|convert_dq|combine", event.name):
             return streamed(op, shaped[:2], event)
         if "prepare" in event.name:
-            return Kernel.of("fill", name="attention_schedule", bytes=4.0 * tensors[-1].elements)
+            return Kernel.of("fill", operator="attention_schedule", bytes=4.0 * tensors[-1].elements)
         backward = family == "attention_backward"
         q, k = (shaped[1], shaped[2]) if backward and len(shaped) > 2 else (shaped[0], shaped[1])
         return _attention_dims(family, op, tensors, q, k)
@@ -189,16 +191,16 @@ def _attention_dims(family: str, op: Event, tensors: list[Tensor], q: Tensor, k:
         batch = max(limits - 1, 1)
         length = tokens / batch
         return Kernel.of(
-            family, q.dtype, name=op.name, batch=batch, heads=heads, kv_heads=k.shape[1], q=length, kv=length,
-            head_dim=dim, causal=1.0, window=float(window or 0),
+            family, q.dtype, operator=op.name, batch=batch, heads=heads, kv_heads=k.shape[1], q=length,
+            kv=length, head_dim=dim, causal=1.0, window=float(window or 0),
         )  # fmt: skip
     torch_order = "scaled_dot_product" in op.name
     b, x, y, dim = q.shape
     heads, length = (x, y) if torch_order else (y, x)
     kv_heads, kv = (k.shape[1], k.shape[2]) if torch_order else (k.shape[2], k.shape[1])
     return Kernel.of(
-        family, q.dtype, name=op.name, batch=b, heads=heads, kv_heads=kv_heads, q=length, kv=kv, head_dim=dim,
-        causal=1.0 if "True" in op.concrete() else 0.0,
+        family, q.dtype, operator=op.name, batch=b, heads=heads, kv_heads=kv_heads, q=length, kv=kv,
+        head_dim=dim, causal=1.0 if "True" in op.concrete() else 0.0,
     )  # fmt: skip
 
 
@@ -221,7 +223,7 @@ def _pool(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     backward = "backward" in op.name
     reads, writes = (result, float(image.bytes)) if backward else (float(image.bytes), result)
     return Kernel.of(
-        "pool", image.dtype, name=op.name, elements=max(image.elements if backward else pooled, 1),
+        "pool", image.dtype, operator=op.name, elements=max(image.elements if backward else pooled, 1),
         read_bytes=reads, write_bytes=max(writes, 1.0),
     )  # fmt: skip
 
@@ -229,11 +231,11 @@ def _pool(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
 def _nll(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     rows, cols = _rows_cols(max(tensors, key=lambda t: t.elements))
     family = "nll_loss_backward" if "backward" in op.name else "nll_loss"
-    return Kernel.of(family, tensors[0].dtype, name=op.name, rows=rows, cols=cols)
+    return Kernel.of(family, tensors[0].dtype, operator=op.name, rows=rows, cols=cols)
 
 
 def _fill(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
-    return Kernel.of("fill", tensors[0].dtype, name=op.name, bytes=max(tensors[0].bytes, 1))
+    return Kernel.of("fill", tensors[0].dtype, operator=op.name, bytes=max(tensors[0].bytes, 1))
 
 
 def _copy_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
@@ -241,10 +243,10 @@ def _copy_kernel(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     source = tensors[1] if len(tensors) > 1 else tensors[0]
     strided = source.dtype == tensors[0].dtype and "elementwise_kernel" in event.name
     if strided and "vectorized" not in event.name and "unrolled" not in event.name:
-        return Kernel.of("transpose", source.dtype, name=op.name, elements=max(source.elements, 1))
+        return Kernel.of("transpose", source.dtype, operator=op.name, elements=max(source.elements, 1))
     name = "cast" if source.dtype != tensors[0].dtype else op.name
     return Kernel.of(
-        "elementwise", source.dtype, name=name, elements=max(source.elements, 1),
+        "elementwise", source.dtype, operator=name, elements=max(source.elements, 1),
         read_bytes=source.bytes, write_bytes=tensors[0].bytes,
     )  # fmt: skip
 
@@ -257,7 +259,7 @@ def streamed(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     largest = max(tensors, key=lambda t: t.bytes)
     written = float(largest.bytes) if len(tensors) > 1 else 0.0
     return Kernel.of(
-        "elementwise", largest.dtype, name=op.name, elements=max(largest.elements, 1),
+        "elementwise", largest.dtype, operator=op.name, elements=max(largest.elements, 1),
         read_bytes=total - written, write_bytes=max(written, 1.0),
     )  # fmt: skip
 
@@ -283,7 +285,7 @@ def _elementwise(op: Event, tensors: list[Tensor], event: Event) -> Kernel:
     width = max(result.bytes // max(result.elements, 1), 1)
     outs = 1 if op.name.endswith("_") or "out" in op.name else _outputs(op)
     return Kernel.of(
-        "elementwise", result.dtype, name=op.name, elements=elements,
+        "elementwise", result.dtype, operator=op.name, elements=elements,
         read_bytes=float(sum(t.bytes for t in inputs)), write_bytes=float(elements * width * outs),
         indexed=int(_computes_indices(event)),
     )  # fmt: skip

@@ -40,7 +40,7 @@ def by_itself(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
     if c is None:
         return op, seen
     kernel = Kernel.of(
-        "elementwise", c.dtype, name=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
+        "elementwise", c.dtype, operator=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
         read_bytes=c.bytes, write_bytes=c.bytes,
     )  # fmt: skip
     opaque = replace(of_collective(op, seen), opaque=True)

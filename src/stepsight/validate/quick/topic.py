@@ -17,6 +17,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.prediction.predict import predict
 from stepsight.program.job import Kernel
+from stepsight.program.variants import classify
 from stepsight.score import BLIND, CHOSEN, Score
 from stepsight.workload.files import parse_workload
 
@@ -71,7 +72,13 @@ def _kernel_scores(rows: Sequence[KernelRow]) -> list[Score]:
     found = []
     for family, gpu in dict.fromkeys((row.family, row.gpu) for row in rows):
         mine = [row for row in rows if (row.family, row.gpu) == (family, gpu)]
-        kernels = [Kernel(row.family, tuple(row.dims.items()), row.dtype, name=row.kernel) for row in mine]
+        kernels = [
+            Kernel(
+                row.family, tuple(row.dims.items()), row.dtype, operator=row.kernel,
+                kind=classify(row.family, row.kernel),
+            )
+            for row in mine
+        ]  # fmt: skip
         predicted = KernelModels.for_gpu(load_gpu(gpu)).estimate(kernels).time_us
         found.append(
             Score.of(

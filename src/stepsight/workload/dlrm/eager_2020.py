@@ -54,7 +54,7 @@ def _then(op: Op, parameters: Sequence[Tensor]) -> Iterator[Op]:
         yield Op("aten::sum", op.kernels[-1:], phase=op.phase, label=op.label)
     elif op.name == "aten::index":
         pairs = op.kernels[0].dim("elements") / op.shapes[0][0]
-        index = Kernel.of("copy_h2d", "int64", name="index", bytes=8 * pairs)
+        index = Kernel.of("copy_h2d", "int64", operator="index", bytes=8 * pairs)
         copy = Op("aten::to", (index,), blocks_host=True, phase=op.phase, label=op.label)
         yield from (copy, copy, op)
     elif op.name == f"{EVALUATE}IndexBackward0":
@@ -75,7 +75,7 @@ def _waiting(op: Op) -> Op:
     kernels = op.kernels
     if op.label in _LOOKUPS:
         kernels = tuple(
-            Kernel.of(k.family, "int32", name=k.name, stream=k.stream, bytes=k.dim("bytes") / 2)
+            Kernel.of(k.family, "int32", operator=k.operator, stream=k.stream, bytes=k.dim("bytes") / 2)
             for k in kernels
         )
     return replace(op, kernels=kernels, blocks_host=True)
@@ -83,7 +83,7 @@ def _waiting(op: Op) -> Op:
 
 def _spread_bias(gemm: Kernel) -> Kernel:
     outputs, width = gemm.dim("m") * gemm.dim("n"), gemm.dim("n")
-    return Kernel.of("elementwise", gemm.dtype, name="bias", elements=outputs, read_bytes=4 * width,
+    return Kernel.of("elementwise", gemm.dtype, operator="bias", elements=outputs, read_bytes=4 * width,
                      write_bytes=4 * outputs)  # fmt: skip
 
 
@@ -96,5 +96,5 @@ def _slice_backward(index_backward: Op) -> Op:
 
 
 def _update(p: Tensor) -> Kernel:
-    return Kernel.of("elementwise", "fp32", name="add", elements=p.elements, read_bytes=2 * p.bytes,
+    return Kernel.of("elementwise", "fp32", operator="add", elements=p.elements, read_bytes=2 * p.bytes,
                      write_bytes=p.bytes)  # fmt: skip

@@ -101,7 +101,7 @@ class PooledExchange:
         size = self.config.exchange_bytes
         if size < 4:
             tape.launch(
-                Kernel.of("elementwise", self.config.exchange_dtype, name="quantise", elements=elements,
+                Kernel.of("elementwise", self.config.exchange_dtype, operator="quantise", elements=elements,
                           read_bytes=4 * elements, write_bytes=size * elements)
             )  # fmt: skip
 
@@ -205,7 +205,9 @@ def distribute_inputs(tape: Tape, config: DlrmConfig) -> None:
         if collective.name == "lengths":
             with tape.op("aten::to"):
                 tape.wait(Wait(COMPUTE, started))
-                tape.launch(Kernel.of("copy_d2h", "int64", name="splits", bytes=INDEX_BYTES * config.ranks))
+                tape.launch(
+                    Kernel.of("copy_d2h", "int64", operator="splits", bytes=INDEX_BYTES * config.ranks)
+                )
                 tape.block_host()
     moved = config.batch * sum(table.lookups for table in config.tables) / config.ranks
     with tape.op("fbgemm::permute_2D_sparse_data"):
@@ -213,7 +215,7 @@ def distribute_inputs(tape: Tape, config: DlrmConfig) -> None:
         size = INDEX_BYTES * moved
         tape.launch(
             Kernel.of(
-                "elementwise", "int64", name="permute", elements=moved, read_bytes=size, write_bytes=size
+                "elementwise", "int64", operator="permute", elements=moved, read_bytes=size, write_bytes=size
             )
         )
 

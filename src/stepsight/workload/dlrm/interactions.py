@@ -80,7 +80,7 @@ def lower_triangle(tape: Tape, products: Tensor, *, from_host: bool = False) -> 
         out = Tensor.new((batch, pairs), products.dtype)
         index = Tensor.new((pairs,), "int64", persistent=True)
         moved = out.bytes
-        kernel = Kernel.of("elementwise", out.dtype, name="index", elements=out.elements,
+        kernel = Kernel.of("elementwise", out.dtype, operator="index", elements=out.elements,
                            read_bytes=moved + 2 * index.bytes, write_bytes=moved)  # fmt: skip
         tape.call("aten::index", (products, index, index), kernel)
 
@@ -101,12 +101,17 @@ def _put_kernels(tape: Tape, whole: Tensor, index: Tensor, grad: Tensor) -> list
     """Accumulating at indices: on a GPU the linear index is made and sorted first (ATen's index_put_)."""
     batch, pairs = grad.shape
     put = Kernel.of(
-        "scatter", grad.dtype, name="index_put", rows=pairs, cols=batch, table_rows=whole.elements // batch
+        "scatter",
+        grad.dtype,
+        operator="index_put",
+        rows=pairs,
+        cols=batch,
+        table_rows=whole.elements // batch,
     )
     if tape.device != "cuda":
         return [put]
     arithmetic = Kernel.of(
-        "elementwise", "int64", name="index_arithmetic", elements=pairs, read_bytes=2 * index.bytes,
+        "elementwise", "int64", operator="index_arithmetic", elements=pairs, read_bytes=2 * index.bytes,
         write_bytes=index.bytes,
     )  # fmt: skip
     return [*[arithmetic] * 3, Kernel.of("sort", "int64", elements=pairs), put]

@@ -111,11 +111,11 @@ class _Joint:
         """An element-wise kernel by the bytes it moves."""
         dtype = dtype or self._dtype
         size = {"fp32": 4, "int64": 8}.get(dtype, 2)
-        return Kernel.of("elementwise", dtype, name=name, elements=written / size, read_bytes=read,
+        return Kernel.of("elementwise", dtype, operator=name, elements=written / size, read_bytes=read,
                          write_bytes=written)  # fmt: skip
 
     def _gemm(self, name: str, m: int, n: int, k: int) -> Kernel:
-        return Kernel.of("gemm", self.config.training.precision, name=name, batch=1, m=m, n=n, k=k)
+        return Kernel.of("gemm", self.config.training.precision, operator=name, batch=1, m=m, n=n, k=k)
 
     def _inputs(self) -> None:
         """The next batch on its own stream: narrow integers and half-precision features, widened there."""
@@ -127,7 +127,7 @@ class _Joint:
         if self._has_bottom:
             moved["dense"] = 2 * batch * config.features
         for label, size in moved.items():
-            copy = Kernel.of("copy_h2d", "fp32", name=label, stream=COPY, bytes=float(size))
+            copy = Kernel.of("copy_h2d", "fp32", operator=label, stream=COPY, bytes=float(size))
             self.ops.append(Op("aten::to", (copy,), label=label))
         self._add("LearningRateScheduler.step")
         if config.training.cuda_graph:
@@ -136,7 +136,7 @@ class _Joint:
                 wide["dense"] = 4 * batch * config.features
             for label, size in wide.items():
                 if size:
-                    self._add("aten::copy_", Kernel.of("copy_d2d", "fp32", name=label, bytes=float(size)))
+                    self._add("aten::copy_", Kernel.of("copy_d2d", "fp32", operator=label, bytes=float(size)))
 
     def _forward(self) -> None:
         config, batch, local = self.config, self.config.batch, self.config.batch_per_rank
@@ -177,7 +177,7 @@ class _Joint:
         self._add("BinaryCrossEntropyWithLogitsBackward0", *[small] * LOSS_BACKWARD_KERNELS)
         k, n = self._layers("top")[-1]
         self._add("AddmmBackward0", self._gemm("dgrad", local, k, n), self._gemm("wgrad", n, k, local),
-                  Kernel.of("reduce", self._dtype, name="sum", rows=n, cols=local))  # fmt: skip
+                  Kernel.of("reduce", self._dtype, operator="sum", rows=n, cols=local))  # fmt: skip
         self._mlp_backward("top", local)
         reduced = self._reduce() if config.ranks > 1 else None
         grad = self._size * local * vectors * dim
@@ -210,14 +210,14 @@ class _Joint:
         layers = self._layers("top") + (self._layers("bottom") if self._has_bottom else [])
         elements = sum(k * n + n for k, n in layers)
         read, written = (10, 6) if self._half and config.training.master_weights else (8, 4)
-        update = Kernel.of("optimizer", "fp32", name="fused_sgd", elements=elements,
+        update = Kernel.of("optimizer", "fp32", operator="fused_sgd", elements=elements,
                            read_bytes=read * elements, write_bytes=written * elements,
                            tensors=2 * len(layers))  # fmt: skip
         if self._half and config.training.autocast:
             check = self._pass("unscale", 4 * elements, 4 * elements, "fp32")
             self._add("aten::_amp_foreach_non_finite_check_and_unscale_", check)
             # GradScaler.step reads whether anything overflowed: the host waits for the gradients.
-            self._add("aten::item", Kernel.of("copy_d2h", name="found_inf", bytes=4.0),
+            self._add("aten::item", Kernel.of("copy_d2h", operator="found_inf", bytes=4.0),
                       waits=(Wait(HOST, COMPUTE),))  # fmt: skip
         self._add("Optimizer.step#FusedSGD.step", update)
         if not self._columns:
@@ -227,7 +227,7 @@ class _Joint:
             check = self._pass("unscale", values, values, "fp32")
             self._add("aten::_amp_foreach_non_finite_check_and_unscale_", check)
         scaled = self._pass("mul", values, values, "fp32")
-        rows = Kernel("embedding_backward", dtype="fp32", name="index_add", lookup=self._lookup)
+        rows = Kernel("embedding_backward", dtype="fp32", operator="index_add", lookup=self._lookup)
         self._add("Optimizer.step#SGD.step", scaled, rows)
 
     # Parts
@@ -274,7 +274,7 @@ class _Joint:
 
     def _gather(self, batch: int) -> None:
         """Rows as they lie, fp32; half precision leaves the fused gather of one GPU, or is cast after it."""
-        lookup = Kernel("embedding", dtype="fp32", name="gather", lookup=self._lookup)
+        lookup = Kernel("embedding", dtype="fp32", operator="gather", lookup=self._lookup)
         tables = len(self._lookup.tables)
         if self.config.ranks == 1:
             self._add("BuckleEmbeddingFusedGatherFunction", lookup)

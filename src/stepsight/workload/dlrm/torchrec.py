@@ -100,7 +100,7 @@ def index_from_host(tape: Tape, pairs: int) -> None:
     """The interaction's two index tensors come from the host, which waits for the copies."""
     for _ in range(2):
         with tape.op("aten::copy_"):
-            tape.launch(Kernel.of("copy_h2d", "int64", name="index", bytes=8.0 * pairs))
+            tape.launch(Kernel.of("copy_h2d", "int64", operator="index", bytes=8.0 * pairs))
             tape.block_host()
 
 
@@ -120,7 +120,7 @@ def one_by_one(ops: Sequence[Op], optimizer: str, parameters: Sequence[Tensor]) 
 
 def _update(p: Tensor, name: str) -> Kernel:
     reads = 3 if name.startswith("aten::addc") else 1 if name == "aten::sqrt" else 2
-    return Kernel.of("elementwise", "fp32", name=name.removeprefix("aten::"), elements=p.elements,
+    return Kernel.of("elementwise", "fp32", operator=name.removeprefix("aten::"), elements=p.elements,
                      read_bytes=reads * p.bytes, write_bytes=p.bytes)  # fmt: skip
 
 
@@ -138,14 +138,14 @@ def _host_work(tape: Tape, name: str, size: float, divisions: float = 0.0) -> No
 
 
 def _small(name: str, stream: str) -> Kernel:
-    return Kernel.of("elementwise", "int64", name=name, stream=stream, elements=64, read_bytes=512,
+    return Kernel.of("elementwise", "int64", operator=name, stream=stream, elements=64, read_bytes=512,
                      write_bytes=512)  # fmt: skip
 
 
 def _permute(lookups: float, stream: str) -> list[Kernel]:
     """Lengths and indices in another order: four small kernels for offsets, three that move data."""
     size = 8.0 * lookups
-    moved = Kernel.of("elementwise", "int64", name="permute", stream=stream, elements=lookups,
+    moved = Kernel.of("elementwise", "int64", operator="permute", stream=stream, elements=lookups,
                       read_bytes=size, write_bytes=size)  # fmt: skip
     return [*[_small("permute_offsets", stream)] * 6, moved]
 
@@ -155,7 +155,7 @@ def _read(tape: Tape, stream: str, size: float, after: int | None = None) -> Non
     with tape.op("aten::copy_"):
         if after is not None:
             tape.wait(Wait(stream, after))
-        tape.launch(Kernel.of("copy_d2h", "int64", name="sizes", stream=stream, bytes=size))
+        tape.launch(Kernel.of("copy_d2h", "int64", operator="sizes", stream=stream, bytes=size))
         tape.block_host()
 
 

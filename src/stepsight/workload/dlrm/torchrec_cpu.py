@@ -122,7 +122,7 @@ def _moved(tape: Tape, name: str, size: float, views: tuple[str, str] = ("", "")
     """An operator of FBGEMM that reads and writes so many bytes, with views before and behind it."""
     run_on_host(tape, *filter(None, views[:1]))
     with tape.op(name):
-        tape.call(name, (), Kernel.of("copy_d2d", name=name.partition("::")[2], bytes=size))
+        tape.call(name, (), Kernel.of("copy_d2d", operator=name.partition("::")[2], bytes=size))
     run_on_host(tape, *filter(None, views[1:]))
 
 

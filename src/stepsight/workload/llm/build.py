@@ -11,6 +11,7 @@ from collections import Counter
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
+from stepsight.program.variants import Role
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.cut import pieces
@@ -19,7 +20,7 @@ from stepsight.workload.llm.stages import Pieces, PieceWork, Run
 from stepsight.workload.llm.update import update_ops
 from stepsight.workload.llm.work import Pass
 
-LATER = ("wgrad", "accumulate", "bias", "norm weight")
+LATER = (Role.WGRAD, Role.ACCUMULATE, Role.BIAS, Role.NORM_WEIGHT)
 """Kernels of a backward pass that no other stage waits for."""
 RUNS = 6
 """Runs of layers into which a piece is cut where collectives of its parameters overlap its compute."""
@@ -210,7 +211,7 @@ def split_pass(work: Pass, *, weights: bool) -> Pass:
     That is the weights' gradients, except those that a message runs beside: apart from it they would leave
     it exposed.
     """
-    later = Counter({k: n for k, n in work.kernels.items() if k.name in LATER})
+    later = Counter({k: n for k, n in work.kernels.items() if k.kind.role in LATER})
     for message, count in work.messages.items():
         for kernel in message.beside:
             later[kernel] -= min(count, later[kernel])

@@ -6,14 +6,15 @@ from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
+from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.layer import LayerWork, accumulate, as_one_layer_sees
 from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message, Pass
 
-FROZEN = ("wgrad", "accumulate", "sort", "scatter")
-"""Kernels that frozen embeddings and heads do not need."""
+FROZEN = (Role.WGRAD, Role.ACCUMULATE)
+"""Roles of kernels that frozen embeddings and heads do not need, nor the sums of rows' gradients."""
 
 
 def embedding_work(c: LanguageConfig) -> LayerWork:
@@ -48,7 +49,7 @@ def _embedding_work(c: LanguageConfig) -> LayerWork:
             n * m.hidden,
         )
     both.backward += accumulate(c, parameters)
-    both.backward = [k for k in both.backward if not (c.training.adapters and k.name in FROZEN)]
+    both.backward = [k for k in both.backward if not (c.training.frozen and _of_weights(k))]
     messages = _summed(c, n * m.hidden)
     return LayerWork(
         Pass.of(both.forward, messages, both.kept_bytes), Pass.of(both.backward), parameters, 0.0
@@ -88,7 +89,7 @@ def _head_work(c: LanguageConfig) -> LayerWork:
             messages = [Message("tensor", "all_reduce", 4 * n, "fp32")] * 3
     parameters = share * m.hidden
     both.backward += accumulate(c, parameters)
-    both.backward = [k for k in both.backward if not (c.training.adapters and k.name in FROZEN)]
+    both.backward = [k for k in both.backward if not (c.training.frozen and _of_weights(k))]
     if t > 1:
         bytes_ = e * n * m.hidden
         if c.layout.sequence_parallel:
@@ -114,3 +115,7 @@ def _summed(c: LanguageConfig, elements: float) -> list[Message]:
         return []
     kind = "reduce_scatter" if c.layout.sequence_parallel else "all_reduce"
     return [Message("tensor", kind, dtype_bytes(c.training.dtype) * elements, c.training.dtype)]
+
+
+def _of_weights(kernel: Kernel) -> bool:
+    return kernel.kind.role in FROZEN or kernel.family in ("sort", "scatter")

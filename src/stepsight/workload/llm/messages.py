@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
+from stepsight.program.variants import Kind, Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.operators import ForwardBackward
@@ -25,7 +26,7 @@ def tensor_messages(
         return [], []
     dtype = c.training.dtype
     bytes_ = dtype_bytes(dtype) * elements
-    beside_w, beside_d = products(into.backward, "wgrad"), products(into.backward, "dgrad")
+    beside_w, beside_d = products(into.backward, Role.WGRAD), products(into.backward, Role.DGRAD)
     beside_w = beside_w if c.framework.overlaps_sums else ()
     if not c.layout.sequence_parallel:
         return (
@@ -35,9 +36,9 @@ def tensor_messages(
     cut = c.layout.async_tensor and c.framework.cuts_products
     first, last, again = (
         (
-            products(into.forward, "linear"),
-            products(out.forward, "linear"),
-            products(out.backward, "dgrad"),
+            products(into.forward, None),
+            products(out.forward, None),
+            products(out.backward, Role.DGRAD),
         )
         if cut
         else ((), (), ())
@@ -56,8 +57,8 @@ def tensor_messages(
     return forward, backward
 
 
-def products(kernels: list[Kernel], name: str) -> tuple[Kernel, ...]:
-    return tuple(k for k in kernels if k.name == name)
+def products(kernels: list[Kernel], role: Role | None) -> tuple[Kernel, ...]:
+    return tuple(k for k in kernels if k.family == "gemm" and k.kind == Kind(role=role))
 
 
 def context_messages(c: LanguageConfig, core: ForwardBackward) -> tuple[list[Message], list[Message]]:

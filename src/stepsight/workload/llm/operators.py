@@ -31,7 +31,7 @@ def stream(name: str, dtype: str, elements: float, reads: float, writes: float) 
     return Kernel.of(
         "elementwise",
         dtype,
-        name=name,
+        operator=name,
         elements=elements,
         read_bytes=reads * elements,
         write_bytes=writes * elements,
@@ -60,7 +60,7 @@ def linear(
     """
 
     def gemm(name: str, m: float, n: float, k: float) -> Kernel:
-        return Kernel.of("gemm", product, name=name, batch=batch, m=m, n=n, k=k)
+        return Kernel.of("gemm", product, operator=name, batch=batch, m=m, n=n, k=k)
 
     both = ForwardBackward(
         [gemm("linear", tokens, out, into)],
@@ -74,7 +74,37 @@ def linear(
         both.forward[:0] = casts
         both.backward.insert(0, stream("cast_fp8", dtype, batch * tokens * out, reads, 2))
     if bias:
-        both.backward.append(Kernel.of("reduce", dtype, name="bias", rows=out, cols=tokens))
+        both.backward.append(Kernel.of("reduce", dtype, operator="bias", rows=out, cols=tokens))
+    return both
+
+
+def adapter(
+    dtype: str, tokens: float, out: float, into: float, rank: int, *, own: float, decomposed: bool
+) -> ForwardBackward:
+    """The low-rank path of LoRA: dropout, x · Aᵀ · Bᵀ, added to the frozen product.
+
+    ``own``: tokens of the first product. ``decomposed`` (DoRA): also the norm of W + B·A and a scale."""
+    e = dtype_bytes(dtype)
+
+    def gemm(m: float, n: float, k: float) -> Kernel:
+        return Kernel.of("gemm", dtype, operator="adapter", batch=1, m=m, n=n, k=k)
+
+    down, up = gemm(own, rank, into), gemm(tokens, out, rank)
+    both = ForwardBackward(
+        [
+            stream("dropout", dtype, own * into, e, e + 1), down, up,
+            stream("add", dtype, tokens * out, 2 * e, e),
+        ],
+        [
+            gemm(tokens, rank, out), gemm(out, rank, tokens), gemm(own, into, rank), gemm(rank, into, own),
+            stream("add", dtype, own * into, 2 * e + 1, e),
+        ],
+        own * into + e * own * rank,
+    )  # fmt: skip
+    if decomposed:
+        norms = [gemm(out, into, rank), stream("weight norm", dtype, out * into, 2 * e, 0)]
+        scale = stream("mul", dtype, tokens * out, e, e)
+        both += ForwardBackward([*norms, scale], [scale, scale], e * tokens * out)
     return both
 
 
@@ -83,7 +113,7 @@ def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> For
     e, n = dtype_bytes(dtype), rows * hidden
 
     def of(family: str, name: str) -> Kernel:
-        return Kernel.of(family, dtype, name=name, rows=rows, cols=hidden)
+        return Kernel.of(family, dtype, operator=name, rows=rows, cols=hidden)
 
     if kind == "layer":
         return ForwardBackward(
@@ -114,7 +144,7 @@ def flash(
         return Kernel.of(
             family,
             dtype,
-            name=name,
+            operator=name,
             batch=batch,
             heads=heads,
             kv_heads=kv_heads,
@@ -144,7 +174,7 @@ def plain_attention(
     n = float(stack) * q * kv
 
     def bmm(m: int, cols: int, k: int) -> Kernel:
-        return Kernel.of("gemm", product or dtype, name="bmm", batch=stack, m=m, n=cols, k=k)
+        return Kernel.of("gemm", product or dtype, operator="bmm", batch=stack, m=m, n=cols, k=k)
 
     both = ForwardBackward([bmm(q, kv, head_dim)], [bmm(q, head_dim, kv), bmm(kv, head_dim, q)])
     if fused:
@@ -182,7 +212,7 @@ def rotary(dtype: str, elements: float, head_dim: int, *, fused: bool) -> Forwar
     """Rotary positions of queries and keys."""
     rows, name = elements / head_dim, "rotary" if fused else "eager"
     forward, backward = (
-        Kernel.of(family, dtype, name=name, rows=rows, cols=head_dim)
+        Kernel.of(family, dtype, operator=name, rows=rows, cols=head_dim)
         for family in ("rotary", "rotary_backward")
     )
     return ForwardBackward([forward], [backward])
@@ -196,7 +226,7 @@ def activation(
     if not gated:
         back = [stream("bias_gelu_backward", dtype, n, 2 * e, e)]
         if bias:
-            back.append(Kernel.of("reduce", dtype, name="bias", rows=ffn, cols=tokens))
+            back.append(Kernel.of("reduce", dtype, operator="bias", rows=ffn, cols=tokens))
         return ForwardBackward([stream("bias_gelu", dtype, n, e, e)], back, 2 * e * n)
     if fused:
         return ForwardBackward(
@@ -278,7 +308,7 @@ def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -
         )
 
     def rows(name: str) -> Kernel:
-        return Kernel.of("reduce", "fp32", name=name, rows=tokens, cols=vocab)
+        return Kernel.of("reduce", "fp32", operator=name, rows=tokens, cols=vocab)
 
     wide = [stream("cast", "fp32", n, e, 4)]
     narrow = [stream("cast", dtype, n, 4, e)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stepsight.program.job import Kernel, Op
 from stepsight.workload.llm.blocks import Blocks, owned, parameter_messages
-from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.stages import PieceWork
 
@@ -54,7 +54,7 @@ def update_launches(layers: int) -> int:
 
 def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int) -> list[Kernel]:
     """Norm and scaling of the gradients, the fused update, copies to the parameters, zeroed gradients."""
-    trained = ADAPTER_SHARE if c.training.adapters else 1.0
+    trained = c.trained_share
     held, mine = trained * (dense + experts), trained * owned(c, dense, experts)
     tensors = max(1, layers * TENSORS_PER_LAYER)
     grad = 4 if c.framework.gradients == "fp32" or not c.training.half else 2
@@ -64,7 +64,7 @@ def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int)
         return Kernel.of(
             "optimizer",
             "fp32",
-            name=name,
+            operator=name,
             elements=elements,
             read_bytes=read * elements,
             write_bytes=write * elements,
@@ -79,8 +79,8 @@ def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int)
     if c.training.offload == "optimizer":
         return [
             *kernels,
-            Kernel.of("copy_d2h", "fp32", name="gradients", bytes=grad * mine),
-            Kernel.of("copy_h2d", "fp32", name="parameters", bytes=(2 if c.training.half else 4) * mine),
+            Kernel.of("copy_d2h", "fp32", operator="gradients", bytes=grad * mine),
+            Kernel.of("copy_h2d", "fp32", operator="parameters", bytes=(2 if c.training.half else 4) * mine),
             Kernel.of("fill", "fp32", bytes=grad * held),
         ]
     if c.training.optimizer == "lamb":  # update, both norms, and the step by their ratio
@@ -97,7 +97,7 @@ def host_update_us(c: LanguageConfig, dense: float, experts: float, gpus_per_nod
     """Offloaded: the host's update of what one rank holds, all ranks of a node at once."""
     if c.training.offload != "optimizer":
         return 0.0
-    mine = owned(c, dense, experts) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    mine = owned(c, dense, experts) * c.trained_share
     bytes_ = mine * 4 * (4 + 2 * UPDATES[c.training.optimizer] - 1)
     return min(c.ranks, gpus_per_node) * bytes_ / (HOST_UPDATE_GBPS * 1e3)
 

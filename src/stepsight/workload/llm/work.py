@@ -104,6 +104,6 @@ def condensed(kernels: Mapping[Kernel, int], name: str) -> tuple[Kernel, ...]:
     for kernel, count in kernels.items():
         groups.setdefault(category(kernel.family), []).append((kernel, count))
     return tuple(
-        Kernel(parts[0][0].family, dtype=parts[0][0].dtype, name=f"{name} {label}", parts=tuple(parts))
+        Kernel(parts[0][0].family, dtype=parts[0][0].dtype, operator=f"{name} {label}", parts=tuple(parts))
         for label, parts in groups.items()
     )

@@ -108,7 +108,7 @@ def _single_tensor(tape: Tape, optimizer: str, p: Tensor) -> None:
     def one(name: str, *inputs: Tensor) -> None:
         tape.call(
             f"aten::{name}", inputs,
-            Kernel.of("elementwise", "fp32", name=name.rstrip("_"), elements=p.elements,
+            Kernel.of("elementwise", "fp32", operator=name.rstrip("_"), elements=p.elements,
                       read_bytes=len(inputs) * p.bytes, write_bytes=p.bytes),
         )  # fmt: skip
 

@@ -299,7 +299,7 @@ class Tape:
         if self.grads_kept:
             self._add(parameter, grad)
         elif not same_layout(parameter, grad):
-            kernel = Kernel.of("transpose", parameter.dtype, name="copy", elements=parameter.elements)
+            kernel = Kernel.of("transpose", parameter.dtype, operator="copy", elements=parameter.elements)
             self.call("aten::copy_", (parameter, grad), kernel)
             if self.lifetimes is not None:
                 grad = parameter.empty_like()

@@ -63,7 +63,7 @@ def train_step(
 def _read(tape: Tape, loss: Tensor) -> None:
     """``loss.item()``: a copy to the host, which waits for it."""
     with tape.op("aten::item", (loss,)):
-        copy = Kernel.of("copy_d2h", name="item", bytes=float(loss.bytes))
+        copy = Kernel.of("copy_d2h", operator="item", bytes=float(loss.bytes))
         tape.call("aten::_local_scalar_dense", (loss,), *((copy,) if tape.device == "cuda" else ()))
         tape.block_host()
 

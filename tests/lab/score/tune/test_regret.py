@@ -2,13 +2,15 @@
 
 import pytest
 
-from lab.score.llm.rows import Case
+from lab.datasets.llm.case import Case
 from lab.score.tune.regret import Candidate, file_regret, group_regret
 from stepsight.tune.trial import Row
 
 
 def member(name, predicted_ms, measured_ms, fit=1.0):
-    case = Case(name, {}, "8xH100-SXM", measured_ms=measured_ms, crashed=measured_ms is None, group="g")
+    case = Case(
+        name, {}, platform="8xH100-SXM", measured_ms=measured_ms, crashed=measured_ms is None, group="g"
+    )
     row = Row(
         {}, "8xH100-SXM", step_time_us=1e3 * predicted_ms, samples_per_s=1e3 / (predicted_ms or 1.0), fit=fit
     )
@@ -37,11 +39,11 @@ def test_what_cannot_be_expressed_can_still_be_the_best():
 
 
 def test_a_group_in_which_nothing_ran_is_left_out():
-    assert file_regret("f", [member("a", 10, None)], ["g"]).groups == 0
+    assert file_regret("f", [member("a", 10, None)]).groups == 0
 
 
 def test_means_are_over_groups():
-    found = file_regret("f", [member("a", 10, 120), member("b", 11, 100)], ["g", "g"])
+    found = file_regret("f", [member("a", 10, 120), member("b", 11, 100)])
     assert (found.groups, found.crashed_picks) == (1, 0.0)
     assert found.mean_regret == pytest.approx(0.2)
     assert found.worst.group == "g"

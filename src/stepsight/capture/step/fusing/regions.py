@@ -18,6 +18,7 @@ from stepsight.capture.step.fusing.groups import Group, Grouping
 from stepsight.capture.step.fusing.parts import Part, part_of, place, reads, traffic_bytes, writes
 from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, read_bytes
 from stepsight.program.job import Kernel
+from stepsight.program.variants import classify
 
 FORWARD = "Torch-Compiled Region: 3/1"
 """A compiled graph's host operator as torch names it: the one of the shipped overheads with most
@@ -151,7 +152,9 @@ class _Fusion:
         if family == "optimizer":
             sizes["tensors"] = float(max(len(p.writes) for p in group.parts))
         spread = 0.5 * log(max(eager_bytes / max(read_total + write_total, 1.0), 1.0))
-        one = Kernel(family, tuple(sizes.items()), dtype, name=_name(group), size_spread=spread)
+        name = _name(group)
+        one = Kernel(family, tuple(sizes.items()), dtype, operator=name, size_spread=spread,
+                     kind=classify(family, name))  # fmt: skip
         return (one, *(k for p in group.parts for k in p.apart))
 
     def _outside(self, group: Group) -> tuple[float, list[TensorFact]]:

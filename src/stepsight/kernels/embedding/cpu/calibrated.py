@@ -46,7 +46,7 @@ class CalibratedLookups:
         asked: dict[str, list[int]] = {}
         for i, kernel in enumerate(kernels):
             if kernel.lookup is None:
-                raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+                raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
             asked.setdefault(kernel.lookup.operator, []).append(i)
         times, spread = np.zeros(len(kernels)), np.zeros(len(kernels))
         source = np.zeros(len(kernels), dtype=np.int64)

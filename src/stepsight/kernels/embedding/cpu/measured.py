@@ -66,7 +66,7 @@ class MeasuredLookups:
         for i, kernel in enumerate(kernels):
             phase, lookup = PHASES.get(kernel.family), kernel.lookup
             if phase is None or lookup is None:
-                raise StepsightError(f"not an embedding kernel with tables: {kernel.name or kernel.family}")
+                raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
             times[i] = self.lookup_us(phase, lookup.tables, lookup.optimizer) * lookup.part
             spread[i] = self._phase(phase, lookup.optimizer).spread
         source = np.full(len(kernels), int(Source.MEASURED))

@@ -124,14 +124,14 @@ def _index_select(tape: Tape, x: Tensor, length: int) -> Tensor:
     with tape.op("aten::index_select", (x,)):
         index = buffer((length,), "int64")
         out = Tensor.new((*x.shape[:-1], length), x.dtype)
-        pick = Kernel.of("elementwise", x.dtype, name="index_select", elements=out.elements,
+        pick = Kernel.of("elementwise", x.dtype, operator="index_select", elements=out.elements,
                          read_bytes=out.bytes + index.bytes, write_bytes=out.bytes)  # fmt: skip
         tape.call("aten::index_select", (x, index), pick)
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
             whole = Tensor.new(x.shape, x.dtype)
             tape.call("aten::new_zeros", (given(g[0]),), fill_kernel(whole))
-            put = Kernel.of("elementwise", x.dtype, name="index_add", elements=out.elements,
+            put = Kernel.of("elementwise", x.dtype, operator="index_add", elements=out.elements,
                             read_bytes=2 * out.bytes + index.bytes, write_bytes=out.bytes)  # fmt: skip
             tape.call("aten::index_add_", (whole, index, given(g[0])), put)
             return (whole,)

@@ -1,0 +1,91 @@
+"""One measured run of a language model, with what its source states. No predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stepsight.collectives.site import SiteBandwidth
+
+Row = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A measured run: its description, its platform, and what was measured.
+
+    ``stated`` is what the row itself says: model, batch, sequence, layout, precision. None: the tool cannot
+    express it, for the reason in ``lacks``. ``recipe`` names the training stack; ``settings`` are what the
+    publication says beyond the row. ``measured_ms`` None: no time is given; ``crashed``: it did not run
+    because it did not fit, as far as the file says. ``slow``: left out by the rule of its file. ``group`` is
+    the part of the file that is scored by itself; ``site`` what the cluster's own network test measured.
+    ``allocated``: ``measured_gb`` is the peak of live bytes, not all that the caching allocator holds.
+    """
+
+    name: str
+    stated: Mapping[str, Any] | None
+    recipe: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    platform: str = ""
+    overrides: tuple[str, ...] = ()
+    measured_ms: float | None = None
+    measured_gb: float | None = None
+    allocated: bool = False
+    crashed: bool = False
+    slow: bool = False
+    lacks: str = ""
+    group: str = ""
+    site: SiteBandwidth | None = None
+    file: str = ""
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """The workload as published in full."""
+        asked = self.asked
+        return None if asked is None else merged(asked, self.settings)
+
+    @property
+    def asked(self) -> dict[str, Any] | None:
+        """The workload as a user asks: what the row states, and the recipe's name."""
+        if self.stated is None:
+            return None
+        named = {"training": {"recipe": self.recipe}} if self.recipe else {}
+        return merged({"kind": "transformer", **self.stated}, named)
+
+    @property
+    def source(self) -> str:
+        """Who measured it: the file, or its part where a file collects several publications."""
+        return self.group if self.file == "other_training" else self.file
+
+
+def unexpressed(name: str, lacks: str, group: str = "") -> Case:
+    """A row that no workload can be made of."""
+    return Case(name, None, lacks=lacks, group=group)
+
+
+def merged(document: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with further fields; sections are joined."""
+    found = dict(document)
+    for key, value in more.items():
+        section = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)
+        found[key] = {**found[key], **value} if section else value
+    return found
+
+
+def whole(row: Row, column: str, default: int | None = None) -> int:
+    """A whole number; the default where the column is empty."""
+    if default is not None and not row.get(column):
+        return default
+    return int(float(row[column]))
+
+
+def number(row: Row, column: str) -> float | None:
+    """A figure; None where the column is empty."""
+    return float(row[column]) if row.get(column) else None
+
+
+def platform_name(gpus: int, per_node: int, gpu: str, nic: str) -> str:
+    """``gpus`` GPUs in nodes of ``per_node``."""
+    nodes = -(-gpus // per_node)
+    return f"{min(gpus, per_node)}x{gpu}" if nodes == 1 else f"{nodes}x{per_node}x{gpu}-{nic}"

@@ -1,0 +1,365 @@
+"""Tables that NVIDIA publishes: NeMo, Megatron, JAX-Toolbox, DeepLearningExamples, DGX Cloud, MLPerf."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from lab.datasets.llm.case import Case, Row, number, platform_name, unexpressed, whole
+
+DGXC, MLPERF, ABLATIONS = "dgxc_llm", "mlperf_llm", "megatron_bridge_ablations"
+
+# --- NeMo's and Megatron-Bridge's performance tables ---
+
+_NEMO = {
+    "llama2-7b": "llama2-7b", "llama2-13b": "llama2-13b", "llama2-70b": "llama2-70b",
+    "llama3-8b": "llama3-8b", "llama3_8b": "llama3-8b", "llama3-70b": "llama3-70b",
+    "llama3_70b": "llama3-70b", "llama3.1_405b": "llama3.1-405b", "deepseekv3": "deepseek-v3",
+    "gpt oss 120b": "gpt-oss-120b", "qwen3_30b_a3b": "qwen3-30b-a3b", "kimi_k2": "kimi-k2",
+    "qwen3_235b_a22b": "qwen3-235b-a22b", "gpt3-175b": "gpt3-175b", "nemotron-340b": "nemotron-340b",
+}  # fmt: skip
+_NODES = {
+    "DGX-H100": (8, "H100-SXM-80G", "400G"),
+    "DGX-B200": (8, "B200-SXM-180G", "400G"),
+    "DGX-B300": (8, "B300-SXM-288G", "800G"),
+    "DGX-GB200": (64, "GB200-186G", "400G"),
+    "DGX-GB300": (64, "GB300-288G", "800G"),
+}
+"""GPUs of a node, their name here, and the NIC of each. 64 of the 72 GPUs of a rack share one NVLink."""
+
+
+def nemo(row: Row) -> Case | str:
+    """NeMo (2024) or Megatron-Bridge (2025): layouts are stated, what the stack does is the recipe's."""
+    model = re.sub(r" *\(.*\)", "", row["model"]).strip().lower()
+    if model not in _NEMO:
+        return "a model with state-space layers or unpublished sizes"
+    if "(" in row["parallelism"] or not row["precision"]:
+        return "two configurations in one row"
+    if row["gpu"] not in _NODES:
+        return "a GPU that is not in the catalogue"
+    axes = {k: int(v) for k, v in re.findall(r"(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
+    per_node, gpu, nic = _NODES[row["gpu"]]
+    gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch")
+    expert, bridge = axes.get("EP", 1), "Megatron-Bridge" in row["source"]
+    found = _layout(gpus, batch, micro, axes)
+    if isinstance(found, str):
+        return found
+    parallel, more = found
+    if expert > 1:
+        parallel["expert"] = expert
+    if axes.get("FSDP", 0) > 1:
+        parallel["zero"] = 3
+        more.pop("zero", None)
+    precision = row["precision"].upper()
+    products = "bf16" if precision == "BF16" else "nvfp4" if "NVFP4" in precision else "fp8"
+    training: dict[str, Any] = {"precision": products, "adapters": row["task"] == "LoRA"}
+    if products == "fp8" and bridge:
+        training["fp8_scaling"] = "block" if "MX" in row["precision"].split(" ")[0] else "current"
+    settings: dict[str, Any] = {"training": {"attention": "cudnn", "gradients": "half"}, "parallel": more}
+    if expert > 1:
+        _with_experts(row, model, settings["training"], more)
+    stated = {
+        "model": _NEMO[model],
+        "sequence": whole(row, "seq"),
+        "global_batch": batch,
+        "training": training,
+        "parallel": parallel,
+    }
+    recipe = "nemo-2025" if bridge else "nemo-2024"
+    return Case("", stated, recipe, settings, platform_name(gpus, per_node, gpu, nic))
+
+
+def _layout(
+    gpus: int, batch: int, micro: int, axes: dict[str, int]
+) -> tuple[dict[str, Any], dict[str, Any]] | str:
+    """Axes as rows state them, and what NVIDIA's recipes add; or what does not divide."""
+    tensor, pipeline = axes.get("TP", 1), axes.get("PP", 1)
+    context, virtual = axes.get("CP", 1), axes.get("VP", 1)
+    data = gpus // (tensor * pipeline * context)
+    if data == 0 or batch % (data * micro):
+        return "the batch does not divide over the replicas"
+    parallel: dict[str, Any] = {
+        "data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "micro_batch": micro,
+    }  # fmt: skip
+    more: dict[str, Any] = {"sequence_parallel": True, "async_tensor": True} if tensor > 1 else {}
+    if virtual > 1 and pipeline > 1:
+        parallel["virtual_stages"] = virtual
+        if batch // data // micro % pipeline:
+            return "micro-batches do not divide over the stages of an interleaved pipeline"
+    if data * context > 1:
+        more["zero"] = 1
+    return parallel, more
+
+
+_ALL_TO_ALL = {("gpt oss 120b", "H100"), ("gpt oss 120b", "B200"), ("qwen3_235b_a22b", "B200")}
+"""Models and GPUs whose recipe exchanges tokens by NCCL's all_to_all; the others use HybridEP or DeepEP
+(Megatron-Bridge, scripts/performance/configs, as all facts below)."""
+GRAPHS_SINCE = (26, 6)
+"""The release since which MXFP8 recipes for mixtures of experts capture whole iterations, fuse the experts'
+MLP and overlap exchanges with the experts' GEMMs; rows with a footnote were measured without."""
+
+
+def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict[str, Any]) -> None:
+    """What the published recipes of a release set for mixtures of experts."""
+    gpu = row["gpu"].removeprefix("DGX-")
+    parallel["expert_dispatch"] = "each" if (model, gpu) in _ALL_TO_ALL else "once"
+    found = re.search(r":: (\d+)\.(\d+)", row.get("url_or_path", ""))
+    release = (int(found[1]), int(found[2])) if found else (0, 0)
+    if release >= GRAPHS_SINCE and row["precision"] == "MXFP8" and "[^" not in row.get("notes", ""):
+        training |= {"cuda_graphs": True, "fused_experts": True}
+        parallel["expert_overlap"] = "experts"
+
+
+# --- DGX Cloud recipes: NeMo on H100 ---
+
+_DGXC: dict[str, dict[str, Any]] = {
+    "Llama 3.1 8b": {"model": "llama3.1-8b"},
+    "Llama 3.1 70b": {"model": "llama3.1-70b"},
+    "Llama 3.1 405b": {"model": "llama3.1-405b"},
+    "NeMo Megatron": {"model": "gpt3-175b"},
+    "Nemotron4 340b": {"model": "nemotron-340b"},
+    # Parmar et al. 2024 (arXiv 2402.16819): squared ReLU, grouped queries, untied embeddings.
+    "Nemotron4 15b": {
+        "family": "llama", "name": "nemotron-15b", "layers": 32, "hidden": 6144, "heads": 48, "kv_heads": 8,
+        "ffn": 24576, "vocab": 256000, "gated": False,
+    },
+}  # fmt: skip
+
+
+def dgxc(row: Row) -> Case:
+    """One row of a release's tables."""
+    name = f"{row['release']} {row['model']} {row['precision']} on {row['gpus']} {row['gpu']}"
+    model, node = _DGXC.get(row["model"]), _NODES.get(f"DGX-{row['gpu']}")
+    group = row["model"]
+    if model is None or node is None:
+        return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
+    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
+    gpus = whole(row, "gpus")
+    found = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), axes)
+    if isinstance(found, str):
+        return unexpressed(name, found, group)
+    parallel, more = found
+    if row.get("ep"):
+        parallel["expert"] = whole(row, "ep")
+    stated = {
+        **model,
+        "sequence": whole(row, "seq"),
+        "global_batch": whole(row, "global_batch"),
+        "training": {"precision": row["precision"].lower()},
+        "parallel": parallel,
+    }
+    settings = {"training": {"attention": "cudnn", "gradients": "half"}, "parallel": more}
+    release = tuple(int(part) for part in re.findall(r"\d+", row["release"])[:2])
+    recipe = "nemo-2025" if release > (25, 4) else "nemo-2024"
+    return Case(
+        name, stated, recipe, settings, platform_name(gpus, *node),
+        measured_ms=1e3 * float(row["step_s"]) if row["step_s"] else None, group=group,
+    )  # fmt: skip
+
+
+# --- MLPerf Training ---
+
+_MLPERF_GPUS = {"H100-SXM5": "H100-SXM-80G", "H200-SXM5": "H200-SXM-141G", "B200": "B200-SXM-180G"}
+_MLPERF: dict[str, dict[str, Any]] = {
+    "llama2_70b_lora": {"model": "llama2-70b", "training": {"adapters": True}},
+    "gpt3": {"model": "gpt3-175b", "training": {}},
+}
+
+
+def mlperf(row: Row) -> Case:
+    """One result; layouts only where the submission's configuration is sure."""
+    name = f"{row['round']} {row['submitter']} {row['system']} {row['benchmark']}"
+    group = row["benchmark"]
+    gpu = next((ours for theirs, ours in _MLPERF_GPUS.items() if theirs in row["gpu"]), None)
+    known = _MLPERF.get(group)
+    if known is None or gpu is None:
+        return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
+    if row["config_sure"] != "yes" or not row["tp"]:
+        return unexpressed(name, "the layout is not sure", group)
+    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
+    gpus = whole(row, "gpus")
+    found = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), axes)
+    if isinstance(found, str):
+        return unexpressed(name, found, group)
+    parallel, _ = found
+    stated = {
+        "model": known["model"],
+        "sequence": whole(row, "seq"),
+        "global_batch": whole(row, "global_batch"),
+        "training": {"precision": row["precision"] or "bf16", **known["training"]},
+        "parallel": parallel,
+    }
+    return Case(
+        name, stated, "mlperf-nvidia-2024", _submission(row, parallel),
+        platform_name(gpus, -(-gpus // whole(row, "nodes")), gpu, "400G"),
+        measured_ms=number(row, "step_ms"), group=group,
+    )  # fmt: skip
+
+
+def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
+    """What the submission's own settings say."""
+    given = json.loads(row["config_json"] or "{}")
+    training: dict[str, Any] = {"cuda_graphs": given.get("LAYER_CUDA_GRAPH") == "1"}
+    more: dict[str, Any] = {}
+    if parallel["tensor"] > 1 and "SP" in given:
+        more["sequence_parallel"] = given["SP"] == "1"
+    if given.get("USE_DIST_OPTIMIZER") == "True" and parallel["data"] * parallel["context"] > 1:
+        more["zero"] = 1
+    if "BUCKET_CAP_MB" in given:
+        more["bucket_mb"] = float(given["BUCKET_CAP_MB"])
+    return {"training": training, "parallel": more}
+
+
+# --- Megatron-Bridge: recomputation by module against time and memory ---
+
+_ABLATED = {"Llama3-70B": "llama3-70b", "moonshotai/Moonlight-16B-A3B": "moonlight-16b-a3b"}
+_RECOMPUTED = {"none": "none", "core_attn": "selective"}
+
+
+def ablation(row: Row) -> Case:
+    """One row; modules whose recomputation no single word states are given as a list."""
+    name = f"{row['model']} tp{row['tp']} pp{row['pp']} {row['recompute']} on {row['gpus']} {row['gpu']}"
+    model = _ABLATED.get(row["model"])
+    if model is None:
+        return unexpressed(name, "a model with state-space layers, or no language model", row["model"])
+    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
+    gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch", 1)
+    found = _layout(gpus, batch, micro, axes)
+    if isinstance(found, str):
+        return unexpressed(name, found, row["model"])
+    parallel, more = found
+    if row["ep"]:
+        parallel["expert"] = whole(row, "ep")
+    modules = row["recompute"].split(",")[0]
+    stated = {
+        "model": model,
+        "sequence": whole(row, "seq"),
+        "global_batch": batch,
+        "training": {
+            "precision": "fp8" if "fp8" in row["precision"] else "bf16",
+            "recompute": _RECOMPUTED.get(modules, modules.split("+")),
+        },
+        "parallel": parallel,
+    }
+    training: dict[str, Any] = {"attention": "cudnn", "gradients": "half"}
+    if "current" in row["precision"]:
+        training["fp8_scaling"] = "current"
+    crashed = row["outcome"].startswith("OOM")
+    return Case(
+        name, stated, "nemo-2025", {"training": training, "parallel": more},
+        platform_name(gpus, 8, "H100-SXM-80G", "400G"),
+        measured_ms=None if crashed else number(row, "step_ms"),
+        measured_gb=number(row, "peak_allocated_gb"), allocated=True, crashed=crashed, group=row["model"],
+    )  # fmt: skip
+
+
+# --- Megatron (Korthikanti et al. 2022, table 5), JAX-Toolbox, BERT of the DeepLearningExamples ---
+
+_MEGATRON_SIZES = re.compile(r"hidden=(\d+) heads=(\d+) layers=(\d+) ff=(\d+)")
+
+
+def korthikanti(row: Row) -> Case | str:
+    p = row["parallelism"]
+    axes = {k: int(v) for k, v in re.findall(r"(TP|PP|DP|interleave)=(\d+)", p)}
+    sizes = _MEGATRON_SIZES.search(row["notes"])
+    if sizes is None:
+        return "sizes are not stated"
+    hidden, heads, layers, ffn = (int(v) for v in sizes.groups())
+    parallel: dict[str, Any] = {
+        "data": axes["DP"], "tensor": axes["TP"], "pipeline": axes["PP"],
+        "micro_batch": whole(row, "micro_batch"),
+    }  # fmt: skip
+    if axes["interleave"] > 1 and axes["PP"] > 1:
+        parallel["virtual_stages"] = axes["interleave"]
+    parallel["sequence_parallel"] = "sequence parallel" in p
+    stated = {
+        "family": "megatron", "name": row["model"], "layers": layers, "hidden": hidden, "heads": heads,
+        "ffn": ffn, "vocab": 51200, "sequence": whole(row, "seq"), "global_batch": whole(row, "global_batch"),
+        "training": {"precision": "fp16", "recompute": "selective" if "selective" in p else "full"},
+        "parallel": parallel,
+    }  # fmt: skip
+    settings = {"training": {"attention": "fused"}}
+    platform = platform_name(whole(row, "gpus"), 8, "A100-SXM4-80G", "200G")
+    return Case("", stated, "megatron-2023", settings, platform)
+
+
+_JAX = {
+    "GPT-126M": "gpt2-124m", "GPT-175B": "gpt3-175b", "LLaMA-7B SFT": "llama2-7b", "LLaMA2-7B": "llama2-7b",
+    "T5-v1.1-small": "t5-v1.1-small", "T5-v1.1-large": "t5-v1.1-large", "T5-v1.1-xl": "t5-v1.1-xl",
+    "ViT-B/16": "vit-b-16", "ViT-G/14": "vit-g-14",
+}  # fmt: skip
+
+
+def jax(row: Row) -> Case | str:
+    """JAX: compiled throughout, so kernels are fused as by torch.compile."""
+    model = _JAX.get(row["model"])
+    if model is None:
+        return "sizes are not stated"
+    gpus = whole(row, "gpus")
+    parallel: dict[str, Any] = {"data": gpus, "micro_batch": whole(row, "micro_batch")}
+    if "FSDP" in row["parallelism"]:
+        parallel["zero"] = 3
+    stated: dict[str, Any] = {
+        "model": model,
+        "global_batch": whole(row, "global_batch"),
+        "training": {"precision": "fp8" if "fp8" in row["precision"].lower() else "bf16"},
+        "parallel": parallel,
+    }
+    if row["seq"]:
+        stated["sequence"] = whole(row, "seq")
+    settings = {"training": {"recompute": "full" if "175B" in row["model"] else "none"}}
+    a100 = row["gpu"].startswith("A100")
+    gpu, nic = ("A100-SXM4-80G", "200G") if a100 else ("H100-SXM-80G", "400G")
+    return Case("", stated, "maxtext", settings, platform_name(gpus, 8, gpu, nic))
+
+
+_BERT_GPUS = {
+    "8x A100 80GB": ("A100-SXM4-80G", 8),
+    "8x A100 80G": ("A100-SXM4-80G", 8),
+    "8x A100 40GB": ("A100-SXM4-40G", 8),
+    "DGX-1 With 16G": ("V100-SXM2-16G", 8),
+    "DGX-1 With 32G": ("V100-SXM2-32G", 8),
+    "DGX-2 With 32G": ("V100-SXM3-32G", 16),
+    "DGX-2H With 32G": ("V100-SXM3-32G", 16),
+}
+_BERT_MICRO = {
+    ("A100", "80G"): (128, 32), ("A100", "40G"): (64, 16),
+    ("V100", "32G"): (64, 16), ("V100", "16G"): (16, 8),
+}  # fmt: skip
+"""Sequences of a micro-batch at lengths 128 and 512, fp32 half of it: the example's
+scripts/configs/pretrain_config.sh (2020); twice as many are taken for 80 GB."""
+_BINNED = {512: 256}
+"""The example of 2022 reads batches of sequences of about one length; half of the tokens of Wikipedia at 512
+are padding (Krell et al. 2021, arXiv 2107.02027)."""
+
+
+def deep_learning_examples(row: Row) -> Case | str:
+    """BERT pre-training of NVIDIA's examples; fine-tuning rows do not state their length."""
+    if row["framework"] != "PyTorch" or row["model"] != "BERT pretrain":
+        return "convolutional networks, other frameworks, or lengths that are not stated"
+    if not row["seq"] or not row["global_batch"] or row["gpu"] not in _BERT_GPUS:
+        return "batch or length is not stated"
+    gpu, per_node = _BERT_GPUS[row["gpu"]]
+    gpus, batch = whole(row, "gpus"), whole(row, "global_batch")
+    sequence, old = whole(row, "seq"), "older README" in row["notes"]
+    precision = {"AMP": "fp16", "TF32": "tf32"}.get(row["precision"], "fp32")
+    micro = _BERT_MICRO[gpu.rsplit("-", 1)[0][:4], gpu.rsplit("-", 1)[1]][sequence == 512]
+    micro = min(micro // (2 if precision == "fp32" else 1), batch // gpus)
+    if micro < 1 or batch % (gpus * micro):
+        return "the batch does not divide over the ranks"
+    training: dict[str, Any] = {"optimizer": "lamb", "attention": "eager" if old else "fused"}
+    more: dict[str, Any] = {"parallel": {"overlap_gradients": False}} if gpus > 1 else {}
+    if not old:
+        training["loss_share"] = 0.16
+        more["sequence"] = _BINNED.get(sequence, sequence)
+    stated = {
+        "model": "bert-large",
+        "sequence": sequence,
+        "global_batch": batch,
+        "training": {"precision": precision},
+        "parallel": {"data": gpus, "micro_batch": micro},
+    }
+    return Case(
+        "", stated, "pytorch", {"training": training, **more}, platform_name(gpus, per_node, gpu, "100G")
+    )

@@ -1,0 +1,113 @@
+"""``xtuner_a100_long``, ``amd_primus`` and ``litgpt_memory_a10g``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lab.datasets.llm.case import Case, Row, number, platform_name, unexpressed, whole
+
+XTUNER, PRIMUS, LITGPT = "xtuner_a100_long", "amd_primus", "litgpt_memory_a10g"
+
+_XTUNER: dict[str, dict[str, Any]] = {
+    "Llama2-7B": {"model": "llama2-7b"},
+    "Llama2-70B": {"model": "llama2-70b"},
+    # 01.AI's configuration of Yi-34B-200K.
+    "Yi-34B-200K": {
+        "family": "llama", "name": "yi-34b", "layers": 60, "hidden": 7168, "heads": 56, "kv_heads": 8,
+        "ffn": 20480, "vocab": 64000,
+    },
+}  # fmt: skip
+
+
+def xtuner(row: Row) -> Case:
+    """ZeRO-3 with Ulysses (heads exchanged for parts of the sequence), one sequence per group."""
+    context, gpus, sequence = whole(row, "sequence_parallel"), whole(row, "gpus"), whole(row, "seq")
+    name = f"{row['model']} s{sequence} sp{context} on {gpus}"
+    model = _XTUNER.get(row["model"])
+    if model is None:
+        return unexpressed(name, "a model that is not in the catalogue", row["model"])
+    data = gpus // context
+    parallel: dict[str, Any] = {"data": data, "context": context, "zero": 3, "micro_batch": 1}
+    if context > 1:
+        parallel["context_kind"] = "all_to_all"
+    stated = {
+        **model,
+        "sequence": sequence,
+        "global_batch": data * whole(row, "micro_batch"),
+        "training": {"precision": "bf16", "recompute": "full"},
+        "parallel": parallel,
+    }
+    return Case(
+        name, stated, "deepspeed", {"training": {"attention": "flash2"}},
+        platform_name(gpus, 8, row["gpu"], "200G"),
+        measured_ms=1e3 * sequence / context / float(row["tokens_s_gpu"]), group=row["model"],
+    )  # fmt: skip
+
+
+_PRIMUS = {
+    "Llama2-7B": "llama2-7b", "Llama-3.2-1B": "llama3.2-1b", "Qwen3-235B-A22B": "qwen3-235b-a22b",
+    "DeepSeek-V2-Lite": "deepseek-v2-lite",
+}  # fmt: skip
+
+
+def primus(row: Row) -> Case:
+    """AMD's Primus (Megatron); pages that state no batch serve ratios between schedules only."""
+    name = f"{row['model']} {row['precision']} {row['schedule']} vp{row['vp']} on {row['gpus']} {row['gpu']}"
+    model = _PRIMUS.get(row["model"].split(" (")[0])
+    if model is None or not row["global_batch"] or not row["seq"]:
+        return unexpressed(name, "sequence or batch is not stated", row["model"])
+    gpus, nodes = whole(row, "gpus"), whole(row, "nodes")
+    tensor, pipeline, expert = whole(row, "tp", 1), whole(row, "pp", 1), whole(row, "ep", 1)
+    parallel: dict[str, Any] = {
+        "data": gpus // (tensor * pipeline), "tensor": tensor, "pipeline": pipeline,
+        "micro_batch": whole(row, "micro_batch"),
+    }  # fmt: skip
+    if expert > 1:
+        parallel["expert"] = expert
+    training: dict[str, Any] = {"precision": "fp8" if "fp8" in row["precision"] else "bf16"}
+    if "tensorwise" in row["precision"]:
+        training["fp8_scaling"] = "current"
+    stated = {
+        "model": model,
+        "sequence": whole(row, "seq"),
+        "global_batch": whole(row, "global_batch"),
+        "training": training,
+        "parallel": parallel,
+    }
+    return Case(
+        name, stated, "megatron-2025", {"parallel": {"zero": 1}} if parallel["data"] > 1 else {},
+        platform_name(gpus, gpus // nodes, row["gpu"], "400G"),
+        measured_ms=number(row, "step_ms"), measured_gb=number(row, "max_memory_gb"),
+        crashed="OOM" in row["note"], group=row["model"],
+    )  # fmt: skip
+
+
+_LITGPT = {
+    "llama-2-7b": "llama2-7b", "llama-3.1-8b": "llama3.1-8b", "mistral-7b": "mistral-7b",
+    "phi-3-mini-4k": "phi-3-mini", "gemma-2b": "gemma-2b", "tiny-llama": "tinyllama-1.1b",
+}  # fmt: skip
+
+
+def litgpt(row: Row) -> Case:
+    """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout, no fp32 copies."""
+    name = f"{row['model']} {row['method']} mb{row['micro_batch']} on {row['gpus']}"
+    model = _LITGPT.get(row["model"])
+    if model is None:
+        return unexpressed(name, "a model that is not in the catalogue", row["method"])
+    if row["method"] == "qlora":
+        return unexpressed(name, "weights in four bits", row["method"])
+    gpus = whole(row, "gpus")
+    parallel: dict[str, Any] = {"data": gpus, "micro_batch": whole(row, "micro_batch")}
+    stated = {
+        "model": model,
+        "sequence": whole(row, "max_seq"),
+        "batch_per_rank": whole(row, "micro_batch"),
+        "training": {"precision": "bf16", "adapters": row["method"] == "lora"},
+        "parallel": parallel,
+    }
+    settings = {"training": {"master_weights": False}}
+    return Case(
+        name, stated, "pytorch", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
+        measured_gb=number(row, "peak_memory_gb"), allocated=True, crashed=row["fits"] == "no",
+        group=row["method"],
+    )  # fmt: skip

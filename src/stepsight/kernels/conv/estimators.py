@@ -1,0 +1,139 @@
+"""Convolutions as estimators: which kernel a library has for each, and who times it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from stepsight.estimate import Estimates
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
+from stepsight.kernels.conv.grouped import grouped_estimates
+from stepsight.kernels.conv.layout import has_tensor_cores, with_copies
+from stepsight.kernels.conv.plain_engine import engine_estimates, is_plain_engine
+from stepsight.kernels.conv.pointwise import (
+    CONVOLUTIONS,
+    as_convolution,
+    as_product,
+    faster,
+    is_pointwise,
+    turned,
+)
+from stepsight.kernels.conv.tiled import tiled_estimates
+from stepsight.kernels.fitted import Fitted
+from stepsight.kernels.roofline import BoolArray
+
+
+class TimesProducts(Protocol):
+    """Times the matrix products that convolutions are made of."""
+
+    def estimate(self, batch: Batch) -> Estimates: ...
+
+
+@dataclass(frozen=True, slots=True)
+class DgradEngine:
+    """Image gradients by cuDNN's plain engine, which a trace names."""
+
+    spec: GpuSpec
+
+    def handles(self, batch: Batch) -> BoolArray:
+        return is_plain_engine(batch)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return engine_estimates(batch, self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Convolutions with channels in groups, depthwise ones among them."""
+
+    spec: GpuSpec
+
+    def handles(self, batch: Batch) -> BoolArray:
+        if batch.family not in CONVOLUTIONS:
+            return np.zeros(len(batch), dtype=bool)
+        return np.asarray(batch.dims["groups"] > 1)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return grouped_estimates(batch, self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """Windows of 1×1: products over pixels. Where images lie by channel, libraries have kernels with pixels
+    as rows and with pixels as columns; tensor cores read images by pixel, which makes pixels the rows."""
+
+    spec: GpuSpec
+    products: TimesProducts
+
+    def handles(self, batch: Batch) -> BoolArray:
+        return is_pointwise(batch) if batch.family in CONVOLUTIONS else np.zeros(len(batch), dtype=bool)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        product = as_product(batch)
+        answer = self.products.estimate(product)
+        if not has_tensor_cores(batch.dtype, self.spec) and batch.family != "conv_wgrad":
+            answer = faster(answer, self.products.estimate(turned(product)))
+        return with_copies(as_convolution(answer), batch, self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class FastestAlgorithm:
+    """Without tensor cores, what the tables do not hold: the faster of a direct product and Winograd's."""
+
+    spec: GpuSpec
+    products: TimesProducts
+
+    def handles(self, batch: Batch) -> BoolArray:
+        tabled = has_tensor_cores(batch.dtype, self.spec) or batch.dtype == "fp64"
+        if tabled or batch.family not in CONVOLUTIONS:
+            return np.zeros(len(batch), dtype=bool)
+        return beyond_tables(batch)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return fastest_estimates(batch, self.spec, self.products.estimate)
+
+
+@dataclass(frozen=True, slots=True)
+class Tabled:
+    """What the fp32 tables hold."""
+
+    fitted: Fitted
+
+    def handles(self, batch: Batch) -> BoolArray:
+        held = batch.family in CONVOLUTIONS and self.fitted.choice(batch.family, batch.dtype) is not None
+        return np.full(len(batch), held)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        chosen = self.fitted.choice(batch.family, batch.dtype)
+        if chosen is None:
+            raise ValueError(f"no tables of {batch.family}")
+        return self.fitted.learned(replace(batch, stacks=None), chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class OnTensorCores:
+    """Implicit products in tiles."""
+
+    spec: GpuSpec
+
+    def handles(self, batch: Batch) -> BoolArray:
+        runs = batch.family in CONVOLUTIONS and has_tensor_cores(batch.dtype, self.spec)
+        return np.full(len(batch), runs)
+
+    def estimate(self, batch: Batch) -> Estimates:
+        return tiled_estimates(batch, self.spec)
+
+
+def convolutions(
+    fitted: Fitted, products: TimesProducts, *, tabled: bool
+) -> tuple[DgradEngine | Grouped | Pointwise | FastestAlgorithm | Tabled | OnTensorCores, ...]:
+    """Asked in this order; ``tabled``: also those that the tables of a catalogue's GPU speak for."""
+    spec = fitted.spec
+    by_principle = (
+        DgradEngine(spec), Grouped(spec), Pointwise(spec, products), FastestAlgorithm(spec, products),
+    )  # fmt: skip
+    return (*by_principle, Tabled(fitted), OnTensorCores(spec)) if tabled else by_principle

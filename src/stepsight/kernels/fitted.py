@@ -1,0 +1,95 @@
+"""What was fitted and ships, as one GPU uses it: learned tables, streaming rates, corrections, boards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from stepsight.estimate import Estimates
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.columns import Batch
+from stepsight.kernels.learned.boards import Boards
+from stepsight.kernels.learned.model import LearnedModel
+from stepsight.kernels.learned.residual import Residual, nearest
+from stepsight.kernels.learned.transfer import NO_BOARDS, Choice, choose
+from stepsight.kernels.machine import Machine, feeding_share
+from stepsight.kernels.notes import beyond_shapes, joined
+from stepsight.kernels.streams import Streamed, measured_stream
+from stepsight.kernels.tiles import tiled_us
+
+OUTSIDE_SPREAD = 0.04
+"""Spread added per e-fold outside the fitted range: large fp32 GEMMs timed by fits on small ones."""
+MOST_OUTSIDE_SPREAD = 0.4
+FAR_OUTSIDE = 0.7
+"""E-folds outside the fitted range (a factor of two in one size) from which an estimate says so."""
+MOST_SORTED = 15_000
+"""Beyond this many rows, finding the repeated ones costs more than timing them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The fitted models that answer for ``spec``: its own, or its nearest relatives'."""
+
+    spec: GpuSpec
+    shipped: tuple[LearnedModel, ...] = ()
+    streams: tuple[Streamed, ...] = ()
+    residuals: tuple[Residual, ...] = ()
+    boards: Boards = NO_BOARDS
+    _choices: dict[tuple[str, str, str], Choice | None] = field(default_factory=dict, repr=False)
+
+    def choice(self, family: str, dtype: str, variant: str = "") -> Choice | None:
+        """The learned models that answer for kernels of one family, dtype and variant; None where none do."""
+        key = (family, dtype, variant)
+        if key not in self._choices:
+            self._choices[key] = choose(self.shipped, self.spec, family, dtype, variant, self.boards)
+        return self._choices[key]
+
+    def residual(self, family: str, variant: str) -> Residual | None:
+        """The correction of this chip, or of the nearest generation."""
+        return nearest(self.residuals, family, variant, self.spec)
+
+    def stream(self) -> tuple[Streamed | None, bool]:
+        """Measured element-wise rates, and whether they are this chip's own."""
+        return measured_stream(self.streams, self.spec)
+
+    def tensor_share(self, dtype: str) -> float:
+        """What the board keeps up of its tensor cores' peak, over A100."""
+        return self.boards.share(Machine.of(self.spec, dtype), dtype, "bmm") * feeding_share(self.spec, dtype)
+
+    def learned(self, batch: Batch, chosen: Choice) -> Estimates:
+        """The chosen models' times; repeated shapes are timed once: the layers of a model repeat theirs."""
+        if batch.stacks is not None or not 1 < len(batch) <= MOST_SORTED:
+            return _times(batch, chosen, batch.stacks)
+        sizes = np.stack(list(batch.dims.values()), axis=1)
+        _, first, same = np.unique(sizes, axis=0, return_index=True, return_inverse=True)
+        same = same.reshape(-1)
+        once = _times(batch.take(first), chosen, None)
+        notes = (
+            {i: once.notes[j] for i, j in enumerate(same.tolist()) if j in once.notes} if once.notes else {}
+        )
+        return Estimates(once.time_us[same], once.source[same], once.spread[same], notes)
+
+
+def _times(batch: Batch, chosen: Choice, stacks: Sequence[str] | None) -> Estimates:
+    if chosen.tiled:
+        time_us = chosen.start_us + tiled_us(batch, chosen.machines[0])
+        return Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
+    logs, far = [], np.zeros(len(batch))
+    for model, machine in zip(chosen.models, chosen.machines, strict=True):
+        time_us, outside = model.time_us(batch, machine, stacks)
+        logs.append(np.log(time_us))
+        far = np.maximum(far, outside)
+    if stacks is None and chosen.siblings:
+        others = (m.time_us(batch, m.machine)[0] for m in chosen.siblings)
+        logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
+    # Relatives err towards their own library's weak spots, of which about half carry over.
+    time_us = chosen.factor * np.exp((np.min(logs, axis=0) + np.mean(logs, axis=0)) / 2) + chosen.start_us
+    spread = np.hypot(chosen.spread, np.minimum(OUTSIDE_SPREAD * far, MOST_OUTSIDE_SPREAD))
+    answer = Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
+    for i in np.nonzero(far > FAR_OUTSIDE)[0].tolist():
+        note = joined(chosen.note, beyond_shapes(chosen.spread, float(spread[i])))
+        if note:
+            answer.notes[i] = note
+    return Estimates(time_us, answer.source, spread, answer.notes)

@@ -1,0 +1,217 @@
+"""What a running job finds on a platform beyond its data sheet.
+
+Kernel models, collective models and overheads state what one launch takes by itself. A job finds a sustained
+clock (`power`), the network that its cluster measured (``[site]``), factors learned from its own runs
+(``[learned]``), contention and its host. `simulate.price` asks here for every job, whatever its origin.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stepsight.collectives.constants import LINK_EFFICIENCY
+from stepsight.collectives.dispatch import dispatched
+from stepsight.collectives.roofline import roofline
+from stepsight.collectives.site import SiteBandwidth, SiteCollectives
+from stepsight.collectives.topology import group_shape
+from stepsight.errors import InputError
+from stepsight.estimate import Estimate, Estimates, FloatArray
+from stepsight.hardware.spec import PlatformSpec
+from stepsight.kernels.families import category
+from stepsight.platform.power import Draw, Draws, Power, draws, light_us
+from stepsight.program.job import Copies, HostTimes, Kernel
+from stepsight.records import record
+
+if TYPE_CHECKING:
+    from stepsight.collectives.models import CollectiveModels
+    from stepsight.kernels.models import KernelModels
+
+LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
+"""A learned factor beyond these says that a description is wrong, not that a machine is slow."""
+PARTS: Mapping[str, str] = {
+    "gemm": "gemm", "conv": "gemm", "attention": "attention", "embedding": "embedding",
+}  # fmt: skip
+"""Which learned factor acts on a category of kernels; on all others ``memory_bound``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Times that each part takes as long as the models say: what runs on a platform taught about it.
+
+    ``gemm`` (and convolutions), ``attention``, ``memory_bound`` kernels (element-wise, norms, optimizer,
+    copies), ``embedding`` lookups, ``host`` work, collectives inside a node (``link``) and over two nodes
+    (``network``), with ``network_per_doubling`` for every doubling of the nodes after that; ``memory``: what
+    the allocator holds. No factor takes a kernel or a collective below the speed of light.
+    """
+
+    gemm: float = 1.0
+    attention: float = 1.0
+    memory_bound: float = 1.0
+    embedding: float = 1.0
+    host: float = 1.0
+    link: float = 1.0
+    network: float = 1.0
+    network_per_doubling: float = 1.0
+    memory: float = 1.0
+
+    def of_category(self, name: str) -> float:
+        """The factor on kernels of a category."""
+        return float(getattr(self, PARTS.get(name, "memory_bound")))
+
+    def of_nodes(self, nodes: int) -> float:
+        """The factor on a collective over so many nodes."""
+        if nodes <= 1:
+            return self.link
+        return float(self.network * self.network_per_doubling ** (math.log2(nodes) - 1))
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The parts that were learned."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != 1.0)
+
+
+NOTHING_LEARNED = Learned()
+
+
+def read_learned(given: object, where: str) -> Learned:
+    """``[learned]`` of a platform file: a factor per part, one where it is left out."""
+    if not isinstance(given, dict):
+        raise InputError(where, f"must be a table, not {given!r}", "write it as [learned]")
+    found = record(Learned, {k: float(v) if type(v) is int else v for k, v in given.items()}, where)
+    for name in found.changed:
+        value = getattr(found, name)
+        if not LEAST_FACTOR <= value <= MOST_FACTOR:
+            raise InputError(
+                f"{where}.{name}", f"is {value:g}", f"give a factor from {LEAST_FACTOR:g} to {MOST_FACTOR:g}"
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel at boost clock, and what it draws."""
+
+    estimate: Estimate
+    draw: Draw
+
+
+@dataclass(slots=True)
+class Conditions:
+    """Prices kernels, collectives and host work of jobs on one platform.
+
+    Distinct kernels and messages are asked of the models once: configurations of one model share most.
+    """
+
+    spec: PlatformSpec
+    kernel_models: KernelModels
+    collective_models: CollectiveModels
+    learned: Learned = NOTHING_LEARNED
+    site: SiteBandwidth | None = None
+    _kernels: dict[Kernel, KernelTime] = field(default_factory=dict, repr=False)
+    _collectives: dict[tuple[object, ...], Estimate] = field(default_factory=dict, repr=False)
+    _of_axis: dict[str, CollectiveModels | SiteCollectives] = field(default_factory=dict, repr=False)
+
+    @property
+    def power(self) -> Power | None:
+        """The board's power; None where nobody states it, and where the host itself computes."""
+        return None if self.spec.host.synchronous else Power.of(self.spec.gpu)
+
+    def kernels(self, kernels: Sequence[Kernel]) -> tuple[Estimates, Draws]:
+        """Times at boost clock with learned factors, and what the kernels draw."""
+        found = self.kernel_models.estimate(kernels)
+        time_us = self._with_learned(kernels, found.time_us)
+        if self.spec.host.synchronous:
+            none = np.zeros(len(kernels))
+            return replace(found, time_us=time_us), Draws(time_us, none, none, none)
+        return replace(found, time_us=time_us), draws(kernels, time_us, self.spec.gpu)
+
+    def _with_learned(self, kernels: Sequence[Kernel], time_us: FloatArray) -> FloatArray:
+        if self.learned is NOTHING_LEARNED or not len(time_us):
+            return time_us
+        factors = np.array([self.learned.of_category(category(k.family)) for k in kernels])
+        if (factors == 1.0).all():
+            return time_us
+        light = light_us(kernels, self.spec.gpu)
+        return np.where(factors == 1.0, time_us, np.maximum(time_us * factors, np.minimum(time_us, light)))
+
+    def known_kernels(self, kernels: Iterable[Kernel]) -> Mapping[Kernel, KernelTime]:
+        """The same for distinct kernels (and all asked for before)."""
+        fresh = [k for k in dict.fromkeys(kernels) if k not in self._kernels]
+        if fresh:
+            found, draw = self.kernels(fresh)
+            parts = zip(draw.time_us, draw.clock_bound_us, draw.flop_j, draw.byte_j, strict=True)
+            for i, (kernel, each) in enumerate(zip(fresh, parts, strict=True)):
+                self._kernels[kernel] = KernelTime(found[i], Draw(*map(float, each)))
+        return self._kernels
+
+    def collective(
+        self, axis: str, kind: str, bytes_: float, ranks: tuple[int, ...], copies: Copies | None = None
+    ) -> Estimate:
+        """A collective over the ranks of an axis of parallelism, or of another process group."""
+        key = (axis if self.site else "", kind, bytes_, ranks, copies)
+        if key not in self._collectives:
+            models = self.collectives(axis)
+            found = (
+                models.estimate(kind, [bytes_], ranks)[0]
+                if copies is None
+                else dispatched(models, bytes_, copies, ranks)
+            )
+            self._collectives[key] = self._learned_collective(found, kind, bytes_, ranks)
+        return self._collectives[key]
+
+    def alltoallv(self, send_bytes: FloatArray, ranks: tuple[int, ...]) -> tuple[FloatArray, Estimate]:
+        """When each rank is done with an all_to_allv, and the whole of it."""
+        finish, found = self.collective_models.estimate_alltoallv(send_bytes, ranks)
+        if len(ranks) == 1 or found.time_us <= 0:
+            return finish, found
+        balanced = float(send_bytes.sum(axis=1).max())
+        plain = self.collective_models.estimate("all_to_all", [balanced], ranks)[0].time_us
+        here = self.collective("world", "all_to_all", balanced, tuple(ranks)).time_us
+        factor = here / plain if plain > 0 else 1.0
+        return finish * factor, replace(found, time_us=found.time_us * factor)
+
+    def collectives(self, axis: str) -> CollectiveModels | SiteCollectives:
+        """The models of an axis, as far as the cluster measured it."""
+        if axis not in self._of_axis:
+            table = self.site.of(axis) if self.site else None
+            models = self.collective_models
+            self._of_axis[axis] = models if table is None else SiteCollectives(models, table)
+        return self._of_axis[axis]
+
+    def _learned_collective(
+        self, found: Estimate, kind: str, bytes_: float, ranks: Sequence[int]
+    ) -> Estimate:
+        shape = group_shape(ranks, self.spec)
+        factor = self.learned.of_nodes(shape.nodes)
+        if factor == 1.0 or shape.ranks == 1:
+            return found
+        name = "all_reduce" if kind == "barrier" else kind
+        light = float(roofline(name, shape, self.spec).us_per_byte * LINK_EFFICIENCY * bytes_)
+        return replace(found, time_us=max(found.time_us * factor, min(found.time_us, light)))
+
+    def host(self, times: HostTimes) -> HostTimes:
+        """An operator's host times with what was learned about this host."""
+        f = self.learned.host
+        if f == 1.0:
+            return times
+        return HostTimes(f * times.t1, f * times.t2, f * times.t3, f * times.t4, f * times.t5)
+
+
+def check_axes(site: SiteBandwidth | None, groups: Iterable[str], where: str) -> None:
+    """Refuses a ``[site]`` whose axes a job does not have: its figures would have no effect."""
+    if site is None:
+        return
+    asked = {axis for one in (site, site.also) if one for axis in one.axes}
+    named = set(groups)
+    if site.every_axis or asked & named:
+        return
+    raise InputError(
+        f"{where}: site.axes",
+        f"names {', '.join(sorted(asked))}, and the job has {', '.join(sorted(named))}",
+        "leave axes out: the figures then hold for every group over nodes",
+    )  # fmt: skip

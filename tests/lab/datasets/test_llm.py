@@ -1,0 +1,87 @@
+"""How rows of published tables become cases: what a row states, what its publication adds, what is slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab.datasets.folder import data_folder
+from lab.datasets.llm.case import Case, merged
+from lab.datasets.llm.files import FILES, cases, file_of
+from lab.datasets.llm.layouts import mark_slow
+from lab.datasets.llm.nvidia import dgxc, mlperf
+from lab.datasets.llm.others import xtuner
+from stepsight.errors import InputError
+
+DGXC = {
+    "release": "25.02", "model": "Llama 3.1 70b", "precision": "BF16", "gpu": "H100", "gpus": "64",
+    "seq": "8192", "tp": "4.0", "pp": "4.0", "cp": "2.0", "vp": "5.0", "ep": "", "micro_batch": "1.0",
+    "global_batch": "128", "step_s": "14.6",
+}  # fmt: skip
+
+
+def run(ms: float | None, *, micro: int = 2, pipeline: int = 1, tensor: int = 1, group: str = "g") -> Case:
+    parallel = {"data": 8, "tensor": tensor, "pipeline": pipeline, "micro_batch": micro}
+    return Case("r", {"batch_per_rank": 16, "parallel": parallel}, measured_ms=ms, group=group)
+
+
+def test_as_asked_holds_what_the_row_states_and_the_recipe_alone() -> None:
+    case = dgxc(DGXC)
+    assert case.asked is not None and case.document is not None
+    assert set(case.asked["parallel"]) == {
+        "data", "tensor", "pipeline", "context", "micro_batch", "virtual_stages",
+    }  # fmt: skip
+    assert set(case.asked["training"]) == {"precision", "recipe"}
+    assert case.document["training"]["attention"] == "cudnn"
+    assert case.document["parallel"]["sequence_parallel"] is True
+    assert case.measured_ms == pytest.approx(14600.0)
+    assert case.platform == "8x8xH100-SXM-80G-400G"
+
+
+def test_a_layout_that_is_not_sure_is_not_used() -> None:
+    row = {
+        "round": "v4.1", "submitter": "a", "system": "b", "benchmark": "llama2_70b_lora",
+        "gpu": "H100-SXM5-80GB", "gpus": "8", "nodes": "1", "config_sure": "no", "tp": "4.0",
+    }  # fmt: skip
+    assert mlperf(row).lacks == "the layout is not sure"
+
+
+def test_tokens_per_second_become_the_time_of_a_step() -> None:
+    row = {
+        "model": "Llama2-7B", "gpu": "A100-SXM4-80G", "gpus": "8", "seq": "131072",
+        "sequence_parallel": "8", "micro_batch": "1", "tokens_s_gpu": "1000",
+    }  # fmt: skip
+    assert xtuner(row).measured_ms == pytest.approx(1e3 * 131072 / 8 / 1000)
+
+
+def test_sections_are_joined() -> None:
+    found = merged({"a": 1, "training": {"x": 1}}, {"training": {"y": 2}, "sequence": 8})
+    assert found == {"a": 1, "training": {"x": 1, "y": 2}, "sequence": 8}
+
+
+def test_a_run_is_slow_where_one_with_smaller_micro_batches_is_much_faster() -> None:
+    slow = [c.slow for c in mark_slow([run(100.0), run(160.0), run(160.0, micro=1), run(None)])]
+    assert slow == [False, True, False, False]
+
+
+def test_bubbles_and_other_layouts_do_not_make_a_run_slow() -> None:
+    deep = run(160.0, pipeline=8, micro=4)  # 4 micro-batches of 11 slots
+    assert not any(c.slow for c in mark_slow([run(100.0, pipeline=8, micro=1), deep]))
+    assert not any(c.slow for c in mark_slow([run(100.0), run(900.0, tensor=8), run(900.0, group="h")]))
+
+
+def test_a_row_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
+    (tmp_path / "dgxc_llm.csv").write_text("release,model,precision,gpus\n25.02,Llama 3.1 8b,BF16,8\n")
+    (case,) = cases(file_of("dgxc_llm"), tmp_path)
+    assert case.document is None and "cannot be read" in case.lacks
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_every_published_row_is_read(file) -> None:  # type: ignore[no-untyped-def]
+    try:
+        found = cases(file, data_folder())
+    except InputError as error:
+        pytest.skip(str(error))
+    assert found and not [case.lacks for case in found if "cannot be read" in case.lacks]
