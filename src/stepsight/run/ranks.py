@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from stepsight.errors import InputError, StepsightError
 from stepsight.run import amx
+from stepsight.run.memory import with_huge_pages
 from stepsight.run.worker import Rank, read_frame, write_frame
 
 START_SECONDS = 120.0
@@ -220,18 +221,3 @@ def writable_folder(path: Path) -> Path:
             str(path), f"cannot be made ({error.strerror})", "name a folder you may write"
         ) from None
     return path
-
-
-_HUGE_PAGES = "glibc.malloc.hugetlb"
-
-
-def with_huge_pages(tunables: str) -> str:
-    """The C library's tunables with its heap in huge pages, unless they already say something of it.
-
-    In pages of 4 kB the tables' rows miss the TLB, and where the pages lie decides how they share the
-    caches: a model built anew by the same processes took 8 % more or less (standard deviation), in
-    huge pages 4 %, and its lookups 13 % less time (two DLRMs, torch 2.13, AMD EPYC under KVM).
-    """
-    if _HUGE_PAGES in tunables:
-        return tunables
-    return ":".join(filter(None, (tunables, f"{_HUGE_PAGES}=1")))
