@@ -147,7 +147,7 @@ def test_the_plain_engine_adds_to_an_image_that_was_cleared():
     (clear, _), (engine, seen), _ = _observed("aten::convolution_backward", dims, launched)
     assert (clear.family, clear.dim("bytes")) == ("fill", 4 * 8 * 32 * 28 * 28)
     assert (engine.family, seen.share) == ("conv_dgrad", 1.0)
-    assert engine.name.endswith("(dgrad_engine)")
+    assert engine.operator.endswith("(dgrad_engine)")
 
 
 def test_a_convolution_s_stride_shows_in_what_reads_its_result():
@@ -205,8 +205,8 @@ def test_pooled_embeddings_are_put_in_order_once():
 def test_a_gemm_whose_kernel_loads_single_elements_is_unaligned():
     name = "cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align{}"
     dims = [[1024, 1705], [1705, 512]]
-    assert _kernel("aten::mm", name.format(1), dims).name.endswith("unaligned")
-    assert _kernel("aten::mm", name.format(4), dims).name == "mm"
+    assert _kernel("aten::mm", name.format(1), dims).operator.endswith("unaligned")
+    assert _kernel("aten::mm", name.format(4), dims).operator == "mm"
 
 
 def test_a_fused_triton_kernel_streams_what_it_lists():

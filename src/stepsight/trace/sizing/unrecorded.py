@@ -127,7 +127,8 @@ def _attention(event: Event, dtype: str, name: str) -> Kernel | None:
     causal = float(found[5] in ("true", "(bool)1"))
     return Kernel.of(
         "attention" if forward else "attention_backward", dtype, operator=name, sizing=Sizing.NAMED,
-        batch=batch, heads=heads, kv_heads=heads, q=length, kv=length, head_dim=float(found[2]), causal=causal,
+        batch=batch, heads=heads, kv_heads=heads, q=length, kv=length,
+        head_dim=float(found[2]), causal=causal,
     )  # fmt: skip
 
 
