@@ -33,7 +33,7 @@ from stepsight.collectives.files.timings import Timing
 from stepsight.documents import disk_error, write_whole
 from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
-from stepsight.journals import JsonLines
+from stepsight.journals import JsonLines, is_sample
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
@@ -316,8 +316,10 @@ class Journal:
             )
         self._lines = JsonLines(self.path)
         for number, sample in self._lines.entries:
-            if not isinstance(sample, dict) or "stage" not in sample:
-                raise InputError(f"{self.path}: line {number}", "is not a sample", "delete the line")
+            if not is_sample(sample):
+                raise InputError(
+                    f"{self.path}: line {number}", "is not a sample that calibrate wrote", "delete the line"
+                )
             self.samples.append(sample)
         self._known = {key_of(s["stage"], s) for s in self.samples}
 

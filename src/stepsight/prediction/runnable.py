@@ -48,7 +48,7 @@ def check_runnable(workload: Workload, platform: Platform) -> None:
             "training.precision", f"is {chosen.precision}: {lack(gpu, chosen.precision)}",
             substitute(gpu, chosen.precision),
         )  # fmt: skip
-    why = impossible(chosen.attention, gpu)
+    why = impossible(chosen.attention, gpu, chosen.dtype)
     if why is not None:
         raise InputError("training.attention", f"is {chosen.attention}: {why.problem}", why.fix)
 

@@ -146,7 +146,7 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
     """The rounds themselves, after one that is thrown away; nothing is allocated for tables here."""
     import torch
 
-    from stepsight.run.measure import keep_memory, map_memory
+    from stepsight.run.memory import keep_memory, map_memory
 
     keep_memory()
     memory = torch.zeros(_SWEEP_BYTES // 4, device=device)
