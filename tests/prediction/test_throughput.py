@@ -154,7 +154,7 @@ def test_where_no_part_is_large_enough_both_must_shrink() -> None:
     [
         (("parallel.shard_group=8",), "FSDP, sharded over groups of 8"),
         (("training.recompute=3",), "3 layers of each stage run again"),
-        (("training.adapters=true",), "LoRA adapters only"),
+        (("training.adapters=true",), "only LoRA adapters trained"),
         (("training.offload=optimizer",), "optimizer on the CPU"),
         ((), "torch.compile"),
         (("training.master_weights=false",), "autocast"),

@@ -20,7 +20,7 @@ from stepsight.calibrate.lookups.microbench import (
 )
 from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.cpu.caches import detect_caches
-from stepsight.kernels.embedding.traffic import optimizer_state
+from stepsight.tables.table import optimizer_state
 
 LOOKUPS_TOGETHER, PASSES = 8, 2
 """Lookups whose repeats are interleaved, and how often each is built anew and measured again."""

@@ -38,7 +38,7 @@ def check_runnable(workload: Workload, platform: Platform) -> None:
             "training.precision", f"is {training.precision}: {lack(gpu, training.precision)}",
             substitute(gpu, training.precision),
         )  # fmt: skip
-    why = impossible(training.attention, gpu)
+    why = impossible(training.attention, gpu, training.dtype)
     if why is not None:
         raise InputError("training.attention", f"is {training.attention}: {why.problem}", why.fix)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
+from stepsight.run.memory import map_for_steps
 from stepsight.run.ranks import Ranks
 from stepsight.run.worker import Rank
 from stepsight.workload.files import Workload
@@ -128,7 +129,6 @@ def train(
 ) -> tuple[FloatArray, FloatArray]:
     """On one rank: when its steps began and ended, workloads × blocks × (steps + 1), and the probe's time
     before each block, in µs."""
-    from stepsight.run.memory import map_for_steps
     from stepsight.run.pace import Probe
     from stepsight.run.trainer import Trainer
 
@@ -185,7 +185,7 @@ def _cuda_steps(trainer: Any, steps: int) -> FloatArray:
 
 def profile(ranks: Ranks, workload: Workload, folder: Path, steps: int = 3) -> list[Path]:
     """Kineto and execution traces of every rank, as ``predict --trace`` reads them."""
-    from stepsight.run.profiling import PART, profile_rank
+    from stepsight.run.record import PART, profile_rank
 
     try:
         paths = ranks.call(profile_rank, workload, str(folder), steps)

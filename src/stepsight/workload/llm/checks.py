@@ -198,6 +198,23 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         "has no effect: only fp8 products are scaled",
         'set precision = "fp8", or leave it out',
     )
+    for key in ("adapter_rank", "adapter_targets", "frozen_weights"):
+        refuse(
+            training,
+            key,
+            training.has(key) and not t.frozen,
+            "has no effect: all weights are trained",
+            'set adapters = "lora", or leave it out',
+        )
+    for key in ("fp8_weights", "fp8_attention"):
+        stated = training.has(key) and training.values[key] is True
+        refuse(
+            training,
+            key,
+            stated and t.precision != "fp8",
+            f"has no effect in {t.precision}",
+            'set precision = "fp8", or leave it out',
+        )
     for key, value, wrong, problem in (
         ("loss_scaling", t.loss_scaling, t.precision != "fp16", "only fp16 gradients are scaled"),
         ("loss_scaling", t.loss_scaling, t.optimizer == "none", "nothing is updated"),

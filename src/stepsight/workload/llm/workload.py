@@ -25,6 +25,7 @@ NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
 SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
 """Pipeline schedules in words, where their names are none."""
+ADAPTER_NAMES = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
 PLAIN_RECIPES = ("eager", "pytorch")
 """Framework and recipe of plain PyTorch."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
@@ -37,7 +38,7 @@ OF_TAPES = {
 """Fields of ``training`` that only plain training has, and what a language model's does instead."""
 OF_LANGUAGE_MODELS = (
     "compile", "clip_gradients", "fused_norm", "fused_experts", "gradients", "fp8_scaling", "loss_scaling",
-    "loss_share", "adapters", "offload", "cuda_graphs",
+    "loss_share", "adapters", "adapter_rank", "adapter_targets", "frozen_weights", "offload", "cuda_graphs",
 )  # fmt: skip
 """The other way round."""
 
@@ -132,7 +133,7 @@ class LanguageWorkload(Described[LanguageConfig]):
             differs=c.differs,
             zero=s.zero,
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
-            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.adapters),
+            model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.frozen),
         )
 
     def job(self, device: str = "cuda") -> Job:
@@ -173,7 +174,7 @@ def _switches(c: LanguageConfig) -> list[tuple[bool, str]]:
     return [
         (t.compiled, "torch.compile" if c.framework.name != "jax" else "compiled"),
         (t.cuda_graphs, "CUDA graphs"),
-        (t.adapters, "LoRA adapters only"),
+        (t.frozen, f"only {ADAPTER_NAMES.get(t.adapters, t.adapters)} adapters trained"),
         (t.offload == "optimizer", "optimizer on the CPU"),
         (not t.master_weights and t.half, "autocast"),
         (s.sequence_parallel, "sequence parallelism"),
