@@ -95,10 +95,10 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
     groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)
-    for high, wide in TILES:
+    for high, wide in TILES if spec.vendor == "nvidia" else TILES[:6]:
         tiles = groups * np.ceil(rows / high) * np.ceil(cols / wide)
         # Operands of a tile are its sides, its work their product.
-        fed = 1 + feeding * SQUARE / 2 * (1 / high + 1 / wide)
+        fed = 1 + feeding * (SQUARE / 2 * (1 / high + 1 / wide) if spec.vendor == "nvidia" else 1.0)
         step = np.maximum(2.0 * high * wide * STEP / per_sm * fed, reach.step_us)
         for parts in PARTS if reach.cuts or batch.family == "conv_wgrad" else PARTS[:1]:
             one = np.ceil(steps / parts) * step + reach.start_us + high * wide * store_us
