@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
+    from stepsight.prediction.advise.advice import advise
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.compare import Comparison, compare
     from stepsight.prediction.diagnose.diagnosis import diagnose
@@ -36,6 +37,7 @@ __all__ = [
     "Prediction",
     "StepsightError",
     "__version__",
+    "advise",
     "choose",
     "compare",
     "diagnose",
@@ -60,6 +62,7 @@ _HOMES = {
     "Prediction": "stepsight.prediction.answer",
     "compare": "stepsight.prediction.compare",
     "Comparison": "stepsight.prediction.compare",
+    "advise": "stepsight.prediction.advise.advice",
     "diagnose": "stepsight.prediction.diagnose.diagnosis",
     "learn": "stepsight.prediction.learn.lesson",
     "choose": "stepsight.sharding.choice",
