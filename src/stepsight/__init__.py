@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepsight.capture.api import capture
+    from stepsight.capture.block import capture_block
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
@@ -38,6 +40,8 @@ __all__ = [
     "StepsightError",
     "__version__",
     "advise",
+    "capture",
+    "capture_block",
     "choose",
     "compare",
     "diagnose",
@@ -70,6 +74,7 @@ _HOMES = {
     "StepsightError": "stepsight.errors",
     "InputError": "stepsight.errors",
     "sweep": "stepsight.tune.api",
+    "capture_block": "stepsight.capture.block",
 }
 
 
@@ -84,7 +89,7 @@ def __getattr__(name: str) -> Any:
             return "unknown"
     if name == "tune":
         return import_module("stepsight.tune")
-    if name == "capture":  # a package that can be called
+    if name == "capture":
         return import_module("stepsight.capture")
     if name not in _HOMES:
         raise AttributeError(f"module 'stepsight' has no attribute {name!r}")

@@ -82,6 +82,7 @@ def main() -> None:
         click.echo("stepsight: interrupted", err=True)
         sys.exit(130)
     except ScriptFailedError as error:
+        click.echo(f"stepsight: {error}", err=True)
         sys.exit(error.code or 1)
     except StepsightError as error:
         click.echo(f"stepsight: {error}", err=True)
