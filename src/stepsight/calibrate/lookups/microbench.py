@@ -19,7 +19,6 @@ import msgspec
 import numpy as np
 import torch
 
-from stepsight.calibrate.lookups.fit import ASSUMED_CACHES
 from stepsight.calibrate.lookups.operators import OPERATORS
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
@@ -30,6 +29,8 @@ from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
 from stepsight.tables.table import optimizer_state
 
+ASSUMED_CACHES = (float(32 << 10), float(1 << 20), float(32 << 20))
+"""Where the system does not tell: the first levels of common server processors."""
 PHASES = ("forward", "backward")
 _WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
 """A lookup of next to nothing, before what is timed."""
