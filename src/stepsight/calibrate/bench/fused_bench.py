@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.calibrate.lookups.fit import fit_samples, table_sets
 from stepsight.calibrate.lookups.microbench import (
     ASSUMED_CACHES,
     PHASES,
