@@ -18,11 +18,12 @@ COMMANDS = {
     "capture": "Predict any PyTorch training script: run it here without a GPU.",
     "compare": "Two predictions: which is faster, and where the difference went.",
     "tune": "Find the best configuration of a model on a platform, with reasons.",
+    "diagnose": "A measured step: is it slower than it should be, and why.",
     "sweep": "Predict over any field of a workload or platform: a table, a CSV, a page.",
     "shard": "Choose where the embedding tables live.",
     "kernel": "Time one kernel, or a table of kernels, on a GPU.",
     "collective": "Time a collective, or import measured ones.",
-    "calibrate": "Measure this machine and write a platform folder.",
+    "calibrate": "Measure this machine, or learn a cluster from its own runs.",
     "run": "Train a workload on this machine and report the measured step time.",
     "validate": "Score predictions against measurements.",
     "inspect": "Analyse traces or index files.",
@@ -80,6 +81,7 @@ def main() -> None:
         click.echo("stepsight: interrupted", err=True)
         sys.exit(130)
     except ScriptFailedError as error:
+        click.echo(f"stepsight: {error}", err=True)
         sys.exit(error.code or 1)
     except StepsightError as error:
         click.echo(f"stepsight: {error}", err=True)

@@ -40,6 +40,7 @@ def test_autocast_makes_half_precision_products_and_the_script_is_stopped(tmp_pa
     assert kernels["gemm", "fp32"] == 0
     assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 2
     assert not step.guessed
+    assert step.samples.count == 32 and not step.samples.stated
     assert not (tmp_path / "model.pt").exists()
     names = {op.name for op in step.job.programs[0].ops}
     assert {"aten::linear", "Optimizer.step#AdamW.step"} <= names
@@ -142,7 +143,7 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for extra, problem in (
         (["--assume", "luck=1"], "no assumption is called"),
         (["--assume", "mask_share=2"], "must lie between"),
-        (["--world", "12", "-p", "2x8xA100-SXM4-40G"], "whole number of nodes"),
+        (["--world", "12", "-p", "2x8xA100-SXM4-40G"], "is not a multiple of 8"),
         (["--ranks", "9"], "ranks go from 0 to 7"),
         (["--save", str(tmp_path / "no" / "step.json")], "folder does not exist"),
     ):

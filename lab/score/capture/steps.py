@@ -23,7 +23,7 @@ from stepsight.workload.memory import CONTEXT_BYTES
 
 OTHER_MODEL = ("Unknown model", "parameters, the row")
 """What the script says where the library has no such model today, or another one under this name."""
-FIXED = ("parameters", "gradients", "optimizer_state")
+FIXED = ("parameters", "gradients", "optimizer_state", "other_persistent")
 """Parts of a step's memory that a larger batch does not change."""
 
 
