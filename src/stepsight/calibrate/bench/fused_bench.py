@@ -13,8 +13,6 @@ from stepsight.calibrate.lookups.microbench import (
     PHASES,
     LookupBench,
     LookupSample,
-    fit_samples,
-    table_sets,
     time_benches,
 )
 from stepsight.kernels.embedding.cpu.caches import detect_caches
