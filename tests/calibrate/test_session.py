@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.folder import FILE, Journal
+from stepsight.calibrate.journal import FILE, Journal
 from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, Calibration
 from stepsight.commands.calibrate import command
 from stepsight.errors import InputError, StepsightError
