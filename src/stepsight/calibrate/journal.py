@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.journals import JsonLines
+from stepsight.journals import JsonLines, is_sample
 from stepsight.overheads.operators import op_class
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
 from stepsight.program.job import Kernel
@@ -70,8 +70,10 @@ class Journal:
             )
         self._lines = JsonLines(self.path)
         for number, sample in self._lines.entries:
-            if not isinstance(sample, dict) or "stage" not in sample:
-                raise InputError(f"{self.path}: line {number}", "is not a sample", "delete the line")
+            if not is_sample(sample):
+                raise InputError(
+                    f"{self.path}: line {number}", "is not a sample that calibrate wrote", "delete the line"
+                )
             self.samples.append(sample)
         self._known = {key_of(s["stage"], s) for s in self.samples}
 
