@@ -1,4 +1,4 @@
-"""Samples of a calibration on disk, so that an interrupted one goes on."""
+"""The journal of a calibration: every sample as one JSON line, so that an interrupted one resumes."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.lookups.microbench import ASSUMED_CACHES, PHASES, LookupSample
+from stepsight.calibrate.lookups.microbench import PHASES, LookupSample
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.cpu.caches import detect_caches
@@ -81,6 +81,8 @@ def _fit(
     )
 
 
+ASSUMED_CACHES = (float(32 << 10), float(1 << 20), float(32 << 20))
+"""Where the system does not tell: the first levels of common server processors."""
 FOLDS = 4
 
 
