@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from stepsight.tables.table import Table
 from stepsight.trace.step.run import load_trace
 from stepsight.workload.files import load_workload
 from tests.fuzz.interruptions import SCRIPT
-from tests.fuzz.mutate import ODD_NUMBERS, mutated_bytes, mutated_json, mutated_text
+from tests.fuzz.mutate import ODD_NUMBERS, mutated_bytes, mutated_json, mutated_text, mutated_trace
 from tests.trace.making import two_step_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -115,14 +116,52 @@ def _trace(path: Path) -> float:
     return prediction.step_us + (prediction.measured_us or 0.0)
 
 
-def _trace_damage(rng: random.Random) -> bytes:
+def _profile() -> dict[str, Any]:
     made = two_step_training()
-    document = {
+    return {
         "schemaVersion": 1, "traceEvents": made.events,
         "deviceProperties": [{"id": 0, "name": made.device, "numSms": 80, "computeMajor": 7}],
         "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1},
     }  # fmt: skip
-    return mutated_json(document, rng)
+
+
+def _every_basis(path: Path) -> float:
+    """Anchored, by models and replayed: all finite and above zero, GPUs busy for no longer than the step."""
+    total = 0.0
+    for asked in ({}, {"models_only": True}, {"replay": True}):
+        prediction = predict_trace(load_trace(path), **asked)
+        assert 0 <= prediction.gpu_active_us <= 1.0001 * prediction.step_us, (
+            f"busy {prediction.gpu_active_us}"
+        )
+        assert 0 < prediction.low_us <= prediction.step_us <= prediction.high_us < math.inf
+        total += prediction.step_us + (prediction.measured_us or 0.0)
+    return total
+
+
+def _with_execution_trace(path: Path) -> float:
+    """The profile of a run with a damaged execution trace of it in the same folder."""
+    folder = path.parent / "with_et"
+    folder.mkdir(exist_ok=True)
+    profile = _profile()
+    for number, event in enumerate(e for e in profile["traceEvents"] if e["cat"] == "cpu_op"):
+        event["args"] = {"Record function id": number + 1}
+    (folder / "profile.json").write_text(json.dumps(profile))
+    (folder / "et.json").write_bytes(path.read_bytes())
+    return _every_basis(folder)
+
+
+EXECUTION_TRACE = {
+    "schema": "1.0.1", "pid": 7, "time": "2023-01-01 00:00:00", "start_ts": 1000, "finish_ts": 3000,
+    "nodes": [
+        {"name": name, "id": 10 + i, "rf_id": i + 1, "parent": 1, "fw_parent": 0, "seq_id": i, "scope": 0,
+         "tid": 1, "fw_tid": 0, "op_schema": "", "inputs": [[1, 2, 0, 64, 4, "cpu"]] * len(shapes),
+         "input_shapes": shapes, "input_types": ["Tensor(float)"] * len(shapes), "outputs": [],
+         "output_shapes": [], "output_types": []}
+        for i, (name, shapes) in enumerate(
+            [("aten::addmm", [[64], [256, 128], [128, 64]]), ("aten::relu", [[256, 64]]), ("MmBackward0", [])] * 3
+        )
+    ],
+}  # fmt: skip
 
 
 NCCL = """# nThread 1 nGpus 2 minBytes 8 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20
@@ -200,7 +239,9 @@ TARGETS = (
       ("dlrm.toml", "gpt2.toml", "llama.toml", "megatron.toml", "bert.toml")),
     Target("set.txt", _assignments, _assigned),
     Target("platform.toml", _text(PLATFORM), _on_platform),
-    Target("trace.json", _trace_damage, _trace),
+    Target("trace.json", lambda rng: mutated_json(_profile(), rng), _trace),
+    Target("profile.json", lambda rng: mutated_trace(_profile(), rng), _every_basis),
+    Target("execution_trace.json", _json(EXECUTION_TRACE), _with_execution_trace),
     Target("all_reduce.txt", _text(NCCL), lambda p: _sum_us(read_nccl_tests(p).timings)),
     Target("param.txt", _text(PARAM), lambda p: _sum_us(read_param_comms(p).timings)),
     Target("timings.csv", _text(TIMINGS), lambda p: _sum_us(read_timings_csv(p)) + 1.0),

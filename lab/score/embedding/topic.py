@@ -129,7 +129,7 @@ def command(
     if operator != FBGEMM and optimizer != "sgd":
         raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
     if measure and samples is not None:
-        from stepsight.calibrate.lookups.microbench import measure_here
+        from lab.score.embedding.measure_here import measure_here
 
         measure_here(measure, samples, seed, operator, optimizer)
     lines: list[Score] = []
