@@ -1,4 +1,4 @@
-"""A folder with other rows of the same files, and only some of the files: every topic scores what is there."""
+"""A folder with other rows of some of the files: every topic scores what is there."""
 
 from __future__ import annotations
 
