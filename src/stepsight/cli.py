@@ -18,6 +18,7 @@ COMMANDS = {
     "capture": "Predict any PyTorch training script: run it here without a GPU.",
     "compare": "Two predictions: which is faster, and where the difference went.",
     "tune": "Find the best configuration of a model on a platform, with reasons.",
+    "advise": "Changes that make a job faster or make it fit, each one simulated.",
     "diagnose": "A measured step: is it slower than it should be, and why.",
     "sweep": "Predict over any field of a workload or platform: a table, a CSV, a page.",
     "shard": "Choose where the embedding tables live.",

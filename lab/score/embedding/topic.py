@@ -35,7 +35,13 @@ STREAMS = (
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
-    return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), *h100.scores(data), hit_rate_score()]
+    found = [*h100.scores(data), hit_rate_score()]
+    try:
+        points = measured_kernels(data)
+    except InputError as error:
+        click.echo(f"skipped: {error}", err=True)
+        return found
+    return [*gpu_scores(points, fitted=rows != "all"), *found]
 
 
 def figures(data: Path) -> dict[str, dict[str, Any]]:
@@ -123,7 +129,7 @@ def command(
     if operator != FBGEMM and optimizer != "sgd":
         raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
     if measure and samples is not None:
-        from stepsight.calibrate.lookups.microbench import measure_here
+        from lab.score.embedding.measure_here import measure_here
 
         measure_here(measure, samples, seed, operator, optimizer)
     lines: list[Score] = []

@@ -15,7 +15,7 @@ from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.bench.lookup_bench import PHASES
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.calibrate.constants import ALONE_ROUNDS, FIRST_LOOKED_UP, PROFILED, SHORTEST_S, TOGETHER
-from stepsight.calibrate.folder import Journal, kernel_record, overhead_records
+from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.rehearsal import random_torchrec
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample

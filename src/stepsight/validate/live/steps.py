@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from stepsight.calibrate.fit import step_us
-from stepsight.calibrate.folder import Journal
+from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.rehearsal import (
     FAMILIES,
     VALIDATION,

@@ -64,7 +64,7 @@ def command(
     results: Path | None, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
-    from stepsight.calibrate.folder import Journal
+    from stepsight.calibrate.journal import Journal
     from stepsight.calibrate.session import budget_seconds
     from stepsight.platform.load import load_platform
     from stepsight.run.ranks import Ranks, writable_folder
