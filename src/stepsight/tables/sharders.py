@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.tables.plan import Plan
+from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, Plan, Shard
 from stepsight.tables.table import Table, check_tables
 
 Sharder = Callable[[Sequence[Table], int], Plan]
@@ -121,8 +121,45 @@ def beside_the_bottom_mlp(tables: Sequence[Table], ranks: int) -> Plan:
     return Plan.table_wise(tables, rank_of, ranks, "nvidia")
 
 
-PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp}
-"""What a workload file may name: the sharders that are compared, and NVIDIA's own."""
+REPLICATED_BYTES = 8e6
+"""Tables up to this size are held by every rank in HugeCTR's published plans (DP_SHARDING_THRESHOLD 0.008, in
+GB)."""
+
+
+def hybrid(tables: Sequence[Table], ranks: int) -> Plan:
+    """HugeCTR's planner: small tables on every rank; of the others those that ask for more than an even share
+    of the lookups by rows over all ranks, the rest whole, costliest first to the least loaded rank."""
+    _check(tables, ranks)
+    large = [t for t in tables if t.weight_bytes > REPLICATED_BYTES]
+    share = sum(lookup_cost(t) for t in large) / ranks
+    split = {t.name for t in large if ranks > 1 and lookup_cost(t) > share and t.rows >= ranks}
+    loads = [0.0] * ranks
+    rank_of: dict[str, int] = {}
+    for table in sorted((t for t in large if t.name not in split), key=lambda t: (-lookup_cost(t), t.name)):
+        rank_of[table.name] = min(range(ranks), key=lambda r: (loads[r], r))
+        loads[rank_of[table.name]] += lookup_cost(table)
+    shards: list[Shard] = []
+    for table in tables:
+        columns, rows = (0, table.dim), (0, table.rows)
+        if table.name in rank_of:
+            shards.append(Shard(table.name, rank_of[table.name], columns, rows))
+        elif table.name in split:
+            block = -(-table.rows // ranks)
+            edges = [(min(i * block, table.rows), min((i + 1) * block, table.rows)) for i in range(ranks)]
+            shards += [
+                Shard(table.name, rank, columns, edge, ROW_WISE)
+                for rank, edge in enumerate(edges)
+                if edge[1] > edge[0]
+            ]
+        elif ranks == 1:
+            shards.append(Shard(table.name, 0, columns, rows))
+        else:
+            shards += [Shard(table.name, rank, columns, rows, DATA_PARALLEL) for rank in range(ranks)]
+    return Plan(ranks, tuple(shards), "hugectr")
+
+
+PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp, "hugectr": hybrid}
+"""What a workload file may name: the sharders that are compared, NVIDIA's example's and HugeCTR's."""
 
 
 def _check(tables: Sequence[Table], ranks: int) -> None:
