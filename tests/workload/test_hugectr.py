@@ -45,8 +45,12 @@ def test_more_ranks_take_less_time_and_pay_more_of_it_to_each_other():
 
 
 def test_a_dot_interaction_and_one_rank_are_known_too():
-    one = published(1, "dense.interaction=dot", "tables[20].rows=1000", "batch=1024")
-    assert not any(op.collective for op in one.job().programs[0].ops)
+    document = {
+        "kind": "dlrm", "batch": 1024, "dense": {"features": 13, "bottom": [64], "top": [64, 1]},
+        "tables": [{"rows": 1000, "dim": 64, "count": 3}],
+        "training": {"stack": "hugectr", "precision": "fp16", "loss": "bce_logits"},
+    }  # fmt: skip
+    assert not any(op.collective for op in parse_workload(document, "x").job().programs[0].ops)
 
 
 @pytest.mark.parametrize("change", ["training.precision=fp32", "training.loss=bce"])

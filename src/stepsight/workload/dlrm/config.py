@@ -78,8 +78,8 @@ class DlrmConfig:
     (`stepsight.workload.dlrm.torchrec`), or HugeCTR (`stepsight.workload.dlrm.hugectr`).
     ``exchange_dtype``: pooled rows and their gradients travel in that type (TorchRec's quantised
     communication). ``loader``: what TorchRec's loader does with a batch in the training process: joins and
-    pins arrays that lie in memory, or of a mapped file, whose indices it first reduces modulo the tables' rows
-    (``--mmap_mode``); or nothing, where batches come from elsewhere.
+    pins arrays that lie in memory, or of a mapped file, whose indices it first reduces modulo the tables'
+    rows (``--mmap_mode``); or nothing, where batches come from elsewhere.
     """
 
     name: str
@@ -140,7 +140,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     batch = fields.integer("batch")
     if batch % ranks:
         raise fields.fail(
-            "batch", f"{batch} samples do not divide over {ranks} ranks", f"use a multiple of {ranks}"
+            "batch", f"{batch} is not a multiple of ranks = {ranks}", f"use a multiple of {ranks}"
         )
     interaction = dense.choice("interaction", INTERACTIONS, "dot")
     for key in ("cross_layers", "cross_rank"):

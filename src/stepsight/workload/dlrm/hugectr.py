@@ -16,13 +16,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepsight.program.job import COMM, COMPUTE, Collective, Job, Kernel, Op, RankProgram, Wait
+from stepsight.program.job import COMM, COMPUTE, Collective, Group, Job, Kernel, Op, RankProgram, Wait
 from stepsight.tables.lookup import Lookup
 from stepsight.tables.plan import DATA_PARALLEL
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.dlrm.node_sums import NODE, PEERS
 from stepsight.workload.graphs import captured
 
+WORLD = "world"
+NODE_RANKS = 8
+"""GPUs of a node (DGX and HGX systems from Volta to Blackwell)."""
 HALF_BYTES = 2
 """Of activations, weights in products, gradients and what is exchanged."""
 FIRST_FEATURES = 16
@@ -32,7 +36,23 @@ FIRST_FEATURES = 16
 def hugectr_job(config: DlrmConfig) -> Job:
     """Every rank's program."""
     programs = [RankProgram(_Step(config, rank).program(), f"rank {rank}") for rank in range(config.ranks)]
-    return Job.of(programs)
+    job, size = Job.of(programs), node_ranks(config.ranks)
+    if size == config.ranks:
+        return job
+    sets = {
+        NODE: [tuple(range(first, first + size)) for first in range(0, config.ranks, size)],
+        PEERS: [tuple(range(place, config.ranks, size)) for place in range(size)],
+    }
+    groups = {
+        name: tuple(Group(f"{name}{i}", members) for i, members in enumerate(found))
+        for name, found in sets.items()
+    }
+    return replace(job, groups={**job.groups, **groups})
+
+
+def node_ranks(ranks: int) -> int:
+    """Ranks that exchange among themselves first: all of them, or a node's."""
+    return NODE_RANKS if ranks > NODE_RANKS and ranks % NODE_RANKS == 0 else ranks
 
 
 @dataclass(slots=True)
@@ -182,19 +202,53 @@ class _Step:
         return embeddings.sent_widths(self.config.plan, self.config.tables)
 
     def _received_columns(self) -> int:
-        """Columns that arrive for one sample: partial sums of row-wise tables arrive from every holder."""
-        return sum(self._sent()) if self.config.ranks > 1 else self._width - self.config.bottom[-1]
+        """Columns that arrive for one sample: partial sums of row-wise tables arrive from every holder, or
+        from every node that holds some."""
+        if self.config.ranks == 1:
+            return self._width - self.config.bottom[-1]
+        per_node = node_ranks(self.config.ranks)
+        return sum(self._sent() if per_node == self.config.ranks else self._node_widths(per_node))
 
     def _exchange(self, *, backward: bool) -> int | None:
-        sent = np.asarray(self._sent(), dtype=np.float64) * self._local * HALF_BYTES
-        if not sent.any():
+        """All to all at once inside a node. Over several nodes in two turns: inside each node, where partial
+        sums are added up, and then among the ranks with the same place in their nodes; gradients go back the
+        other way (HugeCTR's hierarchical communication)."""
+        if not any(self._sent()):
             return None
+        per_node = node_ranks(self.config.ranks)
+        nodes = self.config.ranks // per_node
+        if nodes == 1:
+            return self._all_to_all(self._sent(), self.config.batch_per_rank, WORLD, backward=backward)
+        first = self.rank // per_node * per_node
+        own = self._sent()[first : first + per_node]
+        turns = [(own, nodes * self._local, NODE), (self._node_widths(per_node), self._local, PEERS)]
+        started = None
+        for widths, samples, group in reversed(turns) if backward else turns:
+            waits = (Wait(COMPUTE, started),) if started is not None else ()
+            if started is not None:
+                values = float(nodes * self._local * widths[self.rank // per_node if group == PEERS else 0])
+                self._add("network.turn", self._pass("reorder", values, values), waits=waits)
+            started = self._all_to_all(widths, samples, group, backward=backward)
+        return started
+
+    def _node_widths(self, per_node: int) -> list[int]:
+        """Columns that leave each node for a sample: parts of one table are added up inside it."""
+        held: list[dict[tuple[str, tuple[int, int]], int]] = [
+            {} for _ in range(self.config.ranks // per_node)
+        ]
+        for shard in self.config.plan.shards:
+            if shard.kind != DATA_PARALLEL:
+                features = self.config.table_of_name[shard.table].features
+                held[shard.rank // per_node][shard.table, shard.columns] = shard.width * features
+        return [sum(widths.values()) for widths in held]
+
+    def _all_to_all(self, widths: Sequence[int], samples: int, group: str, *, backward: bool) -> int:
+        sent = np.asarray(widths, dtype=np.float64) * samples * HALF_BYTES
         matrix = np.repeat(sent[:, None], len(sent), axis=1)
         if backward:
             matrix = np.ascontiguousarray(matrix.T)
         largest = float(max(matrix.sum(axis=1).max(), matrix.sum(axis=0).max()))
-        kind = "all_to_all" if np.ptp(matrix) == 0 else "all_to_allv"
-        collective = Collective(kind, largest, dtype="fp16", send_bytes=matrix,
+        collective = Collective("all_to_allv", largest, group, dtype="fp16", send_bytes=matrix,
                                 name="gradients" if backward else "pooled")  # fmt: skip
         return self._add("all_to_all", collective=collective, waits=(Wait(COMM, COMPUTE),))
 
