@@ -41,8 +41,8 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
 )
 @click.option(
     "--stack",
-    type=click.Choice(["now", "torchrec"]),
-    default="now",
+    type=click.Choice(["eager", "torchrec"]),
+    default="eager",
     show_default=True,
     help="Whose DLRMs to measure: eager PyTorch's, or TorchRec's (CPU; needs torchrec and fbgemm-gpu-cpu).",
 )
@@ -134,14 +134,15 @@ def _calibrate(
     device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
     stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.calibrate.folder import Journal, build
+    from stepsight.calibrate.build import build
+    from stepsight.calibrate.journal import Journal
     from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration
     from stepsight.run.ranks import Ranks
     from stepsight.terminal import terminal
 
     journal = Journal(folder, resume=resume)
     if kernels_from:
-        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "now" else SHARED)
+        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "eager" else SHARED)
     console = terminal(stderr=True)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)

@@ -202,13 +202,14 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
     layout, batch = _layout(fields, parallel, recipe, framework, training)
     name = fields.text("name", Path(source).stem)
     notes = _notes(fields, sequence)
-    for section in (training_fields, parallel, fields):
-        section.finish()
+    sections = {"training": training_fields, "parallel": parallel, "": fields}
+    for section in sections.values():
+        section.finish(sections)
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
     config = LanguageConfig(
         name, family, model, sequence, batch, training, layout, framework, stated, source, notes, recipe.name,
         (*_differences("training", training_fields), *_differences("parallel", parallel)),
-        frozenset(() if training_fields.has("attention") else ("attention",)),
+        _left_open(fields, training_fields, parallel),
     )  # fmt: skip
     check(config, parallel, training_fields)
     return config
@@ -223,14 +224,29 @@ def _differences(section: str, fields: Fields) -> list[str]:
     ]
 
 
-def resolved(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
-    """The configuration with what its description leaves to the platform."""
+def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[str]:
+    """What the platform decides: the attention kernel, and without a pipeline the micro-batch."""
+    found = set() if training.has("attention") else {"attention"}
+    if (
+        fields.has("global_batch")
+        and not parallel.has("micro_batch")
+        and parallel.integer("pipeline", 1) == 1
+    ):
+        found.add("micro_batch")
+    return frozenset(found)
+
+
+def with_attention_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
+    """The configuration with the attention kernel that its recipe picks on a GPU, unless it states one."""
     if "attention" not in c.left_open:
         return c
-    attention = recipe_of(c.recipe).attention(gpu)
-    if attention == c.training.attention:
-        return c
+    attention = _usual_attention(recipe_of(c.recipe), c.training.precision, gpu)
     return replace(c, training=replace(c.training, attention=attention))
+
+
+def _usual_attention(recipe: Recipe, precision: str, gpu: GpuSpec | None) -> str:
+    """The recipe's kernel; fused ones compute in half precision only."""
+    return "eager" if precision in PLAIN_PRECISIONS else recipe.attention(gpu)
 
 
 def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
@@ -303,7 +319,7 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         precision=precision,
         attention=fields.choice("attention", ATTENTION, "flash2")
         if fields.has("attention")
-        else recipe.attention(gpu),
+        else _usual_attention(recipe, precision, gpu),
         recompute=str(recompute),
         recompute_layers=layers,
         optimizer=fields.choice("optimizer", tuple(UPDATES), "adamw"),
@@ -433,6 +449,6 @@ def _batch(fields: Fields, data: int) -> int:
 
 def _order(parallel: Fields) -> tuple[str, ...]:
     given = parallel.anything("order", list(AXES))
-    if sorted(given) != sorted(AXES):
+    if not isinstance(given, list) or sorted(map(str, given)) != sorted(AXES):
         raise parallel.fail("order", f"must list {', '.join(AXES)} once each, innermost first", "correct it")
     return tuple(given)

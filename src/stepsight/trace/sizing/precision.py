@@ -1,11 +1,15 @@
-"""The element type that a kernel's name tells, and the one that most products of a trace compute in."""
+"""Element types: what a kernel's name states, what most products of a trace compute in, and the types of a
+trace that recorded its operators' sizes without them."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 
+import msgspec
+
 from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.reading.events import NO_RAW
 from stepsight.trace.sizing.launch_grid import GEMM
 
 _TENSILE = re.compile(r"^Cijk_\w+?_\w+?_([A-Z0-9]+)_")
@@ -34,3 +38,27 @@ def common_dtype(linked: LinkedTrace) -> str:
     names = (x.gpu[0].name for x in linked.launches)
     seen = Counter(dtype_by_name(name) for name in names if GEMM.search(name) or _TENSILE.match(name))
     return seen.most_common(1)[0][0] if seen else "fp32"
+
+
+_SPELT = {"bf16": "c10::BFloat16", "fp16": "c10::Half", "fp8": "c10::Float8_e4m3fn"}
+
+
+def add_types(linked: LinkedTrace) -> str | None:
+    """Give every input the type of the trace's products, where no operator recorded types.
+
+    Returns that type, or None where there was nothing to add.
+    """
+    if any(op.args.types is not NO_RAW for op in linked.ops):
+        return None
+    sized = [op for op in linked.ops if op.args.dims is not NO_RAW or op.args.old_dims is not NO_RAW]
+    if not any(op.shapes() for op in sized):
+        return None
+    dtype = common_dtype(linked)
+    spelt = _SPELT.get(dtype, "float")
+    lists: dict[int, msgspec.Raw] = {}
+    for op in sized:
+        inputs = len(op.shapes())
+        if inputs not in lists:
+            lists[inputs] = msgspec.Raw(msgspec.json.encode([spelt] * inputs))
+        op.args = msgspec.structs.replace(op.args, types=lists[inputs])
+    return dtype

@@ -11,7 +11,10 @@ from math import ceil, prod
 
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.calls import Call
+from stepsight.trace.sizing.convolutions import conv_inputs, conv_kernel, is_convolution
 from stepsight.trace.sizing.launch_grid import elements_by_grid, grid_blocks
+from stepsight.trace.sizing.matmul_map import GEMM_KERNEL
 from stepsight.trace.sizing.tensors import Tensor
 
 _WINOGRAD = re.compile(r"winograd(Forward|Wgrad|Bwd)?\w*?(Data|Filter|Output|Delta)(\d)x\d", re.IGNORECASE)
@@ -119,3 +122,16 @@ def _winograd_product(event: Event, image: Tensor, weight: Tensor, of_weights: b
     c_in, c_out = image.shape[1], weight.shape[0]
     m, n, k = (c_in, c_out, tiles) if of_weights else (tiles, c_out, c_in)
     return Kernel.of("gemm", image.dtype, operator="bmm", batch=depth, m=m, n=n, k=k)
+
+
+def convolution_of_row(op: Event, event: Event) -> Kernel | None:
+    """A convolution of one kernel without the others of its call; kernels around it move image or weights."""
+    inputs = conv_inputs(op, event) if is_convolution(op) else None
+    if inputs is None:
+        return None
+    helper = helper_kernel(op, event, inputs.image, inputs.weight, inputs.gradient)
+    if helper is not None:
+        return helper
+    own = GEMM_KERNEL.search(event.name) or "scudnn" in event.name
+    made = conv_kernel(Call(op, (event,)), event) if own else None
+    return made[0] if made else None

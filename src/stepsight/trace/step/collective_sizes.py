@@ -1,9 +1,8 @@
-"""Sizes of collectives whose trace recorded none: told by the kernels around them.
+"""Sizes of collectives whose trace recorded none, inferred from the kernels around them.
 
 An all_reduce of the backward carries what was copied just before it, else the weight
-gradients made since the last one.
-Any other collective carries what its readers read, else what its maker wrote. And where
-its readers are concatenations that hide their size, they read what it carries.
+gradients made since the last one. Any other collective carries what its readers read, else what its maker
+wrote.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import COMPUTE, Kernel, Op, Sizing
 from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE
+from stepsight.trace.sizing.unrecorded import COLLECTIVE
 from stepsight.trace.step.program import StepProgram, TracedOp
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
@@ -22,7 +21,7 @@ _INTO_BUCKET = "reducer::mul_out"
 """DDP's operator that scales a gradient into its bucket."""
 _LEAST_BYTES = 1024.0
 _NEIGHBOURS = 3
-"""Kernels before and behind a collective that are asked for its size."""
+"""Kernels before and after a collective that are asked for its size."""
 
 
 def with_sizes(program: StepProgram) -> StepProgram:
@@ -31,13 +30,7 @@ def with_sizes(program: StepProgram) -> StepProgram:
         return program
     ops = list(program.ops)
     gradients = bucketed = 0.0
-    arrived: dict[str, float] = {}
     for i, traced in enumerate(ops):
-        for wait in traced.op.waits:
-            carried = ops[wait.on].op.collective if isinstance(wait.on, int) else None
-            if carried is not None:
-                arrived[wait.waiter] = carried.bytes
-        traced = ops[i] = _concatenating(traced, arrived)
         if _INTO_BUCKET in traced.op.name:
             bucketed += _written(traced.op)
         gradients += sum(_weight_gradient(k) for k in traced.op.kernels if traced.op.phase == "backward")
@@ -49,7 +42,7 @@ def with_sizes(program: StepProgram) -> StepProgram:
             gradients = bucketed = 0.0
         else:
             stream, read = _read_after(ops, i)
-            # A copy stream's readers (input distribution) tell best; compute kernels on either side.
+            # A copy stream's readers (input distribution) show it best; compute kernels on either side.
             size = read if read and stream not in (None, COMPUTE) else max(read, _written_before(ops, i))
         sized = replace(
             traced.op.collective, bytes=max(size, _LEAST_BYTES), size_spread=RULES.value(COLLECTIVE)
@@ -58,26 +51,8 @@ def with_sizes(program: StepProgram) -> StepProgram:
     return replace(program, ops=ops)
 
 
-def _concatenating(traced: TracedOp, arrived: dict[str, float]) -> TracedOp:
-    """The op with its concatenations of unknown size as large as what its stream last waited for."""
-    if not any(_is_unsized(k) and arrived.get(k.stream) for k in traced.op.kernels):
-        return traced
-    kernels = tuple(
-        replace(k, dims=_resized(k, arrived[k.stream]), sizing=Sizing.NEIGHBOURS)
-        if _is_unsized(k) and k.stream in arrived
-        else k
-        for k in traced.op.kernels
-    )
-    return replace(traced, op=replace(traced.op, kernels=kernels))
-
-
 def _is_unsized(kernel: Kernel) -> bool:
     return kernel.family == "concat" and kernel.sizing is Sizing.UNKNOWN
-
-
-def _resized(kernel: Kernel, size: float) -> tuple[tuple[str, float], ...]:
-    moved = ("read_bytes", "write_bytes")
-    return tuple((name, max(value, size) if name in moved else value) for name, value in kernel.dims)
 
 
 def _copied_before(ops: list[TracedOp], index: int) -> float:
@@ -96,7 +71,7 @@ def _weight_gradient(kernel: Kernel) -> float:
 
 
 def _read_after(ops: list[TracedOp], index: int) -> tuple[str | None, float]:
-    """Who waits for the collective, and what its first kernels behind the wait read."""
+    """Who waits for the collective, and what its first kernels after the wait read."""
     stream: str | None = None
     sizes: list[float] = []
     for later in ops[index + 1 :]:
