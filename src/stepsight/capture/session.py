@@ -20,6 +20,7 @@ from stepsight.capture.gpu import (
     kernels,
     meta_answer,
     modules,
+    recurrent,
     tensors,
     vision_ops,
 )
@@ -96,6 +97,7 @@ class Session:
         tensors.install(self.values.read)
         modules.install()
         kernels.install()
+        recurrent.install()
         vision_ops.install()
         routing.install()
         checks.install()

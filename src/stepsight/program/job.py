@@ -206,7 +206,7 @@ class Op:
     ``calls`` are the library calls inside it, where a builder knows them. ``framework`` names the host
     profile by which ``launches`` real launches, for which this op stands, cost the host. ``host_bytes`` are
     read and written by the host's own thread inside it, ``host_divisions`` are 64-bit divisions there: a
-    loader's work on a batch.
+    loader's work on a batch. ``cuda_graph``: one launch starts all its kernels.
     """
 
     name: str
@@ -223,6 +223,7 @@ class Op:
     launches: int = 0
     host_bytes: float = 0.0
     host_divisions: float = 0.0
+    cuda_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
