@@ -8,6 +8,7 @@ from __future__ import annotations
 from stepsight.basis import Basis
 
 SETTLED_US = 0.05
+SETTLED_SHARE = 1e-5
 MOST_WALKS = 12
 SHARED_LINK = 2.0
 FILLS_US = 50.0
@@ -15,6 +16,10 @@ FILLS_US = 50.0
 BASES = {
     "SETTLED_US": Basis(
         "µs that a launch still moves", "chosen: below any clock's resolution", "when the walk has settled"
+    ),
+    "SETTLED_SHARE": Basis(
+        "of the step, what a launch still moves", "chosen: a thousandth of a percent of the step",
+        "when the walk of a long step has settled",
     ),
     "MOST_WALKS": Basis(
         "walks", "chosen: overlap can flip at an edge; the mean of the flips is taken then", "simulation time"

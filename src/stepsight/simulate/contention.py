@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import ContentionSpec
-from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_US, SHARED_LINK
+from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_SHARE, SETTLED_US, SHARED_LINK
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
 from stepsight.simulate.intervals import covered_by_rank
 from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
@@ -69,7 +69,7 @@ def settle(
             step = weight * (target - now.device_us)
             moved = max(moved, float(np.abs(step).max(initial=0.0)))
             stretched.append(replace(now, device_us=now.device_us + step))
-        if moved < SETTLED_US:
+        if moved < max(SETTLED_US, SETTLED_SHARE * float(result.makespan_us.max())):
             break
         current, kept = tuple(stretched), tuple(waits)
         result = walk(current)

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
-from stepsight.overheads.frameworks import framework_times
+from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.overheads.host_work import host_work_us
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op, RankProgram
@@ -31,6 +31,8 @@ COMMUNICATION = "communication"
 """The category of every collective."""
 Meeting = tuple[int, int, Collective, Observation]
 """A collective's launch and program of a lane, the collective and what was seen of it."""
+INSIDE_LAYERS = ("tensor", "context", "expert")
+"""Groups whose collectives compute waits for in every layer."""
 REPLAYABLE = ("kernels", "collectives", "host")
 """What can be taken from a trace instead of from the models."""
 
@@ -132,6 +134,7 @@ class JobPricer:
                     launches.append((kernel, observation))
                 self.number[at] = distinct[key]
         self.families = [kernel.family for kernel, _ in launches]
+        self.skew_us: dict[int, float] = {}
         self.clock = 1.0
         self.dynamic_j: float | None = None
         self.kernels = self._estimate([k for k, _ in launches], [o for _, o in launches])
@@ -158,6 +161,7 @@ class JobPricer:
                     if isinstance(item, Collective):
                         meetings.append((k, p, item, found))
                         names[k] = COMMUNICATION
+                        self.skew_us[id(item)] = _skew_us(op, item)
                     else:
                         numbers[k, p] = self.number[id(item), found]
                         names[k] = category(item.family)
@@ -264,7 +268,7 @@ class JobPricer:
                 times[here] = finish[sets.place[ranks[here]]]
             else:
                 estimate = self._balanced(item, sets, number)
-                times[here] = estimate.time_us * item.count
+                times[here] = estimate.time_us * item.count + self.skew_us.get(id(item), 0.0)
             worst = max(worst, estimate, key=lambda e: (e.source, e.spread))
             if estimate.note:
                 self.notes.setdefault(item.kind, estimate.note)
@@ -337,6 +341,13 @@ class JobPricer:
                 found = overheads.of(op.name, launches=launches)
             self.host_times[key] = self.platform.conditions.host(found)
         return self.host_times[key]
+
+
+def _skew_us(op: Op, item: Collective) -> float:
+    """What a framework's collectives inside a layer lose because the hosts of their group are not in step."""
+    if not op.framework or item.group not in INSIDE_LAYERS:
+        return 0.0
+    return profile_of(op.framework).skew_us * (len(item.spans) - 1) * item.count
 
 
 class _Sets:
