@@ -16,8 +16,7 @@ NAIVE = "naive sum of kernels"
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """One measured step and what was predicted for it, in ms; ``others`` are other predictors', ``variants``
-    ours with something else left out.
+    """One measured step and what was predicted for it, in ms; ``others`` are other predictors'.
 
     ``set`` names the collection that the row is scored with. ``active_ms`` is the time in which the GPU
     does anything, where it was measured, too. ``contradicted``: what else was measured of the same step does
@@ -35,7 +34,6 @@ class StepRow:
     active_ms: float | None = None
     measured_active_ms: float | None = None
     contradicted: bool = False
-    variants: tuple[tuple[str, float], ...] = ()
 
     @property
     def error(self) -> float:
@@ -51,7 +49,7 @@ def score(
     topic: str, name: str, rows: Sequence[StepRow], used: str, target: float | None = None,
     *, exposure: str = CHOSEN,
 ) -> list[Score]:  # fmt: skip
-    """Our score, the naive baseline's, our other predictions, and other predictors' on the rows they have.
+    """Our score, the naive baseline's, and other predictors' on the rows they have.
 
     No step is fitted on itself, but steps were in sight while settings were chosen, unless ``exposure`` says
     otherwise.
@@ -73,8 +71,6 @@ def score(
             predictor=NAIVE, same_rows_as=name,
         ),
     ]  # fmt: skip
-    for own, values in _columns(rows, "variants"):
-        scores.append(Score.of(topic, f"{name}: {own}", *values, used, exposure=exposure))
     for other, values in _columns(rows, "others"):
         scores.append(
             Score.of(

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.build import build
-from stepsight.calibrate.journal import Journal
+from stepsight.calibrate.folder import Journal, build
 
 from .synthetic import samples
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.calibrate.draws import (
+from stepsight.calibrate.rehearsal import (
     CALIBRATION,
     HEAVY_POOLING,
     VALIDATION,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stepsight.calibrate.draws import VALIDATION, random_dlrm, random_transformer
+from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict

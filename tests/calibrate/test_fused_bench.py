@@ -6,8 +6,8 @@ import pytest
 pytest.importorskip("torch", reason="calibration needs torch")
 
 from stepsight.calibrate.bench import fused_bench
-from stepsight.calibrate.bench.shapes import rehearsal_documents
-from stepsight.calibrate.draws import BATCHES_PER_RANK, random_torchrec
+from stepsight.calibrate.bench.kernel_bench import rehearsal_documents
+from stepsight.calibrate.rehearsal import BATCHES_PER_RANK, random_torchrec
 from stepsight.tables.lookup import FBGEMM
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from stepsight.calibrate.bench.shapes import rehearsal_documents
-from stepsight.calibrate.fit import fit_overheads
-from stepsight.calibrate.host_profile import gathered_overheads, host_samples, library_calls
-from stepsight.calibrate.journal import overhead_records
+from stepsight.calibrate.bench.kernel_bench import rehearsal_documents
+from stepsight.calibrate.fit import fit_overheads, gathered_overheads, host_samples, library_calls
+from stepsight.calibrate.folder import overhead_records
 from stepsight.overheads.gather import HostSample
 from stepsight.program.job import HostTimes
 from stepsight.workload.files import Workload, parse_workload

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.journal import FILE, Journal, kernel_from_record, kernel_record
+from stepsight.calibrate.folder import FILE, Journal, kernel_from_record, kernel_record
 from stepsight.errors import InputError
 from stepsight.program.job import Kernel
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.calibrate.plan import SHARES, Amounts, budget_seconds
+from stepsight.calibrate.session import SHARES, Amounts, budget_seconds
 from stepsight.errors import InputError
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stepsight.calibrate.processor import cpu_spec, cuda_spec
+from stepsight.calibrate.rehearsal import cpu_spec, cuda_spec
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.measured import MeasuredProcessor

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.bench.shapes import rehearsal_documents
+from stepsight.calibrate.bench.kernel_bench import rehearsal_documents
 from stepsight.calibrate.rehearsal import KINDS, Rehearsal, find_factors
 from stepsight.platform.load import load_platform
 from stepsight.workload.files import parse_workload

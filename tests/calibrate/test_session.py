@@ -11,9 +11,8 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.journal import FILE, Journal
-from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS
-from stepsight.calibrate.session import Calibration
+from stepsight.calibrate.folder import FILE, Journal
+from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, Calibration
 from stepsight.commands.calibrate import command
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.calibrate.bench.shapes import chosen_kernels, kernels_of, rehearsal_documents, scaled
+from stepsight.calibrate.bench.kernel_bench import chosen_kernels, kernels_of, rehearsal_documents, scaled
 from stepsight.kernels.measured import variant
 from stepsight.program.job import Kernel
 from stepsight.workload.files import parse_workload

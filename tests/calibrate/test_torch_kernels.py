@@ -6,8 +6,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.bench.kernel_bench import ROUND_BYTES, operand_bytes, rounds_of, time_kernels, tiny
-from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
+from stepsight.calibrate.bench.kernel_bench import (
+    ROUND_BYTES,
+    chosen_kernels,
+    operand_bytes,
+    rehearsal_documents,
+    rounds_of,
+    time_kernels,
+    tiny,
+)
 from stepsight.calibrate.bench.torch_kernels import operand_count, prepare
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.kernels.families import FAMILIES

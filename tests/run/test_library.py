@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.run.library.cards import card
+from stepsight.run.library.build import card
 
 
 @pytest.mark.parametrize(

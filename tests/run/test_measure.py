@@ -19,9 +19,8 @@ from click.testing import CliRunner
 from stepsight.commands.run import command
 from stepsight.errors import InputError, StepsightError
 from stepsight.run.measure import Measurement, measure_all
-from stepsight.run.profiling import record_step
 from stepsight.run.ranks import Ranks
-from stepsight.run.record import program_calls
+from stepsight.run.record import program_calls, record_step
 from stepsight.run.worker import Rank
 from stepsight.workload.files import load_workload
 

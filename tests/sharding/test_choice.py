@@ -12,7 +12,7 @@ from stepsight.sharding.choice import choose, days_of
 from stepsight.sharding.constants import TIE
 from stepsight.sharding.document import document
 from stepsight.sharding.with_tables import task_workload, with_tables
-from stepsight.tables.plan import TABLE_WISE, Plan
+from stepsight.tables.plan import KINDS, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.tables.tasks import Scale, random_task
@@ -127,8 +127,9 @@ def test_the_page_says_where_every_table_lives(choice):
 
 def test_plans_of_a_program_of_its_own_are_simulated_as_that_program():
     workload, platform = load_workload("examples/dlrm_nvidia_large.toml"), load_platform("8xA100-SXM4-80G")
-    choice = choose(workload, platform, plans=50)
+    choice = choose(workload, platform, budget_s=1.0)
     assert {shard.kind for shard in choice.winner.plan.shards} == {TABLE_WISE}
+    assert choice.winner.step_us <= min(c.step_us for c in choice.candidates if c.name == "nvidia")
     for c in choice.candidates[:2]:
         assert c.step_us == pytest.approx(predict(workload.with_plan(c.plan), platform).step_us, rel=1e-6)
 
@@ -149,3 +150,12 @@ def test_of_alike_plans_one_that_follows_a_rule_wins_over_chance():
     for margin in (0.0, 0.08):
         choice = choose(workload, load_platform("4xV100-SXM2"), also=[by_chance], plans=50, margin=margin)
         assert choice.winner.name == "size_lookup_greedy"
+
+
+def test_all_kinds_are_searched_by_default_and_none_lies_below_the_bound():
+    tables = [Table(f"t{i}", 500, 128, 20.0) for i in range(6)] + [Table("large", 5_000_000, 128, 5.0)]
+    workload = with_tables(task_workload(replace(TASK, batch=8192)), tables)
+    choice = choose(workload, load_platform("4xV100-SXM2"), plans=200)
+    named = choose(workload, load_platform("4xV100-SXM2"), plans=200, kinds=KINDS)
+    assert named.found.step_us == choice.found.step_us
+    assert choice.found.bound_us <= named.winner.step_us

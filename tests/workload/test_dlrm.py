@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stepsight.errors import InputError
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
 from stepsight.program.job import COMPUTE, Op, Wait
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, Plan, Shard
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.files import load_workload
+from stepsight.workload.files import load_workload, parse_workload
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 
@@ -176,3 +179,42 @@ def _known(index: int | None) -> int:
 def _collective(op: Op) -> np.ndarray:
     assert op.collective is not None and op.collective.send_bytes is not None
     return op.collective.send_bytes
+
+
+def small(**changes: object):
+    document = {
+        "kind": "dlrm", "batch": 512, "dense": {"features": 16, "bottom": [64], "top": [64, 1]},
+        "tables": [{"rows": 1000, "dim": 64, "count": 8, "pooling": 4.0}],
+        "training": {}, "parallel": {"ranks": 2},
+    }  # fmt: skip
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        if section == "tables":
+            document["tables"][0][name] = value
+        else:
+            document[section][name] = value
+    return parse_workload(document, "x")
+
+
+@pytest.mark.parametrize("stack", ["now", "torchrec"])
+def test_half_precision_with_master_weights_multiplies_in_half_precision(stack):
+    found = small(training__precision="fp16", training__master_weights=True, training__stack=stack)
+    gemms = [k for op in found.job().programs[0].ops for k in op.kernels if k.family == "gemm"]
+    assert gemms and {k.dtype for k in gemms} == {"fp16"}
+
+
+@pytest.mark.parametrize("dim", [3, 130])
+def test_a_dim_that_fbgemm_cannot_take_is_refused_where_it_looks_up(dim):
+    found = small(tables__dim=dim)
+    with pytest.raises(InputError, match=r"table 't0_0'.*multiple of 4"):
+        found.job()
+    found.job("cpu")
+    small(tables__dim=dim, parallel__fused_lookup=False).job()
+
+
+def test_lookups_that_are_not_fused_take_the_host_longer():
+    platform = load_platform("2xA100-SXM4-40G")
+    fused, separate = (
+        predict(small(parallel__fused_lookup=fused), platform).step_us for fused in (True, False)
+    )
+    assert separate > fused + 4 * 10  # four tables on each rank

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from lab.fit.dlrm_study import workload_document
+
 from stepsight.errors import InputError
 from stepsight.program.job import Op
 from stepsight.workload.files import parse_workload

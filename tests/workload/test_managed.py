@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError
+from stepsight.kernels.embedding.traffic import missing_rows
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.sharding.choice import choose
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.indices.sampling import draw_indices
-from stepsight.tables.plan import Shard
-from stepsight.tables.table import Table
-from stepsight.workload.dlrm.managed import transfers
+from stepsight.tables.lookup import TableLookup
 from stepsight.workload.files import parse_workload
 
 PLATFORM = "2xA100-SXM4-40G"
@@ -63,34 +62,56 @@ def test_weights_are_read_with_the_indices():
     assert step_us(weighted=True) >= step_us()
 
 
-def test_what_has_no_effect_or_cannot_be_done_is_refused():
+def test_what_has_no_effect_is_refused():
     with pytest.raises(InputError, match="cache_share: has no effect"):
         workload(cache_share=0.5)
-    with pytest.raises(InputError, match="host memory"):
-        choose(workload(placement="uvm"), load_platform(PLATFORM))
+
+
+def test_plans_of_tables_in_host_memory_are_priced_with_the_bus():
+    found, platform = workload(placement="uvm"), load_platform(PLATFORM)
+    choice = choose(found, platform, plans=50)
+    assert choice.winner.step_us == pytest.approx(
+        predict(found.with_plan(choice.winner.plan), platform).step_us, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.8, 1.05])
 def test_rows_that_a_cache_misses_are_those_that_an_lru_cache_drops(skew):
     """FBGEMM's cache keeps the rows used last: the same draws go through one, long after it is full."""
-    rows, kept, draws = 4000, 800, 60_000
+    rows, kept, batch, batches = 4000, 800, 500, 80
     indices = IndexDistribution.zipf(skew)
-    table = Table("t", rows, 16, 1.0, indices, placement="uvm_caching", cache_share=kept / rows)
+    table = TableLookup(rows, 16, batch, 1.0, indices, placement="uvm_caching", cache_share=kept / rows)
     cache: OrderedDict[int, None] = OrderedDict()
     missed = 0
-    for i, row in enumerate(draw_indices(indices, rows, draws, np.random.default_rng(0)).tolist()):
-        missed += i >= draws // 3 and row not in cache
-        cache[row] = None
-        cache.move_to_end(row)
-        if len(cache) > kept:
+    drawn = draw_indices(indices, rows, batch * 2 * batches, np.random.default_rng(0)).reshape(-1, batch)
+    for i, rows_of_batch in enumerate(drawn.tolist()):
+        missed += len(set(rows_of_batch) - set(cache)) if i >= batches else 0
+        for row in rows_of_batch:
+            cache[row] = None
+            cache.move_to_end(row)
+        while len(cache) > kept:
             cache.popitem(last=False)
-    before, _ = transfers({"t": table}, [Shard("t", 0, (0, 16), (0, rows))], 1000, "sgd")
-    fetched = sum(k.dim("bytes") for k in before if k.operator == "cache fill") / (16 * 4)
-    assert fetched == pytest.approx(1000 * missed / (draws - draws // 3), rel=0.04)
+    assert missing_rows(table) == pytest.approx(missed / batches, rel=0.05)
+
+
+def test_a_cache_never_fetches_more_rows_than_a_batch_asks_for():
+    few = {"rows": 1000, "count": 8}
+    device, cached, host = (step_us(placement=p, **few) for p in ("device", "uvm_caching", "uvm"))
+    bookkeeping_us = 500
+    assert cached < device + bookkeeping_us
+    assert cached < host + bookkeeping_us
+    table = TableLookup(1000, 64, 4096, 20.0, IndexDistribution.uniform(), placement="uvm_caching",
+                        cache_share=0.01)  # fmt: skip
+    assert missing_rows(table) <= 1000
+
+
+def test_a_cache_for_all_rows_misses_none():
+    table = TableLookup(1000, 64, 64, 2.0, IndexDistribution.uniform(), placement="uvm_caching")
+    assert missing_rows(table) == 0
 
 
 def test_nothing_crosses_the_bus_faster_than_the_bus():
     found, platform = workload(placement="uvm"), load_platform(PLATFORM)
-    kernels = [k for op in found.job().programs[0].ops for k in op.kernels if k.operator.startswith("uvm")]
-    least_us = sum(k.dim("bytes") for k in kernels) / (platform.spec.gpu.pcie_gbps * 1e3)
+    unique = IndexDistribution.uniform().stats(2_000_000, 4096 * 20).unique_rows
+    least_us = 2 * unique * 64 * 4 / (platform.spec.gpu.pcie_gbps * 1e3)
     assert predict(found, platform).step_us > least_us

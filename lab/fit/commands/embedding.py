@@ -45,7 +45,7 @@ def fitted_record(points: Sequence[MeasuredKernel]) -> dict[str, Any]:
 def fit_operator(paths: Sequence[Path], folder: Path) -> dict[str, Any]:
     """Fit the samples' operator, write its model into a platform's folder, and say what was fitted."""
     from stepsight.calibrate.lookups.fit import fit_samples, table_sets
-    from stepsight.calibrate.lookups.samples import read_samples
+    from stepsight.calibrate.lookups.microbench import read_samples
 
     read = [read_samples(path) for path in paths]
     samples = [sample for some, _ in read for sample in some]

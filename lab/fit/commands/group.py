@@ -26,7 +26,6 @@ SUBCOMMANDS = {
         "lab.fit.llm",
         "Host, clock and network constants of language models, from measured steps.",
     ),
-    "boards": ("lab.fit.commands.boards", "Boards of the single-GPU DLRM study."),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
 

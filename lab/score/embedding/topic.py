@@ -119,13 +119,13 @@ def command(
     if operator != FBGEMM and optimizer != "sgd":
         raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
     if measure and samples is not None:
-        from stepsight.calibrate.lookups.here import measure_here
+        from stepsight.calibrate.lookups.microbench import measure_here
 
         measure_here(measure, samples, seed, operator, optimizer)
     lines: list[Score] = []
     if samples is not None:
         from lab.score.embedding.cpu import FEWEST, cpu_scores, draw_held_out
-        from stepsight.calibrate.lookups.samples import read_samples
+        from stepsight.calibrate.lookups.microbench import read_samples
 
         measured, caches = read_samples(samples)
         if len(measured) < FEWEST:

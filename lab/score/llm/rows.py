@@ -156,7 +156,8 @@ def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) ->
 def _reason(case: Case, error: StepsightError) -> str:
     """What an error says, without the row's own name and figures."""
     text = str(error).split("\n")[0].replace(f"{case.name}: ", "")
-    return re.sub(r"\d+", "n", text)
+    shown = re.split(r"; | \(known", text)[0]
+    return re.sub(r"(?<![\w.-])\d+(?![\w.-])", "n", shown)
 
 
 def scored(

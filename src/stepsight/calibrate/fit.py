@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from stepsight.calibrate.bench import fused_bench
 from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
-from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
-from stepsight.calibrate.lookups.table_fit import fit_lookups as fit_tables
-from stepsight.calibrate.plan import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
-from stepsight.calibrate.statistics import CANDIDATES, halves, repeat_error, step_us, typical_us
+from stepsight.calibrate.constants import PROFILED_STEPS, STALL_US, STEP_QUANTILE
+from stepsight.calibrate.folder import kernel_from_record, overheads_from_records
+from stepsight.calibrate.lookups.fit import fit_lookups as fit_tables
+from stepsight.calibrate.session import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
 from stepsight.collectives.files.timings import Timing
 from stepsight.errors import StepsightError
 from stepsight.hardware.spec import ContentionSpec
@@ -27,9 +30,18 @@ from stepsight.kernels.measured import (
     features,
     variant,
 )
-from stepsight.overheads.operators import OP_CLASSES
+from stepsight.overheads.gather import Gathered, HostSample
+from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name
 from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat
-from stepsight.program.job import Kernel
+from stepsight.program.job import HostTimes, Kernel
+from stepsight.run.ranks import Ranks
+from stepsight.trace.linking.launches import NO_OP
+from stepsight.trace.linking.link import LinkedTrace, link
+from stepsight.trace.reading.events import Event
+from stepsight.trace.reading.files import trace_files
+from stepsight.trace.reading.kineto import KinetoTrace, in_time_order, read_kineto
+from stepsight.trace.step.host_times import trace_samples
+from stepsight.workload.files import Workload
 
 # Host µs around an operator of eager torch on a CPU, a guess where profiled steps do not tell:
 # the gap before it, its start to its first kernel, its last kernel to its end, the gap between two
@@ -204,3 +216,115 @@ def repeatability(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[st
                 for name, q in CANDIDATES.items()
             }
     return result
+
+
+CANDIDATES = {"median": 0.5, "lower quartile": 0.25, "first decile": 0.1, "minimum": 0.0}
+"""What repeatability is compared for; the number is the quantile."""
+
+
+def typical_us(times: Sequence[Sequence[float]]) -> float:
+    """The median over all ranks and repeats: what `stepsight run` reports for steps, too."""
+    return float(np.median([t for of_rank in times for t in of_rank]))
+
+
+def step_us(blocks: Sequence[Sequence[float]]) -> float:
+    """The time of a step from the timed steps of its interleaved blocks."""
+    return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
+
+
+def pace_and_step(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, float]:
+    """How the logarithms of the machine's pace and of a workload's step changed from one pass to another."""
+    pace = np.log(last["pace_us"] / first["pace_us"])
+    return float(pace), float(np.log(step_us(last["steps_us"]) / step_us(first["steps_us"])))
+
+
+def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:
+    """How far one pass lies from another by this statistic: mean |ln ratio| of all pairs of passes."""
+    values = [np.log(np.quantile(p, quantile)) for p in passes]
+    pairs = [abs(a - b) for i, a in enumerate(values) for b in values[i + 1 :]]
+    return float(np.mean(pairs)) if pairs else 0.0
+
+
+def halves(times: Sequence[float]) -> list[list[float]]:
+    """Two interleaved passes out of one: the even and the odd repeats."""
+    return [list(times[0::2]), list(times[1::2])]
+
+
+_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
+
+
+def profiled_samples(ranks: Ranks, workload: Workload) -> list[HostSample]:
+    """Profile some steps of a workload on all ranks; the operators that the profiles show."""
+    from stepsight.run.record import profile_host
+
+    with TemporaryDirectory(prefix="stepsight-profile-") as folder:
+        files = [Path(f) for f in ranks.call(profile_host, workload, folder, PROFILED_STEPS)]
+        return host_samples(files, workload, ranks.device)
+
+
+def host_samples(files: Sequence[Path], workload: Workload, device: str) -> list[HostSample]:
+    """The operators of profiled steps of a workload, as the profiles of its ranks show them."""
+    samples: list[HostSample] = []
+    for file in trace_files(files):
+        trace = read_kineto(file)
+        if device == "cpu":
+            samples += _operators(link(_with_optimizer(trace)), library_calls(workload))
+        else:
+            samples += trace_samples(trace)
+    return [s for s in samples if s.times.t1 < STALL_US]
+
+
+def _with_optimizer(trace: KinetoTrace) -> KinetoTrace:
+    """The trace with the optimizer's ranges as operators around what they call."""
+    ranges = [a for a in trace.annotations if a.name.startswith("Optimizer.")]
+    ops = [*trace.host_ops, *ranges]
+    in_time_order(ops)
+    return replace(trace, host_ops=ops)
+
+
+def library_calls(workload: Workload) -> frozenset[str]:
+    """The names of all calls below autograd that a workload's steps make."""
+    programs = workload.job("cpu").programs
+    return frozenset(call.name for p in programs for op in p.ops for call in op.calls)
+
+
+def gathered_overheads(samples: Sequence[HostSample]) -> Overheads:
+    """The table of a calibrated host, the profiler's cost taken out."""
+    gathered = Gathered()
+    gathered.add(samples)
+    return gathered.overheads("calibrated", "profiled steps of stepsight calibrate")
+
+
+def _operators(linked: LinkedTrace, calls: frozenset[str]) -> Iterator[HostSample]:
+    """Outermost operators in time order, but those that communicate: waiting is no overhead."""
+    last: dict[int | str, tuple[str, float]] = {}
+    for number in linked.children(NO_OP):
+        op = linked.ops[number]
+        before, end = last.get(op.tid, ("", op.ts))
+        last[op.tid] = (op.name, op.end)
+        around = list(_outside(linked, number, calls))
+        if op_class(op.name) == "collective" or any(_communicates(linked.ops[i]) for i in around):
+            continue
+        made = [linked.ops[i] for i in around if linked.ops[i].name in calls]
+        recorded = sum(linked.ops[i].name not in calls for i in around)
+        yield HostSample(plain_name(op.name), before, len(made), _times(op, made, op.ts - end), recorded)
+
+
+def _communicates(op: Event) -> bool:
+    return op.name.startswith(_COMMUNICATION)
+
+
+def _outside(linked: LinkedTrace, number: int, calls: frozenset[str]) -> Iterator[int]:
+    """The operator, what it holds and the library calls among them, but nothing inside those."""
+    yield number
+    if linked.ops[number].name not in calls:
+        for child in linked.children(number):
+            yield from _outside(linked, child, calls)
+
+
+def _times(op: Event, made: Sequence[Event], gap_us: float) -> HostTimes:
+    if not made:
+        return HostTimes(gap_us, 0.0, 0.0, 0.0, op.end - op.ts)
+    between = [max(b.ts - a.end, 0.0) for a, b in pairwise(made)]
+    mean = sum(between) / len(between) if between else 0.0
+    return HostTimes(gap_us, made[0].ts - op.ts, max(op.end - made[-1].end, 0.0), 0.0, mean)

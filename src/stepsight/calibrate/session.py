@@ -10,29 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.calibrate.bench import lookup_bench
+from stepsight.calibrate.bench.kernel_bench import chosen_kernels, rehearsal_documents, rounds_of
 from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
-from stepsight.calibrate.bench.kernel_bench import rounds_of
 from stepsight.calibrate.bench.lookup_bench import PHASES
-from stepsight.calibrate.bench.shapes import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
-from stepsight.calibrate.constants import ALONE_ROUNDS, FIRST_LOOKED_UP, PROFILED, TOGETHER
-from stepsight.calibrate.draws import random_torchrec
-from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
-from stepsight.calibrate.plan import (
-    COLLECTIVE_BYTES,
-    COLLECTIVE_KINDS,
-    COLLECTIVES,
-    CONTENTION,
-    HOST,
-    KERNELS,
-    LOOKUPS,
-    NOISE,
-    REHEARSAL,
-    SHARES,
-    Amounts,
-)  # fmt: skip
-from stepsight.errors import StepsightError
+from stepsight.calibrate.constants import ALONE_ROUNDS, FIRST_LOOKED_UP, PROFILED, SHORTEST_S, TOGETHER
+from stepsight.calibrate.folder import Journal, kernel_record, overhead_records
+from stepsight.calibrate.rehearsal import random_torchrec
+from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample
+from stepsight.records import seconds
 from stepsight.run.measure import measure_all, pace_us
 from stepsight.run.ranks import Ranks
 from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
@@ -145,7 +132,7 @@ class Calibration:
 
     def _host(self, deadline: float) -> None:
         """What the host spends around kernels, from profiled steps of every kind of workload."""
-        from stepsight.calibrate.host_profile import gathered_overheads, profiled_samples
+        from stepsight.calibrate.fit import gathered_overheads, profiled_samples
 
         if self.journal.of(HOST):
             return
@@ -246,3 +233,52 @@ def machine_state() -> dict[str, Any]:
         fields = [int(x) for x in stat.read_text().splitlines()[0].split()[1:]]
         state |= {"stolen": fields[7] if len(fields) > 7 else 0, "ticks": sum(fields)}
     return state
+
+
+KERNELS, LOOKUPS, HOST, COLLECTIVES, CONTENTION, REHEARSAL, NOISE = (
+    "kernels", "lookups", "host", "collectives", "contention", "rehearsal", "noise",
+)  # fmt: skip
+SHARED = (KERNELS, COLLECTIVES, CONTENTION)
+"""Stages that say the same whatever stack trains."""
+SHARES = {KERNELS: 0.24, LOOKUPS: 0.18, HOST: 0.03, COLLECTIVES: 0.08, CONTENTION: 0.04, REHEARSAL: 0.43}
+"""Of the budget. Rehearsal steps tell what no microbenchmark does, so they get nearly half of it."""
+COLLECTIVE_KINDS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter", "broadcast")
+COLLECTIVE_BYTES = tuple(4 * 2**e for e in (4, 6, 8, 10, *range(11, 24)))
+"""64 bytes to 32 MiB, densest where gradient buckets and pooled embeddings lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much there is to do when time allows, and how often each thing is repeated."""
+
+    kernels: int = 2400
+    kernel_repeats: int = 9
+    tables: int = 400
+    table_repeats: int = 7
+    collective_repeats: int = 6
+    contention_repeats: int = 6
+    dlrms: int = 16
+    transformers: int = 12
+    steps: int = 8
+    blocks: int = 2
+    passes: int = 2
+
+    @classmethod
+    def within(cls, budget_s: float) -> Amounts:
+        """The full amounts from five minutes on; fewer samples, not fewer kinds, below."""
+        share = min(1.0, max(budget_s / 300.0, 0.1))
+        full = cls()
+        return cls(
+            kernels=round(full.kernels * share), tables=round(full.tables * share),
+            dlrms=max(3, round(full.dlrms * share)), transformers=max(3, round(full.transformers * share)),
+            passes=full.passes if share > 0.5 else 1,
+            kernel_repeats=full.kernel_repeats if share > 0.5 else 5,
+        )  # fmt: skip
+
+
+def budget_seconds(text: str) -> float:
+    """``5m``, ``90s``, ``1h``; a bare number is seconds."""
+    found = seconds(text, "--budget")
+    if found < SHORTEST_S:
+        raise InputError(f"--budget {text}", "too short to measure anything", f"at least {SHORTEST_S:.0f}s")
+    return found

@@ -59,7 +59,7 @@ def command(
     network alone has changed: only what the network touches is measured again. With --stack torchrec it
     takes what is the same for both stacks: kernels, collectives and contention.
     """
-    from stepsight.calibrate.plan import budget_seconds
+    from stepsight.calibrate.session import budget_seconds
     from stepsight.locks import only_writer
     from stepsight.run.ranks import check_device, writable_folder
 
@@ -78,10 +78,8 @@ def _calibrate(
     device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
     stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.calibrate.build import build
-    from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import HOST, KERNELS, LOOKUPS, SHARED
-    from stepsight.calibrate.session import Calibration
+    from stepsight.calibrate.folder import Journal, build
+    from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration
     from stepsight.run.ranks import Ranks
     from stepsight.terminal import terminal
 

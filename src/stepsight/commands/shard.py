@@ -33,8 +33,8 @@ TABLES_HELP = (
     "heavy:SEED or mixed:SEED."
 )
 KINDS_HELP = (
-    "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, table_row_wise, and "
-    "data_parallel, which is not used unless named."
+    "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, table_row_wise, "
+    "data_parallel [default: all that the stack supports]."
 )
 
 MEASURE_HELP = (
@@ -42,7 +42,7 @@ MEASURE_HELP = (
     "here), and price plans by these times."
 )
 
-PLANS_HELP = "Stop the search after pricing this many plans [default: 1500 + 10 per table]."
+PLANS_HELP = "Price this many plans, if more than the default of 1500 + 10 per table; --budget ends earlier."
 BUDGET_HELP = (
     "Stop the search after this time instead: 500ms, 5s, 2m (a bare number is seconds). The result then "
     "depends on the machine's speed."
@@ -90,13 +90,15 @@ def command(
     from stepsight.records import seconds
     from stepsight.sharding.choice import choose, days_of
     from stepsight.sharding.search.rules import USUAL_KINDS
+    from stepsight.sharding.search.walk import usual_plans
     from stepsight.tables.plan import Plan
 
     on_workload, on_platform = split_assignments(assignments)
     here = load_platform(platform, on_platform)
     dlrm = _workload(workload, on_workload, tables, here.spec.ranks)
     choice = choose(
-        dlrm, here, objective=objective, plans=plans, seed=seed,
+        dlrm, here, objective=objective, plans=max(plans, usual_plans(len(dlrm.tables))) if plans else None,
+        seed=seed,
         budget_s=seconds(budget, "--budget") if budget else None, kinds=kinds or USUAL_KINDS,
         days=days_of(dlrm.tables, days), also=[Plan.read(path).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,

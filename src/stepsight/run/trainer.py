@@ -11,12 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from stepsight.errors import InputError
 from stepsight.run.lookup import LocalTables, TableBatch
-from stepsight.run.models.bert import Bert
 from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
-from stepsight.run.models.gpt import Gpt
-from stepsight.run.models.gpt2 import Gpt2
-from stepsight.run.models.llama import Llama
-from stepsight.run.models.xlnet import Xlnet
+from stepsight.run.models.transformers import Bert, Gpt, Gpt2, Llama, Xlnet
 from stepsight.tables.lookup import EMBEDDING_BAG
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig

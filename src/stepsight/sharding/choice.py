@@ -17,12 +17,13 @@ from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
+from stepsight.sharding.search.simulated import search_simulated
 from stepsight.sharding.search.ties import level_with, preferred
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import TABLE_WISE, Plan
-from stepsight.tables.sharders import SHARDERS
-from stepsight.tables.table import DEVICE, Table
+from stepsight.tables.sharders import PLACEMENTS, SHARDERS
+from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import resolve
 
@@ -110,12 +111,6 @@ def choose(
     workload = _settled(workload, platform)
     if workload.config.stack == OWN_PROGRAM:  # which holds whole tables alone
         kinds = (TABLE_WISE,)
-    hosted = [table.name for table in workload.tables if table.placement != DEVICE]
-    if hosted:
-        raise InputError(
-            f"table {hosted[0]!r}", "lies in host memory: the search does not price the bus",
-            "place such tables by hand, or leave placement out",
-        )  # fmt: skip
     platform = platform.with_ranks(workload.ranks)
     for plan in also:
         _check_given(plan, workload)
@@ -126,12 +121,15 @@ def choose(
         pricer = PlanPricer(workload, platform, days, measure(pricer))
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
     if workload.config.stack == OWN_PROGRAM:
-        usual.append(workload.plan)
-    how = partial(search_careful, margin=margin) if margin else search
-    found = how(
-        pricer, rules, plans=plans, budget_s=budget_s, seed=seed, objective=objective, also=usual,
-        progress=progress,
-    )  # fmt: skip
+        own = PLACEMENTS["nvidia"](workload.tables, workload.ranks), workload.plan
+        usual = list({plan.shards: plan for plan in (*usual, *own)}.values())
+        found = search_simulated(pricer, rules, usual, objective=objective, budget_s=budget_s)
+    else:
+        how = partial(search_careful, margin=margin) if margin else search
+        found = how(
+            pricer, rules, plans=plans, budget_s=budget_s, seed=seed, objective=objective, also=usual,
+            progress=progress,
+        )  # fmt: skip
     if not found.fits:
         raise InputError("tables", *_nowhere(pricer, rules, found.plan))
     ranked = _ranked([found.plan, *usual], pricer, rules, objective, careful=margin > 0)

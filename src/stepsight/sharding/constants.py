@@ -33,6 +33,7 @@ TIE = 0.015
 SAME_LOAD = 0.01
 CUT_WIDTH = 8
 MOST_CUT = 8
+SIMULATED_PLANS = 120
 
 BASES = {
     "EVENNESS": Basis(
@@ -57,6 +58,11 @@ BASES = {
         "plans priced",
         "six tasks on 4 to 64 GPUs: pricing two to nine times as many gained 0.15 to 0.44 %, once 2.5 %",
         "gap to the bound, planning time",
+    ),
+    "SIMULATED_PLANS": Basis(
+        "plans simulated one by one, for stacks without a common program",
+        "chosen: some seconds",
+        "planning time",
     ),
     "PLANS_PER_TABLE": Basis(
         "plans priced for each table", "as PLANS_AT_LEAST", "gap to the bound, planning time"

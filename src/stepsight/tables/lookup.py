@@ -23,7 +23,8 @@ class TableLookup:
     """One table (or one column slice of one) in one lookup.
 
     ``batch`` bags of ``pooling`` lookups on average, of different length by ``bag_spread`` (standard
-    deviation of ln(lookups)); ``indices`` says which rows they hit.
+    deviation of ln(lookups)); ``indices`` says which rows they hit. ``placement`` and ``cache_share`` are
+    those of `stepsight.tables.table.Table`.
     """
 
     rows: int
@@ -34,6 +35,8 @@ class TableLookup:
     dtype: str = "fp32"
     weighted: bool = False
     bag_spread: float = 0.0
+    placement: str = "device"
+    cache_share: float = 1.0
 
     @property
     def lookups(self) -> float:

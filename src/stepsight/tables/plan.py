@@ -16,11 +16,10 @@ import msgspec
 import numpy as np
 
 from stepsight.documents import write_whole
-from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import read_bytes
-from stepsight.tables.table import Table
+from stepsight.tables.table import DEVICE, Table, row_bytes
 
 TABLE_WISE = "table_wise"
 COLUMN_WISE = "column_wise"
@@ -179,10 +178,11 @@ def shard_bytes(shard: Shard, table: Table, optimizer: str) -> float:
 
 def part_bytes(table: Table, width: int, height: int, optimizer: str, *, replicated: bool = False) -> float:
     """Weights, optimizer state, and where it is all-reduced the gradient, of a part of a table, as far as
-    they lie on the device."""
-    weights = width * height * dtype_bytes(table.dtype)
-    whole = weights * (2 if replicated else 1) + table.state_bytes(optimizer, height, width)
-    return whole * table.device_share
+    they lie on the device. FBGEMM keeps the optimizer state of managed tables in host memory, also
+    with a cache of their rows (its default, ``enforce_hbm`` false)."""
+    weights = height * row_bytes(table.dtype, width) * (2 if replicated else 1)
+    state = table.state_bytes(optimizer, height, width) if table.placement == DEVICE else 0.0
+    return weights * table.device_share + state
 
 
 def table_kinds(plan: Plan) -> Mapping[str, str]:

@@ -25,8 +25,35 @@ OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
     "rowwise_adagrad": (0.0, 1.0),
     "adam": (2.0, 0.0),
     "adamw": (2.0, 0.0),
+    "partial_rowwise_adam": (1.0, 1.0),
+    "lamb": (2.0, 0.0),
+    "partial_rowwise_lamb": (1.0, 1.0),
 }
 """What an optimizer keeps: fp32 values per weight, and fp32 values per row (their definitions)."""
+ROW_DTYPES = ("fp32", "fp16", "bf16", "fp8", "int8", "int4")
+"""Element types of rows."""
+_SCALE_BYTES = {"fp8": 4, "int8": 8, "int4": 4}
+"""Of a row's scale and offset: two fp32 values beside int8, two fp16 beside int4 (FBGEMM's row-wise
+quantised formats), one fp32 scale beside fp8."""
+
+
+def row_bytes(dtype: str, dim: int) -> float:
+    """Bytes of one row, with the scale of a quantised one."""
+    return (
+        dim / 2 + _SCALE_BYTES[dtype]
+        if dtype == "int4"
+        else (dim * dtype_bytes(dtype) + _SCALE_BYTES.get(dtype, 0))
+    )
+
+
+def optimizer_state(optimizer: str) -> tuple[float, float]:
+    """fp32 values of state per element and per row of a fused update."""
+    try:
+        return OPTIMIZER_STATE[optimizer]
+    except KeyError:
+        raise InputError(
+            "optimizer", f"unknown optimizer {optimizer!r}", f"one of {', '.join(OPTIMIZER_STATE)}"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +96,8 @@ class Table:
             )
         if self.features < 1:
             raise InputError(where, f"features is {self.features}", "at least one feature uses a table")
-        dtype_bytes(self.dtype)
+        if self.dtype not in ROW_DTYPES:
+            raise InputError(where, f"dtype is {self.dtype!r}", f"one of {', '.join(ROW_DTYPES)}")
         if self.placement not in PLACEMENTS:
             raise InputError(where, f"placement is {self.placement!r}", f"one of {', '.join(PLACEMENTS)}")
         if not 0 < self.cache_share <= 1:
@@ -77,12 +105,12 @@ class Table:
 
     @property
     def device_share(self) -> float:
-        """How much of its weights and state lie on the device."""
+        """How much of its weights lie on the device."""
         return {DEVICE: 1.0, UVM: 0.0}.get(self.placement, self.cache_share)
 
     @property
-    def weight_bytes(self) -> int:
-        return self.rows * self.dim * dtype_bytes(self.dtype)
+    def weight_bytes(self) -> float:
+        return self.rows * row_bytes(self.dtype, self.dim)
 
     @property
     def lookups(self) -> float:
@@ -101,12 +129,7 @@ class Table:
 
     def state_bytes(self, optimizer: str, rows: int | None = None, columns: int | None = None) -> float:
         """Optimizer state of the table, or of a part of it."""
-        try:
-            per_weight, per_row = OPTIMIZER_STATE[optimizer]
-        except KeyError:
-            raise InputError(
-                "optimizer", f"unknown optimizer {optimizer!r}", f"one of {', '.join(OPTIMIZER_STATE)}"
-            ) from None
+        per_weight, per_row = optimizer_state(optimizer)
         part_rows = self.rows if rows is None else rows
         part_columns = self.dim if columns is None else columns
         return 4.0 * part_rows * (per_weight * part_columns + per_row)

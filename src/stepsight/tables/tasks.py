@@ -90,6 +90,6 @@ def random_task(ranks: int, seed: int, scale: Scale | None = None, *, heavy: boo
     return Task(f"{'heavy' if heavy else 'mixed'}-{ranks}-{seed}", tables, batch, ranks, heavy)
 
 
-def total_bytes(tables: Sequence[Table]) -> int:
+def total_bytes(tables: Sequence[Table]) -> float:
     """Weights of all tables."""
     return sum(table.weight_bytes for table in tables)

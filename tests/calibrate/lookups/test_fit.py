@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from lab.fit.commands.embedding import command
 from stepsight.calibrate.lookups.fit import fit_samples, operator_of, table_sets
-from stepsight.calibrate.lookups.microbench import LookupSample
-from stepsight.calibrate.lookups.samples import write_samples
+from stepsight.calibrate.lookups.microbench import LookupSample, write_samples
 from stepsight.errors import StepsightError
 from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups

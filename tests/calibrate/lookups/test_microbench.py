@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stepsight.calibrate.lookups.microbench import LookupSample, measure_lookups
-from stepsight.calibrate.lookups.random_lookups import BATCH, MOST_LOOKED_UP, random_lookups
-from stepsight.calibrate.lookups.samples import read_samples, write_samples
+from stepsight.calibrate.lookups.microbench import (
+    BATCH,
+    MOST_LOOKED_UP,
+    LookupSample,
+    measure_lookups,
+    random_lookups,
+    read_samples,
+    write_samples,
+)
 from stepsight.errors import InputError
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.indices.sampling import draw_indices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from stepsight.tables.lookup import Lookup, TableLookup
 
 V100 = GpuSpec("V100", "nvidia", "volta", 80, 1530, 32, 900, 6, 2155, {"fp32": 15.7}, 16)
 FAMILIES = ["embedding", "embedding_backward"]
+UNIFORM = IndexDistribution.uniform()
 
 tables = st.builds(
     TableLookup,
@@ -239,3 +241,30 @@ def test_v100_points_and_dlrm_lists_are_within_their_bars(measured_data: Path) -
     lists = np.array([p.source in (DEFAULT, MLPERF) for p in points])
     assert mine.sum() == 20 and gmae(predicted[mine], measured[mine]) < 0.10
     assert lists.sum() == 4 and gmae(predicted[lists], measured[lists]) < 0.08
+
+
+def test_a_backward_has_no_hill_where_runs_pass_from_warps_to_blocks() -> None:
+    lookups = 65_536 * 20
+    times = [
+        time_us("embedding_backward", TableLookup(round(lookups / reuse), 128, 65_536, 20.0, UNIFORM))
+        for reuse in (8, 16, 24, 32, 33, 40, 64, 128, 512)
+    ]
+    for before, after in pairwise(times):
+        assert after <= before * 1.02
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bags_of_different_length_slow_a_lookup_mildly(family: str) -> None:
+    even = TableLookup(1_000_000, 128, 65_536, 20.0, UNIFORM)
+    times = [time_us(family, replace(even, bag_spread=spread)) for spread in (0.0, 0.5, 1.0)]
+    assert times == sorted(times)
+    assert times[0] < times[-1] < 2 * times[0]
+
+
+def test_kernels_of_a_kind_that_was_not_measured_have_a_wider_interval() -> None:
+    known = TableLookup(1_000_000, 128, 4096, 20.0, UNIFORM)
+    model = EmbeddingModel.for_gpu(load_gpu("A100-SXM4-40G"))
+    hot, cached = replace(known, rows=100), replace(known, placement="uvm_caching", cache_share=0.2)
+    kernels = [Kernel("embedding_backward", lookup=Lookup((t,))) for t in (known, hot, cached)]
+    measured, *others = model.estimate(kernels).spread
+    assert all(other > measured for other in others)

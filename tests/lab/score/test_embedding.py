@@ -12,8 +12,7 @@ from lab.fit.embedding.gpu import MeasuredKernel, fit_coefficients, predict
 from lab.fit.embedding.points import DEFAULT, POINTS, measured_kernels
 from lab.score.embedding.cpu import cpu_scores, held_out, repeat_error, table_sets
 from lab.score.embedding.topic import command, gpu_scores, hit_rate_score
-from stepsight.calibrate.lookups.microbench import LookupSample
-from stepsight.calibrate.lookups.samples import write_samples
+from stepsight.calibrate.lookups.microbench import LookupSample, write_samples
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.embedding.cpu.work import work

@@ -13,7 +13,7 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.index_files import batch_stats, open_index_file
+from stepsight.tables.indices.index_files import batch_stats, extrapolation, open_index_file
 from stepsight.tables.indices.sampling import draw_indices
 
 LENGTHS = np.array([[2, 0, 3], [1, 1, 2]])
@@ -250,3 +250,26 @@ def test_drawing_from_a_file_takes_a_stretch_of_it(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(1_000))
     drawn = draw_indices(IndexDistribution.file(str(tmp_path / "x.npy")), 1_000, 50, np.random.default_rng(1))
     np.testing.assert_array_equal(np.diff(drawn), 1)
+
+
+def test_a_batch_larger_than_its_file_reaches_rows_that_the_file_does_not(tmp_path: Path) -> None:
+    rows, held, wanted = 1_000_000, 60_000, 960_000
+    zipf = IndexDistribution.zipf(1.05)
+    path = str(tmp_path / "x.npz")
+    np.savez(path, indices=draw_indices(zipf, rows, held, np.random.default_rng(0)))
+    found = batch_stats(path, 0, rows, wanted)
+    assert found.unique_rows == pytest.approx(zipf.stats(rows, wanted).unique_rows, rel=0.15)
+    assert "power law with the file's distinct rows" in extrapolation(path, 0, rows, wanted)
+    assert extrapolation(path, 0, rows, held) == ""
+
+
+@pytest.mark.parametrize("wrong", [1_000, -1])
+def test_row_numbers_that_a_table_does_not_have_are_refused(tmp_path: Path, wrong: int) -> None:
+    np.save(tmp_path / "x.npy", np.array([1, 999, wrong]))
+    with pytest.raises(InputError, match=f"row {wrong} of a table of 1000 rows"):
+        batch_stats(str(tmp_path / "x.npy"), 0, 1_000, 3)
+
+
+def test_labels_of_a_text_file_are_not_row_numbers(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("user\n" + "ffffffff\n" * 5)
+    assert batch_stats(str(tmp_path / "x.csv"), 0, 1_000, 5).unique_rows == 1

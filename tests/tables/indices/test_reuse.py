@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stepsight.tables.indices import reuse
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.indices.lru import lru_hit_rate
-from stepsight.tables.indices.reuse import exact_stats, stats_of_draws
+from stepsight.tables.indices.reuse import exact_stats
 from stepsight.tables.indices.sampling import draw_indices
 
 CAPACITIES = (10, 100, 1_000, 6_000, 50_000)
@@ -61,10 +61,3 @@ def test_relabelling_rows_changes_nothing() -> None:
     one, other = exact_stats(lambda: [stream], 10_000), exact_stats(lambda: [label[stream]], 10_000)
     np.testing.assert_array_equal(one.capacity_rows, other.capacity_rows)
     np.testing.assert_array_equal(one.reuse, other.reuse)
-
-
-def test_a_batch_larger_than_its_file_draws_with_the_files_popularity() -> None:
-    stream = draw_indices(IndexDistribution.uniform(), 1_000, 20_000, np.random.default_rng(7))
-    stats = stats_of_draws(1_000, 80_000, lambda: [stream], 20_000)
-    assert stats.unique_rows == pytest.approx(1_000, rel=0.01)
-    assert stats.lookups == 80_000

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.lookups.fit import fit_samples, table_sets
+from stepsight.calibrate.lookups.fit import ASSUMED_CACHES, fit_samples, table_sets
 from stepsight.calibrate.lookups.microbench import PHASES, LookupBench, LookupSample, time_benches
-from stepsight.calibrate.lookups.table_fit import ASSUMED_CACHES
 from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
 from stepsight.run.worker import Rank

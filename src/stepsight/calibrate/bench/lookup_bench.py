@@ -84,7 +84,7 @@ def measure(
     """
     import torch
 
-    from stepsight.run.memory import map_memory
+    from stepsight.run.measure import map_memory
 
     bench = _Bench(rank, tables, seed)
     sweep = torch.zeros(SWEEP_BYTES // 4, device=rank.device)
@@ -112,7 +112,7 @@ class _Bench:
     def __init__(self, rank: Rank, tables: Sequence[TableLookup], seed: int) -> None:
         import torch
 
-        from stepsight.calibrate.bench.stopwatch import Stopwatch
+        from stepsight.calibrate.bench.kernel_bench import Stopwatch
         from stepsight.run.lookup import TableBatch
 
         # What runs on the other ranks meanwhile is part of a table's time: let it be another table.

@@ -7,17 +7,28 @@ the dense part of a training step does.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
+import click
+import msgspec
 import numpy as np
+import torch
 
+from stepsight.calibrate.lookups.fit import ASSUMED_CACHES
 from stepsight.calibrate.lookups.operators import OPERATORS
+from stepsight.documents import write_whole
+from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
+from stepsight.inputs import read_bytes
+from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
+from stepsight.tables.table import optimizer_state
 
 PHASES = ("forward", "backward")
 _WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
@@ -135,7 +146,7 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
     """The rounds themselves, after one that is thrown away; nothing is allocated for tables here."""
     import torch
 
-    from stepsight.run.memory import keep_memory, map_memory
+    from stepsight.run.measure import keep_memory, map_memory
 
     keep_memory()
     memory = torch.zeros(_SWEEP_BYTES // 4, device=device)
@@ -147,3 +158,147 @@ def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -
             if repeat:
                 kept.append(measured)
     return [LookupSample(bench.lookup, np.array([kept])) for bench, kept in zip(benches, times, strict=True)]
+
+
+MOST_TABLES, MOST_POOLING = 30, 100
+ROWS, BATCH = (64, 4_000_000), (256, 8192)
+DIMS, ODD_DIMS = (16, 32, 64, 128, 256), (24, 48, 96, 160, 192)
+MOST_VALUES = 650_000_000
+"""Values in all tables of a lookup: 2.6 GB of fp32."""
+MOST_LOOKED_UP = 120_000_000
+"""Values looked up in one pass: half a gigabyte, so that a repeat takes about a second at most."""
+
+
+def random_lookups(sets: int, batches: int, seed: int) -> list[Lookup]:
+    """``sets`` random sets of tables, each looked up with ``batches`` random batch sizes."""
+    rng = np.random.default_rng(seed)
+    lookups = []
+    for _ in range(sets):
+        tables = _random_set(rng)
+        width = sum(dim * pooling for _, dim, pooling, _ in tables)
+        most = min(BATCH[1], MOST_LOOKED_UP / width)
+        for _ in range(batches):
+            batch = int(_between(rng, BATCH[0], most))
+            if rng.random() < 0.5:
+                batch = min(2 ** round(np.log2(batch)), int(most))
+            lookups.append(Lookup(tuple(TableLookup(r, d, batch, p, i) for r, d, p, i in tables)))
+    return lookups
+
+
+def _random_set(rng: np.random.Generator) -> list[tuple[int, int, float, IndexDistribution]]:
+    count = round(_between(rng, 1, MOST_TABLES + 0.49))
+    tables = [_random_table(rng) for _ in range(count)]
+    while sum(rows * dim for rows, dim, _, _ in tables) > MOST_VALUES:
+        largest = max(range(len(tables)), key=lambda i: tables[i][0] * tables[i][1])
+        rows, dim, pooling, indices = tables[largest]
+        tables[largest] = (rows // 2, dim, pooling, indices)
+    while sum(dim * pooling for _, dim, pooling, _ in tables) * 2 * BATCH[0] > MOST_LOOKED_UP:
+        tables.pop()
+    return tables
+
+
+def _random_table(rng: np.random.Generator) -> tuple[int, int, float, IndexDistribution]:
+    rows = int(_between(rng, *ROWS))
+    dim = int(rng.choice(DIMS if rng.random() < 0.85 else ODD_DIMS))
+    return rows, dim, float(round(_between(rng, 1, MOST_POOLING))), _random_indices(rng)
+
+
+def _random_indices(rng: np.random.Generator) -> IndexDistribution:
+    kind = rng.random()
+    if kind < 0.2:
+        return IndexDistribution.uniform()
+    if kind < 0.85:
+        return IndexDistribution.zipf(round(float(rng.uniform(0.4, 1.3)), 2))
+    return IndexDistribution.hot(
+        round(float(_between(rng, 1e-4, 1e-1)), 5), round(float(rng.uniform(0.3, 0.95)), 2)
+    )
+
+
+def _between(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
+class _Table(msgspec.Struct):
+    rows: int
+    dim: int
+    batch: int
+    pooling: float
+    indices: Any
+    dtype: str = "fp32"
+
+
+class _Sample(msgspec.Struct):
+    tables: list[_Table]
+    times_us: list[list[list[list[float]]]]
+    optimizer: str = "sgd"
+    operator: str = ""
+
+
+class _File(msgspec.Struct):
+    caches: list[float]
+    samples: list[_Sample]
+
+
+def write_samples(path: Path, samples: Sequence[LookupSample], caches: Sequence[float]) -> None:
+    """Write samples with the caches of the processor they were measured on."""
+    records = [
+        _Sample(
+            [
+                _Table(t.rows, t.dim, t.batch, t.pooling, t.indices.value, t.dtype)
+                for t in sample.lookup.tables
+            ],
+            np.round(sample.times_us, 2).tolist(),
+            sample.lookup.optimizer,
+            sample.lookup.operator,
+        )
+        for sample in samples
+    ]
+    write_whole(path, msgspec.json.encode(_File(list(caches), records)))
+
+
+def read_samples(path: Path) -> tuple[list[LookupSample], tuple[float, ...]]:
+    """Samples and caches of a file that `write_samples` wrote."""
+    content = read_bytes(path, "measure some first")
+    try:
+        file = msgspec.json.decode(content, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(str(path), f"not a file of measured lookups ({error})", "measure again") from None
+    samples = []
+    for number, record in enumerate(file.samples):
+        where = f"{path}: samples[{number}]"
+        tables = tuple(
+            TableLookup(t.rows, t.dim, t.batch, t.pooling, IndexDistribution.parse(t.indices, where), t.dtype)
+            for t in record.tables
+        )
+        lookup = Lookup(tables, record.optimizer, operator=record.operator)
+        samples.append(LookupSample(lookup, np.array(record.times_us)))
+    return samples, tuple(file.caches)
+
+
+LOOKUPS_TOGETHER, PASSES = 8, 2
+"""Lookups whose repeats are interleaved, and how often each is built anew and measured again."""
+
+
+def measure_here(seconds: float, path: Path, seed: int, operator: str, optimizer: str) -> None:
+    """Measure random lookups on this CPU for so long, in `PASSES` passes, and write them to ``path``."""
+    drawn, rng = random_lookups(140, 4, seed), np.random.default_rng(seed)
+    lookups = [replace(lookup, operator=operator, optimizer=optimizer) for lookup in drawn]
+    values = round(MOST_VALUES * (1 + max(optimizer_state(optimizer))))
+    chosen = rng.permutation(len(lookups))
+    started, times = time.monotonic(), dict[int, list[FloatArray]]()
+    for number in range(PASSES):
+        memory, done = torch.zeros(values), list[int]()
+        for first in range(0, len(chosen), LOOKUPS_TOGETHER):
+            if time.monotonic() > started + seconds * (number + 1) / PASSES:
+                break
+            members = chosen[first : first + LOOKUPS_TOGETHER].tolist()
+            measured = measure_lookups(
+                [lookups[i] for i in members], repeats=5, seed=seed * 1000 + first, memory=memory
+            )
+            for i, sample in zip(members, measured, strict=True):
+                times.setdefault(i, []).append(sample.times_us[0])
+            done += members
+            click.echo(f"pass {number + 1} of {PASSES}: {len(done)} lookups measured", err=True)
+        chosen = rng.permutation(done)
+        samples = [LookupSample(lookups[i], np.array(times[i])) for i in sorted(done)]
+        write_samples(path, samples, detect_caches() or ASSUMED_CACHES)

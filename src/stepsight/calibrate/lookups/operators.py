@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from stepsight.errors import StepsightError
-from stepsight.kernels.embedding.traffic import optimizer_state
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS, Lookup
+from stepsight.tables.table import optimizer_state
 
 LEARNING_RATE = 1e-3
 INSTALL_FBGEMM = "pip install torch==2.13.0 && pip install fbgemm-gpu-cpu==1.8.0"

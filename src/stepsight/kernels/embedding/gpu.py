@@ -32,6 +32,10 @@ ARRANGING_KERNELS, SORTING_KERNELS = 5, 2
 """Small kernels of a backward: runs, their sums, what both begin with, and the search for long runs; and the
 histogram of the keys and its sums where a sort takes several passes."""
 
+SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
+"""Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
+TAG_BYTES = 256
+"""A set of FBGEMM's cache has 32 places, each with a tag of eight bytes."""
 ROUNDING = 1e-6
 """Residue of taking a power and its root."""
 
@@ -48,8 +52,8 @@ class GpuCoefficients:
     A sorted backward first arranges the indices: small kernels of ``small_us``, passes of a sort of
     ``pass_us`` and their bytes at ``sort_efficiency``; to number the rows a warp takes 32 bags one after the
     other, ``number_cycles`` for each 32 lookups of a bag. Then it folds gradients and updates rows: kernels
-    that take ``update_us`` however little they do, ``run_cycles`` of a warp for each row besides its lookups,
-    or ``block_cycles`` of a block for each row with many; an SM takes one block of full warps at a time.
+    that take ``update_us`` however little they do (a second one where rows have many lookups), and
+    ``run_cycles`` of a warp for each row besides its lookups.
 
     ``legacy_*``: the table-batched kernels of 2020, whose backward updates rows one by one:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
@@ -57,9 +61,12 @@ class GpuCoefficients:
 
     The others are set: 64 warps fit
     on an SM (V100, A100 and H100 data sheets), with the registers of FBGEMM's kernels ``resident_warps``
-    (75 % occupancy in three traces, for rows of up to 256 values). ``spread``, ``backward_spread`` and
-    ``legacy_spread`` (the kernels of 2020, whose indices are known) hold nine of ten of the measured kernels
-    with their source left out of the fit or outside it (34, 18 and 24 kernels).
+    (75 % occupancy in three traces, for rows of up to 256 values); besides the headers of its packets a bus
+    spends 7 % on flow control and acknowledgements: kernels read 12.3 of 15.75 GB/s of PCIe 3.0 x16 in
+    128-byte lines (Min et al., EMOGI, VLDB 2020), and headers leave 84 % of the wire.
+    ``spread``, ``backward_spread`` and ``legacy_spread`` (the kernels of 2020, whose indices are known) hold
+    nine of ten of the measured kernels with their source left out of the fit or outside it (34, 18 and 24
+    kernels).
     """
 
     read_efficiency: float
@@ -78,12 +85,12 @@ class GpuCoefficients:
     sort_efficiency: float
     update_us: float
     run_cycles: float
-    block_cycles: float
     l2_efficiency: float = 1.0
+    bus_efficiency: float = 0.93
     warps_per_sm: float = 64.0
     resident_warps: float = 48.0
     spread: float = 0.16
-    backward_spread: float = 0.13
+    backward_spread: float = 0.18
     legacy_spread: float = 0.11
 
 
@@ -97,7 +104,7 @@ def shipped_coefficients() -> GpuCoefficients:
 UNCALIBRATED_CPU = GpuCoefficients(
     read_efficiency=0.5, write_efficiency=0.4, l2_efficiency=0.3, start_us=20.0, warps_per_sm=1.0,
     resident_warps=1.0, bag_cycles=12.0, row_cycles=10.0, miss_cycles=0.0, small_us=2.0, pass_us=0.0,
-    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0, block_cycles=80.0,
+    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0,
     legacy_bag_cycles=12.0, legacy_row_cycles=10.0, scattered_bytes=0.0, contended_cycles=0.0, spread=0.6,
 )  # fmt: skip
 """A stated guess for a CPU that nobody has measured, from one core of an AMD EPYC of 2023 with torch's
@@ -123,8 +130,27 @@ class GpuTimes:
         c = self.coefficients
         memory = self._memory_us(sums, c.read_efficiency)
         latency = self._latency_us(sums) if sorted_update else self._legacy_latency_us(sums)
+        parts = memory, self._cache_us(sums), latency, self._bus_us(sums)
         # Empty bags are set up and written, too.
-        return self._joined(sums, traffic.WARP_BAGS, c.start_us, memory, self._cache_us(sums), latency)
+        return self.fill_us(sums) + self._joined(sums, traffic.WARP_BAGS, c.start_us, *parts)
+
+    def fill_us(self, sums: FloatArray) -> FloatArray:
+        """What a cache of rows in host memory takes before the lookup: its rows are numbered and sorted
+        twice (distinct rows, then by set), sought among the tags of their set, and those that are missing
+        fetched in exchange for others."""
+        c, lookups = self.coefficients, sums[..., traffic.CACHED]
+        passes = 2 * SORT_PASSES_OF_A_CACHE
+        kernels = CACHE_KERNELS * c.small_us + passes * c.pass_us
+        moved = lookups * (2 * ARRANGED_BYTES + passes * 2 * (KEY_BYTES + INFO_BYTES))
+        stream = moved / (self._memory_gbps * 1e3 * c.sort_efficiency)
+        tags = 2 * lookups * TAG_BYTES / (self.spec.l2_gbps * 1e3 * c.l2_efficiency)
+        fetched = sums[..., traffic.FILLED] / (self.spec.pcie_gbps * 1e3 * c.bus_efficiency)
+        return np.where(lookups > 0, kernels + stream + tags + fetched, 0.0)
+
+    def _bus_us(self, sums: FloatArray) -> FloatArray:
+        """Rows read and written where they lie in host memory: the bus is full duplex."""
+        wire = np.maximum(sums[..., traffic.BUS_DOWN], sums[..., traffic.BUS_UP])
+        return np.asarray(wire / (self.spec.pcie_gbps * 1e3 * self.coefficients.bus_efficiency))
 
     def backward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
         """A fused backward and update; without a sort every lookup reads and writes its row."""
@@ -155,15 +181,14 @@ class GpuTimes:
         """Fold the gradients of each run and update its row: a warp a short run, a block a long one."""
         c = self.coefficients
         long = sums[..., traffic.LONG_RUNS]
-        by_blocks = sums[..., traffic.WARP_LONG_RUNS] / self.spec.sms * c.block_cycles / self.spec.clock_mhz
-        by_warps = self._work_us(sums, c.resident_warps, c.run_cycles, c.row_cycles, c.miss_cycles)
+        work = self._work_us(sums, c.resident_warps, c.run_cycles, c.row_cycles, c.miss_cycles)
         any_long = -np.expm1(-long)
         start = c.update_us * (1 + any_long) + c.small_us * (1 - any_long)
         # Gradients are read alone; rows and their state are written back.
         written = sums[..., traffic.UPDATED] * (1 / c.write_efficiency - 1 / c.read_efficiency)
         memory = self._memory_us(sums, c.read_efficiency) + written / (self._memory_gbps * 1e3)
-        work = by_warps + by_blocks
-        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), work)
+        parts = memory, self._cache_us(sums), work, self._bus_us(sums)
+        return self._joined(sums, traffic.LOOKUPS, start, *parts)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
         return np.asarray(sums[..., traffic.DRAM] / (self._memory_gbps * 1e3 * efficiency))

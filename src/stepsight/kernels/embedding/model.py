@@ -13,11 +13,15 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes, shipped_coefficients
 from stepsight.program.job import Kernel
+from stepsight.tables.indices.index_files import extrapolation
 from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.tables.table import UVM_CACHING
 
 CPU = "cpu"
 """The architecture of a platform whose kernels the host executes itself."""
 FAMILIES = ("embedding", "embedding_backward")
+UNMEASURED_SPREAD = 0.3
+"""Chosen: about twice that of kernels of a kind that was measured."""
 POOLED_DTYPE = "fp32"
 """What FBGEMM's fused lookup returns, and its gradient, whatever its rows are (its default output_dtype)."""
 
@@ -59,7 +63,8 @@ class EmbeddingModel:
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         source = np.full(len(kernels), int(Source.TRANSFERRED))
-        return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]))
+        notes = {i: note for i, kernel in enumerate(kernels) if (note := _extrapolated(_lookup_of(kernel)))}
+        return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]), notes)
 
     def _alike_us(self, family: str, together: int, how: Lookup, lookups: Sequence[Lookup]) -> FloatArray:
         """Times of lookups that differ in their tables alone, priced at once."""
@@ -78,7 +83,8 @@ class EmbeddingModel:
         c = self.coefficients
         if kernel.lookup is not None and not kernel.lookup.sorted_update:
             return c.legacy_spread
-        return c.spread if kernel.family == "embedding" else c.backward_spread
+        usual = c.spread if kernel.family == "embedding" else c.backward_spread
+        return max(usual, UNMEASURED_SPREAD) if kernel.lookup and _unmeasured(kernel.lookup) else usual
 
     def table_costs(
         self, tables: Sequence[TableLookup], *, optimizer: str = "sgd", together: int | None = None
@@ -134,6 +140,30 @@ class EmbeddingModel:
             lookup.tables, cache, together=together, optimizer=lookup.optimizer,
             sorted_update=lookup.sorted_update, replayed=replayed, pooled_dtype=pooled,
         )  # fmt: skip
+
+
+def _extrapolated(lookup: Lookup) -> str:
+    """What a batch that is larger than its index file was continued by."""
+    for table in lookup.tables:
+        if table.indices.kind == "file":
+            whole = getattr(table.indices, "whole_rows", table.rows)
+            share = table.rows / whole
+            note = extrapolation(table.indices.path, table.indices.table, whole, table.lookups / share)
+            if note:
+                return note
+    return ""
+
+
+def _unmeasured(lookup: Lookup) -> bool:
+    """Whether most lookups are of a kind that no measurement took part in: rows through a cache, or rows that
+    are asked for more often than a warp folds."""
+    known = sum(
+        table.lookups
+        for table in lookup.tables
+        if table.placement != UVM_CACHING
+        and table.indices.stats(table.rows, table.lookups).mean_reuse <= traffic.WARP_RUN
+    )
+    return known < 0.5 * sum(table.lookups for table in lookup.tables)
 
 
 def _lookup_of(kernel: Kernel) -> Lookup:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.tables.bags import longest_over_mean
-from stepsight.tables.indices.stats import REUSE_BINS, REUSE_EDGES, IndexStats
+from stepsight.tables.indices.stats import REUSE_EDGES, IndexStats
 from stepsight.tables.lookup import TableLookup
+from stepsight.tables.table import DEVICE, UVM, UVM_CACHING, optimizer_state, row_bytes
 
 INDEX_BYTES = 8
 """torch indices and offsets are int64."""
@@ -27,14 +27,20 @@ DRAM, L2, LOOKUPS, WARP_BAGS, WARP_LOOKUPS, WARP_MISSES, CHAIN, MISS_CHAIN, WIDE
 """Columns: bytes from memory, bytes through the cache, lookups; in units of a full warp's occupancy bags
 (of a sorted backward: rows that a warp updates), lookups and those that no cache serves; the longest bag and
 what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`, `WIDTH_POWER`)."""
-SCATTERED, HOTTEST = range(9, 11)
+BUS_DOWN, BUS_UP = range(9, 11)
+"""Bytes on the wire of the host bus, to the device and from it, of rows that a kernel reads and writes in
+host memory (see `bus_bytes`)."""
+FILLED, CACHED = range(11, 13)
+"""Of a forward: bytes on the wire to bring missing rows into a cache on the device and to write as many back,
+and lookups whose rows are sought in one."""
+SCATTERED, HOTTEST = range(11, 13)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), and those of every table's most popular row."""
-ROWS, SORTED, LONG_RUNS, WARP_LONG_RUNS, UPDATED = range(9, 14)
+ROWS, SORTED, LONG_RUNS, UPDATED = range(11, 15)
 """Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
-twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`; again in
-units of a full warp's occupancy), and those of the bytes from memory that are read to be written back."""
-FORWARD_COLUMNS, COLUMNS = 9, 14
+twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`), and those
+of the bytes from memory that are read to be written back."""
+FORWARD_COLUMNS, COLUMNS = 13, 15
 CONCAVE = (CHAIN, MISS_CHAIN, WIDEST, ROWS, LONG_RUNS)
 """Columns whose first part costs most: roots of power sums, passes of a sort, the first long run."""
 CHAIN_POWER = 8.0
@@ -42,14 +48,14 @@ CHAIN_POWER = 8.0
 
 WARP_LANES, LANE_VALUES, FEWEST_LANES = 32, 4, 8
 """FBGEMM gives a bag one lane per four values, at least eight lanes and at most a warp."""
-BLOCK_THREADS, FBGEMM_THREADS = 1024, 512
-"""Threads of a block in the points of 2020, and of FBGEMM's forward in traces."""
+BLOCK_THREADS, FORWARD_THREADS = 1024, 512
+"""Threads of a block in the kernels of 2020, and of FBGEMM's forward in traces."""
+HOLD = 0.5
+"""How much of the idle places of blocks with bags of different length shows: chosen between none of it (the
+work in flight stays the same) and all of it (latency does not depend on load). Forwards in profiler traces
+with their source left out: 18 % and 12 % with 0, 9 % and 3 % with 0.5, 1 % and 4 % with 1."""
 WARP_RUN = 32
 """Lookups of one row that FBGEMM's backward leaves to a single warp (max_segment_length_per_warp)."""
-BLOCK_RUN = 1024
-"""Lookups of one row that it leaves to a single block (max_segment_length_per_cta)."""
-_RUN_LENGTHS = 0.75 * 2.0 ** np.arange(REUSE_BINS)
-"""The middle of every bin of `IndexStats.reuse`."""
 WIDTH_POWER = 16.0
 """The widest row over tables is the 16-norm: for 100 tables alike 33 % above the maximum. With higher powers
 a table that leaves a sum would not leave it clean in double precision."""
@@ -60,14 +66,13 @@ TRANSLATED_BYTES = 32 * 2**20
 """What an SM's first translation buffer covers on Volta: 16 pages of 2 MB (Jia et al., Dissecting the NVIDIA
 Volta GPU Architecture via Microbenchmarking, 2018)."""
 
-OPTIMIZER_STATE = {
-    "none": (0.0, 0.0),
-    "sgd": (0.0, 0.0),
-    "adagrad": (1.0, 0.0),
-    "rowwise_adagrad": (0.0, 1.0),
-    "adam": (2.0, 0.0),
-}
-"""fp32 state of each update: values per element of a row, and values per row."""
+PACKET_BYTES, HEADER_BYTES = 128, 24
+"""A load or store of a warp crosses PCIe as packets of at most a 128-byte line; header, framing and checksum
+take 20 to 24 bytes of each, and a request for a line is a packet without data (PCI Express Base
+Specification, transaction and data link layers)."""
+HISTORY = 100.0
+"""Lookups over which a cache's contents are taken, in rows of the table: long enough that it is full of the
+rows that stay, and that rare ones have been asked for and dropped again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +117,21 @@ def forward_columns(
         if not table.batch:
             continue
         stats = table.indices.stats(table.rows, table.lookups)
-        row = cache.sectors(table.dim * dtype_bytes(table.dtype))
+        row = cache.sectors(row_bytes(table.dtype, table.dim))
         streamed = _streamed_bytes(table, pooled_dtype)
+        if table.placement == UVM:
+            # The L2 holds lines of the device's own memory: only an SM's cache serves a row again.
+            far = table.lookups * (1 - cache.near_hits(table, stats, row))
+            out[i, BUS_DOWN], out[i, BUS_UP] = far * bus_bytes(row), far * request_bytes(row)
+            out[i, DRAM] = out[i, L2] = streamed
+            _count(out[i], table, 0.0)
+            _hold(out[i], table)
+            continue
+        if table.placement == UVM_CACHING:
+            fetched = missing_rows(table)
+            # A full cache writes a changed row back for each that comes.
+            out[i, FILLED] = fetched * (bus_bytes(row) + request_bytes(row))
+            out[i, CACHED] = table.lookups
         # What is streamed through the cache takes its place there beside the rows.
         room = cache.share(table.batch, together) * table.lookups * row / (table.lookups * row + streamed)
         hit = _hit_rate(stats, room / row / window(table), replayed)
@@ -133,21 +151,26 @@ def backward_columns(
     out = np.zeros((len(tables), COLUMNS))
     for i, table in enumerate(tables):
         stats = table.indices.stats(table.rows, table.lookups)
-        row = cache.sectors(table.dim * dtype_bytes(table.dtype))
+        row = cache.sectors(row_bytes(table.dtype, table.dim))
         share = cache.share(table.batch, together)
         state = cache.sectors(per_element * table.dim * ACCUMULATE_BYTES)
         state += cache.sectors(per_row * ACCUMULATE_BYTES)
         streamed = _streamed_bytes(table, pooled_dtype)
         if sorted_update:
             # Lookups of one row lie together; their gradients come from all over the batch.
-            grad = cache.sectors(table.dim * dtype_bytes(pooled_dtype or table.dtype))
+            grad = cache.sectors(table.dim * (dtype_bytes(pooled_dtype) if pooled_dtype else 4))
             missed = np.clip(1 - share / max(grad * table.batch, 1.0), 0.0, 1.0)
             grads = max(table.lookups * missed - table.batch, 0.0) * grad
-            updated = stats.unique_rows * 2 * (row + state)
+            on_device = {DEVICE: row + state, UVM_CACHING: row, UVM: 0.0}[table.placement]
+            updated = stats.unique_rows * 2 * on_device
+            for part in (row if table.placement == UVM else 0.0, state if table.placement != DEVICE else 0.0):
+                out[i, BUS_DOWN] += stats.unique_rows * bus_bytes(part)
+                out[i, BUS_UP] += stats.unique_rows * (bus_bytes(part) + request_bytes(part))
             out[i, DRAM] = updated + grads + streamed
             out[i, UPDATED] = updated
             out[i, L2] = updated + table.lookups * grad + streamed
             _count(out[i], table, float(missed))
+            _longest_bag(out[i], table)
             _runs(out[i], table, stats)
         else:
             hit = _hit_rate(stats, share / (row + state) / window(table), replayed)
@@ -170,11 +193,23 @@ def window(table: TableLookup) -> float:
     return float(np.sqrt(2 / (table.pooling + 1))) if table.indices.ordered and table.pooling > 1 else 1.0
 
 
-def optimizer_state(optimizer: str) -> tuple[float, float]:
-    """fp32 values of state per element and per row of a fused update."""
-    if optimizer not in OPTIMIZER_STATE:
-        raise StepsightError(f"unknown optimizer {optimizer!r}; one of {', '.join(OPTIMIZER_STATE)}")
-    return OPTIMIZER_STATE[optimizer]
+def bus_bytes(moved: float) -> float:
+    """Bytes on the wire of one access: the data and the headers of its packets."""
+    return moved + request_bytes(moved)
+
+
+def request_bytes(moved: float) -> float:
+    """Bytes on the wire of the requests for one access."""
+    return float(np.ceil(moved / PACKET_BYTES) * HEADER_BYTES)
+
+
+def missing_rows(table: TableLookup) -> float:
+    """Distinct rows of a batch that a cache of ``cache_share`` of the table does not hold."""
+    long = table.indices.stats(table.rows, max(table.lookups, HISTORY * table.rows))
+    return min(
+        long.missing_rows(table.cache_share * table.rows, table.lookups),
+        table.indices.stats(table.rows, table.lookups).unique_rows,
+    )
 
 
 def _hit_rate(stats: IndexStats, capacity_rows: float, replayed: bool) -> float:
@@ -184,7 +219,7 @@ def _hit_rate(stats: IndexStats, capacity_rows: float, replayed: bool) -> float:
 def _streamed_bytes(table: TableLookup, pooled_dtype: str) -> float:
     """Indices, per-sample weights, offsets and the output (or its gradient): touched once."""
     per_lookup = INDEX_BYTES + (ACCUMULATE_BYTES if table.weighted else 0)
-    pooled = table.dim * dtype_bytes(pooled_dtype or table.dtype)
+    pooled = table.dim * dtype_bytes(pooled_dtype) if pooled_dtype else row_bytes(table.dtype, table.dim)
     return table.lookups * per_lookup + table.batch * (INDEX_BYTES + pooled)
 
 
@@ -200,15 +235,12 @@ def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
 
 
 def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
-    """A sorted backward works run by run: all lookups of one row. A block of its own takes as long for 33 of
-    them as for 1,024, so a table with more rows, whose runs are short, can be cheaper."""
+    """A sorted backward works run by run: all lookups of one row, a short one by a warp, a long one by the
+    warps of a block. Either way each lookup is one gradient to load and add; idle warps of a block leave the
+    SM's issue slots to others."""
     first = REUSE_EDGES.index(WARP_RUN) + 1
-    long = stats.reuse[first:] * stats.unique_rows
-    lengths = np.append(_RUN_LENGTHS[first:-1], max(_RUN_LENGTHS[-1], stats.hottest))
-    pieces = np.maximum(lengths / BLOCK_RUN, 1.0)
-    out[WARP_BAGS] = (stats.unique_rows - long.sum()) * _warps(table)
-    out[LONG_RUNS] = long @ pieces
-    out[WARP_LONG_RUNS] = out[LONG_RUNS] * _warps(table)
+    out[WARP_BAGS] = stats.unique_rows * _warps(table)
+    out[LONG_RUNS] = float(stats.reuse[first:].sum()) * stats.unique_rows
     out[ROWS] = table.rows
     out[SORTED] = table.lookups * (2 if table.weighted else 1)
 
@@ -219,10 +251,15 @@ def _warps(table: TableLookup) -> float:
 
 
 def _hold(out: FloatArray, table: TableLookup) -> None:
-    """Bags of different length: a block's places stay taken until its longest bag is done, and the last
-    block ends with the batch's longest."""
-    in_block = int(FBGEMM_THREADS / _lanes(table))
-    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, min(in_block, table.batch))
+    """Bags of different length: the last block ends with the batch's longest bag, and before it a block's
+    places stay taken until its own longest is done. Fewer warps at work wait less for each other, so that
+    only the root of that factor shows (see `HOLD`)."""
+    in_block = min(int(FORWARD_THREADS / _lanes(table)), table.batch)
+    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, in_block) ** HOLD
+    _longest_bag(out, table)
+
+
+def _longest_bag(out: FloatArray, table: TableLookup) -> None:
     out[CHAIN : MISS_CHAIN + 1] *= longest_over_mean(table.bag_spread, table.batch) ** CHAIN_POWER
 
 

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stepsight.run.exchange import All2All_Pooled_Req, All2All_Pooled_Wait, Exchange
-from stepsight.run.lookup import LocalTables, TableBatch
+from stepsight.run.lookup import All2All_Pooled_Req, All2All_Pooled_Wait, Exchange, LocalTables, TableBatch
 from stepsight.tables.plan import COLUMN_WISE, table_kinds
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.dlrm.embeddings import sent_widths

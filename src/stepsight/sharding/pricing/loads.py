@@ -225,6 +225,8 @@ class PartCosts:
             dtype=table.dtype,
             weighted=table.weighted,
             bag_spread=table.bag_spread,
+            placement=table.placement,
+            cache_share=table.cache_share,
         )
 
     def _extra(self, table: Table, part: TablePart, lookup: TableLookup) -> tuple[float, ...]:

@@ -20,8 +20,8 @@ from stepsight.tables.plan import (
     part_bytes,
 )
 
-USUAL_KINDS = (TABLE_WISE, COLUMN_WISE, ROW_WISE, TABLE_ROW_WISE)
-"""Without data_parallel, whose dense gradients seldom pay: ask for it by name."""
+USUAL_KINDS = KINDS
+"""What a search may use unless kinds are named: all that a stack supports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -25,13 +25,18 @@ from stepsight.estimate import FloatArray, IntArray
 from stepsight.inputs import BoundedStream, most_expanded
 from stepsight.limits import limit
 from stepsight.tables.indices.arrays_on_disk import AnyArray, arrays_in
-from stepsight.tables.indices.reuse import exact_stats, mean_stats, stats_of_draws
+from stepsight.tables.indices.reuse import exact_stats, mean_stats
 from stepsight.tables.indices.stats import IndexStats
+
+if TYPE_CHECKING:
+    from stepsight.tables.indices.distributions import IndexDistribution
 
 CHUNK = 1 << 21
 """Lookups read at once."""
 BATCHES_SAMPLED = 8
 """A batch's statistics are the mean over so many stretches of the file."""
+MOST_EXPONENT, _HALVINGS = 3.0, 24
+"""Bounds of the search for a power law."""
 _LINES = 1 << 16
 """Lines of text read at once."""
 _CRITEO_COLUMNS, _CRITEO_DENSE = 40, 14
@@ -40,10 +45,14 @@ _CRITEO_COLUMNS, _CRITEO_DENSE = 40, 14
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableStream:
-    """The lookups of one table in time order, and the size of every bag (empty: all of one lookup)."""
+    """The lookups of one table in time order, and the size of every bag (empty: all of one lookup).
+
+    ``labels``: what text files hold, which need not be row numbers.
+    """
 
     indices: AnyArray
     lengths: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    labels: bool = False
 
     @property
     def lookups(self) -> int:
@@ -112,12 +121,62 @@ def batch_stats(path: str, table: int, rows: int, lookups: float) -> IndexStats:
     wanted = max(1, round(lookups))
     if stream.lookups == 0:
         raise InputError(path, f"table {table} has no lookups", "choose another table")
+    _check_rows(path, table, rows)
     if wanted > stream.lookups:
-        return stats_of_draws(rows, lookups, stream.chunks, stream.lookups)
+        return _law_of(path, table, rows).stats(rows, lookups)
     samples = min(BATCHES_SAMPLED, stream.lookups // wanted)
     starts = np.linspace(0, stream.lookups - wanted, samples).astype(np.int64)
     return mean_stats(
         [exact_stats(partial(stream.chunks, int(first), wanted), wanted, rows) for first in starts]
+    )
+
+
+@lru_cache(maxsize=4096)
+def _extent(path: str, table: int) -> tuple[int, int]:
+    """The smallest and the largest row number of a table."""
+    stream = open_index_file(path).table(table)
+    ends = [(int(chunk.min()), int(chunk.max())) for chunk in stream.chunks() if len(chunk)]
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _check_rows(path: str, table: int, rows: int) -> None:
+    """Refuse row numbers that a table of so many rows does not have."""
+    if open_index_file(path).table(table).labels:
+        return
+    low, high = _extent(path, table)
+    if low < 0 or high >= rows:
+        wrong = low if low < 0 else high
+        raise InputError(
+            path, f"table {table} looks up row {wrong} of a table of {rows} rows",
+            f"set rows to at least {high + 1}, or check the file" if low >= 0 else "row numbers start at 0",
+        )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _law_of(path: str, table: int, rows: int) -> IndexDistribution:
+    """The power law with as many distinct rows for the file's lookups as it has: what a batch larger than the
+    file is drawn by. The file alone cannot name the rows that only a larger batch would reach."""
+    from stepsight.tables.indices.distributions import IndexDistribution
+
+    stream = open_index_file(path).table(table)
+    seen = exact_stats(stream.chunks, stream.lookups, rows).unique_rows
+    low, high = 0.0, MOST_EXPONENT
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        more = IndexDistribution.zipf(middle).stats(rows, stream.lookups).unique_rows > seen
+        low, high = (middle, high) if more else (low, middle)
+    return IndexDistribution.zipf(round(low, 3))
+
+
+def extrapolation(path: str, table: int, rows: int, lookups: float) -> str:
+    """How a batch larger than its index file was continued; empty where the file holds one."""
+    held = open_index_file(path).table(table).lookups
+    if round(lookups) <= held:
+        return ""
+    exponent = _law_of(path, table, rows).exponent
+    return (
+        f"{path} holds {held:,} lookups of table {table}, a batch {round(lookups):,}: continued by the power "
+        f"law with the file's distinct rows (Zipf {exponent:g})"
     )
 
 
@@ -198,7 +257,7 @@ def _read_text_tables(path: Path) -> tuple[TableStream, ...]:
             for i, column in enumerate(list(zip(*lines, strict=False))[skip:]):
                 parts[i].append(_labels(column, f"{where}, column {skip + i + 1}"))
             line += len(lines)
-    return tuple(TableStream(np.concatenate([np.zeros(0, dtype=np.int64), *p])) for p in parts)
+    return tuple(TableStream(np.concatenate([np.zeros(0, dtype=np.int64), *p]), labels=True) for p in parts)
 
 
 def _is_header(columns: list[str]) -> bool:

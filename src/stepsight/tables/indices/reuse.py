@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.tables.indices.stats import IndexStats, hit_curves, reuse_bins, stats_of_popularity
+from stepsight.tables.indices.stats import IndexStats, hit_curves, reuse_bins
 
 _WINDOWS = 192
 """Points of the curve of gaps."""
@@ -183,9 +183,3 @@ def mean_stats(samples: Sequence[IndexStats]) -> IndexStats:
         replay_hits=np.mean([s.replay_hits for s in samples], axis=0),
         window=np.mean([s.window for s in samples], axis=0),
     )
-
-
-def stats_of_draws(rows: int, lookups: float, stream: Stream, stream_lookups: int) -> IndexStats:
-    """A batch larger than its file: independent draws with the file's popularity of rows."""
-    t = count_gaps(stream, stream_lookups)
-    return stats_of_popularity(rows, lookups, t.rows_with.astype(np.float64), t.occurrences / stream_lookups)

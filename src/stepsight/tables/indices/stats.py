@@ -56,6 +56,21 @@ class IndexStats:
         filling = float(np.sum(np.diff(at) * (found[1:] + found[:-1])) / 2)
         return (filling + (lookups - longest) * float(found[-1])) / lookups
 
+    def missing_rows(self, capacity_rows: float, lookups: float) -> float:
+        """Distinct rows of ``lookups`` further lookups that an LRU cache of so many rows does not hold.
+
+        The cache holds the rows of the last T lookups, T being the window in which as many distinct rows
+        occur as it has places: those that occur first in the next ones are U(T + lookups) − U(T).
+        """
+        filled, window = self.capacity_rows[:-1], self.window[:-1]
+        if capacity_rows >= self.rows:
+            return 0.0
+        longest = float(np.interp(capacity_rows, filled, window))
+        before, after = np.interp([longest, min(longest + lookups, window[-1])], window, filled)
+        beyond = max(longest + lookups - window[-1], 0.0)  # the curve goes on as it ended, up to all rows
+        slope = (filled[-1] - filled[-2]) / max(window[-1] - window[-2], 1e-12)
+        return float(min(after - before + beyond * slope, self.rows - before))
+
     @property
     def mean_reuse(self) -> float:
         """Lookups per distinct row."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from stepsight.calibrate.draws import (
+from stepsight.calibrate.fit import step_us
+from stepsight.calibrate.folder import Journal
+from stepsight.calibrate.rehearsal import (
     FAMILIES,
     VALIDATION,
     Document,
@@ -17,11 +19,8 @@ from stepsight.calibrate.draws import (
     random_transformer,
     skewed_dlrms,
 )  # fmt: skip
-from stepsight.calibrate.journal import Journal
-from stepsight.calibrate.statistics import pace_and_step, step_us
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
-from stepsight.run.pace import followed
 from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
 from stepsight.workload.transformers.build import MODELS
@@ -31,18 +30,12 @@ PREDICTED, MEASURED = "predicted", "measured"
 TOGETHER = 6
 """Workloads whose blocks of steps are interleaved."""
 PASSES = 2
-"""Every workload is measured in so many passes, by fresh processes: their difference is the noise."""
+"""Passes that measure every workload, each by fresh processes: their difference is the noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """One workload: what was predicted before, and what every pass then measured, in µs.
-
-    ``pace`` is how much longer steps take at the pace beside them than at that of the platform's calibration
-    (or, where that has none, of the middle of this run), by a fixed probe and by how far steps were seen to
-    follow it: 1.1 is a machine 10 % slower than then. Workloads whose blocks are interleaved share the probe:
-    one is as noisy as one step, all of a group's together are not.
-    """
+    """One workload: what was predicted before, and what every pass then measured, in µs."""
 
     name: str
     kind: str
@@ -50,12 +43,6 @@ class LiveRow:
     naive_us: float
     measured_us: float
     passes_us: tuple[float, ...]
-    pace: float | None = None
-
-    @property
-    def paced_error(self) -> float | None:
-        """The same against the prediction at the pace that the machine had beside the steps."""
-        return None if self.pace is None else self.predicted_us * self.pace / self.measured_us - 1
 
     @property
     def error(self) -> float:
@@ -131,62 +118,31 @@ def measure_group(
     blocks: int,
 ) -> None:
     """Train one group with fresh ranks and keep its steps."""
-    from stepsight.run.measure import measure_all, pace_us
+    from stepsight.run.measure import measure_all
 
     workloads = [parse_workload(dict(d), d["name"]) for d in documents]
     with start() as ranks:
         measured = measure_all(ranks, workloads, steps=steps, blocks=blocks)
-    pace = pace_us(measured)
     journal.add(
         MEASURED,
-        [
-            {"name": m.name, "pass": number, "pace_us": pace, "steps_us": m.job_us.round(1).tolist()}
-            for m in measured
-        ],
+        [{"name": m.name, "pass": number, "steps_us": m.job_us.round(1).tolist()} for m in measured],
     )
 
 
-def rows_of(journal: Journal, calibrated_pace_us: float | None = None) -> list[LiveRow]:
+def rows_of(journal: Journal) -> list[LiveRow]:
     """Every workload that was predicted and then measured in all passes."""
     measured: dict[str, list[Any]] = {}
-    names = [p["name"] for p in journal.of(PREDICTED)]
-    for sample in sorted(_at_group_pace(names, journal.of(MEASURED)), key=lambda s: s["pass"]):
-        measured.setdefault(sample["name"], []).append(sample)
-    whole = {name: passes for name, passes in measured.items() if len(passes) == PASSES}
-    paced = [p for p in whole.values() if all(s.get("pace_us") for s in p)]
-    usual = calibrated_pace_us or float(np.median([s["pace_us"] for p in paced for s in p] or [1.0]))
-    share = followed([pace_and_step(*p) for p in paced])
-    rows = []
-    for p in journal.of(PREDICTED):
-        passes = whole.get(p["name"])
-        if passes is None:
-            continue
-        seen = [s["pace_us"] for s in passes if s.get("pace_us")]
-        slower = float(np.exp(share * np.mean(np.log(np.array(seen or [usual]) / usual))))
-        rows.append(
-            LiveRow(
-                p["name"], p["kind"], p["predicted_us"], p["naive_us"],
-                step_us([block for s in passes for block in s["steps_us"]]),
-                tuple(step_us(s["steps_us"]) for s in passes),
-                slower if len(seen) == PASSES else None,
-            )
-        )  # fmt: skip
-    return rows
-
-
-def _at_group_pace(names: Sequence[str], samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The samples, each with the median probe of all that were interleaved with it in its pass."""
-    group_of = {name: number for number, group in enumerate(grouped(names)) for name in group}
-    probes: dict[tuple[int | None, int], list[float]] = {}
-    for s in samples:
-        if s.get("pace_us"):
-            probes.setdefault((group_of.get(s["name"]), s["pass"]), []).append(s["pace_us"])
+    for sample in sorted(journal.of(MEASURED), key=lambda s: s["pass"]):
+        measured.setdefault(sample["name"], []).append(sample["steps_us"])
     return [
-        {**s, "pace_us": float(np.median(probes[group_of.get(s["name"]), s["pass"]]))}
-        if s.get("pace_us")
-        else dict(s)
-        for s in samples
-    ]
+        LiveRow(
+            p["name"], p["kind"], p["predicted_us"], p["naive_us"],
+            step_us([block for blocks in measured[p["name"]] for block in blocks]),
+            tuple(map(step_us, measured[p["name"]])),
+        )
+        for p in journal.of(PREDICTED)
+        if len(measured.get(p["name"], ())) == PASSES
+    ]  # fmt: skip
 
 
 def skew_correlations(rows: Sequence[LiveRow]) -> dict[str, float]:
@@ -210,6 +166,5 @@ def skew_correlations(rows: Sequence[LiveRow]) -> dict[str, float]:
 def as_dict(row: LiveRow) -> dict[str, Any]:
     return {
         "name": row.name, "kind": row.kind, "predicted_us": row.predicted_us, "measured_us": row.measured_us,
-        "error": row.error, "pace": row.pace, "paced_error": row.paced_error, "noise": row.noise,
-        "naive_us": row.naive_us, "passes_us": list(row.passes_us),
+        "error": row.error, "noise": row.noise, "naive_us": row.naive_us, "passes_us": list(row.passes_us),
     }  # fmt: skip

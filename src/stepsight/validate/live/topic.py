@@ -44,7 +44,7 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder that keeps the rows; goes on where it ended."
 )
-@click.option("--budget", default="", help="Stop measuring after so long: 90s, 3m, 1h; run again to go on.")
+@click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to go on.")
 @click.option(
     "--beside", type=click.Path(path_type=Path), help="The --out of another platform: what the link changes."
 )
@@ -64,8 +64,8 @@ def command(
     results: Path | None, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
-    from stepsight.calibrate.journal import Journal
-    from stepsight.calibrate.plan import budget_seconds
+    from stepsight.calibrate.folder import Journal
+    from stepsight.calibrate.session import budget_seconds
     from stepsight.platform.load import load_platform
     from stepsight.run.ranks import Ranks, writable_folder
 
@@ -89,7 +89,7 @@ def command(
                 break
             click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
             measure_group(start, number, group, journal, steps, blocks)
-        rows = rows_of(journal, platform.calibration.pace_us)
+        rows = rows_of(journal)
         others = rows_of(Journal(beside, resume=True)) if beside else []
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
@@ -111,7 +111,6 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
         noise = gmae([r.passes_us[0] for r in of_kind], [r.passes_us[-1] for r in of_kind])
         naive = gmae([r.naive_us for r in of_kind], measured)
         worst = max(of_kind, key=lambda r: abs(r.error))
-        paced = [r for r in of_kind if r.pace is not None]
         lines.append(
             Score.of(
                 "live", kind, [r.predicted_us for r in of_kind], measured, "random, none calibrated on",
@@ -119,21 +118,7 @@ def scores(rows: Sequence[LiveRow]) -> list[Score]:
                 note=f"noise {noise:.2%}, naive {naive:.1%}, worst {worst.error:+.1%} ({worst.name})",
             )
         )  # fmt: skip
-        if paced:
-            lines.append(
-                Score.of(
-                    "live", f"{kind} at the pace of the minute",
-                    [r.predicted_us * (r.pace or 1.0) for r in paced], [r.measured_us for r in paced],
-                    "the same rows; a probe beside the steps", note=_pace_note(paced),
-                    exposure=BLIND,
-                )
-            )  # fmt: skip
     return lines
-
-
-def _pace_note(rows: Sequence[LiveRow]) -> str:
-    paces = [r.pace or 1.0 for r in rows]
-    return f"steps ×{min(paces):.2f} to ×{max(paces):.2f} of the calibration's pace"
 
 
 def report(rows: Sequence[LiveRow], others: Sequence[LiveRow], platform: str, *, as_json: bool) -> None:
@@ -212,8 +197,6 @@ def _table(rows: Sequence[LiveRow], platform: str) -> None:
         "predicted ms",
         "measured ms",
         "error",
-        "pace",
-        "paced error",
         "noise",
         "naive ms",
     ):
@@ -221,9 +204,7 @@ def _table(rows: Sequence[LiveRow], platform: str) -> None:
     for r in rows:
         table.add_row(
             r.name, f"{r.predicted_us / 1e3:.2f}", f"{r.measured_us / 1e3:.2f}", f"{r.error:+.1%}",
-            "" if r.pace is None else f"×{r.pace:.2f}",
-            "" if r.paced_error is None else f"{r.paced_error:+.1%}", f"{r.noise:.1%}",
-            f"{r.naive_us / 1e3:.2f}",
+            f"{r.noise:.1%}", f"{r.naive_us / 1e3:.2f}",
         )  # fmt: skip
     terminal().print(table)
 

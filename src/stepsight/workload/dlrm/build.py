@@ -33,8 +33,11 @@ from stepsight.workload.operators.norms import pointwise_loss
 from stepsight.workload.operators.pointwise import relu, sigmoid
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import cat
+from stepsight.workload.operators.views import cast, cat
 from stepsight.workload.parallel.step import train_step
+
+FBGEMM_WIDTH = 4
+"""Columns of a row that FBGEMM's GPU kernels take at a time (``D % 4 == 0`` in its checks)."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,24 @@ class DlrmWorkload(Described[DlrmConfig]):
         return dlrm_memory(self.config, _record(self.config, "cuda", True))
 
 
+def _check_widths(config: DlrmConfig) -> None:
+    """FBGEMM's kernels on a GPU load rows four values at a time."""
+    for shard in config.plan.shards:
+        if shard.width % FBGEMM_WIDTH:
+            raise InputError(
+                f"{config.source or config.name}: table {shard.table!r}",
+                f"has {shard.width} columns on rank {shard.rank}; FBGEMM's fused lookup takes a multiple of "
+                f"{FBGEMM_WIDTH}",
+                f"set dim to a multiple of {FBGEMM_WIDTH}, or parallel.fused_lookup=false",
+            )
+
+
 def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[Job, PlanOps]:
     """All ranks' programs: one common program in which each rank has its own few ops."""
     if device == "cuda":
         one_kernel = config.fused_lookup if fused is None else fused
+        if one_kernel:
+            _check_widths(config)
     else:
         one_kernel = config.cpu_lookup == FBGEMM
     tape = _record(config, device, one_kernel)
@@ -142,7 +159,7 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
 
 def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:
     lookup = embeddings.rank_lookup(config, config.plan, rank, fused=fused)
-    return (*embeddings.index_copies(config, lookup), *embeddings.lookup_ops(config, lookup, rank))
+    return (*embeddings.index_copies(config, lookup), *embeddings.lookup_ops(config, lookup))
 
 
 @lru_cache(maxsize=2)
@@ -237,7 +254,7 @@ def _joined(
     pooled, own_part = looked_up
     parts = [each.finish(tape) for each in under_way] or [pooled]
     parts += [own_part] if own_part.elements else []
-    pooled = cat(tape, parts, 1) if len(parts) > 1 else parts[0]
+    pooled = _as_parameters(tape, cat(tape, parts, 1) if len(parts) > 1 else parts[0])
     with tape.scope("interaction"):
         joined = interact(tape, config, x, pooled, parameters.interaction)
     logits = mlp(tape, "top", joined, parameters.top, last_relu=False)
@@ -256,7 +273,13 @@ def _inputs(tape: Tape, config: DlrmConfig, own: tuple[Op, ...]) -> tuple[Tensor
         tape.marks["copy_offsets"] = len(tape.ops)
         tape.ops.append(own[1])
         tape.ops.append(embeddings.copy_to_device("target", target.elements, 4, stream=stream))
-    return dense, target
+    return _as_parameters(tape, dense), target
+
+
+def _as_parameters(tape: Tape, x: Tensor) -> Tensor:
+    """In the type of the dense part's parameters: half precision with fp32 master weights casts what comes
+    from outside (features, pooled embeddings)."""
+    return cast(tape, x, tape.parameter_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,6 +336,8 @@ def _loss(tape: Tape, config: DlrmConfig, logits: Tensor, target: Tensor) -> Ten
     """bce and mse act on probabilities, as PyTorch's DLRM does; under autocast bce takes the logits."""
     loss = config.training.loss
     with tape.scope("loss"):
+        if not tape.autocast:  # whose losses raise their inputs themselves
+            logits = cast(tape, logits, target.dtype)
         if loss == "bce_logits" or (loss == "bce" and tape.autocast):
             name = "binary_cross_entropy_with_logits"
             return pointwise_loss(tape, name, "BinaryCrossEntropyWithLogitsBackward0", logits, target)

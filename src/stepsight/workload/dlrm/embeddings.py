@@ -15,11 +15,12 @@ from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.row_parts import RowPart
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
-from stepsight.workload.dlrm.managed import transfers
 from stepsight.workload.operators.tape import EVALUATE, Tape
 from stepsight.workload.operators.tensor import Tensor
 
 LOOKUP = "LookupFunction"
+LAUNCHES_PER_TABLE = 2
+"""Kernels of ``nn.EmbeddingBag`` for one table: the lookup, and what clears or counts its bags (ATen)."""
 INDEX_BYTES = 8
 """int64 indices and offsets, torch's default."""
 
@@ -73,6 +74,8 @@ def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:
         dtype=table.dtype,
         weighted=table.weighted,
         bag_spread=table.bag_spread,
+        placement=table.placement,
+        cache_share=table.cache_share,
     )
 
 
@@ -107,21 +110,15 @@ def copy_to_device(label: str, elements: int, bytes_each: int = INDEX_BYTES, *, 
     )
 
 
-def bus_transfers(config: DlrmConfig, rank: int) -> tuple[list[Kernel], list[Kernel]]:
-    """What a rank's tables in host memory move across the bus, before the lookup and before its backward."""
-    return transfers(config.table_of_name, config.plan.on_rank(rank), config.batch, config.sparse_optimizer)
-
-
-def lookup_ops(config: DlrmConfig, lookup: Lookup, rank: int = 0) -> tuple[Op, Op]:
+def lookup_ops(config: DlrmConfig, lookup: Lookup) -> tuple[Op, Op]:
     """A rank's lookup and its backward with the row update, as host operators."""
     name = EVALUATE + f"{LOOKUP}Backward"
-    fetched, written = bus_transfers(config, rank)
     forward = Kernel("embedding", dtype="fp32", operator="lookup", lookup=lookup)
     backward = Kernel("embedding_backward", dtype="fp32", operator="lookup_backward", lookup=lookup)
     if lookup.fused:
         return (
-            Op(LOOKUP, (*fetched, forward), label="embedding"),
-            Op(name, (*written, backward), phase="backward", label="embedding"),
+            Op(LOOKUP, (forward,), label="embedding"),
+            Op(name, (backward,), phase="backward", label="embedding"),
         )
     pooled = tuple((config.batch, part.dim) for part in lookup.tables)
     width = sum(part.dim for part in lookup.tables)
@@ -167,11 +164,18 @@ def lookup(
     own = replicated(config.plan)
     out, partial = (Tensor.new((config.batch, width)) for width in widths)
     local = Tensor.new((config.batch_per_rank, sum(shard.width for shard in own)))
+    separate = (
+        0 if _lookup_of(ops[0]).fused or tape.device != "cuda" else -(-len(config.tables) // config.ranks)
+    )
+    _call_each(tape, "aten::embedding_bag", separate)
     tape.marks["lookup_forward"] = len(tape.ops)
     with tape.op(LOOKUP):
         tape.adopt(ops[0])
 
         def rule(g: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+            if separate:
+                with tape.suspended_op():
+                    _call_each(tape, f"{EVALUATE}EmbeddingBagBackward0", separate)
             tape.marks["lookup_backward"] = len(tape.ops)
             tape.adopt(ops[1])
             if own and config.ranks > 1:
@@ -180,6 +184,21 @@ def lookup(
 
         tape.record(f"{LOOKUP}Backward", (tape.leaf("tables"),), (out, partial, local), rule)
     return out, partial, local
+
+
+def _lookup_of(op: Op) -> Lookup:
+    lookup = op.kernels[0].lookup
+    assert lookup is not None  # made by `lookup_ops`
+    return lookup
+
+
+def _call_each(tape: Tape, name: str, tables: int) -> None:
+    """An operator per table, where no kernel fuses them: it clears its bags' bookkeeping and launches; the
+    lookups themselves are in the op that follows. As many as the mean rank holds, so that every plan has the
+    same program."""
+    for _ in range(tables):
+        with tape.op(name):
+            tape.launch(*[Kernel.of("fill", "int64", bytes=INDEX_BYTES)] * LAUNCHES_PER_TABLE)
 
 
 def _reduce_replicas(tape: Tape, own: Sequence[Shard]) -> None:

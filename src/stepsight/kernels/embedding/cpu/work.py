@@ -14,9 +14,10 @@ import numpy as np
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.estimate import FloatArray
-from stepsight.kernels.embedding.traffic import ACCUMULATE_BYTES, optimizer_state
+from stepsight.kernels.embedding.traffic import ACCUMULATE_BYTES
 from stepsight.tables.indices.stats import IndexStats
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, TableLookup
+from stepsight.tables.table import optimizer_state
 
 LINE_BYTES = 64
 """A cache line of every x86 and most Arm processors."""
