@@ -8,7 +8,7 @@ from __future__ import annotations
 from stepsight.basis import Basis
 
 SETTLED_US = 0.05
-SETTLED_SHARE = 1e-5
+SETTLED_SHARE = 2e-4
 MOST_WALKS = 12
 SHARED_LINK = 2.0
 FILLS_US = 50.0
@@ -18,7 +18,7 @@ BASES = {
         "µs that a launch still moves", "chosen: below any clock's resolution", "when the walk has settled"
     ),
     "SETTLED_SHARE": Basis(
-        "of the step, what a launch still moves", "chosen: a thousandth of a percent of the step",
+        "of the step, its change in two walks in a row", "chosen: far below the error of a prediction",
         "when the walk of a long step has settled",
     ),
     "MOST_WALKS": Basis(

@@ -56,6 +56,7 @@ def settle(
     kept = tuple(np.zeros_like(times.device_us) for times in priced)
     if apart and alone and in_line:
         return result, current, kept
+    still = 0
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
         stretched, waits, moved = [], [], 0.0
@@ -69,10 +70,14 @@ def settle(
             step = weight * (target - now.device_us)
             moved = max(moved, float(np.abs(step).max(initial=0.0)))
             stretched.append(replace(now, device_us=now.device_us + step))
-        if moved < max(SETTLED_US, SETTLED_SHARE * float(result.makespan_us.max())):
+        if moved < SETTLED_US:
             break
         current, kept = tuple(stretched), tuple(waits)
-        result = walk(current)
+        before, result = result, walk(current)
+        changed = np.abs(result.makespan_us - before.makespan_us)
+        still = still + 1 if (changed < SETTLED_SHARE * before.makespan_us).all() else 0
+        if still == 2:
+            break
     return result, current, kept
 
 

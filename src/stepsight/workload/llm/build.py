@@ -219,8 +219,9 @@ class _Stage:
         if phase == "backward":
             self.unsplit.add((item.piece, item.micro_batch))
         again = phase == "forward" or self.c.layout.reshard
-        if again:
-            self.ops += self.blocks.gather(runs[0], phase)
+        if again:  # the first of a step waits for the last update
+            first = phase == "forward" and item.micro_batch == 0
+            self.ops += self.blocks.gather(runs[0], phase, after=(COMPUTE,) if first else ())
         for i, run in enumerate(runs):
             if again:
                 self.ops.append(self.blocks.join(GATHER, phase))
@@ -231,6 +232,10 @@ class _Stage:
                 self.ops += self.blocks.gather(runs[i + 1], phase, after=(COMPUTE,))
             if phase == "backward" and self._reduces:
                 self.ops += self.blocks.reduce(run)
+        if (
+            phase == "backward" and self._reduces
+        ):  # FSDP and DeepSpeed wait for them after every backward pass
+            self.ops.append(self.blocks.join(REDUCE, phase))
 
     def _exchange(self, message: Exchange) -> None:
         """Activations or their gradients, to or from a neighbour."""

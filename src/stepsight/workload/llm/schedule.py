@@ -169,7 +169,7 @@ def micro_batches_listed(schedule: str, stages: int, micro_batches: int, virtual
     group = _group(schedule, stages, virtual)
     if schedule not in PERIODS:
         return micro_batches
-    few = (4 * stages if group > 1 else 3 * stages + 2) + group * blocks
+    few = (3 * stages if group > 1 else 3 * stages + 2) + group * blocks
     return min(micro_batches, few + (micro_batches - few) % group)
 
 
