@@ -1,26 +1,28 @@
-"""Every chosen figure of an area stands in one table, with its unit and what it rests on."""
+"""Every chosen constant is data: value, unit, basis, and what it affects."""
+
+from __future__ import annotations
 
 from importlib import import_module
 
 import pytest
 
 from stepsight.basis import Basis
+from stepsight.constants import Area, Constant, area, area_names
 from stepsight.overheads.frameworks import profiles
 from stepsight.trace.rules import RULES
 
-AREAS = ("calibrate", "collectives", "kernels", "overheads", "prediction.traced", "sharding", "simulate")
+MODULES = {"traced": "prediction.traced"}
+"""Areas whose package is not at the top."""
 
 
-def is_stated(basis: Basis) -> bool:
-    return all(part.strip() for part in (basis.unit, basis.rests_on, basis.moves))
-
-
-@pytest.mark.parametrize("area", AREAS)
-def test_each_figure_has_its_basis(area: str) -> None:
-    module = import_module(f"stepsight.{area}.constants")
-    figures = {name for name in vars(module) if name.isupper() and name[0] != "_" and "BASES" not in name}
-    assert figures == set(module.BASES)
-    assert all(is_stated(basis) for basis in module.BASES.values())
+@pytest.mark.parametrize("name", area_names())
+def test_each_constant_has_its_unit_and_basis_and_is_used_by_its_area(name: str) -> None:
+    module = import_module(f"stepsight.{MODULES.get(name, name)}.constants")
+    assert {constant for constant in vars(module) if constant.isupper() and constant[0] != "_"} == set(
+        area(name).entries
+    )
+    for constant in area(name).entries.values():
+        assert constant.unit.strip() and constant.basis.strip() and constant.affects.strip()
 
 
 def test_each_host_profile_has_its_basis() -> None:
@@ -29,12 +31,17 @@ def test_each_host_profile_has_its_basis() -> None:
 
 @pytest.mark.parametrize("name", list(RULES))
 def test_each_rule_of_traces_has_its_basis(name: str) -> None:
-    assert is_stated(RULES[name].basis)
+    basis = RULES[name].basis
+    assert all(part.strip() for part in (basis.unit, basis.rests_on, basis.moves))
 
 
-def test_a_figure_of_one_run_says_so() -> None:
+def test_a_constant_of_one_run_says_so() -> None:
+    assert Constant(1.0, "µs", "one host", "host times", runs=1).few_runs
+    assert not Constant(1.0, "µs", "three hosts", "host times", runs=3).few_runs
+    assert not Constant(1.0, "µs", "chosen", "host times").few_runs
     assert Basis("µs", "one host", "host times", runs=1).few_runs
-    assert not Basis("µs", "three hosts", "host times", runs=3).few_runs
-    assert not Basis("µs", "chosen", "host times").few_runs
-    assert RULES["shortest_sleep"].basis.few_runs
-    assert not RULES["full_queue"].basis.few_runs
+
+
+def test_a_value_is_read_with_the_type_that_the_code_expects() -> None:
+    file = Area("a", {"N": Constant(3, "", "", ""), "T": Constant([1, 2.5], "", "", "")})
+    assert (file.whole("N"), file.number("N"), file.numbers("T")) == (3, 3.0, (1.0, 2.5))

@@ -13,11 +13,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stepsight.capture.api import capture
+    from stepsight.capture.block import capture_block
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
+    from stepsight.prediction.advise.advice import advise
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.compare import Comparison, compare
+    from stepsight.prediction.diagnose.diagnosis import diagnose
+    from stepsight.prediction.learn.lesson import learn
     from stepsight.prediction.predict import predict
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
@@ -34,8 +39,13 @@ __all__ = [
     "Prediction",
     "StepsightError",
     "__version__",
+    "advise",
+    "capture",
+    "capture_block",
     "choose",
     "compare",
+    "diagnose",
+    "learn",
     "load_gpu",
     "load_platform",
     "load_trace",
@@ -56,11 +66,15 @@ _HOMES = {
     "Prediction": "stepsight.prediction.answer",
     "compare": "stepsight.prediction.compare",
     "Comparison": "stepsight.prediction.compare",
+    "advise": "stepsight.prediction.advise.advice",
+    "diagnose": "stepsight.prediction.diagnose.diagnosis",
+    "learn": "stepsight.prediction.learn.lesson",
     "choose": "stepsight.sharding.choice",
     "load_trace": "stepsight.trace.step.run",
     "StepsightError": "stepsight.errors",
     "InputError": "stepsight.errors",
     "sweep": "stepsight.tune.api",
+    "capture_block": "stepsight.capture.block",
 }
 
 
@@ -75,7 +89,7 @@ def __getattr__(name: str) -> Any:
             return "unknown"
     if name == "tune":
         return import_module("stepsight.tune")
-    if name == "capture":  # a package that can be called
+    if name == "capture":
         return import_module("stepsight.capture")
     if name not in _HOMES:
         raise AttributeError(f"module 'stepsight' has no attribute {name!r}")

@@ -1,12 +1,15 @@
-"""A file of JSON lines that grows while a command works, so that an interrupted one can be taken up again."""
+"""A file of JSON lines that grows while a command works, so that an interrupted one can resume; and the
+content of the files on which its answers depend."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -86,3 +89,84 @@ def _lock(file: FileIO, path: Path) -> None:
         raise InputError(
             str(path), "another process is writing to it", "wait, or name another file"
         ) from None
+
+
+LARGEST = 1e18
+"""No figure of a measurement is larger; what is was written by something else."""
+
+
+def is_sample(value: object) -> bool:
+    """Whether it is a measurement: it names its stage, its times are above zero, all figures can be."""
+    if not isinstance(value, dict) or not isinstance(value.get("stage"), str):
+        return False
+    times = value.get("times_us", [])
+    return isinstance(times, list) and _positive(times) and _plausible(value)
+
+
+def _positive(times: object) -> bool:
+    if isinstance(times, list):
+        return all(map(_positive, times))
+    return isinstance(times, int | float) and not isinstance(times, bool) and times > 0
+
+
+def _plausible(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_plausible, value.values()))
+    if isinstance(value, list):
+        return all(map(_plausible, value))
+    return not isinstance(value, float) or abs(value) < LARGEST
+
+
+_COUNTED = re.compile(r"(?:\d+x){1,2}(.+)", re.IGNORECASE)
+"""GPUs of a file's kind, as platforms are named: ``8xmine.toml``."""
+_DEEPEST = 3
+"""Files that a file names are followed this far."""
+_FOLLOWED = (".toml",)
+
+
+def digest(*parts: object) -> str:
+    """A short name for plain values: the same for the same values."""
+    content = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+
+
+def files_read(value: object, folder: Path, depth: int = 0) -> dict[str, str]:
+    """The files that texts inside a value name, relative to the working folder or to ``folder``, each with
+    the digest of its content; TOML files are searched for further names. Of a folder all files count."""
+    found: dict[str, str] = {}
+    for text in _texts(value):
+        for path in files_named(text, folder):
+            if str(path) in found:
+                continue
+            content = path.read_bytes()
+            found[str(path)] = hashlib.blake2b(content, digest_size=12).hexdigest()
+            if depth < _DEEPEST and path.suffix in _FOLLOWED:
+                names = re.findall(r"[\"']([^\"'\n]+)[\"']", content.decode(errors="replace"))
+                found |= files_read(names, path.parent, depth + 1)
+    return found
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(key)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def files_named(text: str, folder: Path) -> list[Path]:
+    """The files of that name; of an assignment (``field=name``) those of the name assigned."""
+    named = text.rpartition("=")[2].strip("\"' ") if "=" in text else text
+    counted = _COUNTED.fullmatch(named)
+    for name in (named, counted[1] if counted else ""):
+        for path in (Path(name), folder / name) if name and len(name) < 4096 and "\0" not in name else ():
+            with contextlib.suppress(OSError):
+                if path.is_file():
+                    return [path]
+                if path.is_dir() and path.resolve() not in (Path.cwd(), *Path.cwd().parents):
+                    return sorted(p for p in path.rglob("*") if p.is_file())
+    return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -46,6 +47,13 @@ def end_tidily_on_signals() -> None:
 
 def _unwind(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
+
+
+def end_group(leader: int) -> None:
+    """End what is left of the process group that ``leader`` started: loaders and servers of a script."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(leader, signal.SIGKILL)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

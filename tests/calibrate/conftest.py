@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.folder import Journal, build
+from stepsight.calibrate.build import build
+from stepsight.calibrate.journal import Journal
 
 from .synthetic import samples
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stepsight.calibrate.bench.kernel_bench import chosen_kernels, rehearsal_documents
 from stepsight.calibrate.bench.lookup_bench import random_tables, table_lookup
-from stepsight.calibrate.folder import kernel_record
+from stepsight.calibrate.journal import kernel_record
 from stepsight.calibrate.session import COLLECTIVE_BYTES, COLLECTIVE_KINDS
 from stepsight.kernels.columns import batches
 from stepsight.program.job import Kernel

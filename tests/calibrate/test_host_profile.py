@@ -10,7 +10,7 @@ import pytest
 
 from stepsight.calibrate.bench.kernel_bench import rehearsal_documents
 from stepsight.calibrate.fit import fit_overheads, gathered_overheads, host_samples, library_calls
-from stepsight.calibrate.folder import overhead_records
+from stepsight.calibrate.journal import overhead_records
 from stepsight.overheads.gather import HostSample
 from stepsight.program.job import HostTimes
 from stepsight.workload.files import Workload, parse_workload

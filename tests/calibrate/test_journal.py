@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.folder import FILE, Journal, kernel_from_record, kernel_record
+from stepsight.calibrate.journal import FILE, Journal, kernel_from_record, kernel_record
 from stepsight.errors import InputError
 from stepsight.program.job import Kernel
 
@@ -55,3 +56,12 @@ def test_a_full_disk_is_named_with_its_cure(tmp_path: Path) -> None:
     (tmp_path / FILE).symlink_to("/dev/full")
     with pytest.raises(InputError, match=r"disk is full.*--resume"):
         journal.add("kernels", [{"name": "relu"}])
+
+
+@pytest.mark.parametrize("times", [[1.0, -2.0], [0.0], "fast", [1.0, "x"], [1e300], [True]])
+def test_a_sample_with_impossible_times_is_refused_by_its_line(tmp_path, times):
+    good = {"stage": "kernels", "family": "gemm", "times_us": [1.0, 2.0]}
+    lines = [json.dumps(good), json.dumps({**good, "times_us": times})]
+    (tmp_path / FILE).write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match="line 2: is not a sample"):
+        Journal(tmp_path, resume=True)

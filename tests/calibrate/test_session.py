@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from stepsight.calibrate.folder import FILE, Journal
+from stepsight.calibrate.journal import FILE, Journal
 from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, Calibration
 from stepsight.commands.calibrate import command
 from stepsight.errors import InputError, StepsightError
@@ -59,7 +59,7 @@ def test_a_profiler_that_brings_a_rank_down_costs_one_profile(
             raise StepsightError("rank 0 was killed by SIGSEGV")
         return [HostSample("aten::linear", "", 1, HostTimes(4.0, 6.0, 5.0, 0.0, 0.0))]
 
-    monkeypatch.setattr("stepsight.calibrate.host_profile.profiled_samples", profiled)
+    monkeypatch.setattr("stepsight.calibrate.fit.profiled_samples", profiled)
     with Ranks(1) as ranks:
         before = ranks.pids
         session = Calibration(ranks, Journal(tmp_path, resume=False), 30.0, lambda *_: None)

@@ -40,6 +40,7 @@ def test_autocast_makes_half_precision_products_and_the_script_is_stopped(tmp_pa
     assert kernels["gemm", "fp32"] == 0
     assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 2
     assert not step.guessed
+    assert step.samples.count == 32 and not step.samples.stated
     assert not (tmp_path / "model.pt").exists()
     names = {op.name for op in step.job.programs[0].ops}
     assert {"aten::linear", "Optimizer.step#AdamW.step"} <= names
@@ -108,6 +109,16 @@ def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) 
     assert json.loads(again.stdout)["step_time_us"] == made["step_time_us"]
 
 
+def test_a_recurrent_layer_is_one_call_of_cudnn(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.RECURRENT)
+    assert not step.guessed
+    layers, times = 2, 7
+    recurring, over_all_times = times * layers, layers
+    assert families(step)["gemm", "fp16"] == 2 * recurring + 4 * over_all_times  # both directions of the pass
+    (forward,) = (op for op in step.job.programs[0].ops if op.name == "aten::_cudnn_rnn")
+    assert len(forward.kernels) == 2 * recurring + over_all_times
+
+
 def test_lists_as_indices_are_copied_to_the_gpu(tmp_path: Path) -> None:
     kernels = families(captured(tmp_path, scripts.INDEXED_BY_LISTS))
     assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 3
@@ -142,7 +153,7 @@ def test_bad_input_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for extra, problem in (
         (["--assume", "luck=1"], "no assumption is called"),
         (["--assume", "mask_share=2"], "must lie between"),
-        (["--world", "12", "-p", "2x8xA100-SXM4-40G"], "whole number of nodes"),
+        (["--world", "12", "-p", "2x8xA100-SXM4-40G"], "is not a multiple of 8"),
         (["--ranks", "9"], "ranks go from 0 to 7"),
         (["--save", str(tmp_path / "no" / "step.json")], "folder does not exist"),
     ):

@@ -91,3 +91,38 @@ def test_a_torch_without_what_is_needed_is_told_what_it_lacks(monkeypatch: pytes
     assert probes.missing() == []
     monkeypatch.setattr(probes, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
     assert probes.missing() == ["torch.Tag.nowhere"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import os; os._exit(3)", r"os\._exit\(3\)"),
+        ("import sys; sys.exit(0)", r"sys\.exit\(0\) after 0 optimizer steps; 3 are needed"),
+        ("import sys; sys.exit('no data')", "exit code 1: no data"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL"),
+    ],
+)
+def test_a_script_that_ends_early_is_named_in_one_line(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(StepsightError, match=problem) as raised:
+        captured(tmp_path, text)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_out_of_memory_killer_is_named(tmp_path: Path) -> None:
+    answer = tmp_path / "answer.json"
+    answer.write_text('{"stage": "running"}')
+    with pytest.raises(StepsightError, match="out-of-memory killer"):
+        ranks.answer_of(answer, -9, out_of_memory=True)
+
+
+def test_children_of_a_script_end_with_it(tmp_path: Path) -> None:
+    text = f"""
+import os, subprocess
+child = subprocess.Popen(["sleep", "300"])
+open({str(tmp_path / "child")!r}, "w").write(str(child.pid))
+os._exit(1)
+"""
+    with pytest.raises(StepsightError):
+        captured(tmp_path, text)
+    child = Path("/proc") / (tmp_path / "child").read_text() / "stat"
+    assert not child.exists() or child.read_text().split()[2] == "Z"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stepsight.calibrate.folder import Journal as Samples
+from stepsight.calibrate.journal import Journal as Samples
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.tune.journal import Journal as Trials

@@ -132,3 +132,78 @@ def _cut_bytes(data: bytes, rng: random.Random) -> bytes:
 def _repeat_bytes(data: bytes, rng: random.Random) -> bytes:
     at = rng.randrange(len(data) + 1)
     return data[:at] + data[at : at + 64] * 3 + data[at:]
+
+
+def mutated_trace(document: dict[str, Any], rng: random.Random) -> bytes:
+    """A profiler trace with damaged times, names, copies, numbers of ranks or device properties."""
+    changed = copy.deepcopy(document)
+    for _ in range(rng.randint(1, 2)):
+        rng.choice(_TRACE_DAMAGE)(changed, rng)
+    return json.dumps(changed).encode()
+
+
+def _each_event(change: Any, share: float = 1.0) -> Any:
+    def damage(document: dict[str, Any], rng: random.Random) -> None:
+        for event in document["traceEvents"]:
+            if rng.random() < share:
+                change(event, rng)
+
+    return damage
+
+
+def _twice(document: dict[str, Any], rng: random.Random) -> None:
+    document["traceEvents"] = document["traceEvents"] * rng.randint(2, 3)
+
+
+def _some_left_out(document: dict[str, Any], rng: random.Random) -> None:
+    kind = rng.choice(("kernel", "cuda_runtime", "cpu_op", "user_annotation"))
+    document["traceEvents"] = [e for e in document["traceEvents"] if e.get("cat") != kind]
+
+
+def _odd_ranks(document: dict[str, Any], rng: random.Random) -> None:
+    field = rng.choice(("rank", "world_size", "pg_config"))
+    number = rng.choice((-1, 0, 7, 10**5, 10**9, 2**62))
+    info = document.setdefault("distributedInfo", {"rank": 0, "world_size": 1})
+    info[field] = [{"pg_name": "0", "ranks": [0, number]}] if field == "pg_config" else number
+
+
+def _odd_device(document: dict[str, Any], rng: random.Random) -> None:
+    name = rng.choice(("Tesla V100-SXM2-16GB", "NVIDIA Unheard-of", "", "\x1b[31mred\x07", "x" * 3000))
+    odd = (-1, 0, "many", 1e9, True, None, [1], 10**30)
+    document["deviceProperties"] = [
+        {
+            "id": 0,
+            "name": name,
+            "numSms": rng.choice(odd),
+            "totalGlobalMem": rng.choice(odd),
+            "computeMajor": 8,
+        }
+    ]
+
+
+def _set(field: str, *values: Any) -> Any:
+    return lambda event, rng: event.__setitem__(field, rng.choice(values))
+
+
+def _argument(field: str, *values: Any) -> Any:
+    return lambda event, rng: event.setdefault("args", {}).__setitem__(field, rng.choice(values))
+
+
+def _scaled(field: str, *factors: float) -> Any:
+    return lambda event, rng: event.__setitem__(field, event.get(field, 0) * rng.choice(factors))
+
+
+_TRACE_DAMAGE = (
+    _twice, _some_left_out, _odd_ranks, _odd_device,
+    _each_event(_set("ts", 100.0)), _each_event(_set("dur", -600, 0, 1e12, -1e-9), 0.3),
+    _each_event(_scaled("ts", -1.0)), _each_event(_scaled("ts", 1e12)),
+    _each_event(_scaled("dur", 1e9, 1e-9)),
+    _each_event(_set("name", "", "myLaunch", "\x1b]0;title\x07", "n" * 3000), 0.3),
+    _each_event(_set("cat", "kernel", "cpu_op", "cuda_runtime", "other"), 0.1),
+    _each_event(_argument("correlation", 7, -1, 2**40), 0.5),
+    _each_event(_argument("stream", 7, "x", -1), 0.5),
+    _each_event(_argument("grid", [0, 1, 1], [-1], [2**31 - 1] * 3, "x", []), 0.5),
+    _each_event(_argument("Group size", 2, -1, 10**9), 0.5),
+    _each_event(_argument("Input Dims", [[-1]], [[10**9, 10**9]], [[[]]], "x", [[0, 5]]), 0.5),
+    _each_event(_set("tid", 1, "main", -5), 0.5),
+)  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stepsight
-from stepsight.prediction.advice import what_would_help
+from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.rates import assumed
 from stepsight.prediction.runnable import missing_units
@@ -154,7 +154,7 @@ def test_where_no_part_is_large_enough_both_must_shrink() -> None:
     [
         (("parallel.shard_group=8",), "FSDP, sharded over groups of 8"),
         (("training.recompute=3",), "3 layers of each stage run again"),
-        (("training.adapters=true",), "LoRA adapters only"),
+        (("training.adapters=true",), "only LoRA adapters trained"),
         (("training.offload=optimizer",), "optimizer on the CPU"),
         ((), "torch.compile"),
         (("training.master_weights=false",), "autocast"),

@@ -48,6 +48,6 @@ def test_a_rule_s_value_is_pooled_without_the_source_left_out(monkeypatch):
         assert RULES.value("spread_counted") > 5.0
         with RULES.left_out("liplus_ddp_1"):
             assert math.isclose(RULES.value("spread_counted"), 0.2)
-            assert RULES.value("spread_product") == RULES["spread_product"].value
+            assert RULES.value("spread_unknown") == RULES["spread_unknown"].value
     finally:
         fitted.fitted_value.cache_clear()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.program.job import Kernel, Sizing
+from lab.score.traces.operator_kernels import check_operators
+from stepsight.program.job import Kernel
 from stepsight.program.observation import Observation
 from stepsight.trace.sizing.facts import Facts
 from stepsight.trace.sizing.kernel_map import kernel_of, short_name
-from stepsight.trace.sizing.operator_kernels import check_operators
 from tests.trace.making import Made
 
 
@@ -147,7 +147,7 @@ def test_the_plain_engine_adds_to_an_image_that_was_cleared():
     (clear, _), (engine, seen), _ = _observed("aten::convolution_backward", dims, launched)
     assert (clear.family, clear.dim("bytes")) == ("fill", 4 * 8 * 32 * 28 * 28)
     assert (engine.family, seen.share) == ("conv_dgrad", 1.0)
-    assert engine.name.endswith("(dgrad_engine)")
+    assert engine.operator.endswith("(dgrad_engine)")
 
 
 def test_a_convolution_s_stride_shows_in_what_reads_its_result():
@@ -197,17 +197,6 @@ def test_a_compiled_region_s_inputs_are_not_charged_to_each_of_its_kernels():
     assert [p.dim("elements") for p in parts] == [1024, 1024]
 
 
-def test_a_product_of_a_compiled_region_multiplies_what_the_region_lists():
-    dims = [[4096, 512], [512, 2048], [77, 33]]
-    tiles = {"grid": [16, 32, 1], "block": [256, 1, 1]}
-    small = {"grid": [1, 1, 1], "block": [128, 1, 1]}
-    flops = 2 * 4096 * 2048 * 512
-    launched = [("volta_sgemm_128x128_nn", flops / 10e6, tiles), ("triton_poi_fused_add", 3, small)]
-    product = _kernels("CompiledFunction", dims, launched)[0]
-    assert (product.dim("m"), product.dim("n"), product.dim("k")) == (4096, 2048, 512)
-    assert product.sizing is Sizing.NEIGHBOURS
-
-
 def test_pooled_embeddings_are_put_in_order_once():
     k = _kernel("fbgemm::permute_pooled_embs", "permute_pooled_embs_kernel<float>", [[64, 1000], [9]])
     assert (k.dim("read_bytes"), k.dim("write_bytes")) == (256000, 256000)
@@ -216,8 +205,8 @@ def test_pooled_embeddings_are_put_in_order_once():
 def test_a_gemm_whose_kernel_loads_single_elements_is_unaligned():
     name = "cutlass_80_tensorop_s1688gemm_128x128_32x3_tn_align{}"
     dims = [[1024, 1705], [1705, 512]]
-    assert _kernel("aten::mm", name.format(1), dims).name.endswith("unaligned")
-    assert _kernel("aten::mm", name.format(4), dims).name == "mm"
+    assert _kernel("aten::mm", name.format(1), dims).operator.endswith("unaligned")
+    assert _kernel("aten::mm", name.format(4), dims).operator == "mm"
 
 
 def test_a_fused_triton_kernel_streams_what_it_lists():
@@ -228,18 +217,6 @@ def test_a_fused_triton_kernel_streams_what_it_lists():
 def test_without_shapes_the_grid_tells_the_elements():
     k = _kernel("aten::mul", "vectorized_elementwise_kernel<4, mul>", grid=[10, 1, 1], block=[128, 1, 1])
     assert k.dim("elements") == 10 * 128 * 4
-
-
-def test_without_shapes_a_gradient_tells_a_gemms_reduced_size():
-    made = Made()
-    made.op("aten::addmm", 0, 50, **{"Sequence number": 5})
-    made.launch(10, 5, "volta_sgemm_128x64_tn", 20, 5, grid=[2, 4, 1], block=[128, 1, 1])
-    made.op("autograd::engine::evaluate_function: AddmmBackward0", 100, 50, **{"Sequence number": 5})
-    made.launch(110, 5, "volta_sgemm_128x64_nn", 130, 5, grid=[3, 4, 1], block=[128, 1, 1])
-    linked = made.linked()
-    launch = linked.launches[0]
-    k = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0]
-    assert (k.dim("m"), k.dim("n"), k.dim("k")) == (256, 256, 384)
 
 
 def test_a_lookup_takes_its_tables_from_the_call():

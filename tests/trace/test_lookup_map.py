@@ -75,11 +75,6 @@ def test_a_vector_as_long_as_the_indices_holds_their_weights() -> None:
     assert _forward(weighted=True)[0].weighted
 
 
-def test_tables_of_mlperfs_multi_hot_model_are_known_by_their_sums() -> None:
-    tables = _forward(values=(40_000_000 + 12_973 + 108) * 16, lookups=128 * 104)
-    assert [(t.rows, t.pooling) for t in tables] == [(40_000_000, 100), (12_973, 3), (108, 1)]
-
-
 @pytest.mark.parametrize(
     ("instance", "widest"),
     [("long, 5ul", 640), ("false, long, 5ul, 32ul", 640), ("false, long, 32ul", 256), ("long", 256)],

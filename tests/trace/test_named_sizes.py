@@ -51,12 +51,6 @@ def test_flash_attention_names_heads_queries_and_whether_it_is_causal():
     ]
 
 
-def test_a_row_kernels_neighbour_tells_the_length_of_its_rows():
-    before, after = (ACTIVATION, [8192 * 1024 // 512], [128]), (ACTIVATION, [3], [128])
-    k = sized(before, ("vectorized_layer_norm_kernel<float>", [8192], [32, 4]), after, number=1)
-    assert (k.dim("rows"), k.dim("cols")) == (8192, 1024)
-
-
 def test_tiles_are_found_in_names_that_say_tilesize():
     k = sized(("sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize192x128x32_stage4_kernel", [43, 12, 1], [256]))
     assert (k.family, k.dim("n"), k.dim("m")) == ("gemm", 43 * 192, 12 * 128)

@@ -6,8 +6,8 @@ from stepsight.prediction.traced.jobs import INDIVIDUAL, SHARED
 from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE, COUNTED, PRODUCT, UNKNOWN
 from stepsight.trace.sizing.kernel_map import kernel_of
+from stepsight.trace.sizing.unrecorded import COLLECTIVE, COUNTED, UNKNOWN
 from stepsight.trace.step.job import rank_program
 from tests.trace.making import Made, made_run, two_step_training
 
@@ -36,11 +36,11 @@ def test_recorded_sizes_are_sure():
 
 
 def test_the_less_a_kernel_shows_the_wider_its_time():
-    counted, product, unknown = (RULES.value(kind) for kind in (COUNTED, PRODUCT, UNKNOWN))
+    counted, unknown = (RULES.value(kind) for kind in (COUNTED, UNKNOWN))
     assert spread("vectorized_elementwise_kernel<4, relu>") == counted
-    assert spread("volta_sgemm_128x64_tn") == unknown  # no gradient tells what it sums over
+    assert spread("volta_sgemm_128x64_tn") == unknown  # nothing counts what it sums over
     assert spread("some_fused_thing") == unknown
-    assert max(counted, product) < unknown
+    assert counted < unknown
 
 
 def test_guessed_sizes_widen_the_interval_and_show_in_the_coverage():

@@ -57,9 +57,9 @@ def test_the_histogram_reads_the_keys_of_the_pass_behind_it():
         (name("ExclusiveSum"), [4, 1, 1], [256, 1, 1]),
         (name("Onesweep"), [4119, 1, 1], [384, 1, 1]),
     )
-    assert (histogram.name, histogram.sizing) == ("radix_histogram", Sizing.NEIGHBOURS)
+    assert (histogram.operator, histogram.sizing) == ("radix_histogram", Sizing.COUNTED)
     assert histogram.dim("read_bytes") == 4119 * 3840 * 8
-    assert scan.name == "radix_scan"
+    assert scan.operator == "radix_scan"
 
 
 def test_a_histogram_alone_counts_at_least_one_tile_a_block():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.folder import Journal
+from stepsight.calibrate.journal import Journal
 from stepsight.validate.live.steps import (
     MEASURED,
     PASSES,

@@ -13,12 +13,12 @@ from math import ceil, log2
 
 import msgspec
 
+from lab.datasets.kernel_tables.conv_helpers import convolution_of_row
 from lab.datasets.kernel_tables.rows import Rows, Table
 from stepsight.estimate import IntArray
 from stepsight.kernels.columns import batches
 from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Args, Event
-from stepsight.trace.sizing.convolutions import convolution_of_row
 from stepsight.trace.sizing.kernel_map import SPLIT
 from stepsight.trace.sizing.launch_grid import elements_by_grid, is_elementwise
 from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_kernel

@@ -125,7 +125,10 @@ def _traced(path: Path) -> Iterator[MeasuredKernel]:
                 )
                 seen.setdefault((row["file"], nearest), []).append(found)
     for key, forwards in seen.items():
-        yield _traced_backward(forwards, backwards[key])
+        if any("linearize_index" in row["kernel"] for row in backwards[key]):
+            found = _traced_backward(forwards, backwards[key])
+            if found.time_us > found.arranged_us > 0:  # both the sort and the update were recorded
+                yield found
 
 
 def _traced_backward(

@@ -23,7 +23,7 @@ from stepsight.trace.linking.link import link
 from stepsight.trace.reading.events import NO_RAW, Event
 from stepsight.trace.reading.kineto import KinetoTrace
 from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.guessing.size_spread import COLLECTIVE, LEAST, kind_of_guess
+from stepsight.trace.sizing.unrecorded import COLLECTIVE, LEAST, kind_of_guess
 from stepsight.trace.step.host_times import gathered, with_individual
 from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
 from stepsight.trace.step.missing_ranks import collective_calls, host_delay_us

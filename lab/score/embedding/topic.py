@@ -11,6 +11,7 @@ import numpy as np
 
 from lab.fit.embedding.gpu import MeasuredKernel, predict, predict_left_out
 from lab.fit.embedding.points import DDP, DEFAULT, MLPERF, POINTS, measured_kernels
+from lab.score.embedding import h100
 from stepsight.errors import InputError
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
 from stepsight.tables.indices.distributions import IndexDistribution
@@ -34,12 +35,19 @@ STREAMS = (
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
-    return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), hit_rate_score()]
+    found = [*h100.scores(data), hit_rate_score()]
+    try:
+        points = measured_kernels(data)
+    except InputError as error:
+        click.echo(f"skipped: {error}", err=True)
+        return found
+    return [*gpu_scores(points, fitted=rows != "all"), *found]
 
 
 def figures(data: Path) -> dict[str, dict[str, Any]]:
     """What ``--json`` has by file."""
-    return {}
+    found = h100.figures(data)
+    return {h100.KEY: found} if found else {}
 
 
 def gpu_scores(points: Sequence[MeasuredKernel], *, fitted: bool = True) -> list[Score]:
@@ -61,6 +69,8 @@ def _gpu_score(
     sources: tuple[str, ...], bar: float | None, fitted: bool, unseen: str,
 ) -> Score:  # fmt: skip
     chosen = [i for i, p in enumerate(points) if p.source in sources]
+    if not chosen:
+        return Score(TOPIC, name, 0, None, None, "not in the folder", exposure=unseen)
     used = "all rows; they took part in the fit" if fitted else "all rows; none took part in the fit"
     measured = [points[i].time_us for i in chosen]
     return Score.of(
@@ -119,7 +129,7 @@ def command(
     if operator != FBGEMM and optimizer != "sgd":
         raise click.UsageError("--optimizer is of the fused update of --operator fbgemm")
     if measure and samples is not None:
-        from stepsight.calibrate.lookups.microbench import measure_here
+        from lab.score.embedding.measure_here import measure_here
 
         measure_here(measure, samples, seed, operator, optimizer)
     lines: list[Score] = []

@@ -14,6 +14,7 @@ from lab.datasets.folder import data_folder
 from lab.fit.traces.runs import CNN, DLRM, SINGLE, TRANSFORMER, ScoredRun, scored_runs
 from lab.score.frame import show
 from lab.score.steps import NAIVE
+from lab.score.traces.operator_kernels import Agreement, check_operators
 from lab.score.traces.operator_pairs import operator_pair_rows
 from lab.score.traces.pairs import PairRow, pair_rows, pair_scores
 from lab.score.traces.rows import RunRow, rows
@@ -25,7 +26,6 @@ from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
 from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.score import CHOSEN, FIT, Figure, Score, gmae, interval_score
 from stepsight.simulate.timeline import Timeline
-from stepsight.trace.sizing.operator_kernels import Agreement, check_operators
 from stepsight.trace.step.job import collective_waiting, rank_program, typical_step
 from stepsight.trace.step.platforms import guess_platform
 from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps

@@ -1,4 +1,4 @@
-"""Every figure of calibration that was chosen or read off runs: value, unit, what it rests on, what it moves.
+"""Constants of this area, from ``data/constants/calibrate.toml``; the file has unit and basis of each.
 
 Figures that follow from hardware or formats stand where they are used.
 """
@@ -7,53 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepsight.basis import Basis
+from stepsight.constants import area
 
-NOISY = 0.05
-STALL_US = 2000.0
-PROFILED_STEPS = 4
-SHORTEST_S = 20.0
-PRIOR = np.array([0.15, 0.25, 0.25, 0.25, 0.3, 0.3, 0.3, 0.3, 0.6, 0.5])
-NOISE_OF_STEPS = 0.03
-TURNS_OF_NEWTON = 6
-NEWTON_STEP = 0.05
-STEP_QUANTILE = 0.25
-PROFILED = (2, 3)
-ALONE_ROUNDS = 20
-FIRST_LOOKED_UP = 1000
-TOGETHER = 6
-
-BASES = {
-    "NOISY": Basis(
-        "disagreement of repeats, as a share", "chosen", "whether a calibration calls itself noisy"
-    ),
-    "STALL_US": Basis("µs", "chosen: an allocation, a page fault or a busy core", "host overheads"),
-    "PROFILED_STEPS": Basis("steps", "chosen", "host overheads"),
-    "SHORTEST_S": Basis("s", "chosen", "which budgets are refused"),
-    "PRIOR": Basis(
-        "standard deviation of ln(factor) before any rehearsal",
-        "chosen: a collective's host times are only a guess, so theirs is widest",
-        "in-step factors",
-    ),
-    "NOISE_OF_STEPS": Basis(
-        "standard deviation of ln(step)",
-        "shared machines: interleaved blocks differ by 3 to 5 %",
-        "in-step factors",
-    ),
-    "TURNS_OF_NEWTON": Basis("iterations", "chosen", "fitting time"),
-    "NEWTON_STEP": Basis("difference of ln(factor)", "chosen: small against the prior", "in-step factors"),
-    "STEP_QUANTILE": Basis(
-        "quantile",
-        "disturbances only make a step longer; the lower quartile repeated better than the median",
-        "what a measured step is",
-    ),
-    "PROFILED": Basis("DLRMs, transformers", "chosen", "host overheads"),
-    "ALONE_ROUNDS": Basis("rounds", "chosen", "slowdown of lookups beside each other"),
-    "FIRST_LOOKED_UP": Basis(
-        "seed of a drawn model", "chosen: beyond those that are rehearsed", "none: which lookups are timed"
-    ),
-    "TOGETHER": Basis(
-        "workloads interleaved", "chosen: a slow minute falls on all alike", "how rehearsals repeat"
-    ),
-}
-"""One entry for each figure above (a test keeps it so)."""
+_FILE = area("calibrate")
+NOISY = _FILE.number("NOISY")
+STALL_US = _FILE.number("STALL_US")
+PROFILED_STEPS = _FILE.whole("PROFILED_STEPS")
+SHORTEST_S = _FILE.number("SHORTEST_S")
+PRIOR = np.array(_FILE.numbers("PRIOR"))
+NOISE_OF_STEPS = _FILE.number("NOISE_OF_STEPS")
+TURNS_OF_NEWTON = _FILE.whole("TURNS_OF_NEWTON")
+NEWTON_STEP = _FILE.number("NEWTON_STEP")
+STEP_QUANTILE = _FILE.number("STEP_QUANTILE")
+PROFILED = tuple(map(int, _FILE.numbers("PROFILED")))
+ALONE_ROUNDS = _FILE.whole("ALONE_ROUNDS")
+FIRST_LOOKED_UP = _FILE.whole("FIRST_LOOKED_UP")
+TOGETHER = _FILE.whole("TOGETHER")

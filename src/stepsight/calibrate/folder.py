@@ -5,42 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import numpy as np
-
-from stepsight.calibrate.constants import NOISY
-from stepsight.calibrate.fit import Fitted, fit_samples, pace_and_step, step_us
-from stepsight.calibrate.rehearsal import (
-    ABOUT,
-    KINDS,
-    InStep,
-    Rehearsal,
-    find_factors,
-    processor_spec,
-    scaled_contention,
-)
-from stepsight.calibrate.session import NOISE, REHEARSAL
+from stepsight.calibrate.fit import Fitted
+from stepsight.calibrate.rehearsal import ABOUT, InStep, processor_spec, scaled_contention
 from stepsight.collectives.files.platform_files import FOLDER as COLLECTIVES
 from stepsight.collectives.files.platform_files import write_timings_csv
 from stepsight.collectives.files.timings import Timing
 from stepsight.documents import disk_error, write_whole
-from stepsight.errors import InputError
 from stepsight.hardware.spec import GpuSpec
-from stepsight.journals import JsonLines
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.operators import op_class
-from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
-from stepsight.platform.load import load_platform
-from stepsight.program.job import Kernel
-from stepsight.run.pace import followed
-from stepsight.workload.files import parse_workload
+from stepsight.overheads.tables import OpStats, Overheads
 
 NOTES = "calibration.json"
 SPEC = "platform.toml"
@@ -145,7 +125,7 @@ def spec_toml(name: str, processor: GpuSpec, ranks: int, fitted: Fitted, *, sync
     small = min((t.time_us for t in fitted.collectives), default=1.0)
     plain = {f.name: getattr(processor, f.name) for f in fields(processor)}
     peaks, aliases = plain.pop("peak_tflops"), plain.pop("aliases")
-    figures = "\n".join(f"{key} = {_toml(value)}" for key, value in plain.items())
+    figures = "\n".join(f"{key} = {_toml(value)}" for key, value in plain.items() if value is not None)
     tflops = "\n".join(f"{dtype} = {_toml(value)}" for dtype, value in peaks.items())
     return f"""# Written by `stepsight calibrate`; each table says where its figures come from.
 name = {json.dumps(name)}
@@ -182,163 +162,3 @@ source = "{ABOUT}"
 
 def _toml(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)
-
-
-def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) -> dict[str, Any]:
-    """Write the platform folder from the samples; what there is to say about it."""
-    samples: dict[str, Sequence[Mapping[str, Any]]] = {}
-    for sample in journal.samples:
-        samples.setdefault(sample["stage"], []).append(sample)  # type: ignore[attr-defined]
-    fitted = fit_samples(samples, device)
-    notes = _notes(samples, fitted.repeat, device, ranks)
-    plain = InStep(dict.fromkeys(KINDS, 1.0), {}, {})
-    with drafted(folder) as draft:
-        write_folder(draft, name, device, ranks, fitted, plain, notes)
-        platform = load_platform(draft)
-        rehearsals = [
-            Rehearsal.of(
-                parse_workload(dict(r["document"]), r["name"]), step_us(r["steps_us"]), platform, device
-            )
-            for r in _pooled(samples.get(REHEARSAL, ()))
-        ]
-        in_step = find_factors(rehearsals, platform)
-        write_folder(draft, name, device, ranks, fitted, in_step, notes)
-    return {
-        **notes,
-        "in_step": in_step.factors,
-        "rehearsal_spread": round(in_step.spread, 4),
-        "fitted": fitted,
-    }
-
-
-def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a workload, with the blocks of all its passes, each brought to the pace of the middle pass."""
-    passes: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        passes.setdefault(row["name"], []).append(row)
-    paced = [r for r in rows if r.get("pace_us")]
-    usual = float(np.median([r["pace_us"] for r in paced])) if paced else 1.0
-    pairs = [p for p in passes.values() if len(p) > 1 and all(r.get("pace_us") for r in p)]
-    share = followed([pace_and_step(p[0], p[-1]) for p in pairs]) if pairs else 0.0
-    pooled = []
-    for members in passes.values():
-        steps = [
-            [t * (usual / (r.get("pace_us") or usual)) ** share for t in block]
-            for r in members
-            for block in r["steps_us"]
-        ]
-        pooled.append({**members[0], "steps_us": steps})
-    return pooled
-
-
-def _notes(
-    samples: Mapping[str, Sequence[Mapping[str, Any]]],
-    repeat: Mapping[str, Mapping[str, float]],
-    device: str,
-    ranks: int,
-) -> dict[str, Any]:
-    """How quiet the machine was, in figures."""
-    rehearsed = _pooled(samples.get(REHEARSAL, ()))
-    blocks = [[np.log(step_us([b])) for b in r["steps_us"]] for r in rehearsed]
-    step = float(np.median([np.std(b) for b in blocks])) if blocks else 0.0
-    states = list(samples.get(NOISE, ()))
-    stolen = 0.0
-    if len(states) >= 2 and "ticks" in states[0]:
-        ticks = states[-1]["ticks"] - states[0]["ticks"]
-        stolen = (states[-1]["stolen"] - states[0]["stolen"]) / max(ticks, 1)
-    kernel = repeat.get("kernels", {}).get("median", 0.0)
-    paces = [r["pace_us"] for r in samples.get(REHEARSAL, ()) if r.get("pace_us")]
-    return {
-        "device": device,
-        "ranks": ranks,
-        "date": time.strftime("%Y-%m-%d"),
-        "samples": {stage: len(rows) for stage, rows in samples.items() if stage != NOISE},
-        "kernel_repeat_error": kernel,
-        "step_repeat_error": round(step, 4),
-        "load_at_start": states[0]["load"] if states else 0.0,
-        "stolen_share": round(stolen, 4),
-        "pace_us": round(float(np.median(paces)), 2) if paces else None,
-        "noisy": bool(kernel > NOISY or step > NOISY or stolen > 0.02),
-    }
-
-
-FILE = "samples.jsonl"
-
-
-def kernel_record(kernel: Kernel) -> dict[str, Any]:
-    """A kernel as JSON holds it."""
-    return {
-        "family": kernel.family,
-        "name": kernel.operator,
-        "dtype": kernel.dtype,
-        "dims": dict(kernel.dims),
-    }
-
-
-def kernel_from_record(record: Mapping[str, Any]) -> Kernel:
-    sizes = tuple((name, float(size)) for name, size in record["dims"].items())
-    return replace(Kernel.of(record["family"], record["dtype"], operator=record["name"]), dims=sizes)
-
-
-def overhead_records(overheads: Overheads) -> list[dict[str, Any]]:
-    """Gathered host overheads as JSON holds them: a record for each operator and each launch call."""
-    ops = [{"op": name, "stats": msgspec.to_builtins(stats)} for name, stats in overheads.ops.items()]
-    calls = [{"call": n, "stats": msgspec.to_builtins(stat)} for n, stat in overheads.launches.items()]
-    return [*ops, *calls]
-
-
-def overheads_from_records(records: Sequence[Mapping[str, Any]]) -> Overheads:
-    """Only classes of operators that were seen have a stand-in for operators that were not."""
-    ops = {r["op"]: msgspec.convert(r["stats"], OpStats) for r in records if "op" in r}
-    calls = {r["call"]: msgspec.convert(r["stats"], Stat) for r in records if "call" in r}
-    seen = {op_class(name) for name in ops}
-    classes = {name: stats for name, stats in class_defaults(ops).items() if name in seen}
-    return Overheads(ops, classes, calls, "profiled by stepsight calibrate", "calibrated")
-
-
-def key_of(stage: str, record: Mapping[str, Any]) -> str:
-    """What makes a sample the same sample in a resumed calibration."""
-    named = {k: v for k, v in record.items() if k not in ("times_us", "stage")}
-    return stage + json.dumps(named, sort_keys=True)
-
-
-class Journal:
-    """Samples on disk. Opening it reads what an earlier, interrupted calibration has left."""
-
-    def __init__(self, folder: Path, *, resume: bool) -> None:
-        self.path = folder / FILE
-        self.samples: list[dict[str, Any]] = []
-        if self.path.exists() and not resume:
-            raise InputError(
-                str(folder),
-                "holds an earlier calibration",
-                "add --resume to go on with it, or name a new folder",
-            )
-        self._lines = JsonLines(self.path)
-        for number, sample in self._lines.entries:
-            if not isinstance(sample, dict) or "stage" not in sample:
-                raise InputError(f"{self.path}: line {number}", "is not a sample", "delete the line")
-            self.samples.append(sample)
-        self._known = {key_of(s["stage"], s) for s in self.samples}
-
-    def take_from(self, folder: Path, stages: Sequence[str]) -> None:
-        """Copy the samples of these stages from another calibration of the same machine."""
-        if not (folder / FILE).exists():
-            raise InputError(str(folder), "holds no calibration", "name a folder that calibrate wrote")
-        other = Journal(folder, resume=True)
-        for stage in stages:
-            self.add(stage, [s for s in other.of(stage) if not self.known(stage, s)])
-
-    def known(self, stage: str, record: Mapping[str, Any]) -> bool:
-        """Whether this was measured before."""
-        return key_of(stage, record) in self._known
-
-    def of(self, stage: str) -> list[dict[str, Any]]:
-        return [s for s in self.samples if s["stage"] == stage]
-
-    def add(self, stage: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Append samples; they are on disk when this returns."""
-        new = [{"stage": stage, **r} for r in records]
-        self._lines.add(new)
-        self.samples += new
-        self._known.update(key_of(stage, s) for s in new)

@@ -27,7 +27,7 @@ from stepsight.kernels.measured import MeasuredProcessor
 from stepsight.overheads.operators import op_class
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Op
-from stepsight.run.measure import machine_memory_bytes
+from stepsight.run.memory import machine_memory_bytes
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import PricedJob, price

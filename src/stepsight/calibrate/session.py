@@ -15,14 +15,14 @@ from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.bench.lookup_bench import PHASES
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.calibrate.constants import ALONE_ROUNDS, FIRST_LOOKED_UP, PROFILED, SHORTEST_S, TOGETHER
-from stepsight.calibrate.folder import Journal, kernel_record, overhead_records
+from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.rehearsal import random_torchrec
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.records import seconds
 from stepsight.run.measure import measure_all, pace_us
 from stepsight.run.ranks import Ranks
-from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
+from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
 
 Progress = Callable[[str, int, int], None]
@@ -38,7 +38,7 @@ class Calibration:
     budget_s: float
     progress: Progress
     seed: int = 0
-    stack: str = NOW
+    stack: str = EAGER
     _started: float = field(default_factory=time.monotonic)
 
     @property

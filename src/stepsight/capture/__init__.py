@@ -2,7 +2,7 @@
 
 `worker` runs a script as one rank in a process of its own; `ranks` finds which ranks differ and puts the job
 together; `session` is the fake GPU with its recorder. `step` holds what is left of it: plain data, no torch.
-The package can be called: ``with stepsight.capture(world=8) as c:`` captures a block of Python (`notebook`).
+The package can be called: ``stepsight.capture(…)`` is `stepsight.capture.api.capture`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from types import ModuleType
 from typing import Any
 
 
-class _CallablePackage(ModuleType):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """See `stepsight.capture.notebook.Capture`."""
-        from stepsight.capture.notebook import Capture
+class _Called(ModuleType):
+    """A module that is also the function of its name."""
 
-        return Capture(*args, **kwargs)
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        from stepsight.capture.api import capture
+
+        return capture(*arguments, **named)
 
 
-sys.modules[__name__].__class__ = _CallablePackage
+sys.modules[__name__].__class__ = _Called

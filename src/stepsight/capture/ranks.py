@@ -7,6 +7,7 @@ stages); ranks that were not captured do what the captured rank in their place d
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
@@ -14,18 +15,18 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 
 from stepsight.capture.request import Answer, Request
-from stepsight.capture.step.captured import CapturedStep
+from stepsight.capture.step.captured import CapturedStep, Samples
 from stepsight.capture.step.families import Family, families, groups_of
 from stepsight.capture.step.file import decode_program
 from stepsight.capture.unsupported import RECORD
 from stepsight.errors import ScriptFailedError, StepsightError
-from stepsight.processes import end
+from stepsight.processes import end, end_group
 from stepsight.program.job import Group, Job, RankProgram
 
 _STANDARD_ERROR = 2
@@ -41,6 +42,8 @@ class Capturing:
     request: Request
     progress: Callable[[str], None] = lambda text: None
     answers: dict[int, Answer] = field(default_factory=dict)
+    batch: int = 0
+    """Samples per step of the whole job, where the user states them."""
 
     def rank(self, rank: int) -> Answer:
         if rank not in self.answers:
@@ -133,8 +136,17 @@ class Capturing:
         return CapturedStep(
             name, self.request.gpu_name, Job(tuple(programs), order, groups), memory, self.request.steps,
             _most(a.guessed for a in answers), _most(a.assumed for a in answers), tuple(notes),
-            answers[0].torch,
+            answers[0].torch, self._samples(answers[0], found),
         )  # fmt: skip
+
+    def _samples(self, answer: Answer, found: Sequence[Family]) -> Samples:
+        """Of all ranks: as stated, or of one rank times all where every rank has samples of its own."""
+        one = answer.samples
+        if self.batch:
+            return replace(one, count=self.batch * self.request.steps, stated=True)
+        world = self.request.world
+        replicated = all(len(group) in (1, world) for family in found for group in family.sets)
+        return replace(one, count=one.count * world) if replicated else Samples()
 
 
 def _pairs(family: str, start: int, end: int, found: Sequence[Family], world: int) -> tuple[Group, ...]:
@@ -198,20 +210,23 @@ def _captured_in_process(request: Request, rank: int) -> Answer:
             part for part in (package, os.environ.get("PYTHONPATH", "")) if part
         )
         command = [sys.executable, "-m", "stepsight.capture.worker", str(question)]
-        process = subprocess.Popen(command, env=environment, stdout=_STANDARD_ERROR)
+        killed = _out_of_memory_kills()
+        process = subprocess.Popen(command, env=environment, stdout=_STANDARD_ERROR, start_new_session=True)
         try:
             code = process.wait()
         except BaseException:
             end(process)
             raise
-        return answer_of(answer, code)
+        finally:
+            end_group(process.pid)
+        return answer_of(answer, code, out_of_memory=_out_of_memory_kills() > killed)
 
 
 class UnavailableError(StepsightError):
     """The fake GPU could not be set up on this machine with this torch."""
 
 
-def answer_of(path: Path, code: int) -> Answer:
+def answer_of(path: Path, code: int, *, out_of_memory: bool = False) -> Answer:
     """The process's answer, or the error that its end means."""
     try:
         answer = msgspec.json.decode(path.read_bytes(), type=Answer)
@@ -225,11 +240,32 @@ def answer_of(path: Path, code: int) -> Answer:
         raise UnavailableError(answer.problem)
     if answer.stage in ("unsupported", "no step"):
         raise StepsightError(answer.problem)
-    if code < 0:
+    if answer.stage == "starting" and code < 0:
         name = signal.Signals(-code).name
-        starting = answer.stage == "starting"
-        when = "while the fake GPU was set up" if starting else "while the script ran"
-        raise (UnavailableError if starting else StepsightError)(
-            f"the capturing process died of {name} {when}: this torch cannot be captured; {RECORD}"
-        )
-    raise ScriptFailedError(code)
+        raise UnavailableError(f"the fake GPU could not be set up ({name}); {RECORD}")
+    raise StepsightError(_ended(code, out_of_memory))
+
+
+def _ended(code: int, out_of_memory: bool) -> str:
+    """What happened to a script that left no answer: it or somebody else ended its process."""
+    if code >= 0:
+        return f"the script ended its process with os._exit({code}) before a step was recorded"
+    if -code == signal.SIGKILL and out_of_memory:
+        return "the out-of-memory killer ended the script (SIGKILL): this machine's memory was full"
+    name = signal.Signals(-code).name
+    if name in _CRASHES:
+        return f"the script crashed ({name}) before a step was recorded; {RECORD}"
+    return f"the script was ended by {name} before a step was recorded"
+
+
+_CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+
+
+def _out_of_memory_kills() -> int:
+    """How often Linux has ended a process for want of memory, here and in this container; 0 elsewhere."""
+    total = 0
+    for file in ("/proc/vmstat", "/sys/fs/cgroup/memory.events"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = (line.split() for line in Path(file).read_text().splitlines())
+            total += sum(int(field[1]) for field in fields if field[:1] == ["oom_kill"])
+    return total

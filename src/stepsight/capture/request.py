@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stepsight.capture.step.captured import RankMemoryUse
+from stepsight.capture.step.captured import RankMemoryUse, Samples
 from stepsight.capture.step.file import ProgramRow
 
 
@@ -62,4 +62,5 @@ class Answer(msgspec.Struct):
     assumed: dict[str, int] = {}
     notes: list[str] = []
     torch: str = ""
+    samples: Samples = Samples()
     seconds: float = 0.0

@@ -20,6 +20,7 @@ from stepsight.capture.gpu import (
     kernels,
     meta_answer,
     modules,
+    recurrent,
     tensors,
     vision_ops,
 )
@@ -27,6 +28,7 @@ from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
 from stepsight.capture.groups.install import World
 from stepsight.capture.recording import checks, routing
+from stepsight.capture.recording.batch import Batches
 from stepsight.capture.recording.calls import CallRecord, StepRecords
 from stepsight.capture.recording.host import HostProfile
 from stepsight.capture.recording.liveness import Liveness
@@ -34,6 +36,7 @@ from stepsight.capture.recording.mode import Recorder
 from stepsight.capture.recording.steps import StepBoundaries
 from stepsight.capture.recording.values import Values
 from stepsight.capture.recording.workspaces import Workspaces
+from stepsight.capture.step.captured import Samples
 from stepsight.capture.step.memory import MemoryUse, memory_use
 from stepsight.hardware.memory import USABLE_SHARE
 from stepsight.program.allocator import CachingAllocator
@@ -75,7 +78,8 @@ class Captured:
     assumed: dict[str, int]
     groups: list[tuple[str, tuple[int, ...]]]
     compiled: bool
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
+    samples: Samples
 
 
 class Session:
@@ -93,6 +97,7 @@ class Session:
         tensors.install(self.values.read)
         modules.install()
         kernels.install()
+        recurrent.install()
         vision_ops.install()
         routing.install()
         checks.install()
@@ -103,6 +108,8 @@ class Session:
         self.files = files.install(self.recorder)
         groups.install(self.recorder, self.world, settings.exchange)
         self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
+        self.batches = Batches(lambda: self.recorder.recording)
+        self.batches.install()
         self._profile = HostProfile()
         self._recorded: Captured | None = None
         _watch_optimizers(self.boundaries)
@@ -120,6 +127,7 @@ class Session:
         gc.collect()
         self.recorder.records = []
         self.values.assumed.clear()
+        self.batches.start_step()
         self.liveness.start_step()
         self._profile.start()
         self.recorder.recording = True
@@ -135,6 +143,7 @@ class Session:
             list(self.world.groups),
             self.files.compiled,
             self._notes(),
+            self.batches.samples(),
         )
 
     def _call_names(self) -> list[str]:

@@ -16,25 +16,23 @@ only, which none of torch's choices seen here asks for."""
 DEFAULT_CAPABILITY = (8, 0)
 
 
-def capability(gpu: GpuSpec) -> tuple[int, int]:
-    return CAPABILITIES.get(gpu.architecture, DEFAULT_CAPABILITY)
-
-
-def memory_bytes(gpu: GpuSpec) -> int:
-    return int(gpu.memory_bytes)
-
-
-def l2_bytes(gpu: GpuSpec) -> int:
-    return int(gpu.l2_mb * 2**20)
-
-
 def request(
     platform: PlatformSpec, script: str, arguments: Sequence[str] = (), *, world: int = 0,
     module: bool = False, warmup: int = 2, steps: int = 1, assume: Sequence[str] = (),
 ) -> Request:  # fmt: skip
     """Capture a script (or module) for a platform; on all its GPUs unless ``world`` says otherwise."""
-    gpu = platform.gpu
+    return gpu_request(
+        platform.gpu, script, arguments, world=world or platform.ranks, per_node=platform.gpus_per_node,
+        module=module, warmup=warmup, steps=steps, assume=assume,
+    )  # fmt: skip
+
+
+def gpu_request(
+    gpu: GpuSpec, script: str, arguments: Sequence[str] = (), *, world: int, per_node: int,
+    module: bool = False, warmup: int = 2, steps: int = 1, assume: Sequence[str] = (),
+) -> Request:  # fmt: skip
     return Request(
-        script, list(arguments), "", 0, world or platform.ranks, platform.gpus_per_node, gpu.name,
-        capability(gpu), memory_bytes(gpu), gpu.sms, l2_bytes(gpu), module, warmup, steps, list(assume),
+        script, list(arguments), "", 0, world, per_node, gpu.name,
+        CAPABILITIES.get(gpu.architecture, DEFAULT_CAPABILITY), int(gpu.memory_bytes), gpu.sms,
+        int(gpu.l2_mb * 2**20), module, warmup, steps, list(assume),
     )  # fmt: skip

@@ -15,7 +15,12 @@ from typing import Any
 
 import msgspec
 
+from stepsight.capture.assumptions import Assumptions
 from stepsight.capture.request import Answer, MessageGroup, Request
+from stepsight.capture.step.captured import RankMemoryUse
+from stepsight.capture.step.families import families
+from stepsight.capture.step.file import encode_program
+from stepsight.capture.step.program import ProgramBuilder
 from stepsight.capture.unsupported import RECORD, UnsupportedError, explained
 from stepsight.errors import StepsightError
 from stepsight.processes import end_with_parent
@@ -30,6 +35,7 @@ class Worker:
         self.needs = -1
         self.problem = ""
         self.refusal = ""
+        self.exited = ""
 
     def answer(self, answer: Answer) -> None:
         answer.rank = self.request.rank
@@ -49,9 +55,8 @@ class Worker:
             return 2
         self.answer(Answer("running"))
         code, ended = self._script(session)
-        captured = session.captured
-        if captured is not None:
-            self.answer(self._captured(session, captured))
+        if session.captured is not None:
+            self.answer(answer_from(self.request, session))
             return 0
         if self.needs >= 0:
             self.answer(Answer("needs", f"waits for rank {self.needs}", needs=self.needs))
@@ -62,7 +67,7 @@ class Worker:
         if ended:  # with an exception or an exit code of its own
             self.answer(Answer("failed", self.problem))
             return code
-        self.answer(Answer("no step", _why(session)))
+        self.answer(Answer("no step", self.exited or _why(session)))
         return 2
 
     def _session(self) -> Any:
@@ -78,28 +83,12 @@ class Worker:
                 f"torch {torch.__version__} lacks {', '.join(lacking)}, which capture needs; "
                 f"install torch {TRIED} or newer, or {RECORD}"
             )
-        from stepsight.capture.assumptions import Assumptions
-        from stepsight.capture.gpu.device import FakeGpu
         from stepsight.capture.gpu.guard import GuardUnavailableError
         from stepsight.capture.selftest import SelfTestError
-        from stepsight.capture.session import Session, Settings
+        from stepsight.capture.session import Session
 
-        r = self.request
-        count = min(r.per_node, r.world)
-        gpu = FakeGpu(r.gpu_name, r.capability, r.memory_bytes, r.multiprocessors, r.l2_bytes, count)
-        settings = Settings(
-            gpu,
-            r.rank,
-            r.world,
-            r.per_node,
-            r.warmup,
-            r.steps,
-            Assumptions.read(r.assume),
-            r.exchange,
-            r.guard,
-        )
         try:
-            return Session(settings, self._progress)
+            return Session(settings_of(self.request), self._progress)
         except (GuardUnavailableError, SelfTestError) as error:
             raise StepsightError(
                 f"torch {torch.__version__} cannot be run without a GPU here ({error}); {RECORD}"
@@ -129,9 +118,9 @@ class Worker:
             return 0, False
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else (0 if stop.code is None else 1)
-            if stop.code is not None and not isinstance(stop.code, int):
-                self.problem = str(stop.code)
-                print(stop.code, file=sys.stderr)
+            called = "" if stop.code is None else repr(stop.code)
+            self.exited = f"the script called sys.exit({called}) after {_steps(session)}"
+            self.problem = str(stop.code) if isinstance(stop.code, str) else self.exited
             return code, code != 0
         except UnsupportedError as refused:
             self.refusal = str(refused)
@@ -145,44 +134,59 @@ class Worker:
             return 1, True
         return 0, False
 
-    def _captured(self, session: Any, captured: Any) -> Answer:
-        import torch
 
-        from stepsight.capture.step.captured import RankMemoryUse
-        from stepsight.capture.step.families import families
-        from stepsight.capture.step.file import encode_program
-        from stepsight.capture.step.fusing.regions import compiled_step
-        from stepsight.capture.step.lowering import Lowering
-        from stepsight.capture.step.program import ProgramBuilder
+def settings_of(r: Request) -> Any:
+    """What a session needs of a request."""
+    from stepsight.capture.gpu.device import FakeGpu
+    from stepsight.capture.session import Settings
 
-        r = self.request
-        lowering = Lowering(captured.precision, session.settings.assumptions)
-        builder = ProgramBuilder(r.rank, r.world, families(captured.groups, r.world), lowering)
-        step, compile_notes = compiled_step(captured, lowering)
-        program = builder.build(step)
-        use = captured.memory
-        memory = RankMemoryUse(
-            r.rank, use.peak_active_bytes, use.peak_reserved_bytes, use.parts_bytes, use.peak_operator
-        )
-        messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
-        return Answer(
-            "captured", "", -1, r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
-            messages, memory, dict(builder.guessed), captured.assumed, [*captured.notes, *compile_notes],
-            str(torch.__version__),
-        )  # fmt: skip
+    gpu = FakeGpu(
+        r.gpu_name, r.capability, r.memory_bytes, r.multiprocessors, r.l2_bytes, min(r.per_node, r.world)
+    )
+    assumptions = Assumptions.read(r.assume)
+    return Settings(gpu, r.rank, r.world, r.per_node, r.warmup, r.steps, assumptions, r.exchange, r.guard)
+
+
+def answer_from(r: Request, session: Any) -> Answer:
+    """What a session recorded: the rank's program, its groups, memory and notes."""
+    import torch
+
+    from stepsight.capture.step.fusing.regions import compiled_step
+    from stepsight.capture.step.lowering import Lowering
+
+    captured = session.captured
+    lowering = Lowering(captured.precision, session.settings.assumptions)
+    builder = ProgramBuilder(r.rank, r.world, families(captured.groups, r.world), lowering)
+    step, compile_notes = compiled_step(captured, lowering)
+    program = builder.build(step)
+    use = captured.memory
+    memory = RankMemoryUse(
+        r.rank, use.peak_active_bytes, use.peak_reserved_bytes, use.parts_bytes, use.peak_operator
+    )
+    messages = [MessageGroup(n, f.name, a, b) for n, (f, a, b) in builder.message_groups.items()]
+    return Answer(
+        "captured", "", -1, r.rank, encode_program(program), [(d, list(g)) for d, g in captured.groups],
+        messages, memory, dict(builder.guessed), captured.assumed, [*captured.notes, *compile_notes],
+        str(torch.__version__), captured.samples,
+    )  # fmt: skip
+
+
+def _steps(session: Any) -> str:
+    """How far a script came."""
+    seen, wanted = session.boundaries.seen, session.settings.warmup + session.settings.steps
+    return f"{seen} optimizer steps; {wanted} are needed"
 
 
 def _why(session: Any) -> str:
     """Why a script that ended by itself left no step."""
-    steps, wanted = session.boundaries.seen, session.settings.warmup + session.settings.steps
     if not session.recorder.gpu_calls:
         return "the script never used a GPU: nothing ran on 'cuda'; move the model and its inputs there"
-    if not steps:
+    if not session.boundaries.seen:
         return (
             "the script took no optimizer step; a step is what lies between two calls of "
             "torch.optim.Optimizer.step"
         )
-    return f"the script ended after {steps} optimizer steps, {wanted} are needed; lower --warmup or go on"
+    return f"the script ended after {_steps(session)}: lower --warmup, or let it take more"
 
 
 def main() -> None:

@@ -14,9 +14,19 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
 
 
 @click.command("calibrate")
+@click.option("--runs", type=click.Path(path_type=Path), help="Learn from measured runs instead (CSV).")
+@click.option("--platform", "-p", "platform", help="With --runs: the platform that they ran on.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="With --runs: a field of it.")
+@click.option("--html", type=click.Path(path_type=Path), help="With --runs: write a page here.")
 @click.option("--device", default="cpu", show_default=True, help="cpu (gloo) or cuda (nccl).")
 @click.option("--ranks", default=2, show_default=True, help="Processes that measure at the same time.")
-@click.option("--out", "folder", required=True, type=click.Path(path_type=Path), help="The platform folder.")
+@click.option(
+    "--out",
+    "folder",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The platform folder, or with --runs the file.",
+)
 @click.option(
     "--budget",
     default="5m",
@@ -31,8 +41,8 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
 )
 @click.option(
     "--stack",
-    type=click.Choice(["now", "torchrec"]),
-    default="now",
+    type=click.Choice(["eager", "torchrec"]),
+    default="eager",
     show_default=True,
     help="Whose DLRMs to measure: eager PyTorch's, or TorchRec's (CPU; needs torchrec and fbgemm-gpu-cpu).",
 )
@@ -49,6 +59,7 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
 @click.option("--rank-prefix", "prefix", default="", help=PREFIX_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
 def command(
+    runs: Path | None, platform: str | None, overrides: tuple[str, ...], html: Path | None,
     device: str, ranks: int, folder: Path, budget: str, resume: bool, kernels_from: Path | None, stack: str,
     name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
@@ -58,7 +69,14 @@ def command(
     calibration.json, which says how quiet the machine was. --kernels-from serves a machine whose
     network alone has changed: only what the network touches is measured again. With --stack torchrec it
     takes what is the same for both stacks: kernels, collectives and contention.
+
+    --runs learns a cluster from steps measured there: `--runs runs.csv -p 4x8xH100-SXM-400G --out mine.toml`.
     """
+    if runs:
+        _learn(runs, platform, overrides, folder, name, html, as_json)
+        return
+    if platform or overrides or html:
+        raise click.UsageError("--platform, --set and --html belong to --runs")
     from stepsight.calibrate.session import budget_seconds
     from stepsight.locks import only_writer
     from stepsight.run.ranks import check_device, writable_folder
@@ -74,18 +92,57 @@ def command(
         )  # fmt: skip
 
 
+def _learn(
+    runs: Path, platform: str | None, overrides: tuple[str, ...], out: Path, name: str, html: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    from stepsight.commands.options import (
+        check_outputs,
+        command_line,
+        platform_assignments,
+        print_written,
+        write_files,
+    )
+    from stepsight.prediction.learn.lesson import learn
+
+    if not platform:
+        raise click.UsageError("--runs needs --platform, where the runs were measured")
+    check_outputs([out, html])
+    if out.suffix != ".toml":
+        raise InputError(f"--out {out}", "a learned platform is a file", "name it mine.toml")
+    fix = "a field of a workload is a column of the file"
+    lesson = learn(runs, platform, platform_assignments(overrides, str(runs), fix))
+    made: list[tuple[Path | None, str | bytes]] = [(out, lesson.text(name or out.stem))]
+    if html:
+        from stepsight.report.page.runs import lesson_page
+
+        made.append((html, lesson_page(lesson, command=command_line())))
+    written = write_files(made)
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json(lesson.to_dict() | {"file": str(out)}))
+        return
+    from stepsight.report.console.runs import show_lesson
+    from stepsight.terminal import terminal
+
+    show_lesson(lesson, terminal())
+    print_written(written)
+
+
 def _calibrate(
     device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
     stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.calibrate.folder import Journal, build
+    from stepsight.calibrate.build import build
+    from stepsight.calibrate.journal import Journal
     from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration
     from stepsight.run.ranks import Ranks
     from stepsight.terminal import terminal
 
     journal = Journal(folder, resume=resume)
     if kernels_from:
-        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "now" else SHARED)
+        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "eager" else SHARED)
     console = terminal(stderr=True)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)

@@ -48,43 +48,34 @@ SCRIPT_FIX = "pass the script its own arguments after --"
 @click.option(
     "--assume", multiple=True, metavar="NAME=VALUE", help="Assume a value that only a GPU would compute."
 )
+@click.option(
+    "--batch", type=click.IntRange(min=1),
+    help="Samples per step of the whole job; read off the model's input by default.",
+)  # fmt: skip
 @click.option("--ranks", "which", default="auto", show_default=True, help=RANKS_HELP)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=PLATFORM_SET_HELP)
 def command(
     script: str, arguments: tuple[str, ...], platform: str, world: int | None, module: bool,
     save: Path | None, as_json: bool, timeline: Path | None, html: Path | None, steps: int, warmup: int,
-    assume: tuple[str, ...], which: str, assignments: tuple[str, ...],
+    assume: tuple[str, ...], batch: int | None, which: str, assignments: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run SCRIPT (any PyTorch training script) on this machine, which needs no GPU, and predict its step.
 
     Options that this command does not know go to the script; so does everything after --.
     """
-    from stepsight.capture.assumptions import Assumptions
+    from stepsight.capture.api import capture
     from stepsight.commands.predict import show_prediction, write_outputs
     from stepsight.platform.load import load_platform
     from stepsight.prediction.captured import predict_captured
 
     check_outputs((save, timeline, html))
-    if not module and Path(script).is_dir():
-        raise InputError(script, "is a folder", "name the training script in it, or use -m for a module")
-    if not module and not Path(script).is_file():
-        raise InputError(script, "there is no such file", "name the training script, or use -m for a module")
-    Assumptions.read(assume)
     chosen = load_platform(platform, platform_assignments(assignments, "a script", SCRIPT_FIX))
     size = world or chosen.spec.ranks
-    chosen.with_ranks(size)
-    _divides(size, chosen.spec.gpus_per_node)
-    numbers = _ranks(which, size)
-
-    from stepsight.capture.ranks import Capturing
-    from stepsight.capture.target import request
-
-    asked = request(
-        chosen.spec, script, arguments, world=size, module=module, warmup=warmup, steps=steps, assume=assume
-    )
-    captured = Capturing(asked, lambda text: click.echo(f"stepsight: {text}", err=True)).step(
-        Path(script).name, numbers
-    )
+    captured = capture(
+        script, chosen, arguments=arguments, world=size, module=module, warmup=warmup, steps=steps,
+        assume=assume, batch=batch, ranks=_ranks(which, size),
+        progress=lambda text: click.echo(f"stepsight: {text}", err=True),
+    )  # fmt: skip
     if save:
         from stepsight.capture.step.file import save_step
 
@@ -96,23 +87,12 @@ def command(
         print_written([save])
 
 
-def _divides(world: int, per_node: int) -> None:
-    if world > per_node and world % per_node:
-        raise InputError(
-            f"--world {world}", f"is not a whole number of nodes of {per_node} GPUs",
-            f"use {world // per_node * per_node} or {-(-world // per_node) * per_node}",
-        )  # fmt: skip
-
-
 def _ranks(which: str, world: int) -> list[int] | None:
     if which == "auto":
         return None
     if which == "all":
         return list(range(world))
     try:
-        numbers = sorted({int(part) for part in which.split(",")})
+        return sorted({int(part) for part in which.split(",")})
     except ValueError:
         raise InputError(f"--ranks {which}", "is not auto, all or numbers", "write --ranks 0,7") from None
-    if not numbers or numbers[0] < 0 or numbers[-1] >= world:
-        raise InputError(f"--ranks {which}", f"ranks go from 0 to {world - 1}", "leave the others out")
-    return numbers

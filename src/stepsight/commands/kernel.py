@@ -84,6 +84,7 @@ def _single(
     from stepsight.dtypes import DTYPE_BYTES
     from stepsight.hardware.gpus import load_gpu
     from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
+    from stepsight.kernels.attention.versions import impossible
     from stepsight.kernels.columns import Batch
     from stepsight.kernels.families import FAMILIES
     from stepsight.kernels.models import KernelModels
@@ -106,6 +107,9 @@ def _single(
     lacks = family in TENSOR_CORE_FAMILIES and not has_units(spec, dtype)
     if lacks and dtype in NEVER_EMULATED:
         raise InputError(f"--dtype {dtype}", lack(spec, dtype), substitute(spec, dtype))
+    why = impossible(batch.kinds[0].variant, spec, dtype) if name and family.startswith("attention") else None
+    if why is not None:
+        raise InputError(f"--name {name}", why.problem, why.fix)
     estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
     note = joined(emulated(spec, dtype) if lacks else "", estimate.note)
     light = float(speed_of_light_us(batch, spec)[0])
@@ -134,6 +138,7 @@ def _single(
 
 
 def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[str, float]:
+    from stepsight.kernels.families import missing_sizes
     from stepsight.records import nearest
 
     sizes: dict[str, float] = {}
@@ -147,6 +152,8 @@ def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[s
             raise InputError(f"--dim {dim}", "not a number", f"write {key}=1024") from None
         if not 0 <= sizes[key] < float("inf"):
             raise InputError(f"--dim {dim}", "a size is zero or more and finite")
-    if not sizes:
-        raise InputError("--dim", f"no sizes for {family}", "give " + ", ".join(f"{k}=…" for k in known))
+    missing = missing_sizes(family, sizes)
+    if missing:
+        fix = "give " + " ".join(f"--dim {name}=…" for name in missing)
+        raise InputError("--dim", f"{family} needs {', '.join(missing)}", fix)
     return sizes

@@ -22,6 +22,7 @@ from stepsight.commands.options import (
     write_files,
 )
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
 
 DOES_NOT_FIT = 3
 """Exit code of ``--must-fit`` for a job that does not fit."""
@@ -39,6 +40,15 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
 @click.option("--models-only", is_flag=True, help=MODELS_ONLY_HELP)
 @click.option("--must-fit", is_flag=True, help=MUST_FIT_HELP)
+@click.option("--tokens", type=float, help="Plan a whole run of this many tokens.")
+@click.option("--samples", type=float, help="Plan a whole run of this many samples.")
+@click.option("--steps", "run_steps", type=float, help="Plan a whole run of this many optimizer steps.")
+@click.option("--epochs", type=float, help="Plan a whole run of this many epochs (with --epoch-samples).")
+@click.option("--epoch-samples", type=float, help="Samples of an epoch.")
+@click.option("--price", type=float, help="Price per GPU-hour; by default the platform's.")
+@click.option("--mtbf-hours", type=float, help="Mean time between failures of the whole job.")
+@click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
+@click.option("--restart-seconds", type=float, help="From a failure to training again (default 300).")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option(
@@ -50,7 +60,9 @@ def command(
     assignments: tuple[str, ...], trace: tuple[Path, ...],
     replay: bool, models_only: bool, must_fit: bool, as_json: bool, timeline: Path | None,
     chakra: Path | None,
-    html: Path | None,
+    html: Path | None, tokens: float | None, samples: float | None, run_steps: float | None,
+    epochs: float | None, epoch_samples: float | None, price: float | None, mtbf_hours: float | None,
+    checkpoint_seconds: float | None, restart_seconds: float | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD, or of the step in a --trace, on a platform.
 
@@ -60,6 +72,12 @@ def command(
     if bool(workload) + bool(trace) + bool(model) != 1:
         raise click.UsageError("give exactly one of WORKLOAD, --model and --trace")
     check_outputs((timeline, html), folders=(chakra,))
+    asked = {
+        "tokens": tokens, "samples": samples, "steps": run_steps, "epochs": epochs,
+        "epoch_samples": epoch_samples, "price_per_gpu_hour": price, "mtbf_hours": mtbf_hours,
+        "checkpoint_seconds": checkpoint_seconds, "restart_seconds": restart_seconds,
+    }  # fmt: skip
+    plan = _plan({name: value for name, value in asked.items() if value is not None})
     if recipe:
         assignments = (f"training.recipe={recipe}", *assignments)
     if replay and models_only:
@@ -77,10 +95,15 @@ def command(
         if models_only:
             raise click.UsageError("--models-only needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments, model)
-    show_prediction(prediction, as_json)
+    show_prediction(prediction, as_json, whole_run(prediction, plan) if plan else None)
     write_outputs(prediction, timeline, chakra, html, quiet=as_json)
     if must_fit and prediction.fits is False:
         raise click.exceptions.Exit(DOES_NOT_FIT)
+
+
+def _plan(given: dict[str, float]) -> RunPlan | None:
+    """The whole run that was asked for, if any."""
+    return RunPlan(**given) if given else None
 
 
 def write_outputs(
@@ -125,13 +148,14 @@ def predict_file(
     return predict(load_workload(workload, on_workload), load_platform(platform, on_platform))
 
 
-def show_prediction(prediction: Prediction, as_json: bool) -> None:
-    """Print the answer, as JSON or as tables."""
+def show_prediction(prediction: Prediction, as_json: bool, run: WholeRun | None = None) -> None:
+    """Print the answer, as JSON or as tables, with the whole run where one was asked for."""
     if as_json:
         from stepsight.documents import to_json
         from stepsight.prediction.document import document
 
-        click.echo(to_json(document(prediction)))
+        more = {"whole_run": run.to_dict()} if run else {}
+        click.echo(to_json(document(prediction) | more))
         return
     from stepsight.prediction.runnable import precision_warning
     from stepsight.report.console.prediction import show
@@ -141,3 +165,7 @@ def show_prediction(prediction: Prediction, as_json: bool) -> None:
     if warning:
         click.echo(f"warning: {warning}", err=True)
     show(prediction, terminal())
+    if run:
+        from stepsight.report.console.runs import show_whole_run
+
+        show_whole_run(run, terminal())

@@ -6,7 +6,7 @@ bytes; with a GPU's peaks that is the speed of light, the least time physics all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,6 +164,22 @@ FAMILIES: dict[str, Family] = {
         Family("other", ("flops", "read_bytes", "write_bytes"), "other", lambda d: d["flops"], _stated),
     )
 }  # fmt: skip
+
+
+OPTIONAL = FLAGS | {
+    "batch", "kv_heads", "kv", "kw", "w", "stride", "padding", "groups", "indexed", "causal", "window",
+    "write_bytes", "inputs", "tensors", "table_rows", "flops",
+}  # fmt: skip
+"""Sizes with a usual value: one, none, or another size of the kernel."""
+EITHER = {"elements": "read_bytes", "read_bytes": "elements"}
+"""Sizes of which one gives the other."""
+
+
+def missing_sizes(family: str, stated: Iterable[str]) -> list[str]:
+    """Sizes without a usual value that are not stated."""
+    given = set(stated)
+    wanted = [name for name in FAMILIES[family].dims if name not in OPTIONAL]
+    return [name for name in wanted if name not in given and EITHER.get(name) not in given]
 
 
 def category(family: str) -> str:

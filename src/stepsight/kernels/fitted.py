@@ -14,7 +14,7 @@ from stepsight.kernels.learned.boards import Boards
 from stepsight.kernels.learned.model import LearnedModel
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.learned.transfer import NO_BOARDS, Choice, choose
-from stepsight.kernels.machine import Machine
+from stepsight.kernels.machine import Machine, feeding_share
 from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.streams import Streamed, measured_stream
 from stepsight.kernels.tiles import tiled_us
@@ -55,8 +55,8 @@ class Fitted:
         return measured_stream(self.streams, self.spec)
 
     def tensor_share(self, dtype: str) -> float:
-        """What the board keeps up of its tensor cores' peak."""
-        return self.boards.share(Machine.of(self.spec, dtype), dtype, "bmm")
+        """What the board keeps up of its tensor cores' peak, over A100."""
+        return self.boards.share(Machine.of(self.spec, dtype), dtype, "bmm") * feeding_share(self.spec, dtype)
 
     def learned(self, batch: Batch, chosen: Choice) -> Estimates:
         """The chosen models' times; repeated shapes are timed once: the layers of a model repeat theirs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import log2
 
@@ -41,9 +42,15 @@ class Machine:
 
     @property
     def gddr(self) -> bool:
-        """Whether the board carries GDDR memory: all of Turing and Ada, and others without HBM."""
+        """Whether the board carries GDDR memory: all of Turing, Ada and RDNA 3, and others without HBM."""
         stacked = HBM_SMS.get(self.architecture)
-        return self.architecture in ("turing", "ada") or (stacked is not None and self.sms not in stacked)
+        return self.architecture in ("turing", "ada", "rdna3") or (
+            stacked is not None and self.sms not in stacked
+        )
+
+    @property
+    def wide(self) -> bool:
+        return wide_tensor_cores(self.architecture, self.gddr)
 
     def with_memory_of(self, other: Machine) -> Machine:
         """This chip's measured arithmetic beside the other board's memory."""
@@ -55,6 +62,42 @@ class Machine:
         balance = abs(log2((self.tflops / self.memory_gbps) / (other.tflops / other.memory_gbps)))
         memory = 1.0 if self.gddr != other.gddr else 0.0
         return apart + memory + 0.5 * balance + 0.25 * abs(log2(self.sms / other.sms))
+
+
+SYNCHRONOUS = frozenset({"volta", "turing", "ampere", "ada", "blackwell"})
+"""Generations whose warps issue matrix instructions and wait for them (mma.sync); of Blackwell's boards those
+with GDDR memory."""
+RATE_OF_A100: Mapping[str, float] = {"fp16": 2048.0, "bf16": 2048.0, "tf32": 1024.0, "fp8": 4096.0}
+"""FLOPs per multiprocessor and clock (A100 whitepaper); fp8, which it lacks, by the ratio of later boards."""
+FEEDING = 0.25
+"""Clocks that loading operands and issuing instructions adds to each clock of A100's tensor cores: large
+products reach 0.80 of its peak. On tensor cores at a quarter of the rate (GeForce boards, which accumulate in
+fp32 at half rate) the same work feeds four times as many clocks: 0.94 of an RTX 3090's peak (measured: 0.92
+to 1.0 at 1.86 GHz)."""
+
+
+def feeding_share(spec: GpuSpec, dtype: str) -> float:
+    """What a board's tensor cores reach of their peak, over what A100's reach of theirs."""
+    rate = RATE_OF_A100.get(dtype)
+    if rate is None or wide_tensor_cores(spec.architecture, Machine.of(spec, "fp32").gddr):
+        return 1.0
+    if spec.architecture not in SYNCHRONOUS:
+        return 1.0
+    slower = spec.peak_flops(dtype) / (spec.sms * spec.clock_mhz * 1e6) / rate
+    return (1 + FEEDING) / (1 + FEEDING * min(slower, 1.0))
+
+
+def resident_threads(spec: GpuSpec) -> int:
+    """Threads that a multiprocessor holds (compute capabilities in NVIDIA's programming guide)."""
+    if spec.architecture == "turing":
+        return 1024
+    small = Machine.of(spec, "fp32").gddr and spec.architecture in ("ampere", "ada", "blackwell")
+    return 1536 if small else 2048
+
+
+def wide_tensor_cores(architecture: str, gddr: bool) -> bool:
+    """Whether tensor cores work asynchronously on operands in shared memory."""
+    return architecture in ("hopper", "blackwell") and not gddr
 
 
 def same_board(name: str, spec: GpuSpec) -> bool:
@@ -71,7 +114,7 @@ def same_board(name: str, spec: GpuSpec) -> bool:
 _GENERATIONS = {
     "maxwell": 0.0, "pascal": 0.5, "volta": 3.0, "turing": 3.7, "ampere": 4.0,
     "ada": 4.6, "hopper": 5.0, "blackwell": 5.5,
-    "cdna": 5.0, "cdna2": 5.5, "cdna3": 6.0, "cdna4": 6.5,
+    "cdna": 5.0, "cdna2": 5.5, "cdna3": 6.0, "cdna4": 6.5, "rdna3": 6.0,
 }  # fmt: skip
 """Where each generation stands on a line on which near ones share libraries and habits: Pascal's
 kernels were Maxwell's, while those of Ampere, Ada, Hopper and Blackwell go back to one source."""

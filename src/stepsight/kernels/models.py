@@ -27,7 +27,7 @@ from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
 from stepsight.kernels.products import Products
-from stepsight.kernels.roofline import BoolArray, Roofline
+from stepsight.kernels.roofline import BoolArray, Roofline, at_most_peak
 from stepsight.kernels.streams import FILE as STREAMS_FILE
 from stepsight.kernels.streams import Streamed, cached_streams
 from stepsight.kernels.vectors import CorrectedStreams, FittedRows, Streams
@@ -174,7 +174,7 @@ class KernelModels:
             left = left[~handled]
             if not len(left):
                 break
-        return put_together(parts, len(batch))
+        return at_most_peak(put_together(parts, len(batch)), batch, self.given or self.spec)
 
     def reading_us(self, batch: Batch, kernel_us: FloatArray, *, as_tabled: bool = True) -> FloatArray:
         """What CUDA events around each operator would read (see `EventPath`).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,27 @@ def speed_of_light_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     arithmetic = batch.flops / peak_flops(batch, spec) * 1e6
     traffic = batch.bytes / (bandwidth_gbps(batch, spec) * 1e3)
     return np.maximum(arithmetic, traffic)
+
+
+WINOGRAD_SAVES = 4.0
+"""Multiplications of a direct 3×3 convolution over those of Winograd's on tiles of 4×4 pixels."""
+
+
+def at_most_peak(answer: Estimates, batch: Batch, spec: GpuSpec) -> Estimates:
+    """The answers, none faster than peak arithmetic allows; without tensor cores convolutions may save some.
+
+    Traffic sets no such limit: what stays in the cache never reaches memory.
+    """
+    if not batch.known:
+        return answer
+    least = batch.flops / peak_flops(batch, spec) * 1e6
+    if batch.family.startswith("conv"):
+        d = batch.dims
+        saves = (d["kh"] == 3) & (d["kw"] == 3) & (d["stride"] == 1) & (batch.dtype in ("fp32", "fp64"))
+        least = np.where(saves, least / WINOGRAD_SAVES, least)
+    if (answer.time_us >= least).all():
+        return answer
+    return replace(answer, time_us=np.maximum(answer.time_us, least))
 
 
 def roofline(batch: Batch, spec: GpuSpec) -> Estimates:

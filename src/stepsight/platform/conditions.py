@@ -128,7 +128,8 @@ class Conditions:
         if self.spec.host.synchronous:
             none = np.zeros(len(kernels))
             return replace(found, time_us=time_us), Draws(time_us, none, none, none)
-        return replace(found, time_us=time_us), draws(kernels, time_us, self.spec.gpu)
+        drawn = draws(kernels, found.time_us, self.spec.gpu)
+        return replace(found, time_us=time_us), drawn.scaled(time_us, found.time_us)
 
     def _with_learned(self, kernels: Sequence[Kernel], time_us: FloatArray) -> FloatArray:
         if self.learned is NOTHING_LEARNED or not len(time_us):

@@ -25,6 +25,7 @@ from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, Platform
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.calibration import Calibration
 from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, read_learned
+from stepsight.platform.evidence import Evidence, note, read_evidence
 from stepsight.platform.site import read_site
 from stepsight.records import Table, assigned, nearest, override, read_toml, record
 
@@ -59,6 +60,8 @@ class Platform:
     folder: Path | None = None
     site: SiteBandwidth | None = None
     learned: Learned = NOTHING_LEARNED
+    evidence: Evidence | None = None
+    """What the learned factors rest on."""
 
     @property
     def name(self) -> str:
@@ -103,7 +106,7 @@ class Platform:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
-        changed = _changed(spec)
+        changed = (*_changed(spec), *((note(self.learned, self.evidence),) if self.evidence else ()))
         if spec.gpus_per_node <= most:
             return (*changed, *_trays(spec))
         nodes = -(-spec.gpus_per_node // USUAL_NODE)
@@ -204,6 +207,8 @@ def _spec(name: str, entry: GpuEntry, gpus: int, nodes: int, nic_gbps: float | N
 def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
     file = path / "platform.toml" if path.is_dir() else path
     content = read_toml(file)
+    if "based_on" in content:
+        return _based_on(content, file, overrides)
     if "gpu" not in content and "memory_gb" in content:  # a GPU's own file: one of it
         content = {"name": str(content.get("name", path.stem)), "gpu": content}
     merged = override(_without_replaced_rates(content, overrides), overrides, str(file))
@@ -217,6 +222,30 @@ def _from_path(path: Path, overrides: Sequence[str]) -> Platform:
         raise InputError(f"{file}: site", "has no effect on one node", "leave it out, or set nodes")
     _check_learned(learned, spec, f"{file}: learned")
     return Platform(spec, path if path.is_dir() else None, site, learned)
+
+
+def _based_on(content: Table, file: Path, overrides: Sequence[str]) -> Platform:
+    """Another platform, by its name or its path from this file, with what its own runs taught.
+
+    Factors on what the platform lacks are kept: with other ``overrides`` it may have it.
+    """
+    known = ("name", "based_on", "learned", "learned_from")
+    for key in content:
+        if key not in known:
+            raise InputError(f"{file}: {key}", "unknown key", nearest(key, known))
+    base = str(content["based_on"])
+    beside = file.parent / base
+    if beside.resolve() == file.resolve():
+        raise InputError(f"{file}: based_on", "names the file itself", "name the platform that runs were on")
+    found = load_platform(beside if beside.exists() else base, overrides)
+    return replace(
+        found,
+        spec=replace(found.spec, name=str(content.get("name", file.stem))),
+        learned=read_learned(content.get("learned", {}), f"{file}: learned"),
+        evidence=read_evidence(content["learned_from"], f"{file}: learned_from")
+        if "learned_from" in content
+        else None,
+    )
 
 
 def _check_learned(learned: Learned, spec: PlatformSpec, where: str) -> None:

@@ -40,9 +40,21 @@ def predict_captured(step: CapturedStep, platform: Platform, *, steps: int = STE
     """The time of one optimizer step, with the capture's notes."""
     memory = _memory(step.fullest, platform) if step.fullest else None
     made = predict_job(
-        step.job, platform, workload=step.name, steps=steps, memory=memory, notes=_notes(step, platform)
-    )
+        step.job, platform, workload=step.name, steps=steps, memory=memory, notes=_notes(step, platform),
+        setup=_setup(step),
+    )  # fmt: skip
     return _each(made, step.steps) if step.steps > 1 else made
+
+
+def _setup(step: CapturedStep) -> Setup:
+    """What one step trains, as far as the capture knows."""
+    seen = step.samples
+    count = seen.count / step.steps
+    replicas = (("data", step.ranks),) if step.ranks > 1 and seen.count and not seen.stated else ()
+    return Setup(
+        samples=count or None, tokens=count * seen.length or None, sequence=seen.length or None,
+        parallel=replicas, sample_kind=seen.kind,
+    )  # fmt: skip
 
 
 def _notes(step: CapturedStep, platform: Platform) -> tuple[str, ...]:
@@ -74,7 +86,10 @@ def _each(made: Prediction, steps: int) -> Prediction:
         naive_us=made.naive_us / steps, ranks=tuple(_scaled(r, steps) for r in made.ranks),
         breakdown_us={name: us / steps for name, us in made.breakdown_us.items()},
         notes=(*made.notes, f"the mean of {steps} steps"),
-        setup=Setup(model_flops=sum(job_flops(made.timeline.priced.job).values()) / steps),
+        setup=replace(
+            made.setup or Setup(),
+            model_flops=sum(job_flops(made.timeline.priced.job).values()) / steps,
+        ),
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, la
 from stepsight.hardware.spec import GpuSpec
 from stepsight.inputs import csv_rows, read_text
 from stepsight.kernels.columns import Batch, complete, kinds
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.families import FAMILIES, missing_sizes
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.notes import joined
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES
@@ -118,8 +118,11 @@ def _sizes(table: Table, family: str, at: IntArray, where: str) -> dict[str, Flo
         raise InputError(f"{where}, row {int(at[0]) + 1}", f"unknown op {family!r}", nearest(family, known))
     wanted = FAMILIES[family].dims
     dims = {key: numbers(table, key, at, where) for key in wanted if key in table}
-    if not dims:
-        raise InputError(where, f"no sizes for {family}", "add the columns " + ", ".join(wanted))
+    missing = missing_sizes(family, dims)
+    if missing:
+        raise InputError(
+            where, f"{family} needs {', '.join(missing)}", "add the columns " + ", ".join(missing)
+        )
     return dims
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stepsight.program.job import Sizing
 from stepsight.program.observation import ObservedJob
 
-_GUESSED = (Sizing.COUNTED, Sizing.NEIGHBOURS, Sizing.GRID)
+_GUESSED = (Sizing.COUNTED, Sizing.GRID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
-from stepsight.platform.conditions import check_axes
+from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction, explain
 from stepsight.prediction.captured import predict_captured
@@ -55,6 +55,15 @@ def predict(
     """
     on = platform if isinstance(platform, Platform) else load_platform(platform)
     given = _loaded(workload)
+    made = _predicted(given, on, steps)
+    if on.learned == NOTHING_LEARNED:
+        return made
+    from stepsight.prediction.learn.interval import as_learned
+
+    return as_learned(made, given, on)
+
+
+def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Prediction:
     if isinstance(given, CapturedStep):
         on = on.with_ranks(given.ranks)
         check_job(given.job, on.spec.gpu)

@@ -19,7 +19,7 @@ def rate_lines(p: Prediction) -> list[tuple[str, str]]:
         found.append(("tokens/s", rate(rates.tokens_per_s)))
         found.append(("tokens/s per GPU", rate(rates.tokens_per_s_per_gpu or 0.0)))
     elif rates.samples_per_s is not None:
-        found.append(("samples/s", rate(rates.samples_per_s)))
+        found.append((f"{p.setup.sample_kind if p.setup else 'samples'}/s", rate(rates.samples_per_s)))
     if rates.model_flops > 0:
         found.append(("TFLOP/s per GPU", rate(rates.tflops_per_gpu)))
     if rates.model_flops > 0 and rates.mfu is not None:

@@ -46,10 +46,8 @@ class Sizing(Enum):
     """By the kernel's own name: its template parameters spell the sizes out."""
     COUNTED = "counted"
     """By a launch grid that counts its elements."""
-    NEIGHBOURS = "neighbours"
-    """By kernels beside it that stream the same data."""
     GRID = "grid"
-    """By a launch grid that tells some of its sizes; the rest is a usual value."""
+    """By a launch grid that counts some of its sizes; the rest is a usual value."""
     UNKNOWN = "unknown"
     """Nothing is known of it but its launch grid."""
 
@@ -208,7 +206,7 @@ class Op:
     ``calls`` are the library calls inside it, where a builder knows them. ``framework`` names the host
     profile by which ``launches`` real launches, for which this op stands, cost the host. ``host_bytes`` are
     read and written by the host's own thread inside it, ``host_divisions`` are 64-bit divisions there: a
-    loader's work on a batch.
+    loader's work on a batch. ``cuda_graph``: one launch starts all its kernels.
     """
 
     name: str
@@ -225,6 +223,7 @@ class Op:
     launches: int = 0
     host_bytes: float = 0.0
     host_divisions: float = 0.0
+    cuda_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Setup:
     ``framework`` names whose code (fusions, launches, overlap) is assumed, ``recipe`` the training stack with
     its defaults, ``differs`` the settings that were stated otherwise. ``zero`` is the stage of
     ZeRO, ``recompute`` which activations are computed again ("none", "selective", "partial", "full"; empty
-    where that is not known).
+    where that is not known). ``sample_kind`` is what samples are called: samples, images, sequences.
     """
 
     samples: float | None = None
@@ -39,6 +39,7 @@ class Setup:
     differs: tuple[str, ...] = ()
     zero: int = 0
     recompute: str = ""
+    sample_kind: str = "samples"
 
     @property
     def replicas(self) -> int:

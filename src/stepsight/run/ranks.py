@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from stepsight.errors import InputError, StepsightError
 from stepsight.run import amx
-from stepsight.run.measure import with_huge_pages
+from stepsight.run.memory import with_huge_pages
 from stepsight.run.worker import Rank, read_frame, write_frame
 
 START_SECONDS = 120.0

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from stepsight.errors import StepsightError
 from stepsight.processes import end_with_parent
-from stepsight.run.measure import keep_memory, map_for_steps
+from stepsight.run.memory import keep_memory, map_for_steps
 
 _LENGTH = struct.Struct("<Q")
 

@@ -343,7 +343,7 @@ class JobPricer:
                 spent[last] = times.t5 + own * self.platform.learned.host / self.platform.spec.host.speed
                 continue
             spent[first + 1] = times.t2 + times.t4
-            spent[first + 2 : last] = times.t5 + times.t4
+            spent[first + 2 : last] = 0.0 if op.cuda_graph else times.t5 + times.t4
             spent[last] = times.t3
 
     def _overheads(self, op: Op, launches: int) -> HostTimes:

@@ -160,12 +160,6 @@ RULES = Rules((
     Rule("main_kernel", 1.0, "switch", "a call's recorded inputs size its longest kernel; the others are"
          " sized by their own grids", "compiled regions, embedding and convolution gradients",
          (META, LIPLUS, TORCHREC16), physics="inputs are the call's, not each kernel's", off=0.0),
-    Rule("usual_gemm_rate", 0.7, "share of peak", "what a product reaches, to choose among listed tensors",
-         "products of compiled regions", physics="large products of the GEMM tables reach 0.5 to 0.95"),
-    Rule("gemm_rate_slack", 1.2, "ln", "a product that would run further from the usual rate is another one",
-         "products of compiled regions", physics="0.2 of the peak to all of it"),
-    Rule("deepest_split", 32.0, "parts", "a product's sum is split into no more parts than this",
-         "products of compiled regions", physics="cuBLAS and CUTLASS split the sum so far"),
     Rule("opaque_kernels", 1.0, "switch", "a kernel whose sizes nothing tells keeps the time the trace shows",
          "every trace without recorded shapes", (META, TORCHREC, NANOGPT, LIPLUS, COMPILED), off=0.0),
     # reading and linking: what the rules above leave open
@@ -244,8 +238,6 @@ RULES = Rules((
          "none: a note",
          rests_on="chosen"),
     # guessing sizes
-    Rule("fewest_blocks", 16.0, "blocks", "an element-wise grid of fewer is too coarse to tell a size",
-         "traces without shapes", rests_on="chosen"),
     Rule("unknown_k", 1024.0, "elements", "a product's reduced size where nothing shows it",
          "products of traces without shapes", rests_on="chosen: a common hidden size"),
     Rule("chunk_filled", 0.75, "share", "of the chunks of multi-tensor kernels", "optimizers without shapes",
@@ -255,8 +247,6 @@ RULES = Rules((
     Rule("latency_bound", 20.0, "µs", "a kernel of few threads that takes longer loops over more work",
          "persistent kernels without shapes", off=float("inf"),
          physics="an empty kernel takes 2 to 10 µs, and a thread reads its operands in one or two more"),
-    Rule("much_width", 0.05, "share of the most streamed width's traffic", "a width with more is the model's",
-         "persistent products without shapes", rests_on="chosen"),
     Rule("lookup_little", 0.3, "per cent of a backward lookup", "each of its kernels that is not named",
          "backward lookups of traces", rests_on="FBGEMM on an A100, 2022; only the sum counts", runs=1),
     # how far a step may be off from what the run's other steps say
@@ -271,15 +261,11 @@ RULES = Rules((
     Rule("models_spread", 0.04, LN, "a step by the models beyond what its parts explain",
          "intervals of predictions by the models alone",
          rests_on="between the 3.00 % and 5.21 % that the published method reports end to end"),
-    # how far a kernel's time may be off because its sizes were guessed (sizing.guessing.size_spread)
+    # how far a kernel's time may be off because its sizes were inferred (sizing.unrecorded)
     Rule("spread_least", 0.1, LN, "no guess is better", GUESSED,
          rests_on="chosen: most element counts, concatenations and optimizers are exact"),
     Rule("spread_counted", 0.16, LN, "element-wise grids count elements, not inputs", GUESSED,
          rests_on="22 traces", runs=22),
-    Rule("spread_neighbours", 0.19, LN, "products sized by the kernels beside them", GUESSED,
-         rests_on="4 traces", runs=4),
-    Rule("spread_product", 0.5, LN, "products sized by their grid and those of their gradients", GUESSED,
-         rests_on="16 traces; single ones are off by e² and more both ways", runs=16),
     Rule("spread_compiled", 0.93, LN, "compiled kernels: their inputs and loops do not show", GUESSED,
          rests_on="5 traces", runs=5),
     Rule("spread_lookup", 1.7, LN, "lookups: how many rows a bag has does not show", GUESSED,
@@ -297,5 +283,4 @@ RULES = Rules((
     Rule("spread_scatter", 0.3, LN, "scatters", GUESSED, rests_on="1 trace", runs=1),
 ))  # fmt: skip
 """Every rule. One without ``off`` never changes, so a module may read its value once, on import. How the work
-of a backward lookup lies on its named kernels stands in `sizing.lookup_map`; how many neighbours a guess asks
-stands beside the guess."""
+of a backward lookup lies on its named kernels stands in `sizing.lookup_map`."""

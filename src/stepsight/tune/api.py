@@ -86,7 +86,7 @@ def tune(
     if objective == "cost" and not (price_per_gpu_hour or loaded.spec.price_per_gpu_hour):
         fix = "give --price, in money per GPU-hour, or price_per_gpu_hour in the platform's file"
         raise InputError("--objective cost", "needs a price", fix)
-    journal = Journal(Path(resume) if resume else None, found.document)
+    journal = Journal(Path(resume) if resume else None, found.document, where)
     pool = workers_of(workers, ray)
     try:
         rows = search(found, asked, pool, journal, progress)

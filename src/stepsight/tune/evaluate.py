@@ -12,6 +12,7 @@ from typing import Any
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import load_step
 from stepsight.errors import StepsightError
+from stepsight.journals import files_named
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
@@ -56,10 +57,7 @@ def _text(value: object) -> str:
 
 def stamp(path: str) -> tuple[tuple[str, int, int], ...]:
     """When the file, or the files of the folder, of that name were written; empty where there is none."""
-    there = Path(path)
-    if not path or not there.exists():
-        return ()
-    files = [there] if there.is_file() else sorted(p for p in there.rglob("*") if p.is_file())
+    files = files_named(path, Path()) if path else []
     return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files)
 
 

@@ -68,7 +68,7 @@ def sweep(
     document = _without_rivals(document, values)
     if ZERO in values:
         document = of_one_framework(document, values)
-    journal = Journal(Path(resume) if resume else None, document)
+    journal = Journal(Path(resume) if resume else None, document, where)
     pool = workers_of(workers, ray)
     rows = {i: known for i, trial in enumerate(trials) if (known := journal.get(trial)) is not None}
     left = [i for i in range(len(trials)) if i not in rows]

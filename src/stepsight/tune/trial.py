@@ -15,6 +15,9 @@ PRICED, TOO_LARGE, ILLEGAL, BOUNDED, FAILED = "priced", "too large", "illegal", 
 it cannot be among the best; the worker that ran it died twice."""
 
 
+STATUSES = (PRICED, TOO_LARGE, ILLEGAL, BOUNDED, FAILED)
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """A workload's document with ``settings`` put in, on a platform.
@@ -97,8 +100,3 @@ def frameworks_of(rows: Iterable[Row]) -> tuple[str, ...]:
 def failed(trial: Trial) -> Row:
     """The row of a trial whose worker died twice."""
     return Row(trial.settings, trial.platform, FAILED, reason="its worker died, twice")
-
-
-def row_of(table: Mapping[str, Any]) -> Row:
-    """A row from what ``asdict`` made of it."""
-    return Row(**table)

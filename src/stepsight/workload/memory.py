@@ -21,7 +21,8 @@ CONTEXT_BYTES = 0.5e9
 class RankMemory:
     """Bytes on one rank. ``activations`` are what the forward pass keeps for the backward pass; where the
     step's storages were followed, all that is active at the peak besides the other parts, and ``cached`` what
-    the caching allocator has reserved beyond that. ``reclaimable`` bytes are free and lie in the allocator,
+    the caching allocator has reserved beyond that. ``temporary``: what lives shortly around the peak (logits,
+    gathered parameters, a layer that is run again). ``reclaimable`` bytes are free and lie in the allocator,
     too, but it gives them back where memory is short, so they do not count for what fits."""
 
     parameters: float
@@ -32,6 +33,7 @@ class RankMemory:
     buckets: float
     context: float = CONTEXT_BYTES
     cached: float = 0.0
+    temporary: float = 0.0
     followed: bool = False
     reclaimable: float = 0.0
 
@@ -49,7 +51,7 @@ class RankMemory:
         """What tensors hold at the peak, as torch's allocator counts it where ``followed``."""
         return (
             self.parameters + self.gradients + self.optimizer_state + self.tables + self.activations
-            + self.buckets
+            + self.buckets + self.temporary
         )  # fmt: skip
 
     @property

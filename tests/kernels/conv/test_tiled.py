@@ -13,9 +13,10 @@ FAMILIES = ("conv", "conv_dgrad", "conv_wgrad")
 
 
 def conv(family: str, *, batch: float = 256, c_in: float = 256, c_out: float = 256, image: float = 28,
-         side: float = 3, stride: float = 1, dtype: str = "tf32", reordered: float = 0) -> Batch:  # fmt: skip
+         side: float = 3, stride: float = 1, dtype: str = "tf32", reordered: float = 0,
+         padding: float | None = None) -> Batch:  # fmt: skip
     sizes = {"batch": batch, "c_in": c_in, "c_out": c_out, "h": image, "kh": side, "stride": stride,
-             "padding": (side - 1) // 2, "reordered": reordered}  # fmt: skip
+             "padding": (side - 1) // 2 if padding is None else padding, "reordered": reordered}  # fmt: skip
     return Batch.of(family, dtype, {key: np.array([float(value)]) for key, value in sizes.items()})
 
 
@@ -57,6 +58,18 @@ def test_three_channels_cost_a_whole_step_a_tap() -> None:
     three, whole = (time_us("conv", c_in=c, c_out=768, side=15, stride=15, image=225, batch=4, dtype="bf16")
                     for c in (3, 32))  # fmt: skip
     assert three == pytest.approx(whole, rel=0.05)
+
+
+def test_a_first_layer_shares_a_step_among_taps() -> None:
+    three, whole = (time_us("conv", c_in=c, c_out=64, side=7, stride=1, image=224, batch=64, dtype="fp16")
+                    for c in (3, 32))  # fmt: skip
+    assert three < 0.4 * whole
+
+
+def test_an_unpadded_head_has_as_many_taps_as_outputs_that_read_a_pixel() -> None:
+    head = {"c_in": 512, "c_out": 4096, "side": 7, "image": 7, "batch": 256, "dtype": "fp16", "padding": 0}
+    forward, gradient = (time_us(family, "RTX-3090", **head) for family in ("conv", "conv_dgrad"))
+    assert gradient < 2 * forward
 
 
 def test_images_by_channel_are_copied_on_tensor_cores_only() -> None:

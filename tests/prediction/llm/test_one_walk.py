@@ -20,8 +20,9 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
 WITHIN, EXPOSED_SHARE = 0.015, 0.25
-"""How far a composed step may lie from the walked one, and how much farther by its exposed communication:
-the walk lets transfers of two streams share a link, composition lets one wait for the other. Host-bound steps differ by up to 6 % (condensed operators)."""
+"""How far a composed step may lie from the walked one, and how much farther by its exposed communication and
+bubble: the walk lets transfers of two streams share a link, composition lets one wait for the other.
+Host-bound steps differ by up to 6 % (condensed operators) and are not held here."""
 MODEL = {
     "kind": "transformer", "family": "llama", "layers": 16, "hidden": 2048, "heads": 16, "kv_heads": 8,
     "ffn": 5632, "vocab": 32000, "sequence": 2048,
@@ -63,8 +64,8 @@ def test_a_composed_step_is_the_walked_one(
     walked = walk_language(c, platform)
     composed = Composer(c, platform)
     assert composed.clock == pytest.approx(walked.priced.clock, rel=1e-3)
-    exposed_us = sum(exposed_by_group(walked)[0].values())
-    near = WITHIN + EXPOSED_SHARE * exposed_us / walked.step_us
+    exposed, waiting_us = exposed_by_group(walked)
+    near = WITHIN + EXPOSED_SHARE * (sum(exposed.values()) + waiting_us) / walked.step_us
     assert composed.step().step_us == pytest.approx(walked.step_us, rel=near)
 
 

@@ -148,3 +148,30 @@ def test_gathered_inputs_are_kept_by_frameworks_that_do_not_gather_again() -> No
         for f in ("hf", "scaling")
     )
     assert kept > split
+
+
+def test_frozen_weights_are_held_in_their_own_type() -> None:
+    half, fp8, nf4 = (
+        stage_memory(config({"adapters": "lora", "frozen_weights": kind}))[0].parameters
+        for kind in ("half", "fp8", "nf4")
+    )
+    assert half > fp8 > nf4 > 0.25 * half
+    assert stage_memory(config({"adapters": "qlora"}))[0].parameters == nf4
+
+
+def test_frozen_projections_keep_no_input() -> None:
+    trained, frozen, adapted = (
+        stage_memory(config(training))[0].activations
+        for training in ({}, {"adapters": "lora"}, {"adapters": "lora", "adapter_targets": "all"})
+    )
+    assert frozen < adapted
+    assert frozen < trained
+
+
+def test_fp8_products_keep_their_inputs_in_fp8() -> None:
+    assert stage_memory(config({"precision": "fp8"}))[0].activations < stage_memory(config())[0].activations
+
+
+def test_segments_that_expand_leave_less_unused() -> None:
+    native, expandable = (stage_memory(config({"expandable_segments": on}))[0].cached for on in (False, True))
+    assert expandable < native

@@ -84,7 +84,7 @@ def measure(
     """
     import torch
 
-    from stepsight.run.measure import map_memory
+    from stepsight.run.memory import map_memory
 
     bench = _Bench(rank, tables, seed)
     sweep = torch.zeros(SWEEP_BYTES // 4, device=rank.device)

@@ -7,28 +7,23 @@ the dense part of a training step does.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter_ns, thread_time_ns
 from typing import Any
 
-import click
 import msgspec
 import numpy as np
 import torch
 
-from stepsight.calibrate.lookups.fit import ASSUMED_CACHES
 from stepsight.calibrate.lookups.operators import OPERATORS
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import read_bytes
-from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
-from stepsight.tables.table import optimizer_state
 
 PHASES = ("forward", "backward")
 _WARM = Lookup((TableLookup(8, 16, 4, 2, IndexDistribution.uniform()),))
@@ -67,7 +62,6 @@ class LookupBench:
     def __init__(
         self, lookup: Lookup, *, device: str, batches: int, seed: int, memory: Any | None = None
     ) -> None:
-        import torch
 
         self._torch, self._device, self.lookup = torch, torch.device(device), lookup
         # One thread's own time does not count what other programs take of the processor.
@@ -128,7 +122,6 @@ def measure_lookups(
     batches: int = 2, memory: Any | None = None,
 ) -> list[LookupSample]:  # fmt: skip
     """Time lookups in turn, ``repeats`` rounds over all of them, so that a disturbance hits no one alone."""
-    import torch
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -144,9 +137,8 @@ def measure_lookups(
 
 def time_benches(benches: Sequence[LookupBench], *, device: str, repeats: int) -> list[LookupSample]:
     """The rounds themselves, after one that is thrown away; nothing is allocated for tables here."""
-    import torch
 
-    from stepsight.run.measure import keep_memory, map_memory
+    from stepsight.run.memory import keep_memory, map_memory
 
     keep_memory()
     memory = torch.zeros(_SWEEP_BYTES // 4, device=device)
@@ -273,32 +265,3 @@ def read_samples(path: Path) -> tuple[list[LookupSample], tuple[float, ...]]:
         lookup = Lookup(tables, record.optimizer, operator=record.operator)
         samples.append(LookupSample(lookup, np.array(record.times_us)))
     return samples, tuple(file.caches)
-
-
-LOOKUPS_TOGETHER, PASSES = 8, 2
-"""Lookups whose repeats are interleaved, and how often each is built anew and measured again."""
-
-
-def measure_here(seconds: float, path: Path, seed: int, operator: str, optimizer: str) -> None:
-    """Measure random lookups on this CPU for so long, in `PASSES` passes, and write them to ``path``."""
-    drawn, rng = random_lookups(140, 4, seed), np.random.default_rng(seed)
-    lookups = [replace(lookup, operator=operator, optimizer=optimizer) for lookup in drawn]
-    values = round(MOST_VALUES * (1 + max(optimizer_state(optimizer))))
-    chosen = rng.permutation(len(lookups))
-    started, times = time.monotonic(), dict[int, list[FloatArray]]()
-    for number in range(PASSES):
-        memory, done = torch.zeros(values), list[int]()
-        for first in range(0, len(chosen), LOOKUPS_TOGETHER):
-            if time.monotonic() > started + seconds * (number + 1) / PASSES:
-                break
-            members = chosen[first : first + LOOKUPS_TOGETHER].tolist()
-            measured = measure_lookups(
-                [lookups[i] for i in members], repeats=5, seed=seed * 1000 + first, memory=memory
-            )
-            for i, sample in zip(members, measured, strict=True):
-                times.setdefault(i, []).append(sample.times_us[0])
-            done += members
-            click.echo(f"pass {number + 1} of {PASSES}: {len(done)} lookups measured", err=True)
-        chosen = rng.permutation(done)
-        samples = [LookupSample(lookups[i], np.array(times[i])) for i in sorted(done)]
-        write_samples(path, samples, detect_caches() or ASSUMED_CACHES)

@@ -21,8 +21,10 @@ def install() -> None:
     import torch.optim.optimizer as optimizer
     import torch.utils._foreach_utils as foreach
 
-    if FakeTensor not in optimizer._foreach_supported_types:
-        optimizer._foreach_supported_types.append(FakeTensor)
+    for owner in (optimizer, foreach):
+        types = getattr(owner, "_foreach_supported_types", None)
+        if types is not None and FakeTensor not in types:
+            types.append(FakeTensor)
     foreach._get_foreach_kernels_supported_devices = lambda: ["cuda", "xpu"]
     foreach._get_fused_kernels_supported_devices = lambda: ["cuda", "xpu", "cpu", "mps"]
     optimizer._get_foreach_kernels_supported_devices = foreach._get_foreach_kernels_supported_devices

@@ -33,6 +33,7 @@ class Liveness:
         self._known: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}
         self._sizes: dict[int, int] = {}
         self.made_at: dict[int, int] = {}
+        self.before_step: frozenset[int] = frozenset()
 
     def number(self, tensor: torch.Tensor) -> int:
         """The storage's number; -1 where a tensor has none or is not on the GPU."""
@@ -101,6 +102,7 @@ class Liveness:
         """Peaks from here on; the call count restarts."""
         self.allocator.reset_peaks()
         self.calls = 0
+        self.before_step = frozenset(self._sizes)
         self.peak = Peak(self.allocator.active_bytes)
 
     def alive(self) -> dict[int, int]:

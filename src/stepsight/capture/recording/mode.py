@@ -197,7 +197,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             before.name, before.inputs, made, before.arguments, before.overload, before.namespace,
             before.pointwise, before.node,
         )  # fmt: skip
-        record = CallRecord(mark, call, streams.current_stream().stream_id, self.regions.graph(node))
+        graph = self.regions.graph(node)
+        stream = streams.current_stream().stream_id
+        record = CallRecord(mark, call, stream, graph, graph in self.regions.cuda_graphs)
         self.records.append(record)
         return out
 

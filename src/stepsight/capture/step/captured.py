@@ -21,11 +21,22 @@ class RankMemoryUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Samples:
+    """What the recorded steps train: images, sequences of ``length`` tokens, or samples; none where unknown.
+    ``stated``: by the user; otherwise read off the first dimension of the model's input."""
+
+    count: int = 0
+    kind: str = "samples"
+    length: int = 0
+    stated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CapturedStep:
     """What `stepsight capture` found. ``steps`` optimizer steps make up the job's program.
 
     ``guessed`` counts calls whose kernel is a generic pass over their tensors, ``assumed`` the values that
-    only a GPU would know.
+    only a GPU would know. ``samples`` are those of all ranks.
     """
 
     name: str
@@ -37,6 +48,7 @@ class CapturedStep:
     assumed: Mapping[str, int] | None = None
     notes: tuple[str, ...] = ()
     torch: str = ""
+    samples: Samples = Samples()
 
     @property
     def ranks(self) -> int:
@@ -50,6 +62,9 @@ class CapturedStep:
     def all_notes(self) -> tuple[str, ...]:
         """Everything a reader of the prediction should know about the capture."""
         notes = list(self.notes)
+        if self.samples.count and not self.samples.stated:
+            each = f"{self.samples.count / self.steps:g} {self.samples.kind}"
+            notes.append(f"{each} per step: the first dimension of the model's input (or state --batch)")
         if self.guessed:
             listed = ", ".join(f"{name} ×{count}" for name, count in sorted(self.guessed.items()))
             notes.append(f"no kernel is known for: {listed}; each is counted as one pass over its tensors")

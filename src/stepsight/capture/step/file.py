@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse, Samples
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.inputs import read_bytes
@@ -56,6 +56,7 @@ class OpRow(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     waits: list[tuple[str, int | str]] = []
     blocks_host: bool = False
     phase: str = "forward"
+    cuda_graph: bool = False
 
 
 class ProgramRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,6 +80,7 @@ class StepFile(msgspec.Struct, omit_defaults=True):
     assumed: dict[str, int] = {}
     notes: list[str] = []
     torch: str = ""
+    samples: Samples = Samples()
 
 
 def encode_program(program: RankProgram) -> ProgramRow:
@@ -95,6 +97,7 @@ def encode_program(program: RankProgram) -> ProgramRow:
                 [(w.waiter, w.on) for w in op.waits],
                 op.blocks_host,
                 op.phase,
+                op.cuda_graph,
             )
         )
     rows = [_kernel_row(k) for k in kernels]
@@ -156,6 +159,7 @@ def decode_program(row: ProgramRow) -> RankProgram:
             tuple(Wait(waiter, on) for waiter, on in op.waits),
             op.blocks_host,
             op.phase,
+            cuda_graph=op.cuda_graph,
         )
         for op in row.ops
     ]
@@ -177,7 +181,7 @@ def encode(step: CapturedStep) -> bytes:
             list(job.program_of_rank),
             {name: [list(g.ranks) for g in sets] for name, sets in job.groups.items()},
             [msgspec.to_builtins(m) for m in step.memory], step.steps, dict(step.guessed or {}),
-            dict(step.assumed or {}), list(step.notes), step.torch,
+            dict(step.assumed or {}), list(step.notes), step.torch, step.samples,
         )
     )  # fmt: skip
 
@@ -221,8 +225,9 @@ def decode(content: bytes, where: str) -> CapturedStep:
     except (IndexError, KeyError, TypeError, ValueError, msgspec.ValidationError, StepsightError) as error:
         raise InputError(where, f"does not hold together: {error}", fix) from None
     return CapturedStep(
-        row.name, row.gpu, job, memory, row.steps, row.guessed, row.assumed, tuple(row.notes), row.torch
-    )
+        row.name, row.gpu, job, memory, row.steps, row.guessed, row.assumed, tuple(row.notes), row.torch,
+        row.samples,
+    )  # fmt: skip
 
 
 def _check_ranks(row: StepFile, where: str, fix: str) -> None:

@@ -34,6 +34,9 @@ def memory_use(liveness: Liveness, optimizers: Iterable[Any], operators: Sequenc
         if number in alive and number not in seen:
             seen.add(number)
             parts[kind] += alive[number]
+    lasting = sum(size for number, size in alive.items() if number in liveness.before_step - seen)
+    if lasting:
+        parts["other_persistent"] = lasting
     peak = allocator.peak_active_bytes
     parts["activations_and_temporaries"] = max(peak - sum(parts.values()), 0)
     return MemoryUse(

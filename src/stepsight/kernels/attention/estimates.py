@@ -43,7 +43,7 @@ Forward = Callable[[Batch], Estimates | None]
 def versions(batch: Batch, spec: GpuSpec) -> list[tuple[str, IntArray]]:
     """The rows of a batch by version."""
     architecture = spec.architecture if runs_wide(spec) or spec.architecture in NO_FLASH else AMPERE
-    known = {kind: version_on(kind.variant, architecture) for kind in set(batch.kinds)}
+    known = {kind: version_on(kind.variant, architecture, batch.dtype) for kind in set(batch.kinds)}
     if len(set(known.values())) <= 1:
         return [(next(iter(known.values()), FLASH2), np.arange(len(batch)))]
     each = np.array([known[kind] for kind in batch.kinds])

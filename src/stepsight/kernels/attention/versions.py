@@ -20,6 +20,10 @@ NEW_INSTRUCTIONS = frozenset({"hopper", "blackwell"})
 """Generations with kernels of their own (FlashAttention-3, cuDNN, TensorRT's) that use the wide
 asynchronous tensor cores; on others FlashAttention-2 is what there is."""
 
+HALF_ONLY = frozenset({"flash", FLASH1, FLASH2, FLASH3, CUDNN})
+"""Versions without kernels in fp32; torch takes the memory-efficient kernel there."""
+FULL = frozenset({"fp32", "tf32", "fp64"})
+
 NO_FLASH = frozenset({"maxwell", "pascal", "volta", "turing"})
 """Generations that FlashAttention-2 does not run on: torch falls back to the memory-efficient kernel."""
 
@@ -61,12 +65,16 @@ class Impossible:
 
 def runs_wide(spec: GpuSpec) -> bool:
     """Whether a GPU has the wide tensor cores; Blackwell's boards with GDDR memory have Ampere's."""
-    return spec.architecture in NEW_INSTRUCTIONS and not Machine.of(spec, "fp32").gddr
+    return Machine.of(spec, "fp32").wide
 
 
-def impossible(version: str, spec: GpuSpec) -> Impossible | None:
-    """Why a version that was asked for does not run on a GPU; None where it does."""
+def impossible(version: str, spec: GpuSpec, dtype: str = "bf16") -> Impossible | None:
+    """Why a version that was asked for does not run on a GPU or in a type; None where it does."""
     best = CUDNN if runs_wide(spec) else FLASH2
+    if version in HALF_ONLY and dtype in FULL:
+        return Impossible(
+            f"its kernels compute in half precision, not in {dtype}", f"use {EFFICIENT} or eager"
+        )
     if version == FLASH3 and spec.architecture not in ("hopper", "unknown"):
         return Impossible(f"FlashAttention-3 runs on Hopper only, not on {spec.name}", f"use {best}")
     if version == CUDNN and spec.vendor == "amd":
@@ -76,9 +84,11 @@ def impossible(version: str, spec: GpuSpec) -> Impossible | None:
     return None
 
 
-def version_on(asked: str, architecture: str) -> str:
+def version_on(asked: str, architecture: str, dtype: str = "bf16") -> str:
     """The version that runs on a GPU of that generation where ``asked`` was asked for."""
     asked = asked or FLASH2
+    if dtype in FULL and asked in HALF_ONLY:
+        return EFFICIENT
     if asked in (FLASH3, CUDNN) and architecture not in NEW_INSTRUCTIONS:
         asked = FLASH2
     if asked == FLASH2 and architecture in NO_FLASH:

@@ -18,12 +18,20 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.conv.layout import copies_us
 from stepsight.kernels.families import conv_output
+from stepsight.kernels.machine import FEEDING, Machine, feeding_share
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 
-TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64), (64, 64))
+TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64), (64, 64), (128, 32), (64, 32))
 """Rows and columns of a result's tile, as kernels of cuDNN, CUTLASS and MIOpen state them in their names."""
+SQUARE = 128
+"""Side of the tile that shares of peak are stated for."""
 STEP = 32
 """Input channels in one step of the reduction."""
+PADDED = 8
+"""Channels that a load of 16 bytes holds in half precision."""
+FIRST_LAYER_TAPS = 49
+"""Largest window of cuDNN's kernels for few channels (``first_layer_fwd_kernel``: 7×7). Patches of 16×16 with
+three channels take a step a tap (256 steps in 98 µs on H100)."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Parts that a reduction may be cut into, each by a block of its own; their sums are added up behind."""
 FEWEST_STEPS = 8
@@ -34,10 +42,12 @@ FEWEST_STEPS = 8
 class Reach:
     """What a library's kernels reach on one vendor's GPUs.
 
-    ``full`` and ``half``: share of the tensor cores' peak inside the loop, in tf32 and in half precision;
+    ``full`` and ``half``: share of the tensor cores' peak inside the loop of a square tile, in tf32 and in
+    half precision;
     ``dgrad``, ``wgrad``, ``wgrad_full``: what the gradients reach of that (in half precision, in tf32);
     ``step_us``: the shortest step (a round trip to the cache over the steps in flight);
-    ``start_us``: before a tile's first step; ``bandwidth``: share of the memory's;
+    ``start_us``: of a tile's first loads, what other tiles on the multiprocessor do not hide;
+    ``bandwidth``: share of the memory's;
     ``joined``: a step may hold channels of several taps, so that few channels waste none of it;
     ``cuts``: also reductions of a forward and of an image's gradient are cut into parts.
     """
@@ -58,11 +68,12 @@ REACH: Mapping[str, Reach] = {
     # VGG-13 on H100 in tf32 (public traces): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
     # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times: tf32 operands cannot be read transposed.
     # Steps: 16×16 patches in bf16 on H100, 256 steps in 98 µs. Half precision: cuBLAS on H100 sustains 0.75.
-    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 1.5, 0.85, joined=False, cuts=False),
+    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 0.75, 0.85, joined=False, cuts=False),
     # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
-SPREAD = 0.3
+SPREAD = 0.12
+"""Steps of 28 image models in both layouts on one board lie 0.07 about their prediction, few layers apart."""
 NOTE = "implicit GEMM in tiles on tensor cores"
 MEETING = 2.0
 """Loading, computing and storing of one tile overlap only with those of others."""
@@ -78,17 +89,21 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     """The main kernel: the fastest tiles, or memory."""
     reach = REACH.get(spec.vendor, REACH["nvidia"])
     rows, cols, steps = _product(batch, joined=reach.joined)
-    per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * _share(batch, reach)
+    feeding, share = _reached(batch, spec, reach)
+    per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * share
     result_bytes = 4.0 if batch.family == "conv_wgrad" else batch.element_bytes
     # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it behind the next.
     store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
+    groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)
-    for high, wide in TILES:
-        tiles = np.ceil(rows / high) * np.ceil(cols / wide)
-        step = np.maximum(2.0 * high * wide * STEP / per_sm, reach.step_us)
+    for high, wide in TILES if spec.vendor == "nvidia" else TILES[:6]:
+        tiles = groups * np.ceil(rows / high) * np.ceil(cols / wide)
+        # Operands of a tile are its sides, its work their product.
+        fed = 1 + feeding * (SQUARE / 2 * (1 / high + 1 / wide) if spec.vendor == "nvidia" else 1.0)
+        step = np.maximum(2.0 * high * wide * STEP / per_sm * fed, reach.step_us)
         for parts in PARTS if reach.cuts or batch.family == "conv_wgrad" else PARTS[:1]:
             one = np.ceil(steps / parts) * step + reach.start_us + high * wide * store_us
-            added = 0.0 if parts == 1 else 8.0 * parts * rows * cols / (spec.memory_gbps * 1e3)
+            added = 0.0 if parts == 1 else 8.0 * parts * groups * rows * cols / (spec.memory_gbps * 1e3)
             time = np.ceil(tiles * parts / spec.sms) * one + added
             able = (parts == 1) | (steps >= FEWEST_STEPS * parts)
             best = np.where(able, np.minimum(best, time), best)
@@ -96,13 +111,18 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     return np.asarray((best**MEETING + memory**MEETING) ** (1 / MEETING))
 
 
-def _share(batch: Batch, reach: Reach) -> float:
+def _reached(batch: Batch, spec: GpuSpec, reach: Reach) -> tuple[float, float]:
+    """Clocks that feeding adds to each clock of the tensor cores, for a square tile; what the gradients reach
+    of a forward."""
     share = reach.full if batch.dtype == "tf32" else reach.half
+    if spec.vendor == "nvidia" and not Machine.of(spec, batch.dtype).wide:
+        share = feeding_share(spec, batch.dtype) / (1 + FEEDING)
+    gradient = 1.0
     if batch.family == "conv_dgrad":
-        return share * reach.dgrad
+        gradient = reach.dgrad
     if batch.family == "conv_wgrad":
-        return share * (reach.wgrad_full if batch.dtype == "tf32" else reach.wgrad)
-    return share
+        gradient = reach.wgrad_full if batch.dtype == "tf32" else reach.wgrad
+    return 1 / share - 1, gradient
 
 
 def _product(batch: Batch, *, joined: bool) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -115,11 +135,17 @@ def _product(batch: Batch, *, joined: bool) -> tuple[FloatArray, FloatArray, Flo
     if batch.family == "conv_wgrad":
         return c_out, c_in * taps, np.ceil(pixels / STEP)
     if batch.family == "conv_dgrad":
-        # With a stride each pixel of the image lies under fewer taps.
-        under = taps / np.maximum(d["stride"], 1.0) ** 2
-        return d["batch"] * d["h"] * d["w"], c_in, _steps(c_out, under, joined=joined)
+        # A pixel of the image lies under as many taps as there are outputs that read it.
+        image = np.maximum(d["h"] * d["w"], 1.0)
+        under = np.minimum(taps * high * wide / image, taps)
+        return d["batch"] * image, c_in, _steps(c_out, under, joined=joined)
     return pixels, c_out, _steps(c_in, taps, joined=joined)
 
 
 def _steps(channels: FloatArray, taps: FloatArray, *, joined: bool) -> FloatArray:
-    return np.ceil(channels * taps / STEP) if joined else np.ceil(np.ceil(channels / STEP) * taps)
+    """Steps of the reduction. Few channels are padded to 16 bytes, and those of several taps share a step in
+    the kernels that libraries have for first layers."""
+    padded = np.ceil(channels / PADDED) * PADDED
+    shared = np.ceil(padded * taps / STEP)
+    first_layer = (padded < STEP) & (taps <= FIRST_LAYER_TAPS)
+    return shared if joined else np.where(first_layer, shared, np.ceil(np.ceil(channels / STEP) * taps))

@@ -29,10 +29,11 @@ POWER_LIMITED = 0.7
 """Boards that keep up less than this of their fp32 peak are limited by power (L4, P4)."""
 
 TENSOR_SHARES = {
-    "L4": 0.80,  # 72 W; tensor cores draw less for their work than fp32 lanes (no measurement)
-    "volta": 0.88,  # Megatron's layers, fp16 GEMMs of GPT layers on two V100s
-    "turing": 0.83,  # the same on a Titan RTX
-    "RTX-2080Ti": 0.79,  # the same: GeForce accumulates in fp32 at half rate
+    "L4": 0.44,  # 72 W, as L40S reaches 0.5 at 350 W: no measurement of its own
+    "volta": 0.79,  # fp16 products of GPT layers on two V100s
+    "turing": 0.93,  # the same on an RTX 2080 Ti
+    "TITAN-RTX": 0.80,  # the same, at full rate under a limit of 280 W
+    "T4": 0.80,  # at full rate under a limit of 70 W: no measurement of its own
     # bf16 GEMMs reach 620 of 1,307 TFLOP/s where H100's reach 720 of 989 (SemiAnalysis, "MI300X vs H100 vs
     # H200", December 2024): the clock falls under matrix load.
     "cdna3": 0.65,

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.estimate import Source
+from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.learned.boards import Boards
 from stepsight.kernels.learned.model import TENSOR_CORES, LearnedModel
-from stepsight.kernels.machine import Machine
+from stepsight.kernels.machine import Machine, feeding_share
 
 RELATIVES = {"fp32": 2}
 """How many of the nearest measured GPUs stand in for an unmeasured one: two of the old and diverse
@@ -20,6 +21,8 @@ fp32 generations, else one. Chosen by leaving GPUs out."""
 TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
 """Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
 USUAL_TRANSFER_SPREAD = 0.22
+SAME_FEEDING_SPREAD = 0.10
+"""Tensor cores fed as A100's are: linear layers on RTX 3090 and 2080 Ti lie 0.03 to 0.08 about its model."""
 PER_DISTANCE = 0.03
 UNSEEN_SHAPES = {"linear": 0.05, "bmm": 0.15}
 """Added to what a board's own operators scatter: other shapes meet other kernels of its library."""
@@ -62,6 +65,8 @@ SPREAD_DERIVED = 0.2
 THROTTLED = frozenset({"T4"})
 """Measured 25 % slow under its power limit: it speaks for its own generation and its sibling only."""
 THROTTLED_SIBLINGS = frozenset({"volta", "turing"})
+POWER_BOUND = frozenset({"L40S"})
+"""Its large products reach 0.50 of peak at 350 W: its efficiencies state its power limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +134,25 @@ def _choice(
         spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
         if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
             siblings = tuple(m for m in own[1:] if m.machine.memory_gbps <= mine.memory_gbps)
+            machine = own[0].machine.with_memory_of(mine)
+            if own[0].dtype in TENSOR_CORES and mine.tflops < machine.tflops:  # a board with lower clocks
+                return Choice((own[0],), (replace(machine, tflops=mine.tflops),), Source.LEARNED, spread)
             return Choice(
-                (own[0],), (own[0].machine.with_memory_of(mine),), Source.LEARNED, spread,
+                (own[0],), (machine,), Source.LEARNED, spread,
                 siblings=siblings if own[0].dtype in TENSOR_CORES else (),
             )  # fmt: skip
         return _sibling(own[0], mine, dtype, boards, spread)
-    ranked = sorted(
-        (m for m in fitting if m.machine.name not in THROTTLED or mine.architecture in THROTTLED_SIBLINGS),
-        key=lambda m: m.machine.distance(mine),
-    )
+    ranked = sorted(_relatives(fitting, spec, mine), key=lambda m: m.machine.distance(mine))
     nearest = tuple(ranked[: RELATIVES.get(fitting[0].dtype, 1)])
     variant = nearest[0].variant
     if nearest[0].family in FP32_LANES:
-        mine = _scaled(mine, boards.share(mine, nearest[0].dtype, variant))
+        feeding = feeding_share(spec, dtype) / feeding_of(nearest[0])
+        mine = _scaled(mine, boards.share(mine, nearest[0].dtype, variant) * feeding)
     base = TRANSFER_SPREAD.get(fitting[0].family, USUAL_TRANSFER_SPREAD)
     measured = boards.spread(mine, nearest[0].dtype, variant) if nearest[0].family == "gemm" else None
     spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
+    if nearest[0].family == "gemm" and nearest[0].dtype in TENSOR_CORES and feeding_share(spec, dtype) > 1:
+        spread = SAME_FEEDING_SPREAD
     if measured is not None:
         spread = float(np.hypot(measured, UNSEEN_SHAPES.get(variant, base)))
     tiled = (nearest[0].dtype, variant) in FIRST_PRINCIPLES
@@ -162,6 +170,23 @@ def _choice(
         tiled=tiled,
         start_us=AMD_START_US if spec.vendor == "amd" and nearest[0].family == "gemm" else 0.0,
     )
+
+
+def _relatives(fitting: Sequence[LearnedModel], spec: GpuSpec, mine: Machine) -> Sequence[LearnedModel]:
+    """Models of other chips that may answer: none of a board that its power limit holds back, and of tensor
+    cores those that are fed in the same way."""
+    free = [m for m in fitting if m.machine.name not in THROTTLED or mine.architecture in THROTTLED_SIBLINGS]
+    if fitting[0].dtype in TENSOR_CORES:
+        free = [m for m in fitting if m.machine.name not in POWER_BOUND]
+        if spec.vendor == "nvidia":
+            free = [m for m in free if m.machine.wide == mine.wide] or free
+    return free or fitting
+
+
+def feeding_of(model: LearnedModel) -> float:
+    """`feeding_share` of the board that a model was fitted on."""
+    entry = find_gpu(model.machine.name) if model.dtype in TENSOR_CORES else None
+    return feeding_share(entry.gpu, model.dtype) if entry is not None else 1.0
 
 
 def _sibling(model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spread: float) -> Choice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
@@ -33,6 +33,8 @@ class Knobs:
     host: float = 1.0
     products: float = 1.0
     network: float = 1.0
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """By category of kernels and axis of communication."""
 
 
 AS_SHIPPED = Knobs()
@@ -167,6 +169,7 @@ class Composer:
     def _factors(self, knobs: Knobs) -> dict[str, float]:
         """What the knobs mean for categories of kernels and axes of communication."""
         factors = dict.fromkeys(TENSOR_CORE_CATEGORIES, knobs.products) if knobs.products != 1.0 else {}
+        factors |= knobs.parts
         if knobs.network != 1.0:
             node = self.pricer.platform.spec.gpus_per_node
             across = [axis for axis, ranks in self.pricer.blocks.spans.items() if ranks[-1] // node > 0]

@@ -70,7 +70,10 @@ def looks_like_et(content: bytes) -> bool:
 def read_execution_trace(file: TraceFile) -> ExecutionTrace:
     """Read an ET of any schema; a cut file gives the nodes it still holds."""
     document, warnings = _document(file)
-    nodes = [node for raw in document.get("nodes", []) if (node := _node(raw)) is not None]
+    listed = _list(document.get("nodes"))
+    nodes = [node for raw in listed if (node := _node(raw)) is not None]
+    if nodes and len(nodes) < len(listed):
+        warnings = [*warnings, f"{file.name}: {len(listed) - len(nodes)} odd nodes were left out"]
     if not nodes:
         raise InputError(file.path, "holds no execution-trace nodes", "record it again")
     return ExecutionTrace(
@@ -83,39 +86,47 @@ def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:
     for content in (file.content, mended(file.content)):
         try:
             whole = msgspec.json.decode(content)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(whole, dict):
             return whole, []
     partial, lost = salvaged(mended(file.content))
     return partial, [
-        f"{file.name}: cut or broken JSON; {len(partial.get('nodes', []))} nodes read, {lost} bytes lost"
+        f"{file.name}: cut or broken JSON; {len(_list(partial.get('nodes')))} nodes read, {lost} bytes lost"
     ]
 
 
 def _node(raw: Any) -> EtNode | None:
-    if not isinstance(raw, dict) or "id" not in raw or "name" not in raw:
+    """A node; None for what is none."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("id"), int) or "name" not in raw:
         return None
     nested = isinstance(raw.get("attrs"), list)
-    fields = {a.get("name"): a.get("value") for a in raw["attrs"]} if nested else raw
-    inputs = raw.get("inputs") if nested else None
-    outputs = raw.get("outputs") if nested else None
-    args = raw.get("args") if isinstance(raw.get("args"), dict) else {}
+    attributes = [a for a in _list(raw.get("attrs")) if isinstance(a, dict)]
+    fields = {str(a.get("name")): a.get("value") for a in attributes} if nested else raw
+    inputs, outputs, args = (_table(raw.get(key)) for key in ("inputs", "outputs", "args"))
     return EtNode(
-        int(raw["id"]), str(raw["name"]), int(raw.get("ctrl_deps", raw.get("parent", 0)) or 0),
+        raw["id"], str(raw["name"]), _whole(raw.get("ctrl_deps", raw.get("parent", 0)), 0),
         _whole(fields.get("rf_id")), _whole(fields.get("seq_id")), _whole(fields.get("tid"), 0),
-        tuple((inputs or {}).get("shapes", ()) if nested else raw.get("input_shapes", ())),
-        tuple((inputs or {}).get("types", ()) if nested else raw.get("input_types", ())),
-        tuple((inputs or {}).get("values", ()) if nested else raw.get("inputs", ())),
-        tuple((outputs or {}).get("values", ()) if nested else raw.get("outputs", ())),
+        tuple(_list(inputs.get("shapes") if nested else raw.get("input_shapes"))),
+        tuple(map(str, _list(inputs.get("types") if nested else raw.get("input_types")))),
+        tuple(_list(inputs.get("values") if nested else raw.get("inputs"))),
+        tuple(_list(outputs.get("values") if nested else raw.get("outputs"))),
         str(fields.get("op_schema") or ""), str(raw.get("cat", "")), _number(raw.get("ts")),
-        _number(raw.get("dur")), _whole((args or {}).get("correlation")),
+        _number(raw.get("dur")), _whole(args.get("correlation")),
     )  # fmt: skip
 
 
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _whole(value: Any, default: int = -1) -> int:
-    return int(value) if isinstance(value, int | float) else default
+    return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else default
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else None

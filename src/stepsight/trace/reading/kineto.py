@@ -18,6 +18,7 @@ from stepsight.trace.reading.events import (
     GPU,
     GPU_ANNOTATION,
     HOST_OP,
+    MOST_BYTES,
     RUNTIME,
     SYNC,
     Category,
@@ -91,6 +92,9 @@ class KinetoTrace:
         return self.devices[0] if self.devices else ""
 
 
+LONGEST_US, LATEST_US = 86_400e6, 2.0**62
+"""No event lasts a day; later times than this are no times."""
+MOST_AT_ONCE = 2
 _DECODER = msgspec.json.Decoder(_Document)
 _LENIENT = msgspec.json.Decoder(Event, strict=False)
 _LIST_DECODER = msgspec.json.Decoder(list[Event])
@@ -154,13 +158,20 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     places: dict[Category, list[Event]] = {cat: kinds[kind] for cat, kind in CATEGORIES.items()}
     same: dict[int | str, int | str] = {}
     once = same.setdefault  # numbers recur thousands of times: one object of each is kept
+    impossible = 0
     for event in document.traceEvents:
         if event.ph == "X":
             place = places.get(event.cat)
-            if place is not None:
-                event.pid, event.tid = once(event.pid, event.pid), once(event.tid, event.tid)
-                place.append(event)
+            if place is None:
+                continue
+            if not (0.0 <= event.dur < LONGEST_US and abs(event.ts) < LATEST_US):
+                impossible += 1
+                continue
+            event.pid, event.tid = once(event.pid, event.pid), once(event.tid, event.tid)
+            place.append(event)
     document.traceEvents = []
+    if impossible:
+        warnings = (*warnings, f"{file.name}: {impossible} events with impossible times were left out")
     if not kinds[HOST_OP] and not kinds[RUNTIME] and not kinds[GPU]:
         raise InputError(
             file.path,
@@ -170,6 +181,11 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     share_texts(event for events in kinds.values() for event in events)
     for events in kinds.values():
         in_time_order(events)
+    repeated = sum(_drop_repeated(events) for events in kinds.values())
+    if repeated:
+        warnings = (*warnings, f"{file.name}: {repeated} events are listed twice: they count once")
+    _check_times(file, kinds[GPU])
+    _check_ranks(file, document.distributedInfo)
     if not kinds[HOST_OP]:
         warnings = (*warnings, f"{file.name}: no host operators were recorded; kernels stand alone")
     names = tuple(str(d.get("name", "")) for d in document.deviceProperties)
@@ -186,6 +202,60 @@ def in_time_order(events: list[Event]) -> None:
     events.sort(key=attrgetter("ts"))
 
 
+def _drop_repeated(events: list[Event]) -> int:
+    """Leave out, in place, events in time order that are listed a second time; how many these were."""
+    kept: list[Event] = []
+    same_time: set[tuple[object, ...]] = set()
+    before: Event | None = None
+    for event in events:
+        if before is None or event.ts != before.ts or event.dur != before.dur:
+            same_time = set()
+        elif not same_time:
+            same_time = {_identity(before)}
+        if before is not None and event.ts == before.ts and event.dur == before.dur:
+            identity = _identity(event)
+            if identity in same_time:
+                continue
+            same_time.add(identity)
+        kept.append(event)
+        before = event
+    dropped = len(events) - len(kept)
+    if dropped:
+        events[:] = kept
+    return dropped
+
+
+def _identity(event: Event) -> tuple[object, ...]:
+    args = event.args
+    numbers = args.correlation, args.external_id, args.record_id, args.sequence, args.stream
+    return event.name, event.pid, event.tid, *numbers, event.sizes_text()
+
+
+def _check_times(file: TraceFile, gpu: list[Event]) -> None:
+    """Kernels of a stream run one after the other: they cannot all begin at once."""
+    streams = {event.args.stream for event in gpu}
+    if len(gpu) > MOST_AT_ONCE + len(streams) and gpu[0].ts == gpu[-1].ts:
+        raise InputError(
+            file.path, f"its {len(gpu)} kernels and copies all begin at the same time",
+            "export the trace again: its times were lost",
+        )  # fmt: skip
+
+
+def _check_ranks(file: TraceFile, info: DistributedInfo | None) -> None:
+    if info is None:
+        return
+    named = [rank for group in info.pg_config or () for rank in group.ranks]
+    for field_name, values in (("rank", [info.rank]), ("pg_config", named)):
+        if min(values, default=0) < 0:
+            raise InputError(
+                f"{file.path}: distributedInfo.{field_name}", f"names rank {min(values)}",
+                "ranks count from zero: correct it, or remove distributedInfo",
+            )  # fmt: skip
+    ranks = max(info.world_size, info.rank + 1, max(named, default=0) + 1)
+    check(ranks, "RANKS", f"{file.path}: distributedInfo", "its number of ranks")
+
+
 def _memory_gb(document: _Document) -> float | None:
     sizes = [d.get("totalGlobalMem") for d in document.deviceProperties]
-    return sizes[0] / BYTES_PER_GB if sizes and isinstance(sizes[0], int) else None
+    size = sizes[0] if sizes else None
+    return size / BYTES_PER_GB if type(size) is int and 0 < size < MOST_BYTES else None

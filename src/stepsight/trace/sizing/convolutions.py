@@ -14,10 +14,9 @@ from itertools import accumulate
 from stepsight.program.job import Kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.calls import Call
-from stepsight.trace.sizing.conv_helpers import helper_kernel
 from stepsight.trace.sizing.conv_strides import stride_by_grid
 from stepsight.trace.sizing.launch_grid import elements_by_grid
-from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, compute_dtype
+from stepsight.trace.sizing.matmul_map import compute_dtype
 from stepsight.trace.sizing.tensors import Tensor, positional, tensors_of
 
 _WEIGHTS = re.compile(r"wgrad|bwd_?weight|BwdW|bwd_?filter|_wrw", re.IGNORECASE)
@@ -25,7 +24,7 @@ _IMAGE = re.compile(r"dgrad|bwd_?data|BwdD|_bwd(?!_?w)", re.IGNORECASE)
 _ADDS_UP = "reduce_wgrad"
 """Kernels that add the parts of the weights' gradient up, which the kernel before them made."""
 _HELPER = re.compile(r"offsets|precompute|nchwToNhwc|nhwcToNchw|transpose|generateWinograd|init_device", re.I)
-"""Kernels that prepare for the ones behind them."""
+"""Kernels that prepare for those after them."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|transpose", re.IGNORECASE)
 _BACK = re.compile(r"nhwcToNchw", re.IGNORECASE)
 """Kernels that change the order of a tensor's elements; those that bring a result back."""
@@ -46,7 +45,7 @@ _FEW_CHANNELS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Inputs:
+class ConvInputs:
     image: Tensor
     weight: Tensor
     gradient: Tensor | None
@@ -59,7 +58,7 @@ def is_convolution(op: Event) -> bool:
 def conv_kernel(call: Call, event: Event) -> tuple[Kernel, float] | None:
     """A convolution, its data gradient or its weight gradient, and the share of the call's time that this
     kernel took; None where the inputs do not fit one."""
-    inputs = _inputs(call.op, event)
+    inputs = conv_inputs(call.op, event)
     if inputs is None:
         return None
     b, c_in, h, w = inputs.image.shape
@@ -99,7 +98,7 @@ def conv_kernel(call: Call, event: Event) -> tuple[Kernel, float] | None:
     return made, event.dur / total if total > 0 else 1.0 / len(together)
 
 
-def _layout(family: str, event: Event, inputs: _Inputs, result: Tensor | None, stride: int) -> Kernel:
+def _layout(family: str, event: Event, inputs: ConvInputs, result: Tensor | None, stride: int) -> Kernel:
     """A kernel that brings a tensor into the order that tensor cores want, or the result back from it."""
     image, weight = inputs.image, inputs.weight
     b, _, h, w = image.shape
@@ -120,21 +119,8 @@ def _name(op: Event, longest: Event) -> str:
     return f"{op.name} (cudnn)" if _CUDNN_DEPTHWISE.search(longest.name) else op.name
 
 
-def convolution_of_row(op: Event, event: Event) -> Kernel | None:
-    """The same of one kernel without the others of its call; kernels around it move image or weights."""
-    inputs = _inputs(op, event) if is_convolution(op) else None
-    if inputs is None:
-        return None
-    helper = helper_kernel(op, event, inputs.image, inputs.weight, inputs.gradient)
-    if helper is not None:
-        return helper
-    own = GEMM_KERNEL.search(event.name) or "scudnn" in event.name
-    made = conv_kernel(Call(op, (event,)), event) if own else None
-    return made[0] if made else None
-
-
 def _result(call: Call, batch: int, channels: int) -> Tensor | None:
-    """What a forward made, by the first operator behind it that reads an image of so many channels."""
+    """What a forward made, by the first operator after it that reads an image with that many channels."""
     for op in call.following:
         for tensor in tensors_of(op):
             if len(tensor.shape) == 4 and tensor.shape[:2] == (batch, channels):
@@ -142,12 +128,12 @@ def _result(call: Call, batch: int, channels: int) -> Tensor | None:
     return None
 
 
-def _inputs(op: Event, event: Event) -> _Inputs | None:
+def conv_inputs(op: Event, event: Event) -> ConvInputs | None:
     found = [t for t in positional(op) if t is not None and len(t.shape) == 4]
     if op.name.endswith("convolution_transpose") and len(found) >= 2:
         return _transposed(*found[:2])
     if "backward" not in op.name.lower():
-        return _Inputs(found[0], found[1], None) if len(found) >= 2 else None
+        return ConvInputs(found[0], found[1], None) if len(found) >= 2 else None
     if len(found) == 2 and re.search(r"backward_(input|weight)", op.name):
         return _separate(op, event, *found)
     if len(found) < 3:
@@ -155,19 +141,19 @@ def _inputs(op: Event, event: Event) -> _Inputs | None:
     # convolution_backward(grad, input, weight); cudnn's own was (input, grad, weight).
     first, second, weight = found[:3]
     old = "cudnn" in op.name or "miopen" in op.name
-    return _Inputs(first, weight, second) if old else _Inputs(second, weight, first)
+    return ConvInputs(first, weight, second) if old else ConvInputs(second, weight, first)
 
 
-def _transposed(image: Tensor, weight: Tensor) -> _Inputs:
+def _transposed(image: Tensor, weight: Tensor) -> ConvInputs:
     """A transposed convolution is the image's gradient of the plain one that leads back: what it makes is as
     much larger as its window is wide, for windows that do not overlap."""
     times = weight.shape[2] if weight.shape[2] % 2 == 0 else 1
     b, _, high, wide = image.shape
     made = Tensor((b, weight.shape[1], times * high, times * wide), image.dtype)
-    return _Inputs(made, weight, image)
+    return ConvInputs(made, weight, image)
 
 
-def _separate(op: Event, event: Event, gradient: Tensor, other: Tensor) -> _Inputs:
+def _separate(op: Event, event: Event, gradient: Tensor, other: Tensor) -> ConvInputs:
     """Before torch 1.11 each gradient was an operator of its own and had the third tensor's sizes as numbers,
     which traces do not hold: an image as large as its result; a window that channels and sizes suggest."""
     batch, c_out, high, wide = gradient.shape
@@ -175,14 +161,14 @@ def _separate(op: Event, event: Event, gradient: Tensor, other: Tensor) -> _Inpu
         # At stride one cuDNN has Winograd's algorithm for larger windows; its plain engine runs the others.
         times = 2 if other.shape[2] > 1 and "dgrad_engine" in event.name else 1
         image = Tensor((batch, other.shape[1], times * high, times * wide), gradient.dtype)
-        return _Inputs(image, other, gradient)
+        return ConvInputs(image, other, gradient)
     # A window of one tap changes the number of channels, a larger one usually keeps it.
     side = 3 if other.shape[1] == c_out else 7 if other.shape[1] <= _FEW_CHANNELS else 1
-    return _Inputs(other, Tensor((c_out, other.shape[1], side, side), other.dtype), gradient)
+    return ConvInputs(other, Tensor((c_out, other.shape[1], side, side), other.dtype), gradient)
 
 
 def _parted(call: Call, image: Tensor) -> tuple[tuple[Event, ...], tuple[Event, ...]]:
-    """The kernels of the image's gradient and those of the weights', which come behind them."""
+    """The kernels of the image's gradient and those of the weights', which come after them."""
     kernels = call.kernels
     wanted = _output_mask(call.op)
     if wanted is None:
@@ -216,7 +202,7 @@ def _first_of_weights(kernels: tuple[Event, ...]) -> int:
 
 
 def _prepares(event: Event) -> bool:
-    """Whether a kernel prepares for the ones behind it; one that brings a result back does not."""
+    """Whether a kernel prepares for those after it; one that brings a result back does not."""
     return bool(_HELPER.search(event.name)) and not _BACK.search(event.name)
 
 

@@ -9,11 +9,8 @@ from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.sizing.calls import Calls
-from stepsight.trace.sizing.guessing.conv_grids import weights_by_sequence
-from stepsight.trace.sizing.guessing.gemm_grids import GemmGrids, grids_by_sequence
-from stepsight.trace.sizing.guessing.persistent_gemms import CompiledModel, compiled_model
-from stepsight.trace.sizing.guessing.precision import common_dtype
 from stepsight.trace.sizing.lookup_map import LookupBackward, has_lookups, lookup_backwards
+from stepsight.trace.sizing.precision import common_dtype
 
 
 @dataclass(frozen=True)
@@ -34,16 +31,6 @@ class Facts:
         return Calls(self.linked)
 
     @cached_property
-    def gemm_grids(self) -> GemmGrids:
-        """The grids of all products, by the sequence number that joins a forward with its gradients."""
-        return grids_by_sequence(self.linked)
-
-    @cached_property
-    def compiled(self) -> CompiledModel | None:
-        """Tokens, width and product sizes of a compiled model; None where the trace shows none."""
-        return compiled_model(self.linked)
-
-    @cached_property
     def has_lookups(self) -> bool:
         """Whether any operator looks rows of tables up."""
         return has_lookups(self.linked)
@@ -52,11 +39,6 @@ class Facts:
     def lookup_backwards(self) -> dict[int, LookupBackward]:
         """Every embedding backward by ``id`` of its call."""
         return lookup_backwards(self.linked)
-
-    @cached_property
-    def conv_weights(self) -> dict[int, float]:
-        """Elements of convolution weights, by sequence number."""
-        return weights_by_sequence(self.linked)
 
     @cached_property
     def dtype(self) -> str:

@@ -1,7 +1,7 @@
 """From a launched kernel and the operator that launched it to a `Kernel` the models can time.
 
 Sizes come from the operator's recorded inputs. Where a trace has none, they are read off
-the launch grid (`grid_sizes`). The kernel's duration is kept beside, for replay alone.
+the launch grid (`unrecorded`).
 """
 
 from __future__ import annotations
@@ -21,16 +21,15 @@ from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import Call
 from stepsight.trace.sizing.convolutions import conv_kernel, is_convolution
 from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.guessing.grid_sizes import sized_by_grid
-from stepsight.trace.sizing.guessing.size_spread import size_spread
 from stepsight.trace.sizing.lookup_map import lookup_kernel
 from stepsight.trace.sizing.matmul_map import GEMM_KERNEL, GEMM_OPS, gemm_by_scalars, gemm_kernel
 from stepsight.trace.sizing.sort_map import sort_kernel
 from stepsight.trace.sizing.tensors import tensors_of
+from stepsight.trace.sizing.unrecorded import size_spread, sized_by_grid
 from stepsight.trace.sizing.vector_map import describes, vector_kernel
 
 Mapped = Kernel | None
-_OFF_GRIDS = (Sizing.COUNTED, Sizing.GRID, Sizing.NEIGHBOURS)
+_OFF_GRIDS = (Sizing.COUNTED, Sizing.GRID)
 _OTHER_COMMUNICATION = re.compile(
     r"multimem_|symm_mem::|nvshmem|cross_device_reduce|deep_ep|(one|two)_?shot_all_?reduce|custom_all_?reduce",
     re.I,
@@ -58,7 +57,7 @@ def kernel_of(
         mapped, share = _by_call(facts, launch, call, event)
     unsure = 0.0
     if mapped is None:
-        mapped = sized_by_grid(facts, launch, call, event)
+        mapped = sized_by_grid(facts, call, event)
         if mapped.sizing in _OFF_GRIDS and not event.grid():
             mapped = replace(mapped, sizing=Sizing.UNKNOWN)  # a trace without launch grids
         unsure = size_spread(mapped, event)

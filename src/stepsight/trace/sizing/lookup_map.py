@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from stepsight.kernels.embedding.traffic import LANE_VALUES, REGISTER_DIM, WARP_LANES
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
-from stepsight.tables.criteo import CRITEO, multi_hot_tables
-from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES
 from stepsight.tables.lookup import Lookup, TableLookup
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace
@@ -45,7 +44,6 @@ _WEIGHTS = (
 """How the work of one backward lies on its kernels, roughly, in per cent (FBGEMM on an A100, 2022); only
 their sum counts."""
 _LITTLE = RULES.value("lookup_little")
-_CLICKS = IndexDistribution.parse(CRITEO, "Criteo")
 
 
 @dataclass(slots=True)
@@ -212,11 +210,8 @@ def _from_backward(linked: LinkedTrace, call: Event) -> Lookup | None:
 def _table_lookups(
     tables: int, batch: int, lookups: int, dim: float, weights: float, dtype: str, weighted: bool
 ) -> tuple[TableLookup, ...]:
-    """Tables of a known model, or as many alike."""
+    """As many identical tables: a trace shows their sums only."""
     width = max(round(dim), 1)
-    known = multi_hot_tables(tables, weights / width, lookups / batch)
-    if known:
-        return tuple(TableLookup(r, width, batch, p, _CLICKS, dtype, weighted) for r, p in known)
     rows, spread = max(int(weights / (tables * dim)), 1), traced_spread(lookups, batch, tables)
     pooling = lookups / (batch * tables)
     one = TableLookup(rows, width, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)

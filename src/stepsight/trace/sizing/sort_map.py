@@ -102,7 +102,7 @@ def _keys(
     blocks = float((*event.grid(), 0)[0])
     if sort.part == "Histogram":
         counted = max((_counted(e, gpu) for e in beside if "Onesweep" in e.name), default=0.0)
-        sizing = Sizing.NEIGHBOURS
+        sizing = Sizing.COUNTED
         if not counted and recorded == inf:
             counted, sizing = blocks * (*event.block(), 1)[0] * _HISTOGRAM_KEYS, Sizing.GRID
     else:

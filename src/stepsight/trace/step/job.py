@@ -11,7 +11,7 @@ from stepsight.program.job import Group, Job, Op, RankProgram
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.guessing.collective_sizes import with_sizes
+from stepsight.trace.step.collective_sizes import with_sizes
 from stepsight.trace.step.matching import by_itself, unmatched
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.run import RankTrace, TraceRun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,8 @@ _MODEL = re.compile(
     r"(GB[23]00|GH200|H100|H200|H800|H20|B[23]00|A100|A800|V100|P100|MI\d{3}X?|L40S|L20|L4|A10|A30|A40|T4|P4)",
     re.IGNORECASE,
 )
+MOST_SMS = 4096
+"""No GPU has more multiprocessors."""
 _IDLE_US = RULES.value("surely_idle")
 _QUEUED_US = RULES.value("surely_queued")
 
@@ -74,7 +77,7 @@ def own_platform(run: TraceRun) -> tuple[Platform, list[str]]:
     if not run.device:
         return platform, [f"the trace does not say which GPU it ran on; {why}: {relative.name} is assumed"]
     properties = run.ranks[0].linked.trace.device_properties
-    sms = int(properties.get("numSms") or relative.sms)
+    sms = _sms(properties) or relative.sms
     scale = sms / relative.sms
     gpu = replace(
         relative, name=run.device, aliases=(), sms=sms, memory_gb=run.memory_gb or relative.memory_gb,
@@ -90,6 +93,12 @@ def own_platform(run: TraceRun) -> tuple[Platform, list[str]]:
     return replace(platform, spec=spec), [note]
 
 
+def _sms(properties: Mapping[str, object]) -> int:
+    """Multiprocessors of the device; zero where the trace states none that can be."""
+    stated = properties.get("numSms")
+    return stated if type(stated) is int and 0 < stated <= MOST_SMS else 0
+
+
 def _relative(run: TraceRun) -> tuple[GpuSpec, str]:
     """The catalogue's GPU most like one that it does not have, and why."""
     trace = run.ranks[0].linked.trace
@@ -103,7 +112,7 @@ def _relative(run: TraceRun) -> tuple[GpuSpec, str]:
             (("V100-SXM2-16G",), "nothing in it tells"),
         )
     found = [e.gpu for name, e in gpu_catalogue().items() if name in wanted]
-    sms = int(properties.get("numSms") or 0)
+    sms = _sms(properties)
     return min(found, key=lambda g: abs(g.sms - sms) if sms else wanted.index(g.name)), why
 
 

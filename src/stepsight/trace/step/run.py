@@ -11,6 +11,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
+from stepsight.limits import check
 from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes, repeat_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.chakra import looks_like_chakra
@@ -21,7 +22,7 @@ from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.guessing.missing_types import add_types
+from stepsight.trace.sizing.precision import add_types
 from stepsight.trace.step.process_groups import ProcessGroups, process_groups
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.rank_clocks import clock_offsets_us
@@ -198,6 +199,7 @@ def run_of(
     if world == 1:  # a trace that does not say how many ranks there are may say it of a collective
         stated = (e.args.group_size for events in (traces[0].gpu, ranks[0].linked.ops) for e in events)
         world = max(1, max(stated, default=1))
+    check(world, "RANKS", traces[0].path, "its number of ranks")
     device = next((t.device for t in traces if t.device), "")
     if len(ranks) < world:
         warnings.append(f"{len(ranks)} of {world} ranks have a trace; stand-ins take the place of the others")
@@ -212,6 +214,15 @@ def measured_step_us(run: TraceRun) -> float:
     allocation storms stretch. One step: from when the last rank began to when the last ended; where GPUs were
     still at work for the step before and took longer than the hosts, from when that work was done.
     """
+    step_us = _measured_step_us(run)
+    if step_us <= 0:
+        raise InputError(
+            run.ranks[0].path, "its steps take no time", "export the trace again: its times were lost"
+        )
+    return step_us
+
+
+def _measured_step_us(run: TraceRun) -> float:
     periods = [p for r in run.ranks for p in r.periods_us.tolist() if not np.isnan(p)]
     if periods:
         return float(np.median(periods))

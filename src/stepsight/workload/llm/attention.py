@@ -6,7 +6,9 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
+    adapter,
     casts_weights,
+    input_bytes,
     keeps_products,
     kept_inputs,
     shared_over,
@@ -24,7 +26,7 @@ def attention_block(c: LanguageConfig) -> Block:
     both = ops.norm(
         m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
     )
-    both.kept_bytes += e * kept_inputs(c) * m.hidden
+    both.kept_bytes += input_bytes(c, "attention") * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
@@ -42,6 +44,7 @@ def attention_block(c: LanguageConfig) -> Block:
     else:
         qkv = _latent_projections(c, n)
     both += qkv
+    both += adapter(c, "attention", n, wide, m.hidden)
     both.kept_bytes += e * n * wide
     turned = n * (m.heads + m.kv_heads) * m.head_dim / t
     if m.positions == "rotary":
@@ -55,7 +58,8 @@ def attention_block(c: LanguageConfig) -> Block:
     both += exchange_copies(c)
     again += inner.forward if not keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
-    both.kept_bytes += e * n * m.heads * v_dim / t
+    fp8_input = 1.0 if product == "fp8" and not c.training.frozen else 0.0
+    both.kept_bytes += (e + fp8_input) * n * m.heads * v_dim / t
     out = ops.linear(
         product,
         dtype,
@@ -66,6 +70,7 @@ def attention_block(c: LanguageConfig) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += out
+    both += adapter(c, "attention", n, m.hidden, m.heads * v_dim / t)
     if keeps_products(c):  # every other product: the keys', which are few, and the last
         again.append(out.forward[-1])
     both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
+from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
@@ -33,6 +35,27 @@ def shared_over(c: LanguageConfig) -> int:
 def kept_inputs(c: LanguageConfig) -> float:
     """Tokens of a block's input that a rank keeps for the weights' gradients."""
     return c.tokens if c.framework.keeps_gathered else c.tokens / shared_over(c)
+
+
+def input_bytes(c: LanguageConfig, part: str) -> float:
+    """Bytes kept for each element of a GEMM's input: in fp8 where products are; frozen weights need none, and
+    their adapters the input as it is."""
+    if c.training.frozen:
+        return dtype_bytes(c.training.dtype) if c.training.adapts(part) else 0.0
+    return 1.0 if c.training.precision == "fp8" else dtype_bytes(c.training.dtype)
+
+
+def adapter(c: LanguageConfig, part: str, tokens: float, out: float, into: float) -> ForwardBackward:
+    """The low-rank path next to a frozen projection; none where it has no adapter.
+
+    With sequence parallelism the first product sees a rank's own part of the sequence.
+    """
+    if not c.training.adapts(part):
+        return ForwardBackward()
+    return ops.adapter(
+        c.training.dtype, tokens, out, into, c.training.adapter_rank,
+        own=tokens / shared_over(c), decomposed=c.training.adapters == "dora",
+    )  # fmt: skip
 
 
 def keeps_products(c: LanguageConfig) -> bool:

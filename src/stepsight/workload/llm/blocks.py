@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
+from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import MICRO_BATCH, STEP, extra_us
 from stepsight.program.job import COMPUTE, HOST, Collective, Copies, Kernel, Op, Wait
-from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.cut import tensors_between
 from stepsight.workload.llm.stages import Run
 from stepsight.workload.llm.work import Message, Pass, condensed
@@ -175,7 +176,7 @@ def gradient_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float
     """
     s = c.layout
     wide = (c.framework.gradients == "fp32" and s.zero < 3) or not c.training.half
-    each = (4.0 if wide else 2.0) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    each = (4.0 if wide else 2.0) * c.trained_share
     apart = run.experts if s.expert > 1 else 0.0
     total = (run.parameters - apart) * each
     axis, kind = ("shard", "reduce_scatter") if s.zero else ("data", "all_reduce")
@@ -202,7 +203,7 @@ def gather_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, 
     if c.layout.zero < 3:
         return parameter_messages(c, run.parameters - run.experts, run.experts, run.layers)
     count = max(1, run.layers)
-    return [("shard", "all_gather", run.parameters * (2 if c.training.half else 4) / count, count)]
+    return [("shard", "all_gather", run.parameters * weight_bytes(c) / count, count)]
 
 
 def parameter_messages(
@@ -210,7 +211,7 @@ def parameter_messages(
 ) -> list[tuple[str, str, float, int]]:
     """ZeRO-1 and 2: updated parameters of so many layers back to all ranks that hold them."""
     apart = experts if c.layout.expert > 1 else 0.0
-    each = (2 if c.training.half else 4) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    each = weight_bytes(c) * c.trained_share
     found = []
     for axis, held, over in (
         ("shard", dense + experts - apart, c.layout.sharded_over),
@@ -224,6 +225,14 @@ def parameter_messages(
                 kind, count = "broadcast", over
             found.append((axis, kind, held * each / count, count))
     return found
+
+
+def weight_bytes(c: LanguageConfig) -> float:
+    """Bytes of one weight as it is gathered from the ranks that share it."""
+    t = c.training
+    if t.frozen:
+        return FROZEN_BYTES.get(t.frozen_weights, dtype_bytes(t.dtype))
+    return 1.0 if t.fp8_weights else 2.0 if t.half else 4.0
 
 
 def gradient_bytes(c: LanguageConfig) -> float:

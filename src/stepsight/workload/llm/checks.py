@@ -46,6 +46,13 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     )
     refuse(
         parallel,
+        "pipeline",
+        s.chunks <= most_pieces(c) and any(not p.layers and not p.first and not p.last for p in pieces(c)),
+        f"{c.framework.name} leaves one of {s.chunks} pieces without layers",
+        "use fewer",
+    )
+    refuse(
+        parallel,
         "sequence_parallel",
         s.sequence_parallel and s.tensor == 1,
         "has no effect without tensor parallelism",
@@ -198,6 +205,30 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         "has no effect: only fp8 products are scaled",
         'set precision = "fp8", or leave it out',
     )
+    refuse(
+        training,
+        "attention",
+        t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION,
+        f"{t.attention} kernels compute in half precision, and the training is in {t.precision}",
+        'set precision = "bf16", or attention = "eager"',
+    )
+    for key in ("adapter_rank", "adapter_targets", "frozen_weights"):
+        refuse(
+            training,
+            key,
+            training.has(key) and not t.frozen,
+            "has no effect: all weights are trained",
+            'set adapters = "lora", or leave it out',
+        )
+    for key in ("fp8_weights", "fp8_attention"):
+        stated = training.has(key) and training.values[key] is True
+        refuse(
+            training,
+            key,
+            stated and t.precision != "fp8",
+            f"has no effect in {t.precision}",
+            'set precision = "fp8", or leave it out',
+        )
     for key, value, wrong, problem in (
         ("loss_scaling", t.loss_scaling, t.precision != "fp16", "only fp16 gradients are scaled"),
         ("loss_scaling", t.loss_scaling, t.optimizer == "none", "nothing is updated"),

@@ -25,8 +25,12 @@ FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
 DEFAULT_BATCH = 1
 """Sequences per replica where a description states no batch; answers say that it was assumed."""
-ADAPTER_SHARE = 0.005
-"""Parameters of low-rank adapters over the model's (rank 16 to 32 on attention)."""
+ADAPTERS = ("none", "lora", "qlora", "dora")
+ADAPTER_TARGETS = ("attention", "mlp", "all")
+FROZEN_WEIGHTS = ("half", "fp8", "nf4")
+"""How adapters' frozen weights are stored: as they are computed with, in fp8, or in 4 bits (QLoRA)."""
+FROZEN_BYTES = {"fp8": 1.0, "nf4": 0.516}
+"""Bytes per frozen weight; nf4 with doubly quantised block scales (Dettmers et al. 2023)."""
 RECOMPUTE = ("none", "full", "selective")
 ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 
@@ -41,7 +45,11 @@ class LanguageTraining:
     (flash: 2). ``precision = "fp8"``: GEMMs in fp8, everything else in bf16. ``master_weights``:
     half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
     for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
-    ``adapters``: only low-rank adapters are trained (LoRA): no weight gradients, hardly any optimizer state.
+    ``adapters``: only low-rank adapters of rank ``adapter_rank`` on attention, MLP or both are trained; the
+    frozen weights need no gradients and are stored as ``frozen_weights`` says.
+    ``fp8_weights``: with fp8, weights are kept in fp8 (with their transpose) and gathered in it; otherwise
+    bf16 weights and their fp8 casts are both there. ``fp8_attention``: attention runs in fp8, too.
+    ``expandable_segments``: the caching allocator joins blocks (PYTORCH_CUDA_ALLOC_CONF).
     ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
     ``offload``: "optimizer" puts the optimizer state and update on the CPU.
     ``fused_experts``: grouped GEMMs fuse activation and fp8 cast.
@@ -61,7 +69,13 @@ class LanguageTraining:
     master_weights: bool = True
     compiled: bool = False
     fused_norm: bool = True
-    adapters: bool = False
+    adapters: str = "none"
+    adapter_rank: int = 16
+    adapter_targets: str = "attention"
+    frozen_weights: str = "half"
+    fp8_weights: bool = False
+    fp8_attention: bool = False
+    expandable_segments: bool = False
     loss_scaling: bool = False
     offload: str = "none"
     cuda_graphs: bool = False
@@ -87,6 +101,15 @@ class LanguageTraining:
     @property
     def half(self) -> bool:
         return self.dtype in ("fp16", "bf16")
+
+    @property
+    def frozen(self) -> bool:
+        """Whether only adapters are trained."""
+        return self.adapters != "none"
+
+    def adapts(self, part: str) -> bool:
+        """Whether the projections of ``part`` (attention or mlp) have adapters."""
+        return self.frozen and self.adapter_targets in (part, "all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +163,18 @@ class LanguageConfig:
         return "compiled" if self.framework.plain and self.training.compiled else self.framework.host_profile
 
     @property
+    def trained_share(self) -> float:
+        """Of the model's parameters, those that are trained."""
+        if not self.training.frozen:
+            return 1.0
+        m, width = self.model, 0
+        if self.training.adapts("attention"):
+            width += 2 * m.hidden + (2 * m.heads + 2 * m.kv_heads) * m.head_dim
+        if self.training.adapts("mlp"):
+            width += 2 * m.hidden + (3 if m.gated else 2) * m.ffn
+        return m.layers * self.training.adapter_rank * width / m.parameters()
+
+    @property
     def padded_vocab(self) -> int:
         """Megatron pads the vocabulary to a multiple of 128 on every tensor rank (its fork for DeepSpeed only
         where there are several)."""
@@ -167,13 +202,14 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
     layout, batch = _layout(fields, parallel, recipe, framework, training)
     name = fields.text("name", Path(source).stem)
     notes = _notes(fields, sequence)
-    for section in (training_fields, parallel, fields):
-        section.finish()
+    sections = {"training": training_fields, "parallel": parallel, "": fields}
+    for section in sections.values():
+        section.finish(sections)
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
     config = LanguageConfig(
         name, family, model, sequence, batch, training, layout, framework, stated, source, notes, recipe.name,
         (*_differences("training", training_fields), *_differences("parallel", parallel)),
-        frozenset(() if training_fields.has("attention") else ("attention",)),
+        _left_open(fields, training_fields, parallel),
     )  # fmt: skip
     check(config, parallel, training_fields)
     return config
@@ -188,14 +224,29 @@ def _differences(section: str, fields: Fields) -> list[str]:
     ]
 
 
-def resolved(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
-    """The configuration with what its description leaves to the platform."""
+def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[str]:
+    """What the platform decides: the attention kernel, and without a pipeline the micro-batch."""
+    found = set() if training.has("attention") else {"attention"}
+    if (
+        fields.has("global_batch")
+        and not parallel.has("micro_batch")
+        and parallel.integer("pipeline", 1) == 1
+    ):
+        found.add("micro_batch")
+    return frozenset(found)
+
+
+def with_attention_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
+    """The configuration with the attention kernel that its recipe picks on a GPU, unless it states one."""
     if "attention" not in c.left_open:
         return c
-    attention = recipe_of(c.recipe).attention(gpu)
-    if attention == c.training.attention:
-        return c
+    attention = _usual_attention(recipe_of(c.recipe), c.training.precision, gpu)
     return replace(c, training=replace(c.training, attention=attention))
+
+
+def _usual_attention(recipe: Recipe, precision: str, gpu: GpuSpec | None) -> str:
+    """The recipe's kernel; fused ones compute in half precision only."""
+    return "eager" if precision in PLAIN_PRECISIONS else recipe.attention(gpu)
 
 
 def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
@@ -259,11 +310,16 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
             "precision", "GEMMs in fp4 are not modelled: no measurements are available", 'use "fp8"'
         )
     precision = fields.choice("precision", PRECISIONS, "bf16")
+    adapters = fields.anything("adapters", "none")
+    if isinstance(adapters, bool):
+        adapters = "lora" if adapters else "none"
+    if adapters not in ADAPTERS:
+        raise fields.fail("adapters", f"unknown {adapters!r}", f"one of {', '.join(ADAPTERS)}, or true")
     return LanguageTraining(
         precision=precision,
         attention=fields.choice("attention", ATTENTION, "flash2")
         if fields.has("attention")
-        else recipe.attention(gpu),
+        else _usual_attention(recipe, precision, gpu),
         recompute=str(recompute),
         recompute_layers=layers,
         optimizer=fields.choice("optimizer", tuple(UPDATES), "adamw"),
@@ -273,7 +329,13 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
         compiled=fields.flag("compile", False),
         fused_norm=fields.flag("fused_norm", True),
-        adapters=fields.flag("adapters", False),
+        adapters=adapters,
+        adapter_rank=fields.integer("adapter_rank", 16),
+        adapter_targets=fields.choice("adapter_targets", ADAPTER_TARGETS, "attention"),
+        frozen_weights=_frozen_weights(fields, adapters),
+        fp8_weights=fields.flag("fp8_weights", False) and precision == "fp8",
+        fp8_attention=fields.flag("fp8_attention", False) and precision == "fp8",
+        expandable_segments=fields.flag("expandable_segments", False),
         loss_scaling=fields.flag("loss_scaling", precision == "fp16"),
         offload=fields.choice("offload", OFFLOAD, "none"),
         cuda_graphs=fields.flag("cuda_graph", fields.flag("cuda_graphs", False)),
@@ -281,6 +343,14 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         fp8_scaling=fields.choice("fp8_scaling", FP8_SCALING, "delayed"),
         loss_share=fields.number("loss_share", 1.0, least=0.001, most=1.0),
     )
+
+
+def _frozen_weights(fields: Fields, adapters: str) -> str:
+    """As stated or as the recipe stores them; QLoRA's are in 4 bits."""
+    stated = fields.choice("frozen_weights", FROZEN_WEIGHTS, "half")
+    if adapters == "none":
+        return "half"
+    return "nf4" if adapters == "qlora" and not fields.has("frozen_weights") else stated
 
 
 def _layout(
@@ -379,6 +449,6 @@ def _batch(fields: Fields, data: int) -> int:
 
 def _order(parallel: Fields) -> tuple[str, ...]:
     given = parallel.anything("order", list(AXES))
-    if sorted(given) != sorted(AXES):
+    if not isinstance(given, list) or sorted(map(str, given)) != sorted(AXES):
         raise parallel.fail("order", f"must list {', '.join(AXES)} once each, innermost first", "correct it")
     return tuple(given)

@@ -49,7 +49,7 @@ def _embedding_work(c: LanguageConfig) -> LayerWork:
             n * m.hidden,
         )
     both.backward += accumulate(c, parameters)
-    both.backward = [k for k in both.backward if not (c.training.adapters and _of_weights(k))]
+    both.backward = [k for k in both.backward if not (c.training.frozen and _of_weights(k))]
     messages = _summed(c, n * m.hidden)
     return LayerWork(
         Pass.of(both.forward, messages, both.kept_bytes), Pass.of(both.backward), parameters, 0.0
@@ -89,7 +89,7 @@ def _head_work(c: LanguageConfig) -> LayerWork:
             messages = [Message("tensor", "all_reduce", 4 * n, "fp32")] * 3
     parameters = share * m.hidden
     both.backward += accumulate(c, parameters)
-    both.backward = [k for k in both.backward if not (c.training.adapters and _of_weights(k))]
+    both.backward = [k for k in both.backward if not (c.training.frozen and _of_weights(k))]
     if t > 1:
         bytes_ = e * n * m.hidden
         if c.layout.sequence_parallel:

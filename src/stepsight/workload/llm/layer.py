@@ -12,7 +12,7 @@ from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.attention import attention_block, core
 from stepsight.workload.llm.block import keeps_products, shared_over
-from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.launches import plain_launches
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.mlp import mixture_block, mlp_block
@@ -80,19 +80,27 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> Lay
     selected = sum(part.selected_bytes for part in parts)
     forward, backward = _run_again(c, mode, forward, backward, again, selected)
     backward += Pass.of(_accumulation(c, experts=experts, cross=cross))
-    backward = without_weights(backward) if c.training.adapters else backward
+    backward = without_weights(backward) if c.training.frozen else backward
     dense, expert = layer_parameters(c, experts=experts, cross=cross)
     forward, backward = forward + _cast(c, dense + expert, 4, 2), backward + _cast(c, dense + expert, 2, 4)
+    forward, backward = forward + _dequantised(c, dense + expert), backward + _dequantised(c, dense + expert)
     return LayerWork(forward, backward, dense, expert)
 
 
 def _cast(c: LanguageConfig, parameters: float, reads: float, writes: float) -> Pass:
     """Without half-precision copies: fp32 weights are cast for the products of a pass, and their gradients
     back; ZeRO-3 casts a rank's own share before it is gathered."""
-    if not c.training.half or c.training.master_weights or c.training.adapters:
+    if not c.training.half or c.training.master_weights or c.training.frozen:
         return Pass()
     own = parameters / (c.layout.sharded_over if c.layout.zero == 3 else 1)
     return Pass.of([ops.stream("cast", "fp32", own, reads, writes)])
+
+
+def _dequantised(c: LanguageConfig, parameters: float) -> Pass:
+    """QLoRA: 4-bit weights become half-precision ones before the GEMMs of every pass."""
+    if c.training.frozen_weights != "nf4":
+        return Pass()
+    return Pass.of([ops.stream("dequantise", c.training.dtype, parameters, FROZEN_BYTES["nf4"], 2)])
 
 
 def layer_parameters(c: LanguageConfig, *, experts: bool, cross: bool = False) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from stepsight.dtypes import dtype_bytes
 from stepsight.hardware.memory import usable_bytes as usable_bytes
 from stepsight.workload.llm.blocks import owned
-from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.cut import Piece, pieces
 from stepsight.workload.llm.layer import layer_work
 from stepsight.workload.llm.optimizers import UPDATES
@@ -22,6 +22,8 @@ ALLOCATOR_OVERHEAD = 0.20
 """Copies that operators keep beside what they need, and blocks that the caching allocator cannot join, as a
 share of activations: regressed on the memory of 639 runs of ten groups of an H100 sweep with weights,
 gradients and optimizer state held at what they are."""
+EXPANDABLE_OVERHEAD = 0.05
+"""The same where the allocator can join blocks (expandable_segments): chosen; copies of operators stay."""
 QUEUED_LAYERS = 28
 """Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
 wait, and a layer's forward pass is about 37 real launches. Read off ten groups of an H100 sweep: 1B, 3B,
@@ -56,10 +58,11 @@ def stage_memory(c: LanguageConfig) -> tuple[RankMemory, ...]:
     maker = Pieces(c, 1)
     parts = pieces(c)
     stages = [[(p, maker.work(p)) for p in parts[s :: c.layout.pipeline]] for s in range(c.layout.pipeline)]
-    return tuple(_rank(_stage(c, s, works)) for s, works in enumerate(stages))
+    expandable = c.training.expandable_segments
+    return tuple(_rank(_stage(c, s, works), expandable=expandable) for s, works in enumerate(stages))
 
 
-def _rank(held: Held) -> RankMemory:
+def _rank(held: Held, *, expandable: bool) -> RankMemory:
     loose = held.activations + held.temporary
     return RankMemory(
         parameters=held.parameters,
@@ -67,8 +70,10 @@ def _rank(held: Held) -> RankMemory:
         optimizer_state=held.optimizer_state,
         tables=0.0,
         activations=held.activations,
-        buckets=held.temporary,
-        context=CONTEXT_BYTES + ALLOCATOR_OVERHEAD * loose,
+        buckets=0.0,
+        temporary=held.temporary,
+        context=CONTEXT_BYTES,
+        cached=(EXPANDABLE_OVERHEAD if expandable else ALLOCATOR_OVERHEAD) * loose,
         reclaimable=held.reclaimable,
     )
 
@@ -76,7 +81,7 @@ def _rank(held: Held) -> RankMemory:
 def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) -> Held:
     s, t = c.layout, c.training
     parameters = sum(w.parameters + w.expert_parameters for _, w in works)
-    e = dtype_bytes(t.dtype) if t.master_weights or not t.half else 4
+    ends = sum(run.parameters for _, w in works for run in w.forward if run.label in ("embedding", "head"))
     share = s.sharded_over
     wide = c.framework.gradients == "fp32" or not t.half
     stored = parameters / (share if s.zero == 3 else 1)
@@ -89,12 +94,25 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
         optimizer += mine * 4
     if t.offload == "optimizer":
         optimizer = 0.0
-    if t.adapters:
-        gradients, optimizer = gradients * ADAPTER_SHARE, optimizer * ADAPTER_SHARE
+    gradients, optimizer = gradients * c.trained_share, optimizer * c.trained_share
     whole, some = _gathered_parameters(c, works)
     activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
     temporary = _temporary(c, works) + some
-    return Held(stored * e + whole, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+    weights = stored * _weight_bytes(c, ends / parameters if parameters else 0.0)
+    return Held(weights + whole, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))
+
+
+def _weight_bytes(c: LanguageConfig, ends: float) -> float:
+    """Bytes of a weight where it is stored; ``ends``: the share of embedding and head, which stay in half
+    precision where layers are in fewer bits. In fp8 training a weight is there with its transpose in fp8,
+    next to the bf16 one unless weights are kept in fp8."""
+    t = c.training
+    half = float(dtype_bytes(t.dtype) if t.master_weights or not t.half or t.frozen else 4)
+    if t.frozen:
+        return ends * half + (1 - ends) * FROZEN_BYTES.get(t.frozen_weights, half)
+    if t.precision == "fp8" and c.layout.micro_batches > 1 and not t.fp8_weights:
+        return half + (1 - ends) * 2
+    return half
 
 
 def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> tuple[float, float]:

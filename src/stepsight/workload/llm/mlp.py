@@ -8,7 +8,9 @@ from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
+    adapter,
     casts_weights,
+    input_bytes,
     keeps_products,
     kept_inputs,
     shared_over,
@@ -33,7 +35,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     both = ops.norm(
         m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
     )
-    both.kept_bytes += e * kept_inputs(c) * m.hidden
+    both.kept_bytes += input_bytes(c, "mlp") * kept_inputs(c) * m.hidden
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
         product,
@@ -46,12 +48,14 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += into
+    both += adapter(c, "mlp", n, (2 if m.gated else 1) * ffn / t, m.hidden)
     if writes_out_gelu(c):
         act = ops.tanh_gelu(dtype, n * ffn / t, wide=c.training.half and not c.training.master_weights)
     else:
         act = ops.activation(
             dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
         )
+    act.kept_bytes += (input_bytes(c, "mlp") - e) * n * ffn / t
     both += act
     again += act.forward if keeps_products(c) else []
     out = ops.linear(
@@ -65,6 +69,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += out
+    both += adapter(c, "mlp", n, m.hidden, ffn / t)
     if keeps_products(c) and m.gated:  # every other product: of a gated pair the second
         again.append(ops.linear(product, dtype, n, ffn / t, m.hidden).forward[-1])
     both += ops.residual(stream_dtype(c), rows * m.hidden, c.training.dropout, fused=f.fused_mlp)
@@ -96,7 +101,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     )
     routed = rows * x.active
     move = ops.stream("permute", dtype, routed * m.hidden, e, e)
-    both += ForwardBackward([move], [move], e * routed * m.hidden)
+    both += ForwardBackward([move], [move], input_bytes(c, "mlp") * routed * m.hidden)
     local = max(1, x.count // s.expert)
     each = routed * x.imbalance / local
     fused = c.training.fused_experts
@@ -109,6 +114,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         into.backward = [k for k in into.backward if k.kind.variant != "cast_fp8"]
     elif x.bias:
         act = _clamped(dtype, each * local * ffn)
+    act.kept_bytes += (input_bytes(c, "mlp") - e) * each * local * ffn
     for part in (into, act, out):
         both += part
     both += _expert_bias(routed * m.hidden) if x.bias else ForwardBackward()

@@ -78,6 +78,36 @@ def linear(
     return both
 
 
+def adapter(
+    dtype: str, tokens: float, out: float, into: float, rank: int, *, own: float, decomposed: bool
+) -> ForwardBackward:
+    """The low-rank path of LoRA: dropout, x · Aᵀ · Bᵀ, added to the frozen product.
+
+    ``own``: tokens of the first product. ``decomposed`` (DoRA): also the norm of W + B·A and a scale."""
+    e = dtype_bytes(dtype)
+
+    def gemm(m: float, n: float, k: float) -> Kernel:
+        return Kernel.of("gemm", dtype, operator="adapter", batch=1, m=m, n=n, k=k)
+
+    down, up = gemm(own, rank, into), gemm(tokens, out, rank)
+    both = ForwardBackward(
+        [
+            stream("dropout", dtype, own * into, e, e + 1), down, up,
+            stream("add", dtype, tokens * out, 2 * e, e),
+        ],
+        [
+            gemm(tokens, rank, out), gemm(out, rank, tokens), gemm(own, into, rank), gemm(rank, into, own),
+            stream("add", dtype, own * into, 2 * e + 1, e),
+        ],
+        own * into + e * own * rank,
+    )  # fmt: skip
+    if decomposed:
+        norms = [gemm(out, into, rank), stream("weight norm", dtype, out * into, 2 * e, 0)]
+        scale = stream("mul", dtype, tokens * out, e, e)
+        both += ForwardBackward([*norms, scale], [scale, scale], e * tokens * out)
+    return both
+
+
 def norm(kind: str, dtype: str, rows: float, hidden: int, *, fused: bool) -> ForwardBackward:
     """Layer or RMS norm; keeps its input. An RMS norm that is not fused is written out in PyTorch."""
     e, n = dtype_bytes(dtype), rows * hidden

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stepsight.program.job import Kernel, Op
 from stepsight.workload.llm.blocks import Blocks, owned, parameter_messages
-from stepsight.workload.llm.config import ADAPTER_SHARE, LanguageConfig
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.stages import PieceWork
 
@@ -54,7 +54,7 @@ def update_launches(layers: int) -> int:
 
 def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int) -> list[Kernel]:
     """Norm and scaling of the gradients, the fused update, copies to the parameters, zeroed gradients."""
-    trained = ADAPTER_SHARE if c.training.adapters else 1.0
+    trained = c.trained_share
     held, mine = trained * (dense + experts), trained * owned(c, dense, experts)
     tensors = max(1, layers * TENSORS_PER_LAYER)
     grad = 4 if c.framework.gradients == "fp32" or not c.training.half else 2
@@ -97,7 +97,7 @@ def host_update_us(c: LanguageConfig, dense: float, experts: float, gpus_per_nod
     """Offloaded: the host's update of what one rank holds, all ranks of a node at once."""
     if c.training.offload != "optimizer":
         return 0.0
-    mine = owned(c, dense, experts) * (ADAPTER_SHARE if c.training.adapters else 1.0)
+    mine = owned(c, dense, experts) * c.trained_share
     bytes_ = mine * 4 * (4 + 2 * UPDATES[c.training.optimizer] - 1)
     return min(c.ranks, gpus_per_node) * bytes_ / (HOST_UPDATE_GBPS * 1e3)
 

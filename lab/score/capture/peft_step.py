@@ -1,0 +1,99 @@
+"""A fine-tuning step by a PEFT method, as its library's benchmark takes it: padded batches of varying length.
+
+``python -m lab.score.capture.peft_step JSON``. A step clones the labels, counts the tokens on the host, clips
+gradients, steps AdamW with a scheduler and reads the loss.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import msgspec
+import peft
+import torch
+import transformers
+
+LLAMA_3B = {
+    "hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24, "num_key_value_heads": 8,
+    "intermediate_size": 8192, "vocab_size": 128256, "head_dim": 128, "tie_word_embeddings": True,
+    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+}  # fmt: skip
+"""Llama-3.2-3B, as its config.json states it."""
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """``settings`` are the adapter's own, beyond rank and target modules."""
+
+    kind: str
+    length: int
+    rank: int = 0
+    targets: list[str] = []
+    settings: dict[str, Any] = {}
+    batch: int = 4
+    trainable: int = 0
+    optimizer: str = "AdamW"
+    checkpointing: bool = False
+
+
+def train(asked: Asked) -> None:
+    config = transformers.LlamaConfig(**LLAMA_3B)
+    with torch.device("cuda"):
+        base = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        if asked.checkpointing:
+            base.enable_input_require_grads()
+            base.gradient_checkpointing_enable()
+        adapter = _adapter(asked)
+        model = peft.get_peft_model(base, adapter) if adapter else base
+    model = model.cuda()
+    found = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    print(f"trainable {found:,} of {asked.trainable:,}", file=sys.stderr)
+    if asked.trainable and abs(found / asked.trainable - 1) > 0.02:
+        raise SystemExit(f"the adapter has {found:,} parameters, the row {asked.trainable:,}")
+    model.train()
+    optimizer = torch.optim.AdamW(
+        (p for p in model.parameters() if p.requires_grad), lr=1e-4, weight_decay=0.1
+    )
+    schedule = transformers.get_cosine_schedule_with_warmup(optimizer, 500, 5000)
+    for _ in range(5):
+        _step(asked, model, optimizer, schedule)
+
+
+def _step(asked: Asked, model: Any, optimizer: Any, schedule: Any) -> None:
+    tokens = torch.randint(0, 128000, (asked.batch, asked.length))
+    mask = torch.ones_like(tokens)
+    for i in range(asked.batch):
+        mask[i, asked.length - i :] = 0
+    batch = {"input_ids": tokens.cuda(), "attention_mask": mask.cuda()}
+    labels = batch["input_ids"].clone()
+    for i in range(asked.batch):
+        labels[i, asked.length - i :] = -100
+    batch["labels"] = labels
+    counted = batch["attention_mask"].sum().item()
+    optimizer.zero_grad()
+    out = model(**batch, num_items_in_batch=counted)
+    out.loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    out.loss.item()
+    out.loss.item()
+
+
+def _adapter(asked: Asked) -> Any:
+    if asked.kind in ("", "FULL"):
+        return None
+    kind = getattr(peft.PeftType, asked.kind)
+    maker = peft.PEFT_TYPE_TO_CONFIG_MAPPING[kind]
+    known = inspect.signature(maker).parameters
+    given: dict[str, Any] = {"task_type": "CAUSAL_LM", **asked.settings}
+    if asked.targets and "target_modules" in known:
+        given.setdefault("target_modules", asked.targets)
+    if asked.rank and "r" in known:
+        given.setdefault("r", asked.rank)
+    return maker(**given)
+
+
+if __name__ == "__main__":
+    train(msgspec.json.decode(sys.argv[1], type=Asked))

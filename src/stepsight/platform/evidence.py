@@ -1,0 +1,156 @@
+"""What learned factors rest on: the runs they come from, and how sure each factor is.
+
+The factors themselves are `conditions.Learned`, and act on every job. `prediction.learn` finds both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.platform.conditions import PARTS as OF_CATEGORY
+from stepsight.platform.conditions import Learned
+from stepsight.records import nearest
+
+GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING = "gemm", "attention", "memory_bound", "embedding"
+HOST, LINK, NETWORK, DISTANCE = "host", "link", "network", "network_per_doubling"
+PARTS = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING, HOST, LINK, NETWORK, DISTANCE)
+"""Parts of a machine that runs can teach about, in the order of a covariance."""
+WORDS = {
+    GEMM: "GEMMs and convolutions", ATTENTION: "attention", MEMORY_BOUND: "memory-bound kernels",
+    EMBEDDING: "embedding lookups", HOST: "host work", LINK: "link inside a node",
+    NETWORK: "network between nodes", DISTANCE: "network, per doubling of nodes",
+}  # fmt: skip
+FIELDS = ("runs", "unexplained", "source", "left_out", "covariance")
+WHOLE = 0.0005
+"""Factors this close to one are not written."""
+
+
+def part_of(category: str) -> str:
+    """The part that kernels of a category belong to."""
+    return OF_CATEGORY.get(category, MEMORY_BOUND)
+
+
+def network_weights(nodes: float) -> dict[str, float]:
+    """How the logarithm of a collective's time depends on the parts, by the nodes that its group spans."""
+    if nodes <= 1:
+        return {LINK: 1.0}
+    return {NETWORK: 1.0, DISTANCE: math.log2(nodes) - 1.0} if nodes > 2 else {NETWORK: 1.0}
+
+
+def collective_factor(factors: Mapping[str, float], nodes: float) -> float:
+    """The factor of a collective whose group spans this many nodes."""
+    return float(math.prod(factors.get(part, 1.0) ** n for part, n in network_weights(nodes).items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """``covariance`` of the logarithms of the factors, in the order of `PARTS`. ``unexplained``: the share of
+    a prediction's own spread that differs from run to run and that no factor takes away."""
+
+    covariance: tuple[tuple[float, ...], ...]
+    unexplained: float
+    runs: int
+    source: str = ""
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def matrix(self) -> FloatArray:
+        return np.array(self.covariance, dtype=float)
+
+    def spread(self, part: str) -> float:
+        """How far the logarithm of a part's factor may be off."""
+        i = PARTS.index(part)
+        return math.sqrt(max(self.covariance[i][i], 0.0))
+
+    def step_spread(self, slopes: FloatArray, own: float) -> float:
+        """Of a step with these elasticities, whose prediction states the spread ``own`` without learning."""
+        return math.hypot(self.unexplained * own, math.sqrt(max(float(slopes @ self.matrix @ slopes), 0.0)))
+
+
+def note(learned: Learned, evidence: Evidence) -> str:
+    """One line for every answer that rests on it."""
+    moved = [f"{WORDS[p]} ×{getattr(learned, p):.2f}" for p in PARTS if abs(getattr(learned, p) - 1) >= 0.005]
+    runs = f"{evidence.runs} run{'s' if evidence.runs != 1 else ''}"
+    source = f" ({evidence.source})" if evidence.source else ""
+    return f"learned from {runs}{source}: {', '.join(moved) or 'no change'}"
+
+
+def read_evidence(given: Any, where: str) -> Evidence:
+    """``[learned_from]`` of a platform file."""
+    if not isinstance(given, dict):
+        raise InputError(where, f"must be a table, not {given!r}", "write it as [learned_from]")
+    for key in given:
+        if key not in FIELDS:
+            raise InputError(f"{where}.{key}", "unknown key", nearest(key, FIELDS))
+    left_out = given.get("left_out", [])
+    if not isinstance(left_out, list) or not all(isinstance(one, str) for one in left_out):
+        raise InputError(f"{where}.left_out", f"is {left_out!r}", "a list of texts")
+    runs = given.get("runs", 0)
+    if isinstance(runs, bool) or not isinstance(runs, int) or runs < 0:
+        raise InputError(f"{where}.runs", f"is {runs!r}", "how many runs it was learned from")
+    share = given.get("unexplained", 1.0)
+    if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share < math.inf:
+        raise InputError(f"{where}.unexplained", f"is {share!r}", "give a positive number")
+    covariance = _covariance(given.get("covariance", {}), f"{where}.covariance")
+    return Evidence(covariance, float(share), runs, str(given.get("source", "")), tuple(left_out))
+
+
+def _covariance(given: Any, where: str) -> tuple[tuple[float, ...], ...]:
+    """A row for each part; parts without one are exact."""
+    if not isinstance(given, dict):
+        raise InputError(where, f"is {given!r}", "a row of numbers for each part")
+    table = np.zeros((len(PARTS), len(PARTS)))
+    for name, row in given.items():
+        if name not in PARTS:
+            raise InputError(f"{where}.{name}", "unknown part", nearest(name, PARTS))
+        if not isinstance(row, list) or len(row) != len(PARTS) or not all(map(_finite, row)):
+            raise InputError(f"{where}.{name}", f"is {row!r}", f"{len(PARTS)} numbers: {', '.join(PARTS)}")
+        table[PARTS.index(name)] = row
+    if not np.allclose(table, table.T, atol=1e-6) or np.linalg.eigvalsh(table).min() < -1e-6:
+        raise InputError(where, "is not a covariance: symmetric, no negative variance", "learn it again")
+    return tuple(tuple(float(v) for v in row) for row in table)
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str) -> str:
+    """A platform file that holds what was learned, on top of the platform that it was learned on."""
+    lines = [
+        "# Made by `stepsight calibrate --runs`. Edit as you like; predict with -p and the path of the file.",
+        f"name = {_quoted(name)}",
+        f"based_on = {_quoted(based_on)}",
+        "",
+        "[learned]                       # takes this many times as long as predicted without runs",
+    ]
+    for part in PARTS:
+        if abs(getattr(learned, part) - 1) > WHOLE:
+            value = f"{part} = {getattr(learned, part):.4f}"
+            lines.append(f"{value:32s}# ± {math.expm1(evidence.spread(part)):.0%}: {WORDS[part]}")
+    if abs(learned.memory - 1) > WHOLE:
+        lines.append(f"memory = {learned.memory:.4f}                 # measured ÷ predicted peak memory")
+    lines += [
+        "",
+        "[learned_from]",
+        f"runs = {evidence.runs}",
+        f"source = {_quoted(evidence.source)}",
+        f"unexplained = {evidence.unexplained:.4f}            # of a prediction's own spread, by run",
+        f"left_out = [{', '.join(_quoted(one) for one in evidence.left_out)}]",
+        "",
+        "[learned_from.covariance]       # of the logarithms of the factors, in the order of these rows",
+    ]
+    for part, row in zip(PARTS, evidence.covariance, strict=True):
+        lines.append(f"{part} = [{', '.join(f'{v:.3e}' for v in row)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

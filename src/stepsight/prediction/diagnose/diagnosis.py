@@ -1,0 +1,250 @@
+"""``stepsight.diagnose``: a measured step against its prediction, and likely reasons for the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.diagnose.measured import parse_figure, parse_log
+from stepsight.prediction.diagnose.suspects import DATA_LOADER, FASTER_THAN_NOISE, Suspect, suspects
+from stepsight.prediction.learn.steps import JobFile, ask, interval_spread
+from stepsight.prediction.predict import predict
+
+RANKING_SPREAD = 0.04
+"""How exactly a suspect must give the measured step: noise between runs, with the prediction otherwise
+right."""
+MOST_SUSPECTS = 6
+USUAL, SLOW, FAST = "as expected", "slower than expected", "faster than expected"
+MEMORY_NOISE = 0.15
+"""A difference of memory beyond this says that the run is not the one described."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A suspect at the severity that fits best.
+
+    ``probability`` is among the suspects, given that one of them is the reason. ``change`` is the option that
+    simulates it, ``step_us`` the step that it gives, ``check`` the cheapest measurement that would show it.
+    """
+
+    name: str
+    probability: float
+    severity: float
+    step_us: float
+    change: str
+    check: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """The same job with other settings; ``steps_us`` are what the first two suspects would give."""
+
+    assignments: tuple[str, ...]
+    usual_us: float
+    steps_us: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """``percentile``: the share of such runs that are predicted to be at most as slow as the measured one.
+
+    ``longer`` are parts of a traced step, by how much longer than predicted each is, in µs.
+    """
+
+    prediction: Prediction
+    measured_us: float
+    percentile: float
+    verdict: str
+    suspects: tuple[Explanation, ...]
+    tell_apart: Variant | None = None
+    data_us: float | None = None
+    memory_bytes: float | None = None
+    longer: tuple[tuple[str, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "workload": self.prediction.workload,
+            "platform": self.prediction.platform,
+            "expected_us": self.prediction.step_us,
+            "low_us": self.prediction.low_us,
+            "high_us": self.prediction.high_us,
+            "measured_us": self.measured_us,
+            "percentile": self.percentile,
+            "verdict": self.verdict,
+            "suspects": [{n: getattr(s, n) for n in s.__slots__} for s in self.suspects],
+            "notes": list(self.notes),
+        }
+        if self.tell_apart is not None:
+            found["tell_apart"] = {
+                "set": list(self.tell_apart.assignments),
+                "usual_us": self.tell_apart.usual_us,
+                "if_first_us": self.tell_apart.steps_us[0],
+                "if_second_us": self.tell_apart.steps_us[1],
+            }
+        if self.longer:
+            found["longer_than_predicted_us"] = dict(self.longer)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    """One measured variant of the job, with the steps that suspects would give it."""
+
+    step_us: float
+    measured_us: float
+    suspects: Mapping[str, Suspect]
+
+
+def diagnose(
+    workload: str | Path, platform: Platform | str | Path, measured: str | None = None, *,
+    log: str | None = None, data: str | None = None, memory_gb: float | None = None,
+    also: Sequence[tuple[Sequence[str], str]] = (), trace: Sequence[Path] = (),
+    assignments: Sequence[str] = (), overrides: Sequence[str] = (),
+) -> Diagnosis:  # fmt: skip
+    """Why a step takes as long as it was measured to.
+
+    ``measured`` is a figure with its unit (``812ms``, ``41k tokens/s``, ``38% MFU``); ``log`` a line that
+    states one. ``data`` is the time per step that the loop waits for data. ``also`` are measurements of the
+    same job with other settings, each with its assignments.
+
+    >>> diagnose("llama3-8b", "8xH100-SXM", "812ms").suspects[0].name  # doctest: +SKIP
+    """
+    on = platform if isinstance(platform, Platform) else load_platform(platform, overrides)
+    job = JobFile(workload, tuple(assignments))
+    p = predict(job.load(), on)
+    whole_us = (parse_log(log) if log else parse_figure(measured or "")).step_us(p.throughput, p.step_us)
+    waited = parse_figure(data) if data else None
+    data_us = waited.value if waited and waited.kind == "time" else 0.0
+    found: tuple[Explanation, ...] = ()
+    if whole_us > p.step_us:
+        own = suspects(job, ask(job.load(), on).response, p.step_us, on)
+        first = _Observation(p.step_us, max(whole_us - data_us, 1e-3), own)
+        others = [_variant(job.changed(*more), on, text) for more, text in also]
+        found = _ranked(first, others, data_us, whole_us)
+    inside = p.low_us <= whole_us <= p.high_us
+    verdict = USUAL if inside else SLOW if whole_us > p.step_us else FAST
+    spread = interval_spread(p.low_us, p.high_us)
+    return Diagnosis(
+        p, whole_us, NormalDist().cdf(math.log(whole_us / p.step_us) / spread), verdict, found,
+        None if also else _tell_apart(job, on, found), data_us or None,
+        memory_gb * 1e9 if memory_gb else None, longer_parts(trace, on) if trace else (),
+        tuple(_notes(p, memory_gb, verdict)),
+    )  # fmt: skip
+
+
+def _notes(prediction: Prediction, memory_gb: float | None, verdict: str) -> list[str]:
+    notes = []
+    if memory_gb and prediction.memory:
+        predicted_gb = prediction.memory.total_bytes / 1e9
+        ratio = memory_gb / predicted_gb
+        if abs(math.log(ratio)) > MEMORY_NOISE:
+            notes.append(
+                f"memory is {ratio:.2f} times the predicted {predicted_gb:.1f} GB: the run keeps"
+                f" {'more' if ratio > 1 else 'less'} than described (batch, recomputation, sharding)"
+            )
+    if verdict == FAST:
+        notes.append(
+            "check batch, sequence, recomputation and precision of the description, or learn the machine with"
+            " `stepsight calibrate --runs`"
+        )
+    return notes
+
+
+def _variant(job: JobFile, on: Platform, measured: str) -> _Observation:
+    asked = ask(job.load(), on)
+    measured_us = parse_figure(measured).step_us(asked.rates, asked.step_us)
+    return _Observation(asked.step_us, measured_us, suspects(job, asked.response, asked.step_us, on))
+
+
+def _ranked(
+    first: _Observation, others: Sequence[_Observation], data_us: float, whole_us: float
+) -> tuple[Explanation, ...]:
+    """Suspects by how well they explain all measurements together."""
+    found = []
+    for name, suspect in first.suspects.items():
+        if name == DATA_LOADER and (others or data_us):
+            continue
+        logs = suspect.log_density(first.measured_us, RANKING_SPREAD)
+        for other in others:
+            its = other.suspects.get(name)
+            steps = its.steps_us if its else np.full(len(suspect.steps_us), other.step_us)
+            logs = logs - 0.5 * (np.log(other.measured_us / steps) / RANKING_SPREAD) ** 2
+        best = int(np.argmax(logs))
+        weight = math.log(suspect.prior * np.exp(logs - logs.max()).sum()) + float(logs.max())
+        severity = float(suspect.severities[best])
+        step_us = float(suspect.steps_us[best]) + data_us
+        found.append(Explanation(name, weight, severity, step_us, suspect.change(severity), suspect.check))
+    if data_us > FASTER_THAN_NOISE * whole_us:
+        found.append(_waited(first, data_us, whole_us, max((e.probability for e in found), default=0.0)))
+    if not found:
+        return ()
+    top = max(e.probability for e in found)
+    total = sum(math.exp(e.probability - top) for e in found)
+    ranked = sorted(found, key=lambda e: -e.probability)[:MOST_SUSPECTS]
+    return tuple(replace(e, probability=math.exp(e.probability - top) / total) for e in ranked)
+
+
+def _waited(first: _Observation, data_us: float, whole_us: float, likeliest: float) -> Explanation:
+    """A measured wait for data: as likely as the share of the difference that it explains."""
+    explains = min(data_us / max(whole_us - first.step_us, 1e-9), 1.0)
+    return Explanation(
+        DATA_LOADER, likeliest + math.log(explains / (1.0 - min(explains, 0.99))),
+        1 + data_us / first.step_us, first.step_us + data_us,
+        f"{data_us / 1e3:.1f} ms of waiting for data per step, as measured",
+        "more workers, pinned memory, or a step on a batch that stays on the GPU",
+    )  # fmt: skip
+
+
+def _tell_apart(job: JobFile, on: Platform, found: Sequence[Explanation]) -> Variant | None:
+    """The variant of the job on which the first two suspects differ most."""
+    if len(found) < 2 or isinstance(job.load(), CapturedStep):
+        return None
+    best: tuple[float, Variant] | None = None
+    for more in _variants(job, on):
+        try:
+            changed = job.changed(*more)
+            asked = ask(changed.load(), on)
+            its = suspects(changed, asked.response, asked.step_us, on)
+        except StepsightError:
+            continue
+        first, second = (its[s.name].at(s.severity) if s.name in its else asked.step_us for s in found[:2])
+        apart = abs(math.log(first / second))
+        if best is None or apart > best[0]:
+            best = (apart, Variant(more, asked.step_us, (first, second)))
+    return best[1] if best and best[0] > 2 * RANKING_SPREAD else None
+
+
+def _variants(job: JobFile, on: Platform) -> list[tuple[str, ...]]:
+    """Cheap measurements of the same job: another batch, one node, one GPU."""
+    config = getattr(job.load(), "config", None)
+    found: list[tuple[str, ...]] = []
+    for name in ("batch", "batch_per_rank"):
+        value = getattr(config, name, None)
+        if isinstance(value, int):
+            found += [(f"{name}={2 * value}",), (f"{name}={max(value // 2, 1)}",)]
+    if on.spec.nodes > 1:
+        found.append((f"parallel.ranks={on.spec.gpus_per_node}",))
+    if on.spec.ranks > 1:
+        found.append(("parallel.ranks=1",))
+    return found
+
+
+def longer_parts(trace: Sequence[Path], on: Platform) -> tuple[tuple[str, float], ...]:
+    """Parts of a traced step that take longer than the models say, the largest difference first."""
+    from stepsight.prediction.traced.predict import predict_trace
+
+    measured = predict_trace(trace, on, replay=True).breakdown_us
+    models = predict_trace(trace, on, models_only=True).breakdown_us
+    apart = {name: us - models.get(name, 0.0) for name, us in measured.items()}
+    return tuple(sorted(((n, us) for n, us in apart.items() if us > 0), key=lambda one: -one[1]))

@@ -1,0 +1,193 @@
+"""What may be wrong with a slow run: changes of the machine or the job, each one simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.errors import StepsightError
+from stepsight.estimate import FloatArray
+from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK
+from stepsight.platform.load import Platform
+from stepsight.prediction.learn.response import Response
+from stepsight.prediction.learn.steps import JobFile, ask
+
+SEVERITIES = np.geomspace(1.05, 6.0, 60)
+"""Factors that a condition may be worse by; all equally likely in logarithms up to `USUAL_MOST`."""
+USUAL_MOST, BEYOND_SPREAD = 4.0, 0.2
+WAITS = np.geomspace(0.05, 4.0, 60)
+"""Waits for data, as a multiple of the step."""
+COMPUTE = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING)
+TCP_SLOWDOWN = 4.0
+"""NCCL over sockets against RDMA on one NIC: copies by the kernel bound a connection to a few GB/s."""
+FASTER_THAN_NOISE = 0.01
+"""A change that moves the step by less than this explains nothing."""
+DATA_LOADER = "data loader"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A condition that could be worse than assumed.
+
+    ``steps_us`` are the steps that it would give, by severity; one for a yes-or-no condition. ``change``
+    writes a severity as the option that simulates it; ``check`` is the cheapest measurement that would show
+    it; ``prior`` how common it is against the others.
+    """
+
+    name: str
+    steps_us: FloatArray
+    severities: FloatArray
+    change: Callable[[float], str]
+    check: str
+    prior: float = 1.0
+
+    def at(self, severity: float) -> float:
+        """The step at a severity."""
+        return float(np.interp(severity, self.severities, self.steps_us))
+
+    def log_density(self, measured_us: float, spread: float) -> FloatArray:
+        """By severity: how well it explains the measurement, and how likely it is."""
+        apart = (math.log(measured_us) - np.log(self.steps_us)) / spread
+        found = -0.5 * apart**2
+        if len(self.severities) == 1:
+            return np.asarray(found)
+        beyond = np.maximum(np.log(self.severities / USUAL_MOST), 0.0)
+        likely = -0.5 * (beyond / BEYOND_SPREAD) ** 2
+        return np.asarray(found + likely - math.log(np.exp(likely).sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """A part of the machine that could be slower; ``field`` is the platform's figure that sets it."""
+
+    name: str
+    parts: tuple[str, ...]
+    change: Callable[[Platform, float], str]
+    check: str
+    gpus: int = 1
+    nodes: int = 1
+
+
+CONDITIONS = (
+    _Condition(
+        "slower host", (HOST,), lambda p, f: f"platform.host.speed={p.spec.host.speed / f:.2f}",
+        "profile one step: gaps between kernels on the GPU; or the same job with twice the batch",
+    ),
+    _Condition(
+        "lower power limit or clocks", (GEMM, ATTENTION),
+        lambda p, f: f"platform.gpu.clock_mhz={p.spec.gpu.clock_mhz / f:.0f}",
+        "nvidia-smi --query-gpu=clocks.sm,power.draw,clocks_event_reasons.active --format=csv during a step",
+    ),
+    _Condition(
+        "slower device memory", (MEMORY_BOUND, EMBEDDING),
+        lambda p, f: f"platform.gpu.memory_gbps={p.spec.gpu.memory_gbps / f:.0f}",
+        "nvbandwidth, or time a large tensor.copy_ on one GPU",
+    ),
+    _Condition(
+        "slower link inside the node", (LINK,),
+        lambda p, f: f"platform.link.gbps={p.spec.link.gbps / f:.4g}",
+        "all_reduce_perf of nccl-tests on one node; nvidia-smi topo -m", gpus=2,
+    ),
+    _Condition(
+        "slower network between nodes", (NETWORK,),
+        lambda p, f: f"platform.nic.gbps={(p.spec.nic.gbps if p.spec.nic else 0.0) / f:.4g}",
+        "all_reduce_perf of nccl-tests over two nodes; the same job on one node", nodes=2,
+    ),
+    _Condition(
+        "a straggler: one slow GPU or uneven work", COMPUTE,
+        lambda p, f: f"all kernels of the slowest rank ×{f:.2f}",
+        "step time before the first collective by rank, largest against median; the job without one node",
+        gpus=2,
+    ),
+)  # fmt: skip
+TCP_CHECK = "NCCL_DEBUG=INFO: the log names NET/Socket instead of NET/IB"
+DATA_CHECK = "data time of the loop, or a step on a batch that stays on the GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """A setting of the job that may not be what was described."""
+
+    name: str
+    assignment: str
+    check: str
+    prior: float = 0.4
+
+
+_GEMM_NAMES = "profile one step: the names of GEMM kernels hold their type"
+SETTINGS = (
+    _Setting("no flash attention", "training.attention=eager", "profile a step: no flash_fwd kernel"),
+    _Setting("fp32 instead of a lower precision", "training.precision=fp32", _GEMM_NAMES),
+    _Setting("tf32 instead of bf16", "training.precision=tf32", _GEMM_NAMES),
+    _Setting("no torch.compile", "training.compile=false", "profile one step: no kernels named triton_"),
+    _Setting("no CUDA graphs", "training.cuda_graphs=false", "profile one step: no cudaGraphLaunch"),
+    _Setting("no CUDA graph", "training.cuda_graph=false", "profile one step: no cudaGraphLaunch"),
+    _Setting("optimizer not fused", "training.fused_optimizer=false", "profile optimizer.step"),
+    _Setting("buckets of 1 MB", "parallel.bucket_mb=1", "bucket_cap_mb of DistributedDataParallel"),
+    _Setting("gradients not overlapped", "parallel.overlap_gradients=false", "profile one step"),
+    _Setting("full recomputation", "training.recompute=full", "the framework's recomputation flag"),
+    _Setting("recomputation", "training.recompute=true", "torch.utils.checkpoint in the model"),
+)  # fmt: skip
+"""Settings that are wrong silently. Each is simulated where the job has it and it makes a difference."""
+
+
+def suspects(job: JobFile, response: Response, step_us: float, platform: Platform) -> dict[str, Suspect]:
+    """Everything that could make this job slower than ``step_us``, by name."""
+    found = [*_machine(response, step_us, platform), *_settings(job, step_us, platform)]
+    slower = (1 + FASTER_THAN_NOISE) * step_us
+    return {one.name: one for one in found if one.steps_us.max() >= slower}
+
+
+def _machine(response: Response, step_us: float, platform: Platform) -> Iterator[Suspect]:
+    """Parts of the machine that could be slower, one at a time."""
+    spec = platform.spec
+    for c in CONDITIONS:
+        if spec.ranks >= c.gpus and spec.nodes >= c.nodes:
+            ratios = _ratios(response, [dict.fromkeys(c.parts, float(f)) for f in SEVERITIES])
+            yield Suspect(c.name, ratios * step_us, SEVERITIES, _written(c, platform), c.check)
+    if spec.nodes > 1:
+        steps = _ratios(response, [{NETWORK: TCP_SLOWDOWN}]) * step_us
+        gbps = (spec.nic.gbps if spec.nic else 0.0) / TCP_SLOWDOWN
+        change = _always(f"platform.nic.gbps={gbps:.4g}")
+        yield Suspect("TCP instead of RDMA", steps, np.array([TCP_SLOWDOWN]), change, TCP_CHECK, 0.4)
+    yield Suspect(DATA_LOADER, step_us * (1 + WAITS), 1 + WAITS, _waiting(step_us), DATA_CHECK, 0.5)
+
+
+def _ratios(response: Response, asked: Sequence[Mapping[str, float]]) -> FloatArray:
+    steps = response.steps_us([{}, *asked])
+    return np.asarray(steps[1:] / steps[0])
+
+
+def _written(condition: _Condition, platform: Platform) -> Callable[[float], str]:
+    return lambda severity: condition.change(platform, severity)
+
+
+def _waiting(step_us: float) -> Callable[[float], str]:
+    return lambda severity: f"{(severity - 1) * step_us / 1e3:.1f} ms of waiting for data per step"
+
+
+def _always(text: str) -> Callable[[float], str]:
+    return lambda severity: text
+
+
+def _settings(job: JobFile, step_us: float, platform: Platform) -> Iterator[Suspect]:
+    """Settings that the job may not have after all, where it has them."""
+    if isinstance(job.load(), CapturedStep):
+        return
+    usual_us = ask(job.load(), platform).step_us
+    seen: list[float] = []
+    for setting in SETTINGS:
+        try:
+            changed_us = step_us * ask(job.changed(setting.assignment).load(), platform).step_us / usual_us
+        except StepsightError:
+            continue
+        if not any(math.isclose(changed_us, other, rel_tol=1e-6) for other in seen):
+            seen.append(changed_us)
+            change = _always(setting.assignment)
+            yield Suspect(
+                setting.name, np.array([changed_us]), np.ones(1), change, setting.check, setting.prior
+            )

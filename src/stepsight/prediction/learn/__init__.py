@@ -1,0 +1,1 @@
+"""What a cluster's own runs say about its parts."""

@@ -1,0 +1,221 @@
+"""``stepsight.learn``: a platform's factors from its own runs, and how well they predict runs left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stepsight.platform.conditions import LEAST_FACTOR, MOST_FACTOR, Learned
+from stepsight.platform.evidence import PARTS, WORDS, Evidence, learned_text
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.answer import INTERVAL_SIGMAS
+from stepsight.prediction.learn.constants import MEMORY_RUN_SPREAD, MEMORY_SPREAD
+from stepsight.prediction.learn.regression import Posterior, prior_covariance
+from stepsight.prediction.learn.regression import learn as regress
+from stepsight.prediction.learn.response import elasticities
+from stepsight.prediction.learn.runs import Run, read_runs
+
+KS = (0, 1, 2, 3, 5, 10)
+"""Numbers of runs that the curve is drawn for."""
+DRAWS = 20
+"""Random choices of the runs that are learned from, for each number."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """A run with its prediction before and after learning, and the interval after."""
+
+    name: str
+    where: str
+    measured_us: float
+    before_us: float
+    after_us: float
+    low_us: float
+    high_us: float
+    left_out: bool = False
+
+    @property
+    def error_before(self) -> float:
+        return self.before_us / self.measured_us - 1
+
+    @property
+    def error_after(self) -> float:
+        return self.after_us / self.measured_us - 1
+
+    @property
+    def inside(self) -> bool:
+        return self.low_us <= self.measured_us <= self.high_us
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("name", "measured_us", "before_us", "after_us", "low_us", "high_us", "left_out")
+        return {n: getattr(self, n) for n in names} | {
+            "error_before": self.error_before,
+            "error_after": self.error_after,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What runs taught about a platform. ``rows`` are the runs that were learned from, predicted again."""
+
+    platform: Platform
+    based_on: str
+    learned: Learned
+    evidence: Evidence
+    rows: tuple[RunResult, ...]
+
+    def text(self, name: str) -> str:
+        """The platform file."""
+        return learned_text(self.learned, self.evidence, self.based_on, name)
+
+    def to_dict(self) -> dict[str, Any]:
+        one = self.evidence
+        return {
+            "platform": self.based_on,
+            "runs": one.runs,
+            "factors": {part: getattr(self.learned, part) for part in PARTS},
+            "spreads": {part: one.spread(part) for part in PARTS},
+            "unexplained": one.unexplained,
+            "memory": self.learned.memory,
+            "left_out": list(one.left_out),
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    @property
+    def moved(self) -> list[tuple[str, float, float]]:
+        """Parts that the runs moved or made surer, with factor and spread, the most certain change first."""
+        usual = np.sqrt(np.diag(prior_covariance()))
+        found = []
+        for part, before in zip(PARTS, usual, strict=True):
+            factor, spread = getattr(self.learned, part), self.evidence.spread(part)
+            if spread < 0.9 * before or abs(math.log(factor)) > 0.02:
+                found.append((WORDS[part], factor, spread))
+        return sorted(found, key=lambda one: -abs(math.log(one[1])) / one[2])
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """Mean error of runs not learned from, and the share of them inside the interval."""
+
+    runs: int
+    mape: float
+    inside: float
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Every run predicted without learning and with all others learned from, and the curve."""
+
+    platform: str
+    rows: tuple[RunResult, ...]
+    curve: tuple[CurvePoint, ...]
+
+    @property
+    def mape_before(self) -> float:
+        return float(np.mean([abs(r.error_before) for r in self.rows]))
+
+    @property
+    def mape_after(self) -> float:
+        return float(np.mean([abs(r.error_after) for r in self.rows]))
+
+    @property
+    def inside(self) -> float:
+        return float(np.mean([r.inside for r in self.rows]))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "platform": self.platform,
+            "runs": len(self.rows),
+            "mape_without_learning": self.mape_before,
+            "mape_others_learned": self.mape_after,
+            "inside": self.inside,
+            "curve": [{"runs": p.runs, "mape": p.mape, "inside": p.inside} for p in self.curve],
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+
+def learn(runs: str | Path, platform: str | Path, overrides: Sequence[str] = ()) -> Lesson:
+    """Learn a platform's factors from the runs of a CSV file.
+
+    >>> lesson = learn("runs.csv", "4x8xH100-SXM-400G")  # doctest: +SKIP
+    >>> Path("mine.toml").write_text(lesson.text("mine"))  # doctest: +SKIP
+    """
+    rows = read_runs(runs, platform, tuple(overrides))
+    return lesson(rows, load_platform(platform, overrides), str(platform), Path(runs).name)
+
+
+def lesson(rows: Sequence[Run], platform: Platform, based_on: str, source: str = "") -> Lesson:
+    """The same from runs that were read already."""
+    found = regress([run.observed for run in rows])
+    results = tuple(result(run, found, left_out=i in found.left_out) for i, run in enumerate(rows))
+    left_out = tuple(
+        f"{rows[i].name}: measured {rows[i].measured_us / 1e3:.1f} ms,"
+        f" {rows[i].measured_us / results[i].after_us:.2f} times what the other runs say"
+        for i in found.left_out
+    )
+    learned = Learned(
+        **{part: min(max(f, LEAST_FACTOR), MOST_FACTOR) for part, f in found.factors.items()},
+        memory=memory_factor(rows),
+    )
+    covariance = tuple(tuple(float(v) for v in row) for row in found.covariance)
+    evidence = Evidence(covariance, found.unexplained, len(rows) - len(found.left_out), source, left_out)
+    return Lesson(replace(platform, learned=learned, evidence=evidence), based_on, learned, evidence, results)
+
+
+def memory_factor(rows: Sequence[Run]) -> float:
+    """Measured over predicted peak memory, as far as the runs say."""
+    logs = [
+        math.log(run.measured_bytes / run.asked.memory_bytes)
+        for run in rows
+        if run.measured_bytes and run.asked.memory_bytes
+    ]
+    weight = len(logs) / MEMORY_RUN_SPREAD.value**2
+    return math.exp(float(np.median(logs)) * weight / (weight + 1 / MEMORY_SPREAD.value**2)) if logs else 1.0
+
+
+def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
+    """A run as the factors predict it."""
+    after_us, slopes = elasticities(run.asked.response, found.factors)
+    reach = math.exp(INTERVAL_SIGMAS * found.spread(slopes, run.asked.spread))
+    return RunResult(
+        run.name, run.where, run.measured_us, run.asked.step_us, after_us, after_us / reach, after_us * reach,
+        left_out,
+    )  # fmt: skip
+
+
+def validate_runs(
+    runs: str | Path,
+    platform: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> Validation:
+    """Every run of a CSV file, with the others learned from and without."""
+    rows = read_runs(runs, platform, tuple(overrides))
+    results = tuple(
+        result(run, regress([r.observed for j, r in enumerate(rows) if j != i])) for i, run in enumerate(rows)
+    )
+    return Validation(str(platform), results, curve(rows, draws=draws, seed=seed))
+
+
+def curve(rows: Sequence[Run], *, draws: int = DRAWS, seed: int = 0) -> tuple[CurvePoint, ...]:
+    """Error of the runs not learned from, by how many are, drawn at random."""
+    rng = np.random.default_rng(seed)
+    points = []
+    for k in (k for k in KS if k < len(rows)):
+        errors, inside = [], []
+        for _ in range(draws if k else 1):
+            order = rng.permutation(len(rows)).tolist()
+            found = regress([rows[i].observed for i in order[:k]])
+            for i in order[k:]:
+                one = result(rows[i], found)
+                errors.append(abs(one.error_after))
+                inside.append(one.inside)
+        points.append(CurvePoint(k, float(np.mean(errors)), float(np.mean(inside))))
+    return tuple(points)

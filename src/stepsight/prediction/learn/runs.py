@@ -1,0 +1,135 @@
+"""``runs.csv``: a user's own measured runs, one row each.
+
+``workload`` (a file, a model's name, a captured step), one measured figure, and any field of the workload or
+the platform as a column: ``parallel.tensor``, ``global_batch``, ``platform.nodes``. An empty cell leaves a
+field as it is.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from stepsight.errors import InputError, StepsightError
+from stepsight.inputs import read_text
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.learn.regression import Observed
+from stepsight.prediction.learn.steps import AskedStep, ask, load_any
+from stepsight.prediction.throughput import Throughput
+from stepsight.records import closest, nearest
+
+WORKLOAD, NAME, MEMORY = ("workload", "model"), ("name", "run"), "memory_gb"
+TIMES = {"step_us": 1.0, "step_ms": 1e3, "step_s": 1e6}
+RATES = ("tokens_per_s", "tokens_per_s_per_gpu", "samples_per_s", "tflops_per_gpu", "mfu")
+MEASURED = (*TIMES, *RATES)
+PLATFORM = "platform."
+EXAMPLE = "workload,parallel.tensor,step_ms\nllama3-8b,2,812"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One row: the job as asked on the platform, what was measured, and where it stands."""
+
+    name: str
+    asked: AskedStep
+    measured_us: float
+    measured_bytes: float | None
+    where: str
+
+    @property
+    def observed(self) -> Observed:
+        return Observed(self.name, self.asked.response, self.measured_us, self.asked.spread)
+
+
+def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...] = ()) -> list[Run]:
+    """Every row of the file, priced on the platform; a row that cannot be read names its line."""
+    table = csv.DictReader(io.StringIO(read_text(path)))
+    columns = [c.strip() for c in table.fieldnames or ()]
+    _check_columns(columns, str(path))
+    base = Path(path).parent
+
+    @cache
+    def on(changes: tuple[str, ...]) -> Platform:
+        return load_platform(platform, (*overrides, *changes))
+
+    runs = []
+    for number, row in enumerate(table, start=2):
+        cells = {k.strip(): (v or "").strip() for k, v in row.items() if k is not None and isinstance(v, str)}
+        if any(cells.values()):
+            runs.append(_run(cells, base, f"{path}: line {number}", on))
+    if not runs:
+        raise InputError(str(path), "holds no runs", f"write a row each, such as\n{EXAMPLE}")
+    return runs
+
+
+def _check_columns(columns: list[str], where: str) -> None:
+    if not any(name in columns for name in WORKLOAD):
+        raise InputError(where, "has no column workload", f"for example\n{EXAMPLE}")
+    if not any(name in columns for name in MEASURED):
+        near = next((c for c in columns if closest(c, MEASURED)), None)
+        fix = nearest(near, MEASURED) if near else f"one of {', '.join(MEASURED)}"
+        raise InputError(where, "has no measured column", fix)
+
+
+def _run(cells: Mapping[str, str], base: Path, where: str, on: Callable[[tuple[str, ...]], Platform]) -> Run:
+    named = next((cells[c] for c in WORKLOAD if cells.get(c)), "")
+    if not named:
+        raise InputError(f"{where}: workload", "is empty", "name a file, a model or a captured step")
+    known = {*WORKLOAD, *NAME, *MEASURED, MEMORY}
+    fields = {c: v for c, v in cells.items() if c not in known and v}
+    changes = tuple(f"{c.removeprefix(PLATFORM)}={v}" for c, v in fields.items() if c.startswith(PLATFORM))
+    own = {c: v for c, v in fields.items() if not c.startswith(PLATFORM)}
+    try:
+        file = base / named
+        job = load_any(file if file.exists() else named, own)
+        step = ask(job, on(changes))
+    except StepsightError as error:
+        raise InputError(where, str(error), "correct the row, or leave it out") from None
+    label = next((cells[c] for c in NAME if cells.get(c)), "") or _label(named, fields)
+    memory = _number(cells, MEMORY, where)
+    return Run(label, step, _measured_us(cells, step, where), memory * 1e9 if memory else None, where)
+
+
+def _label(named: str, fields: Mapping[str, str]) -> str:
+    values = [f"{c.rpartition('.')[2]}={v}" for c, v in fields.items()]
+    return " ".join([Path(named).stem, *values])
+
+
+def _measured_us(cells: Mapping[str, str], step: AskedStep, where: str) -> float:
+    """The step time that a row states, or that its rate means for this job."""
+    given = [c for c in MEASURED if cells.get(c)]
+    if not given:
+        raise InputError(where, "has no measured figure", f"fill one of {', '.join(MEASURED)}")
+    value = _number(cells, given[0], where) or 0.0
+    if given[0] in TIMES:
+        return value * TIMES[given[0]]
+    return measured_us(given[0], value, step.rates, step.step_us, f"{where}: {given[0]}")
+
+
+def measured_us(rate: str, value: float, rates: Throughput, step_us: float, where: str) -> float:
+    """The step time at which a job of these rates reaches a measured one."""
+    if rate == "mfu" and value > 1.0:
+        value /= 100.0
+    predicted = getattr(rates, rate)
+    if not predicted:
+        raise InputError(where, "the job has no such rate", "give step_ms")
+    if rate == "mfu" and value >= 1.0:
+        raise InputError(where, f"is {value:g}", "a share of the peak below 1, or a percentage")
+    return step_us * float(predicted) / value
+
+
+def _number(cells: Mapping[str, str], column: str, where: str) -> float | None:
+    text = cells.get(column, "")
+    if not text:
+        return None
+    try:
+        value = float(text.replace("_", ""))
+    except ValueError:
+        value = -1.0
+    if not 0 < value < float("inf"):
+        raise InputError(f"{where}: {column}", f"{text!r} is not a positive number", "correct the cell")
+    return value

@@ -1,0 +1,172 @@
+"""A whole training run: days, GPU-hours, cost, energy, and what failures and checkpoints take of it.
+
+Checkpoints follow Young (1974) and Daly (2006, "A higher order estimate of the optimum checkpoint interval
+for restart dumps"): with failures at random, the expected time of a run is M·e^(R/M)·(e^((τ+δ)/M) − 1)·T/τ,
+for the job's mean time between failures M, a checkpoint's time δ, a restart's time R, and the interval τ
+between checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from stepsight.errors import InputError
+
+if TYPE_CHECKING:
+    from stepsight.prediction.answer import Prediction
+
+RESTART_SECONDS = 300.0
+"""Noticing a failure, starting the job again and reading its checkpoint, unless stated."""
+HOUR, DAY = 3600.0, 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """How long to train and what happens meanwhile; exactly one of the four lengths.
+
+    ``mtbf_hours`` is the mean time between failures of the whole job; without it nothing fails.
+    """
+
+    tokens: float | None = None
+    samples: float | None = None
+    steps: float | None = None
+    epochs: float | None = None
+    epoch_samples: float | None = None
+    price_per_gpu_hour: float | None = None
+    mtbf_hours: float | None = None
+    checkpoint_seconds: float | None = None
+    restart_seconds: float = RESTART_SECONDS
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"--{name.replace('_', '-')}", f"is {value:g}", "give a positive number")
+        lengths = [n for n in ("tokens", "samples", "steps", "epochs") if getattr(self, n) is not None]
+        if len(lengths) != 1:
+            given = " and ".join(f"--{n}" for n in lengths) or "none of them"
+            raise InputError(
+                given, "the length of a run", "give one of --tokens, --samples, --steps, --epochs"
+            )
+        if (self.epochs is None) != (self.epoch_samples is None):
+            raise InputError("--epochs", "needs --epoch-samples", "give both, or --samples")
+        if self.mtbf_hours is not None and self.checkpoint_seconds is None:
+            fix = "give --checkpoint-seconds, the time that training stops for one"
+            raise InputError("--mtbf-hours", "needs the time of a checkpoint", fix)
+
+    def steps_of(self, prediction: Prediction) -> float:
+        """How many optimizer steps the run has."""
+        if self.steps is not None:
+            return self.steps
+        setup = prediction.setup
+        if self.tokens is not None:
+            per_step, asked, what = setup.tokens if setup else None, self.tokens, "tokens"
+        else:
+            whole = (
+                self.samples if self.samples is not None else (self.epochs or 0) * (self.epoch_samples or 0)
+            )
+            per_step, asked, what = setup.samples if setup else None, whole, "samples"
+        if not per_step:
+            raise InputError(f"--{what}", f"this job does not state its {what} per step", "give --steps")
+        return asked / per_step
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A figure with the 90 % interval of the step time it comes from."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> Range:
+        return Range(self.value * factor, self.low * factor, self.high * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRun:
+    """``goodput``: the share of the time that trains; ``checkpoint_every_s``: the interval with the least
+    expected time; ``failures``: expected number."""
+
+    steps: float
+    gpus: int
+    seconds: Range
+    goodput: float
+    checkpoint_every_s: float | None
+    failures: float
+    cost: Range | None
+    energy_kwh: Range | None
+
+    @property
+    def days(self) -> Range:
+        return self.seconds.times(1 / DAY)
+
+    @property
+    def gpu_hours(self) -> Range:
+        return self.seconds.times(self.gpus / HOUR)
+
+    def to_dict(self) -> dict[str, Any]:
+        ranges = {
+            "days": self.days,
+            "gpu_hours": self.gpu_hours,
+            "cost": self.cost,
+            "energy_kwh": self.energy_kwh,
+        }
+        return {
+            "steps": self.steps,
+            "gpus": self.gpus,
+            **{k: {"value": r.value, "low": r.low, "high": r.high} for k, r in ranges.items() if r},
+            "goodput": self.goodput,
+            "failures": self.failures,
+            **({"checkpoint_every_s": self.checkpoint_every_s} if self.checkpoint_every_s else {}),
+        }
+
+
+def whole_run(prediction: Prediction, plan: RunPlan) -> WholeRun:
+    """The run that a prediction's step makes."""
+    steps, gpus = plan.steps_of(prediction), len(prediction.ranks)
+    every_s, found = None, []
+    for step_us in (prediction.step_us, prediction.low_us, prediction.high_us):
+        training_s = steps * step_us / 1e6
+        if plan.mtbf_hours is None:
+            checkpoints = 0.0
+            found.append(training_s + checkpoints)
+            continue
+        mtbf_s, checkpoint_s = plan.mtbf_hours * HOUR, plan.checkpoint_seconds or 0.0
+        interval_s = min(best_interval_s(mtbf_s, checkpoint_s), training_s)
+        every_s = every_s or interval_s
+        found.append(expected_s(training_s, interval_s, mtbf_s, checkpoint_s, plan.restart_seconds))
+    seconds = Range(*found)
+    price = plan.price_per_gpu_hour or prediction.price_per_gpu_hour
+    joules = getattr(prediction, "energy_j", None)
+    energy = Range(*(steps * joules / 3.6e6 for _ in range(3))) if joules else None
+    return WholeRun(
+        steps,
+        gpus,
+        seconds,
+        steps * prediction.step_us / 1e6 / seconds.value,
+        every_s,
+        seconds.value / (plan.mtbf_hours * HOUR) if plan.mtbf_hours else 0.0,
+        seconds.times(gpus / HOUR * price) if price else None,
+        energy,
+    )
+
+
+def best_interval_s(mtbf_s: float, checkpoint_s: float) -> float:
+    """Daly's estimate of the interval between checkpoints that loses the least time."""
+    if checkpoint_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = checkpoint_s / (2 * mtbf_s)
+    return math.sqrt(2 * checkpoint_s * mtbf_s) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint_s
+
+
+def expected_s(
+    training_s: float, interval_s: float, mtbf_s: float, checkpoint_s: float, restart_s: float
+) -> float:
+    """The expected time of a run with failures at random."""
+    exponent = (interval_s + checkpoint_s) / mtbf_s
+    if exponent > 500 or restart_s / mtbf_s > 500:
+        raise InputError("--mtbf-hours", "the run would never end", "checkpoint faster, or use fewer GPUs")
+    return mtbf_s * math.exp(restart_s / mtbf_s) * math.expm1(exponent) * training_s / interval_s

@@ -1,1 +1,0 @@
-"""Sizes where a trace recorded none: read off grids, names and neighbours."""

@@ -1,0 +1,83 @@
+"""A measured step against its prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepsight import diagnose, load_platform, predict
+from stepsight.errors import InputError
+from stepsight.platform.conditions import Learned
+from stepsight.prediction.diagnose.diagnosis import FAST, SLOW, USUAL
+from stepsight.prediction.diagnose.measured import parse_figure, parse_log
+
+DLRM, ON = "examples/dlrm.toml", "8xH100-SXM"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("812ms", "time", 812e3), ("1.2 s", "time", 1.2e6), ("41.2k tokens/s", "tokens_per_s", 41.2e3),
+        ("5,100 tokens/s/GPU", "tokens_per_s_per_gpu", 5100.0), ("38% MFU", "mfu", 0.38),
+        ("210 TFLOP/s", "tflops_per_gpu", 210.0), ("3100 samples/s", "samples_per_s", 3100.0),
+    ],
+)  # fmt: skip
+def test_a_figure_has_a_unit(text: str, kind: str, value: float) -> None:
+    figure = parse_figure(text)
+    assert (figure.kind, figure.value) == (kind, pytest.approx(value))
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "value"),
+    [
+        ("step: 120  loss: 7.2  memory: 46GiB(49%)  tps: 5,744  mfu: 33.6%", "tokens_per_s_per_gpu", 5744.0),
+        ("iteration 9 | consumed samples: 25600 | elapsed time per iteration (ms): 2384.5", "time", 2384.5e3),
+        ("loss 2.1 step_time: 0.812", "time", 812e3),
+        ("train: 3.2it/s loss=2", "time", 1e6 / 3.2),
+    ],
+)  # fmt: skip
+def test_a_log_line_states_a_figure(line: str, kind: str, value: float) -> None:
+    figure = parse_log(line)
+    assert (figure.kind, figure.value) == (kind, pytest.approx(value))
+
+
+@pytest.mark.parametrize("text", ["fast", "12 parsecs", "-3ms", ""])
+def test_what_is_no_figure_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        parse_figure(text)
+
+
+def test_a_step_as_predicted_has_no_fault() -> None:
+    expected = predict(DLRM, ON).step_us
+    found = diagnose(DLRM, ON, f"{1.02 * expected / 1e3}ms")
+    assert found.verdict == USUAL
+    assert 0.4 < found.percentile < 0.65
+
+
+def test_a_faster_step_asks_for_another_description() -> None:
+    assert diagnose(DLRM, ON, "0.5ms").verdict == FAST
+
+
+def test_a_slow_host_is_suspected_first_in_a_host_bound_job() -> None:
+    slow = replace(load_platform(ON), learned=Learned(host=3.0))
+    measured = predict(DLRM, slow).step_us
+    found = diagnose(DLRM, ON, f"{measured / 1e3}ms")
+    assert found.verdict == SLOW
+    assert "slower host" in [s.name for s in found.suspects[:2]]
+    assert found.suspects[0].step_us == pytest.approx(measured, rel=0.1)
+
+
+def test_a_measured_wait_for_data_is_the_suspect() -> None:
+    found = diagnose(DLRM, ON, "10ms", data="7.4ms")
+    assert found.suspects[0].name == "data loader"
+
+
+def test_another_measurement_tells_suspects_apart() -> None:
+    slow = replace(load_platform(ON), learned=Learned(host=3.0))
+    alone = predict(DLRM, slow).step_us
+    from stepsight import load_workload
+
+    twice = predict(load_workload(DLRM, ["batch=16384"]), slow).step_us
+    found = diagnose(DLRM, ON, f"{alone}us", also=[(["batch=16384"], f"{twice}us")])
+    assert found.suspects[0].name == "slower host"

@@ -1,0 +1,162 @@
+"""Runs teach the factors of a machine's parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stepsight import learn, load_platform, predict
+from stepsight.errors import InputError
+from stepsight.estimate import FloatArray
+from stepsight.platform.evidence import GEMM, HOST, NETWORK, PARTS
+from stepsight.prediction.learn.lesson import validate_runs
+from stepsight.prediction.learn.regression import Observed, prior_covariance
+from stepsight.prediction.learn.regression import learn as regress
+from stepsight.prediction.learn.response import Factors, elasticities
+from stepsight.prediction.learn.steps import ask, load_any
+
+PLATFORM = "2x8xH100-SXM-400G"
+HEADER = "workload,parallel.tensor,parallel.zero,global_batch,parallel.micro_batch,step_ms\n"
+
+
+class Sum:
+    """A step that is the sum of its parts."""
+
+    def __init__(self, **parts_us: float) -> None:
+        self.parts_us = parts_us
+
+    def steps_us(self, factors: Sequence[Factors]) -> FloatArray:
+        return np.array([sum(us * one.get(p, 1.0) for p, us in self.parts_us.items()) for one in factors])
+
+
+def observed(measured_us: float, **parts_us: float) -> Observed:
+    return Observed("run", Sum(**parts_us), measured_us, 0.1)
+
+
+def test_no_runs_leave_the_prior() -> None:
+    found = regress([])
+    assert found.factors == dict.fromkeys(PARTS, 1.0)
+    assert np.allclose(found.covariance, prior_covariance())
+
+
+def test_a_run_moves_what_it_is_sensitive_to() -> None:
+    found = regress([observed(150.0, gemm=10.0, host=90.0)])
+    assert found.factors[HOST] > 1.15
+    assert found.factors[HOST] > found.factors[GEMM]
+    assert abs(np.log(found.factors[NETWORK])) < abs(np.log(found.factors[HOST])) / 3
+
+
+def test_runs_that_agree_find_the_factor_and_make_it_surer() -> None:
+    few = regress([observed(130.0, gemm=100.0)])
+    many = regress([observed(130.0, gemm=100.0 + 0.01 * i) for i in range(10)])
+    assert many.factors[GEMM] == pytest.approx(1.3, abs=0.03)
+    assert many.covariance[0, 0] < few.covariance[0, 0]
+    assert many.unexplained < few.unexplained
+
+
+def test_runs_that_contradict_each_other_widen_the_interval() -> None:
+    agree = regress([observed(100.0, gemm=100.0) for _ in range(4)])
+    apart = regress([observed(us, gemm=100.0) for us in (75.0, 90.0, 110.0, 130.0)])
+    assert apart.unexplained > 1.5 * agree.unexplained
+
+
+def test_a_run_far_from_all_others_is_named_and_left_out() -> None:
+    runs = [observed(us, gemm=100.0) for us in (108.0, 112.0, 110.0, 900.0, 109.0)]
+    found = regress(runs)
+    assert found.left_out == (3,)
+    assert found.factors[GEMM] < 1.15
+
+
+def test_elasticities_of_a_sum_are_its_shares() -> None:
+    step_us, slopes = elasticities(Sum(gemm=60.0, host=40.0))
+    assert step_us == 100.0
+    assert slopes[PARTS.index(GEMM)] == pytest.approx(0.6, abs=0.002)
+    assert slopes[PARTS.index(HOST)] == pytest.approx(0.4, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    ("workload", "platform", "part"),
+    [("llama3-8b", PLATFORM, GEMM), ("examples/dlrm.toml", "8xH100-SXM", HOST)],
+)
+def test_a_response_agrees_with_a_platform_of_these_factors(workload: str, platform: str, part: str) -> None:
+    """Asking the priced step and pricing the step anew give the same answer."""
+    from dataclasses import replace
+
+    from stepsight.platform.conditions import Learned
+
+    on = load_platform(platform)
+    job = load_any(workload)
+    asked = ask(job, on)
+    ratio = float(asked.response.steps_us([{part: 1.3}])[0]) / asked.step_us
+    slow = predict(job, replace(on, learned=Learned(**{part: 1.3}))).step_us / predict(job, on).step_us
+    assert ratio == pytest.approx(slow, rel=0.03)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Runs of a machine whose GEMMs take 1.3 times as long."""
+    from dataclasses import replace
+
+    from stepsight.platform.conditions import Learned
+
+    slow = replace(load_platform(PLATFORM), learned=Learned(gemm=1.3))
+    lines = [HEADER]
+    for tensor, micro in ((1, 1), (2, 1), (4, 2), (8, 2), (2, 2)):
+        fields = [f"parallel.tensor={tensor}", "parallel.zero=1", "global_batch=64"]
+        job = load_any("llama3-8b", [*fields, f"parallel.micro_batch={micro}"])
+        lines.append(f"llama3-8b,{tensor},1,64,{micro},{predict(job, slow).step_us / 1e3:.1f}\n")
+    path = tmp_path / "runs.csv"
+    path.write_text("".join(lines))
+    return path
+
+
+def test_a_learned_file_predicts_its_machine(runs: Path, tmp_path: Path) -> None:
+    lesson = learn(runs, PLATFORM)
+    assert lesson.learned.gemm > 1.15
+    path = tmp_path / "mine.toml"
+    path.write_text(lesson.text("mine"))
+    job = load_any("llama3-8b", ["parallel.tensor=4", "parallel.zero=1", "global_batch=128"])
+    plain, mine = predict(job, PLATFORM), predict(job, path)
+    assert mine.platform == "mine"
+    assert mine.step_us > 1.1 * plain.step_us
+    assert mine.high_us / mine.low_us < plain.high_us / plain.low_us
+    assert any("learned from 5 runs (runs.csv)" in note for note in mine.notes)
+
+
+def test_each_run_is_predicted_from_the_others(runs: Path) -> None:
+    found = validate_runs(runs, PLATFORM, draws=2)
+    assert found.mape_after < 0.5 * found.mape_before
+    assert [p.runs for p in found.curve] == [0, 1, 2, 3]
+    assert found.to_dict()["rows"][0]["name"].startswith("llama3-8b")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("model_name,step_ms\nllama3-8b,1\n", "no column workload"),
+        ("workload,time\nllama3-8b,1\n", "no measured column"),
+        ("workload,step_ms\n", "holds no runs"),
+        ("workload,step_ms\nllama3-8b,-3\n", "line 2: step_ms"),
+        ("workload,step_ms\nllama3-8b,\n", "no measured figure"),
+        ("workload,step_ms\nllama9,5\n", "line 2"),
+        ("workload,step_ms,parallel.tensr\nllama3-8b,5,2\n", "tensr"),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        learn(path, PLATFORM)
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize("column", ["tokens_per_s", "mfu", "tflops_per_gpu", "samples_per_s"])
+def test_a_rate_means_a_step_time(tmp_path: Path, column: str) -> None:
+    rates = predict(load_any("llama3-8b"), PLATFORM).throughput
+    path = tmp_path / "runs.csv"
+    path.write_text(f"workload,{column}\nllama3-8b,{getattr(rates, column)}\n")
+    row = learn(path, PLATFORM).rows[0]
+    assert row.measured_us == pytest.approx(row.before_us, rel=0.01)
