@@ -1,7 +1,7 @@
 """The memory that streaming kernels see on a board: its share of the bandwidth, and what L2 answers instead.
 
 Boards of data centres with GDDR memory correct errors over the same bus that carries the data. A cache much
-faster than the memory behind it (Ada's boards) answers everything as long as all operands fit, and next to
+faster than its memory (Ada's boards) answers everything as long as all operands fit, and next to
 nothing beyond: reads and writes of one kernel pass over them in the same order every time.
 """
 
