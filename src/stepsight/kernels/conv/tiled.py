@@ -130,7 +130,7 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     feeding, share = _reached(batch, spec, reach)
     per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * share
     result_bytes = 4.0 if batch.family == "conv_wgrad" else batch.element_bytes
-    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it overlapped with the next.
+    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it under the next tile.
     store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
     groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)
