@@ -53,6 +53,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     from lab.score.kernels.eager import eager_scores
     from lab.score.kernels.half import half_scores
     from lab.score.kernels.layers import layer_scores
+    from lab.score.kernels.liger import liger_scores
     from lab.score.kernels.resnet_layers import resnet_scores
     from lab.score.kernels.traced import traced_scores
 
@@ -70,7 +71,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
         found += conv_left_out.size_scores([p for p in convolutions if p.gpu not in THROTTLED])
     found += gpu_scores(products) + conv_left_out.gpu_scores(convolutions) + source_scores(data)
     found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
-    found += resnet_scores(data)
+    found += resnet_scores(data) + liger_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
 
 

@@ -87,6 +87,14 @@ def feeding_share(spec: GpuSpec, dtype: str) -> float:
     return (1 + FEEDING) / (1 + FEEDING * min(slower, 1.0))
 
 
+def resident_threads(spec: GpuSpec) -> int:
+    """Threads that a multiprocessor holds (compute capabilities in NVIDIA's programming guide)."""
+    if spec.architecture == "turing":
+        return 1024
+    small = Machine.of(spec, "fp32").gddr and spec.architecture in ("ampere", "ada", "blackwell")
+    return 1536 if small else 2048
+
+
 def wide_tensor_cores(architecture: str, gddr: bool) -> bool:
     """Whether tensor cores work asynchronously on operands in shared memory."""
     return architecture in ("hopper", "blackwell") and not gddr

@@ -12,7 +12,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import notebook
-from stepsight.prediction.advice import what_would_help
+from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.document import document
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.origin import Origin
