@@ -44,7 +44,8 @@ def test_the_host_waits_for_sizes_and_index_copies():
 def test_a_small_step_is_bound_by_the_host():
     platform = load_platform("8xV100-SXM2-32G")
     torchrec, plain = (
-        predict(parse_workload(document(stack=stack), "x"), platform).step_us for stack in ("torchrec", "now")
+        predict(parse_workload(document(stack=stack), "x"), platform).step_us
+        for stack in ("torchrec", "eager")
     )
     assert torchrec > 1.5 * plain
 
@@ -96,7 +97,7 @@ def test_a_loader_in_the_training_process_holds_the_step_up():
 
 
 def test_a_loader_is_torchrecs():
-    described = document(stack="now")
+    described = document(stack="eager")
     described["training"]["loader"] = "mapped"
     with pytest.raises(InputError, match="loader: has no effect"):
         parse_workload(described, "x")

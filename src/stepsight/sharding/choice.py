@@ -25,11 +25,10 @@ from stepsight.tables.plan import TABLE_WISE, Plan
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
 
 SEARCHED = "search"
-OWN_PROGRAM = "nvidia"
-"""The stack whose step is not the template that plans are priced by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +108,7 @@ def choose(
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
     workload = _settled(workload, platform)
-    if workload.config.stack == OWN_PROGRAM:  # which holds whole tables alone
+    if workload.config.stack == JOINT_STACK:  # which holds whole tables alone
         kinds = (TABLE_WISE,)
     platform = platform.with_ranks(workload.ranks)
     for plan in also:
@@ -120,8 +119,8 @@ def choose(
     if measure:
         pricer = PlanPricer(workload, platform, days, measure(pricer))
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
-    if workload.config.stack == OWN_PROGRAM:
-        own = PLACEMENTS["nvidia"](workload.tables, workload.ranks), workload.plan
+    if workload.config.stack in OWN_PROGRAMS:
+        own = PLACEMENTS[workload.config.stack](workload.tables, workload.ranks), workload.plan
         usual = list({plan.shards: plan for plan in (*usual, *own)}.values())
         found = search_simulated(pricer, rules, usual, objective=objective, budget_s=budget_s)
     else:

@@ -75,9 +75,14 @@ class Pointwise:
     def estimate(self, batch: Batch) -> Estimates:
         product = as_product(batch)
         answer = self.products.estimate(product)
-        if not has_tensor_cores(batch.dtype, self.spec) and batch.family != "conv_wgrad":
-            answer = faster(answer, self.products.estimate(turned(product)))
-        return with_copies(as_convolution(answer), batch, self.spec)
+        if not has_tensor_cores(batch.dtype, self.spec):
+            if batch.family != "conv_wgrad":
+                answer = faster(answer, self.products.estimate(turned(product)))
+            return as_convolution(answer)
+        # Tables of products hold few columns under millions of rows; convolution kernels are made for them.
+        return faster(
+            with_copies(as_convolution(answer), batch, self.spec), tiled_estimates(batch, self.spec)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,8 @@ class Reach:
     half precision;
     ``dgrad``, ``wgrad``, ``wgrad_full``: what the gradients reach of that (in half precision, in tf32);
     ``step_us``: the shortest step (a round trip to the cache over the steps in flight);
-    ``start_us``: before a tile's first step; ``bandwidth``: share of the memory's;
+    ``start_us``: of a tile's first loads, what other tiles on the multiprocessor do not hide;
+    ``bandwidth``: share of the memory's;
     ``joined``: a step may hold channels of several taps, so that few channels waste none of it;
     ``cuts``: also reductions of a forward and of an image's gradient are cut into parts.
     """
@@ -67,7 +68,7 @@ REACH: Mapping[str, Reach] = {
     # VGG-13 on H100 in tf32 (public traces): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
     # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times: tf32 operands cannot be read transposed.
     # Steps: 16×16 patches in bf16 on H100, 256 steps in 98 µs. Half precision: cuBLAS on H100 sustains 0.75.
-    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 1.5, 0.85, joined=False, cuts=False),
+    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 0.75, 0.85, joined=False, cuts=False),
     # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
@@ -95,10 +96,10 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
     groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)
-    for high, wide in TILES:
+    for high, wide in TILES if spec.vendor == "nvidia" else TILES[:6]:
         tiles = groups * np.ceil(rows / high) * np.ceil(cols / wide)
         # Operands of a tile are its sides, its work their product.
-        fed = 1 + feeding * SQUARE / 2 * (1 / high + 1 / wide)
+        fed = 1 + feeding * (SQUARE / 2 * (1 / high + 1 / wide) if spec.vendor == "nvidia" else 1.0)
         step = np.maximum(2.0 * high * wide * STEP / per_sm * fed, reach.step_us)
         for parts in PARTS if reach.cuts or batch.family == "conv_wgrad" else PARTS[:1]:
             one = np.ceil(steps / parts) * step + reach.start_us + high * wide * store_us
