@@ -42,9 +42,7 @@ def show(found: Advised, console: Console, *, most: int | None = 10) -> None:
     for i, one in enumerate(shown, start=1):
         mark = "" if one.beyond_interval else " ≈"
         memory = size(one.memory_bytes) if one.memory_bytes is not None else ""
-        table.add_row(
-            str(i), one.name, change(one.gain, 1) + mark, time(one.step_us), memory, _saved(one), how(one)
-        )
+        table.add_row(str(i), one.name, change(one.gain, 1) + mark, time(one.step_us), memory, _saved(one))
     console.print(table)
     for i, one in enumerate(shown, start=1):
         console.print(Text(f"{i}  {how(one)}"))
