@@ -195,3 +195,14 @@ for _ in range(5):
     model(ids.float()).sum().backward()
     optimizer.step()
 """
+
+RECURRENT = """
+import torch
+model = torch.nn.LSTM(16, 32, 2, batch_first=True).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    with torch.autocast("cuda", dtype=torch.float16):
+        out, (hidden, cell) = model(torch.randn(4, 7, 16, device="cuda"))
+    (out.float().sum() + cell.float().sum()).backward()
+    optimizer.step()
+"""

@@ -109,6 +109,16 @@ def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) 
     assert json.loads(again.stdout)["step_time_us"] == made["step_time_us"]
 
 
+def test_a_recurrent_layer_is_one_call_of_cudnn(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.RECURRENT)
+    assert not step.guessed
+    layers, times = 2, 7
+    recurring, over_all_times = times * layers, layers
+    assert families(step)["gemm", "fp16"] == 2 * recurring + 4 * over_all_times  # both directions of the pass
+    (forward,) = (op for op in step.job.programs[0].ops if op.name == "aten::_cudnn_rnn")
+    assert len(forward.kernels) == 2 * recurring + over_all_times
+
+
 def test_lists_as_indices_are_copied_to_the_gpu(tmp_path: Path) -> None:
     kernels = families(captured(tmp_path, scripts.INDEXED_BY_LISTS))
     assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 3

@@ -43,6 +43,7 @@ class _Open:
     phase: str
     waits: tuple[Wait, ...]
     shapes: tuple[tuple[int, ...], ...]
+    cuda_graph: bool = False
     kernels: list[Kernel] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
@@ -99,7 +100,8 @@ class ProgramBuilder:
         if self._open is None or self._open.key != key or self._open.stream != stream or self._pending:
             self._close()
             shapes = tuple(t.shape for t in call.inputs)
-            self._open = _Open(name, key, stream, self._phase, self._take_pending(), shapes)
+            replayed = owner is not None and owner.cuda_graph
+            self._open = _Open(name, key, stream, self._phase, self._take_pending(), shapes, replayed)
         placed = (
             lowered.kernels if stream == COMPUTE else [replace(k, stream=stream) for k in lowered.kernels]
         )
@@ -131,7 +133,7 @@ class ProgramBuilder:
             return
         self.ops.append(
             Op(one.name, tuple(one.kernels), None, one.waits, blocks, one.phase, "", one.shapes, None,
-               tuple(one.calls))
+               tuple(one.calls), cuda_graph=one.cuda_graph)
         )  # fmt: skip
         if one.kernels:
             self._tails[one.stream] = {len(self.ops) - 1}
