@@ -225,7 +225,7 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         refuse(
             training,
             key,
-            stated and t.precision != "fp8",
+            stated and not t.quantised,
             f"has no effect in {t.precision}",
             'set precision = "fp8", or leave it out',
         )

@@ -110,7 +110,7 @@ def _weight_bytes(c: LanguageConfig, ends: float) -> float:
     half = float(dtype_bytes(t.dtype) if t.master_weights or not t.half or t.frozen else 4)
     if t.frozen:
         return ends * half + (1 - ends) * FROZEN_BYTES.get(t.frozen_weights, half)
-    if t.precision == "fp8" and c.layout.micro_batches > 1 and not t.fp8_weights:
+    if t.quantised and c.layout.micro_batches > 1 and not t.fp8_weights:
         return half + (1 - ends) * 2
     return half
 
