@@ -48,8 +48,9 @@ class LanguageTraining:
     of ``recompute_modules``).
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
     (flash: 2). ``precision``: fp8 and fp4 (NVFP4) are the type of GEMMs, everything else is in bf16.
-    ``master_weights``: half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
-    for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
+    ``master_weights``: half-precision parameters with fp32 copies in the optimizer; without them fp32
+    parameters are cast for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that
+    by default.
     ``adapters``: only low-rank adapters of rank ``adapter_rank`` on attention, MLP or both are trained; the
     frozen weights need no gradients and are stored as ``frozen_weights`` says.
     ``fp8_weights``: with fp8, weights are kept in fp8 (with their transpose) and gathered in it; otherwise
