@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -156,7 +157,7 @@ class _Ncf(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.tables = nn.ModuleList(nn.Embedding(n, d) for d in (64, 128) for n in (USERS, ITEMS))
         sizes = (256, 256, 128, 64)
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(sizes))
         self.head = nn.Linear(128, 1)
 
     def forward(self, user: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
