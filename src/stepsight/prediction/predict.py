@@ -9,9 +9,10 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.constants import area
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.answer import Prediction, explain
+from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain
 from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.llm.predict import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
@@ -25,6 +26,7 @@ from stepsight.prediction.runnable import (
 )
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -90,9 +92,11 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
             notes = (*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline))
+            described = isinstance(training, DlrmWorkload) and device == "cuda"
             return explain(
                 timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
                 setup=training.setup(), notes=notes,
+                method_spread=area("dlrm").number("METHOD_SPREAD") if described else METHOD_SPREAD,
             )  # fmt: skip
         blocks *= 2
 

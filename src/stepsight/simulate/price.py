@@ -339,7 +339,7 @@ class JobPricer:
             first, last = tape.op_start_mark[i], tape.op_end_mark[i]
             spent[first] = times.t1
             if launches == 0:
-                own = host_work_us(self.platform.overheads.host, op.host_bytes, op.host_divisions)
+                own = host_work_us(op.host_bytes, op.host_divisions)
                 spent[last] = times.t5 + own * self.platform.learned.host / self.platform.spec.host.speed
                 continue
             spent[first + 1] = times.t2 + times.t4

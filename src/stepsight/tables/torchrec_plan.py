@@ -90,6 +90,33 @@ def read_torchrec(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan
     return plan_from_document(document, tables, ranks, str(path))
 
 
+def is_torchrec(path: str | Path) -> bool:
+    """Whether a JSON file is a plan as TorchRec writes it, not one of ours."""
+    document = read_json(path, "name a plan file")
+    return isinstance(document, Mapping) and "plan" in document and "shards" not in document
+
+
+def read_plan(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:
+    """The plan in a file of ours or of TorchRec's."""
+    return read_torchrec(path, tables, ranks) if is_torchrec(path) else Plan.read(path)
+
+
+def planned_ranks(path: str | Path) -> int:
+    """For how many ranks a plan file was made: of TorchRec's, as many as it names."""
+    if not is_torchrec(path):
+        return Plan.read(path).ranks
+    where = str(path)
+    named = [
+        int(rank)
+        for _, parameter in _parameters(read_json(path, "name a plan file"), where)
+        for rank in parameter.get("ranks") or ()
+        if isinstance(rank, int) and rank >= 0
+    ]
+    if not named:
+        raise InputError(where, "names no rank", "give each table's ranks")
+    return max(named) + 1
+
+
 def _parameter(shards: Sequence[Shard], device: str, per_node: int) -> dict[str, Any]:
     kind = shards[0].kind
     if kind == TABLE_ROW_WISE and len({s.columns for s in shards}) > 1:
