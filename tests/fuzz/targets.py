@@ -31,12 +31,12 @@ from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.sharding.torchrec.plan_file import read_torchrec, torchrec_document
 from stepsight.tables.files import read_tables
 from stepsight.tables.indices.index_files import batch_stats, open_index_file
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
+from stepsight.tables.torchrec_plan import read_torchrec, torchrec_document
 from stepsight.trace.step.run import load_trace
 from stepsight.workload.files import load_workload, parse_workload
 from tests.calibrate.synthetic import samples

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.overheads.constants import OLD_DIVIDE_NS
+from stepsight.overheads.constants import DIVIDE_NS
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import parse_workload
@@ -93,7 +93,7 @@ def test_a_loader_in_the_training_process_holds_the_step_up():
     none, memory, mapped = (step_us(loader) for loader in ("none", "memory", "mapped"))
     assert none < memory < mapped
     indices = 16384 / 8 * 26 * 8
-    assert mapped - memory > 0.9 * indices * OLD_DIVIDE_NS / 1e3
+    assert mapped - memory > 0.9 * indices * DIVIDE_NS / 1e3
 
 
 def test_a_loader_is_torchrecs():

@@ -14,10 +14,9 @@ import msgspec
 
 from lab.datasets.captured_steps import MeasuredStep
 from lab.score.capture.forks import Wanted, captured
-from stepsight.capture.request import Request
+from stepsight.capture.request import Request, request
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.capture.step.file import load_step, save_step
-from stepsight.capture.target import request
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.captured import predict_captured

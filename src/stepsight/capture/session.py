@@ -17,12 +17,10 @@ from stepsight.capture.gpu import (
     device,
     files,
     guard,
-    kernels,
     meta_answer,
     modules,
-    recurrent,
+    operators,
     tensors,
-    vision_ops,
 )
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
@@ -31,11 +29,10 @@ from stepsight.capture.recording import checks, routing
 from stepsight.capture.recording.batch import Batches
 from stepsight.capture.recording.calls import CallRecord, StepRecords
 from stepsight.capture.recording.host import HostProfile
-from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.memory import Liveness, Workspaces
 from stepsight.capture.recording.mode import Recorder
 from stepsight.capture.recording.steps import StepBoundaries
 from stepsight.capture.recording.values import Values
-from stepsight.capture.recording.workspaces import Workspaces
 from stepsight.capture.step.captured import Samples
 from stepsight.capture.step.memory import MemoryUse, memory_use
 from stepsight.hardware.memory import USABLE_SHARE
@@ -96,9 +93,7 @@ class Session:
         device.install(gpu, _figures(self.allocator))
         tensors.install(self.values.read)
         modules.install()
-        kernels.install()
-        recurrent.install()
-        vision_ops.install()
+        operators.install()
         routing.install()
         checks.install()
         attention.install(gpu.capability)

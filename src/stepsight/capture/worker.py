@@ -75,7 +75,7 @@ class Worker:
             import torch
         except ImportError:
             raise StepsightError("torch is not installed; pip install 'stepsight[torch]'") from None
-        from stepsight.capture.probes import TRIED, missing
+        from stepsight.capture.selftest import TRIED, missing
 
         lacking = missing()
         if lacking:

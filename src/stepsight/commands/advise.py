@@ -74,7 +74,7 @@ def command(
 def _captured(script: Path, on: Platform) -> CapturedStep:
     """The script's step on all GPUs of the platform."""
     from stepsight.capture.ranks import Capturing
-    from stepsight.capture.target import request
+    from stepsight.capture.request import request
     from stepsight.errors import InputError
 
     if not script.is_file():

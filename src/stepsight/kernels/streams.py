@@ -36,10 +36,8 @@ from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine, resident_threads
 from stepsight.kernels.notes import beyond_shapes, joined
-from stepsight.kernels.popular_rows import chain_us
-from stepsight.kernels.radix_sort import passes_us
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
-from stepsight.kernels.stream_columns import columns
+from stepsight.kernels.sorts import chain_us, passes_us
 from stepsight.kernels.stream_costs import (
     AMD_SHARES,
     AMD_START_US,
@@ -195,7 +193,7 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual, variant: s
     From another chip only how the correction varies with the shape is taken over: the level is its own.
     """
     base, _ = stream_us(batch, spec, None, variant, rereads=False)
-    named = columns(batch, spec)
+    named = stream_columns(batch, spec)
     outside = residual.outside(named)
     own = residual.same_chip(spec)
     inside = residual.spread if own else float(np.hypot(residual.spread, UNMEASURED_SPREAD))
@@ -244,3 +242,30 @@ def _streamed(record: dict[str, Any]) -> Streamed:
     fields["machine"] = Machine(**fields["machine"])
     fields["path"] = {op: EventPath(**path) for op, path in fields["path"].items()}
     return Streamed(**fields)
+
+
+def stream_columns(batch: Batch, spec: GpuSpec) -> dict[str, FloatArray]:
+    """Named columns, relative to the GPU, so that one GPU's correction can be asked about another."""
+    d = batch.dims
+    named = {"cache": np.log(np.maximum(batch.bytes, 1.0) / (spec.l2_mb * 1e6))}
+    if "rows" in d and "cols" in d:
+        rows, cols = np.maximum(d["rows"], 1.0), np.maximum(d["cols"], 1.0)
+        named |= {
+            "cols": np.log(cols),
+            "row_waves": np.log(rows / spec.sms),
+            "power": np.ceil(np.log2(cols)),
+            "waste": np.ceil(np.log2(cols)) - np.log2(cols),
+            "multiple": _multiple(cols),
+        }
+        for step in (256, 1024, 2048):
+            named[f"waste_{step}"] = np.log(np.ceil(cols / step) * step / cols)
+    else:
+        elements = np.maximum(d["elements"], 1.0)
+        named["waves"] = np.log(elements / (spec.sms * 1024))
+    return named
+
+
+def _multiple(size: FloatArray) -> FloatArray:
+    """log2 of the largest power of two up to 4096 that divides the size."""
+    whole = np.maximum(size, 1.0).astype(np.int64)
+    return np.asarray(np.log2(np.minimum(whole & -whole, 4096).astype(np.float64)))

@@ -271,13 +271,15 @@ class Job:
     data-parallel job has ``{"world": (Group("world", (0, …, n-1)),)}``; tensor parallel
     pairs are ``{"tp": (Group("tp0", (0, 1)), Group("tp1", (2, 3)))}``. A collective on
     "tp" joins each rank with the peers of its own set.
-    ``start_us`` is when each rank enters the step (zeros by default).
+    ``start_us`` is when each rank enters the step (zeros by default). ``numbers``: which ranks of the real
+    job these are, where it shows some of them for all (0, 1, 2 … by default).
     """
 
     programs: tuple[RankProgram, ...]
     program_of_rank: tuple[int, ...]
     groups: Mapping[str, tuple[Group, ...]]
     start_us: tuple[float, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.program_of_rank:
@@ -298,6 +300,10 @@ class Job:
     @property
     def ranks(self) -> int:
         return len(self.program_of_rank)
+
+    def number(self, rank: int) -> int:
+        """The number of a rank in the real job."""
+        return self.numbers[rank] if self.numbers else rank
 
     def distinct_ops(self) -> list[Op]:
         """Every operator once, however many programs share it."""

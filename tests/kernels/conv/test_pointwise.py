@@ -5,7 +5,7 @@ import pytest
 
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.pointwise import as_product, is_pointwise, turned
+from stepsight.kernels.conv.products import as_product, is_pointwise, turned
 from stepsight.kernels.models import KernelModels
 
 

@@ -24,10 +24,9 @@ from stepsight.capture.gpu.tensors import on_gpu, only_gpu
 from stepsight.capture.recording import checks, conv_format, routing, unfaked
 from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
 from stepsight.capture.recording.facts import Facts, mapped, tensors_in
-from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.memory import Liveness, Workspaces
 from stepsight.capture.recording.regions import CompiledRegions
 from stepsight.capture.recording.values import Values, followed
-from stepsight.capture.recording.workspaces import Workspaces
 
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""

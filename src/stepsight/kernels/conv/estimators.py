@@ -10,19 +10,20 @@ import numpy as np
 from stepsight.estimate import Estimates
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
 from stepsight.kernels.conv.grouped import grouped_estimates
-from stepsight.kernels.conv.layout import has_tensor_cores, with_copies
-from stepsight.kernels.conv.plain_engine import engine_estimates, is_plain_engine
-from stepsight.kernels.conv.pointwise import (
+from stepsight.kernels.conv.products import (
     CONVOLUTIONS,
     as_convolution,
     as_product,
+    beyond_tables,
+    engine_estimates,
     faster,
+    fastest_estimates,
+    is_plain_engine,
     is_pointwise,
     turned,
 )
-from stepsight.kernels.conv.tiled import tiled_estimates
+from stepsight.kernels.conv.tiled import has_tensor_cores, tiled_estimates, with_copies
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.roofline import BoolArray
 

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.layout import copies_us, has_tensor_cores
-from stepsight.kernels.conv.tiled import PADDED, STEP, tiled_us
+from stepsight.kernels.conv.tiled import PADDED, STEP, copies_us, has_tensor_cores, tiled_us
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 from stepsight.program.variants import CUDNN

@@ -19,6 +19,7 @@ from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import PLACEMENTS
 from stepsight.tables.table import CACHE_SHARE, DEVICE, MOST_BAG_SPREAD, ROW_DTYPES, UVM_CACHING, Table
 from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
+from stepsight.tables.torchrec_plan import planned_ranks, read_plan
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
 
@@ -317,14 +318,14 @@ def _planned_ranks(parallel: Fields, source: str) -> int:
     """As many as the plan was made for, where it is given; else one."""
     value = parallel.anything("sharding", "")
     if isinstance(value, Mapping) and set(value) == {"file"}:
-        return Plan.read(_beside(source, str(value["file"]))).ranks
+        return planned_ranks(_next_to(source, str(value["file"])))
     if isinstance(value, list) and value and all(isinstance(r, int) and r >= 0 for r in value):
         return int(max(value)) + 1
     return 1
 
 
-def _beside(source: str, file: str) -> Path:
-    """A file as it is named, or beside the workload's."""
+def _next_to(source: str, file: str) -> Path:
+    """A file as it is named, or in the workload's folder."""
     path = Path(file)
     return path if path.is_absolute() or path.exists() else Path(source).parent / path
 
@@ -349,7 +350,7 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str, 
         plan = Plan.table_wise(tables, value, ranks, "given")
     elif isinstance(value, Mapping) and set(value) == {"file"}:
         where = str(value["file"])
-        plan = Plan.read(_beside(source, where))
+        plan = read_plan(_next_to(source, where), tables, ranks)
     else:
         raise InputError(
             where, f"is {value!r}", 'write a sharder\'s name, { file = "plan.json" } or a list of ranks'

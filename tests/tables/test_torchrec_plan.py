@@ -3,12 +3,6 @@ import json
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.sharding.torchrec.plan_file import (
-    plan_from_document,
-    read_torchrec,
-    torchrec_document,
-    write_torchrec,
-)
 from stepsight.tables.plan import (
     COLUMN_WISE,
     DATA_PARALLEL,
@@ -18,6 +12,12 @@ from stepsight.tables.plan import (
     Shard,
 )
 from stepsight.tables.table import Table
+from stepsight.tables.torchrec_plan import (
+    plan_from_document,
+    read_torchrec,
+    torchrec_document,
+    write_torchrec,
+)
 
 TABLES = tuple(Table(name, 100, 64, 1) for name in ("tw", "cw", "rw", "trw", "dp"))
 PLAN = Plan(
@@ -72,3 +72,21 @@ def test_a_damaged_document_is_refused(damage, complaint):
     damage(document)
     with pytest.raises(InputError, match=complaint):
         plan_from_document(document, TABLES, 4)
+
+
+def test_a_workload_and_a_comparison_read_torchrecs_plan(tmp_path):
+    from stepsight.tables.torchrec_plan import planned_ranks, read_plan
+    from stepsight.workload.files import parse_workload
+
+    tables = [{"rows": 1000, "dim": 64, "count": 4, "name": "t"}]
+    document = {
+        "kind": "dlrm", "batch": 64, "dense": {"features": 8, "bottom": [64], "top": [1]}, "tables": tables,
+        "parallel": {"ranks": 2, "sharding": [0, 1, 1, 0]},
+    }  # fmt: skip
+    described = parse_workload(document, "x")
+    path = tmp_path / "plan.json"
+    write_torchrec(path, torchrec_document(described.plan))
+    assert planned_ranks(path) == 2
+    assert read_plan(path, described.tables, 2).shards == described.plan.shards
+    document["parallel"] = {"sharding": {"file": str(path)}}
+    assert parse_workload(document, "x").plan.shards == described.plan.shards

@@ -29,13 +29,16 @@ MODULE = "sparse_arch.embedding_bag_collection"
 """Where the collection sits in TorchRec's own DLRM; plans name their module by path."""
 Document = Mapping[str, Any]
 _GRID = "grid_shard"
+_KERNELS = {"uvm": "fused_uvm", "uvm_caching": "fused_uvm_caching"}
+"""TorchRec's compute kernels of tables in host memory."""
 _FROM_TORCHREC = {**{kind: kind for kind in KINDS}, "table_column_wise": COLUMN_WISE, _GRID: TABLE_ROW_WISE}
 
 
 def torchrec_document(
-    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None
-) -> dict[str, Any]:
-    """The plan as TorchRec writes it."""
+    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None,
+    placements: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The plan as TorchRec writes it; ``placements``: tables that lie in host memory."""
     per_node = ranks_per_node or plan.ranks
     tables: dict[str, list[Shard]] = {}
     for shard in plan.shards:
@@ -43,7 +46,12 @@ def torchrec_document(
     return {
         "plan": {
             module: {
-                name: _parameter(sorted(shards, key=lambda s: (s.columns, s.rows)), device, per_node)
+                name: _parameter(
+                    sorted(shards, key=lambda s: (s.columns, s.rows)),
+                    device,
+                    per_node,
+                    _KERNELS.get((placements or {}).get(name, ""), "fused"),
+                )
                 for name, shards in tables.items()
             }
         }
@@ -90,13 +98,40 @@ def read_torchrec(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan
     return plan_from_document(document, tables, ranks, str(path))
 
 
-def _parameter(shards: Sequence[Shard], device: str, per_node: int) -> dict[str, Any]:
+def is_torchrec(path: str | Path) -> bool:
+    """Whether a JSON file is a plan as TorchRec writes it, not one of ours."""
+    document = read_json(path, "name a plan file")
+    return isinstance(document, Mapping) and "plan" in document and "shards" not in document
+
+
+def read_plan(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:
+    """The plan in a file of ours or of TorchRec's."""
+    return read_torchrec(path, tables, ranks) if is_torchrec(path) else Plan.read(path)
+
+
+def planned_ranks(path: str | Path) -> int:
+    """For how many ranks a plan file was made: of TorchRec's, as many as it names."""
+    if not is_torchrec(path):
+        return Plan.read(path).ranks
+    where = str(path)
+    named = [
+        int(rank)
+        for _, parameter in _parameters(read_json(path, "name a plan file"), where)
+        for rank in parameter.get("ranks") or ()
+        if isinstance(rank, int) and rank >= 0
+    ]
+    if not named:
+        raise InputError(where, "names no rank", "give each table's ranks")
+    return max(named) + 1
+
+
+def _parameter(shards: Sequence[Shard], device: str, per_node: int, kernel: str) -> dict[str, Any]:
     kind = shards[0].kind
     if kind == TABLE_ROW_WISE and len({s.columns for s in shards}) > 1:
         kind = _GRID
     parameter: dict[str, Any] = {
         "sharding_type": kind,
-        "compute_kernel": "dense" if kind == DATA_PARALLEL else "fused",
+        "compute_kernel": "dense" if kind == DATA_PARALLEL else kernel,
         "ranks": [s.rank for s in shards],
     }
     if kind != DATA_PARALLEL:

@@ -1,4 +1,8 @@
-"""Gradients of embedding rows that many lookups share: a chain of additions that no other thread shortens.
+"""Sorts, and gradients of embedding rows that many lookups share.
+
+A radix sort: one kernel counts the digits of all keys, one adds the counts up, and one moves keys and
+positions for every digit of eight bits. A single block sorts what fits into it. Keys of many bits in short
+lists take as many starts as digits.
 
 ATen (embedding_dense_backward with more than 3,072 lookups) sorts the lookups by row and cuts each row's into
 segments of ten, which threads add up side by side. A second kernel then adds a row's segments in series, one
@@ -12,6 +16,20 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
+
+ONE_BLOCK_KEYS = 2304
+"""Keys that one block sorts: 256 threads with nine keys of eight bytes (cub's code)."""
+
+
+def passes(batch: Batch) -> FloatArray:
+    """Digits of eight bits that are sorted by: those stated, else all of a key."""
+    return np.where(batch.dims["passes"] > 0, batch.dims["passes"], batch.element_bytes)
+
+
+def passes_us(batch: Batch, start_us: float) -> FloatArray:
+    """The starts of all passes, none where one block sorts everything."""
+    return np.where(batch.dims["elements"] > ONE_BLOCK_KEYS, passes(batch) * start_us, 0.0)
+
 
 SEGMENT = 10.0
 """Lookups that one thread adds up (NROWS_PER_THREAD in ATen/native/cuda/EmbeddingBackwardKernel.cu)."""
