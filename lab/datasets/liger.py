@@ -339,11 +339,43 @@ def rope(s: Sizes, dtype: str, provider: str) -> Passes | None:
     return [one], [one]
 
 
+def llama4_rope(s: Sizes, dtype: str, provider: str) -> Passes | None:
+    """Eager: pairs as complex numbers in fp32, one product, and back."""
+    n, head = _rope_sizes(s)
+    e = dtype_bytes(dtype)
+    if _by(provider) == EAGER:
+        turn = [stream("cast", dtype, n, e, 4), stream("mul", "fp32", n, 4, 4, indexed=True),
+                stream("cast", "fp32", n, 4, e)]  # fmt: skip
+        return turn, turn
+    one = matrix("rotary", dtype, n / head, head)
+    return [one], [one]
+
+
+def fused_linear_cross_entropy(s: Sizes, dtype: str, provider: str) -> Passes | None:
+    """A head and its loss; fused: in chunks, with the gradients made by the forward."""
+    rows, hidden, vocab, e = s["BT"], s["H"], s["V"], dtype_bytes(dtype)
+    n = rows * vocab
+    products = [
+        Kernel.of("gemm", dtype, operator="linear", m=rows, n=vocab, k=hidden),
+        Kernel.of("gemm", dtype, operator="dgrad", m=rows, n=hidden, k=vocab),
+        Kernel.of("gemm", dtype, operator="wgrad", m=vocab, n=hidden, k=rows),
+    ]
+    if _by(provider) == EAGER:
+        forward = [products[0], matrix("softmax", dtype, rows, vocab, "log_softmax"),
+                   matrix("nll_loss", dtype, rows, vocab)]  # fmt: skip
+        backward = [matrix("nll_loss_backward", dtype, rows, vocab),
+                    matrix("softmax_backward", dtype, rows, vocab, "_log_softmax_backward_data"),
+                    *products[1:]]  # fmt: skip
+        return forward, backward
+    return [*products, stream("loss", dtype, n, 2 * e, e)], [stream("copy", dtype, vocab * hidden, e, e)]
+
+
 OPERATORS: Mapping[str, Callable[[Sizes, str, str], Passes | None]] = {
     "cross_entropy": cross_entropy, "megatron_cross_entropy": megatron_cross_entropy,
     "layer_norm": layer_norm, "rms_norm": rms_norm, "fused_add_rms_norm": fused_add_rms_norm,
     "megatron_rms_norm": megatron_rms_norm, "relu_squared": relu_squared, "megatron_swiglu": megatron_swiglu,
     "geglu": geglu, "swiglu": swiglu, "embedding": embedding, "tvd": tvd, "rope": rope,
+    "llama4_rope": llama4_rope, "fused_linear_cross_entropy": fused_linear_cross_entropy,
 }  # fmt: skip
 
 

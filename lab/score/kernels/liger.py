@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,15 @@ def liger_scores(data: Path) -> list[Score]:
     predicted = predicted_us(found)
     reasons = ", ".join(f"{n} {why}" for why, n in sorted(left_out.items(), key=lambda item: -item[1]))
     return [_line(NAME, found, predicted, np.arange(len(found)), reasons), *_by_operator(found, predicted)]
+
+
+def figures(data: Path) -> dict[str, Any]:
+    """Rows, error, and rows that are not scored, by reason; nothing where the file is absent."""
+    lines = liger_scores(data)
+    if not lines:
+        return {}
+    _, left_out = rows(data)
+    return {"rows": lines[0].rows, "gmae": lines[0].gmae, "mape": lines[0].mape, "left_out": left_out}
 
 
 def predicted_us(found: Sequence[Row]) -> FloatArray:

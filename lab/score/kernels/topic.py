@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,6 +74,14 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
     found += resnet_scores(data) + liger_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
+
+
+def figures(data: Path) -> dict[str, dict[str, Any]]:
+    """What ``--json`` has by file."""
+    from lab.score.kernels import liger
+
+    found = liger.figures(data)
+    return {liger.NAME: found} if found else {}
 
 
 def _event_rows(data: Path) -> Iterator[Measured]:

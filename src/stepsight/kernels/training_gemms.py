@@ -110,6 +110,9 @@ RANGED = ("m", "n", "k", "batch")
 REACH = 1.0
 """E-folds outside the fitted range over which the correction fades to 1/e: the tables speak there."""
 OTHER_CHIP_SPREAD = 0.06
+ELSEWHERE = 0.5
+"""How much of the correction's dependence on the shape another chip keeps: chosen. Its waves and its
+library's tiles are other ones, so that steps of the correction there are as likely wrong as right."""
 
 FP8_OVER_BF16 = 0.5
 """Time of an fp8 product over that of the bf16 one, conversions apart: six products of vocabulary size on
@@ -184,6 +187,9 @@ def apply_training_correction(
         if not measured:
             forward = nearest(residuals, "gemm", FORWARD, spec)
             logs -= forward.trees.bias if forward else 0.0
+        if not residual.same_chip(spec):
+            level = float(residual.trees.bias) - (forward.trees.bias if forward else 0.0)
+            logs = level + ELSEWHERE * (logs - level)
         trust = np.exp(-_outside(residual, named) / REACH)
         factor[mine] = np.exp(logs * trust)
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)

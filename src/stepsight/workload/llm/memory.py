@@ -96,7 +96,7 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
         optimizer = 0.0
     gradients, optimizer = gradients * c.trained_share, optimizer * c.trained_share
     whole, some = _gathered_parameters(c, works)
-    activations = sum(in_flight(c, stage, piece) * w.kept_bytes for piece, w in works)
+    activations = sum(in_flight(c, stage, piece) * w.kept_bytes + w.head_bytes for piece, w in works)
     temporary = _temporary(c, works) + some
     weights = stored * _weight_bytes(c, ends / parameters if parameters else 0.0)
     return Held(weights + whole, gradients, optimizer, activations, temporary, _piled_up(c, stage, works))

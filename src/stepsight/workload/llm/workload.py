@@ -206,4 +206,6 @@ def _recomputation(c: LanguageConfig) -> list[str]:
     if c.training.recompute == "none":
         return []
     n = c.training.recompute_layers
+    if c.training.recompute_modules:
+        return [f"{' and '.join(c.training.recompute_modules)} run again"]
     return [f"{n} layers of each stage run again" if n else f"{c.training.recompute} recomputation"]
