@@ -137,6 +137,11 @@ def test_fused_attention_has_no_fp32_kernels() -> None:
         config({"framework": "megatron", "precision": "fp32", "attention": "flash2"}, data=2, zero=1)
 
 
+def test_nvfp4_is_the_type_of_gemms_only() -> None:
+    c = config({"precision": "nvfp4"}, data=2)
+    assert (c.training.product_dtype, c.training.dtype) == ("fp4", "bf16")
+
+
 def test_a_stage_without_layers_is_refused() -> None:
     axes = {"framework": "nanotron", "dp": 2, "zero": 3, "pp": 5}
     with pytest.raises(InputError, match="without layers"):

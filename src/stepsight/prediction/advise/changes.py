@@ -27,13 +27,15 @@ BATCH = "the batch: learning rate and schedule go with it"
 COMMON = (
     Change("bf16", ("training.precision=bf16",), "torch.autocast('cuda', dtype=torch.bfloat16)", ROUNDING),
     Change("tf32", ("training.precision=tf32",), "torch.set_float32_matmul_precision('high')", ROUNDING),
-    Change("fused optimizer", ("training.fused_optimizer=true",), "torch.optim.AdamW(…, fused=True)"),
+    Change("fused optimizer", ("training.fused_optimizer=true",), "torch.optim.AdamW(..., fused=True)"),
     Change("CUDA graph", ("training.cuda_graph=true",), "torch.compile(mode='reduce-overhead')"),
     Change("no read of the loss in each step", ("training.read_loss=false",), "loss.item() every 100th step"),
     Change("no synchronisation in each step", ("training.synchronize=false",), "no torch.cuda.synchronize()"),
-    Change("buckets of 50 MB", ("parallel.bucket_mb=50",), "DistributedDataParallel(…, bucket_cap_mb=50)"),
-    Change("buckets of 100 MB", ("parallel.bucket_mb=100",), "DistributedDataParallel(…, bucket_cap_mb=100)"),
-    Change("buckets of 10 MB", ("parallel.bucket_mb=10",), "DistributedDataParallel(…, bucket_cap_mb=10)"),
+    Change("buckets of 50 MB", ("parallel.bucket_mb=50",), "DistributedDataParallel(..., bucket_cap_mb=50)"),
+    Change(
+        "buckets of 100 MB", ("parallel.bucket_mb=100",), "DistributedDataParallel(..., bucket_cap_mb=100)"
+    ),
+    Change("buckets of 10 MB", ("parallel.bucket_mb=10",), "DistributedDataParallel(..., bucket_cap_mb=10)"),
 )
 TRANSFORMER = (
     Change("flash attention", ("training.attention=flash",), "F.scaled_dot_product_attention"),

@@ -192,7 +192,7 @@ def _fused_optimizer(step: CapturedStep) -> Rewrite | None:
 
     job = replace(step.job, programs=tuple(changed(p) for p in step.job.programs))
     done = f"{kernels:,} kernels of the update become one"
-    return Rewrite("fused optimizer", "torch.optim.AdamW(…, fused=True)", replace(step, job=job), done)
+    return Rewrite("fused optimizer", "torch.optim.AdamW(..., fused=True)", replace(step, job=job), done)
 
 
 def _updates(op: Op) -> bool:
@@ -212,7 +212,7 @@ def _tf32(step: CapturedStep) -> Rewrite | None:
 
 def _bf16(step: CapturedStep) -> Rewrite | None:
     job, count = _with_products(step.job, "bf16", casts=True)
-    code = "with torch.autocast('cuda', dtype=torch.bfloat16): …"
+    code = "with torch.autocast('cuda', dtype=torch.bfloat16): ..."
     done = f"{count:,} products in fp32 become bf16, each with casts of its operands; other kernels stay"
     made = Rewrite("bf16 autocast", code, replace(step, job=job), done, "numerics: rounding of GEMMs")
     return made if count else None
@@ -252,7 +252,7 @@ def _buckets(step: CapturedStep) -> Rewrite | None:
     ]  # fmt: skip
     if len(sizes) < 3:
         return None
-    code = "DistributedDataParallel(…, bucket_cap_mb=100)"
+    code = "DistributedDataParallel(..., bucket_cap_mb=100)"
     job = with_bucket(ObservedJob(step.job), 100.0).job
     return Rewrite("buckets of 100 MB", code, replace(step, job=job), f"{len(sizes)} all_reduces joined")
 

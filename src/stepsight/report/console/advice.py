@@ -36,20 +36,16 @@ def show(found: Advised, console: Console, *, most: int | None = 10) -> None:
         )
         return
     table = Table(box=None)
-    for name in ("", "change", "work per second", "step", "memory", "saves", "how"):
-        table.add_column(name, justify="left" if name in ("change", "how") else "right", no_wrap=True)
+    for name in ("", "change", "work per second", "step", "memory", "saves"):
+        table.add_column(name, justify="left" if name == "change" else "right", no_wrap=True)
     shown = found.changes if most is None else found.changes[:most]
     for i, one in enumerate(shown, start=1):
         mark = "" if one.beyond_interval else " ≈"
         memory = size(one.memory_bytes) if one.memory_bytes is not None else ""
-        table.add_row(
-            str(i), one.name, change(one.gain, 1) + mark, time(one.step_us), memory, _saved(one), how(one)
-        )
+        table.add_row(str(i), one.name, change(one.gain, 1) + mark, time(one.step_us), memory, _saved(one))
     console.print(table)
-    for one in shown:
-        for text in (one.done, one.alters):
-            if text:
-                console.print(Text(f"{one.name}: {text}"))
+    for i, one in enumerate(shown, start=1):
+        console.print(Text(f"{i}  {how(one)}"))
     if any(not one.beyond_interval for one in shown):
         console.print(Text("≈ smaller than the interval of the prediction: measure it"))
     if len(shown) < len(found.changes):
@@ -61,5 +57,5 @@ def _saved(one: Advice) -> str:
 
 
 def how(one: Advice) -> str:
-    """The option that simulates a change, and the code that makes it."""
-    return "; ".join(text for text in (one.set_line, one.code) if text)
+    """The option that simulates a change, the code that makes it, what was rewritten and what it alters."""
+    return "; ".join(text for text in (one.set_line, one.code, one.done, one.alters) if text)

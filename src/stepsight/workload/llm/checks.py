@@ -220,12 +220,12 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
             "has no effect: all weights are trained",
             'set adapters = "lora", or leave it out',
         )
-    for key in ("fp8_weights", "fp8_attention"):
+    for key in ("fp8_weights", "fp8_attention", "fp8_activations"):
         stated = training.has(key) and training.values[key] is True
         refuse(
             training,
             key,
-            stated and t.precision != "fp8",
+            stated and not t.quantised,
             f"has no effect in {t.precision}",
             'set precision = "fp8", or leave it out',
         )

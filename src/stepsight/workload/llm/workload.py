@@ -67,7 +67,7 @@ def _asks(document: Mapping[str, Any]) -> str:
             return f"training.{key}"
     if not isinstance(family, str) or family not in FAMILIES:
         return ""
-    if training.get("precision") == "fp8":
+    if training.get("precision") in ("fp8", "fp4", "nvfp4", "mxfp4"):
         return "training.precision"
     taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
     beyond = [k for k in BEYOND_TAPES if k in document] + [
@@ -206,4 +206,6 @@ def _recomputation(c: LanguageConfig) -> list[str]:
     if c.training.recompute == "none":
         return []
     n = c.training.recompute_layers
+    if c.training.recompute_modules:
+        return [f"{' and '.join(c.training.recompute_modules)} run again"]
     return [f"{n} layers of each stage run again" if n else f"{c.training.recompute} recomputation"]
