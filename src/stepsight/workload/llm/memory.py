@@ -123,7 +123,7 @@ def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]
     if not c.layout.reshard:
         each = dtype_bytes(c.training.dtype)
         return sum(each * (w.parameters + w.expert_parameters) for _, w in works), 0.0
-    largest = max(run.parameters for _, w in works for run in w.forward)
+    largest = max((run.parameters for _, w in works for run in w.forward), default=0.0)
     return 0.0, 2 * 2 * largest / _runs(c)
 
 
