@@ -48,6 +48,10 @@ BUDGET_HELP = (
     "Stop the search after this time instead: 500ms, 5s, 2m (a bare number is seconds). The result then "
     "depends on the machine's speed."
 )
+HOST_MEMORY_HELP = (
+    "Where tables do not fit on the GPUs, keep some in host memory, with or without a cache on the GPU: the "
+    "plan names the tier of each."
+)
 MARGIN_HELP = (
     "Keep a standard sharder's plan, or else one of whole tables, unless another is at least this much "
     "faster, such as 8%."
@@ -80,6 +84,7 @@ MARGIN_HELP = (
 @click.option("--seed", default=0, help="The same seed gives the same search.")
 @click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
 @click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
+@click.option("--host-memory", is_flag=True, help=HOST_MEMORY_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.")
 @click.option("--torchrec", type=click.Path(path_type=Path), help="Write a TorchRec sharding plan here.")
@@ -91,8 +96,8 @@ MARGIN_HELP = (
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
-    seed: int, measure_tables: bool, margin_text: str, as_json: bool, out: Path | None, torchrec: Path | None,
-    module: str | None, device: str | None, html: Path | None,
+    seed: int, measure_tables: bool, margin_text: str, host_memory: bool, as_json: bool,
+    out: Path | None, torchrec: Path | None, module: str | None, device: str | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
     check_outputs((out, torchrec, html))
@@ -116,6 +121,7 @@ def command(
         also=[read_plan(path, dlrm.tables, dlrm.ranks).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
         measure=_measured_here(seed) if measure_tables else None, margin=margin(margin_text),
+        host_memory=host_memory,
     )  # fmt: skip
     usual_device = "cpu" if here.spec.host.synchronous else "cuda"
     names = {"module": module or MODULE, "device": device or usual_device}
@@ -182,13 +188,13 @@ def _write(
     choice: Choice, out: Path | None, torchrec: Path | None, html: Path | None, per_node: int,
     names: dict[str, str],
 ) -> None:  # fmt: skip
-    plan = choice.winner.plan
+    plan, tiers = choice.winner.plan, {f.name: f.placement for f in choice.figures}
     if out:
         plan.write(out)
     if torchrec:
         from stepsight.tables.torchrec_plan import torchrec_document, write_torchrec
 
-        write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node, **names))
+        write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node, placements=tiers, **names))
     if html:
         from stepsight.documents import write_whole
         from stepsight.report.page.sharding import sharding_page

@@ -29,13 +29,16 @@ MODULE = "sparse_arch.embedding_bag_collection"
 """Where the collection sits in TorchRec's own DLRM; plans name their module by path."""
 Document = Mapping[str, Any]
 _GRID = "grid_shard"
+_KERNELS = {"uvm": "fused_uvm", "uvm_caching": "fused_uvm_caching"}
+"""TorchRec's compute kernels of tables in host memory."""
 _FROM_TORCHREC = {**{kind: kind for kind in KINDS}, "table_column_wise": COLUMN_WISE, _GRID: TABLE_ROW_WISE}
 
 
 def torchrec_document(
-    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None
-) -> dict[str, Any]:
-    """The plan as TorchRec writes it."""
+    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None,
+    placements: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The plan as TorchRec writes it; ``placements``: tables that lie in host memory."""
     per_node = ranks_per_node or plan.ranks
     tables: dict[str, list[Shard]] = {}
     for shard in plan.shards:
@@ -43,7 +46,12 @@ def torchrec_document(
     return {
         "plan": {
             module: {
-                name: _parameter(sorted(shards, key=lambda s: (s.columns, s.rows)), device, per_node)
+                name: _parameter(
+                    sorted(shards, key=lambda s: (s.columns, s.rows)),
+                    device,
+                    per_node,
+                    _KERNELS.get((placements or {}).get(name, ""), "fused"),
+                )
                 for name, shards in tables.items()
             }
         }
@@ -117,13 +125,13 @@ def planned_ranks(path: str | Path) -> int:
     return max(named) + 1
 
 
-def _parameter(shards: Sequence[Shard], device: str, per_node: int) -> dict[str, Any]:
+def _parameter(shards: Sequence[Shard], device: str, per_node: int, kernel: str) -> dict[str, Any]:
     kind = shards[0].kind
     if kind == TABLE_ROW_WISE and len({s.columns for s in shards}) > 1:
         kind = _GRID
     parameter: dict[str, Any] = {
         "sharding_type": kind,
-        "compute_kernel": "dense" if kind == DATA_PARALLEL else "fused",
+        "compute_kernel": "dense" if kind == DATA_PARALLEL else kernel,
         "ranks": [s.rank for s in shards],
     }
     if kind != DATA_PARALLEL:
