@@ -46,7 +46,8 @@ def test_no_prediction_lies_below_its_bound():
 def test_the_best_comes_first_and_fits(answer):
     assert all(row.fit >= SURE and row.low_us < row.step_time_us < row.high_us for row in answer.top)
     fastest = min(r.step_time_us for r in answer.rows if r.priced and r.fit >= SURE)
-    assert answer.best.step_time_us == fastest
+    assert answer.best.step_time_us <= 1.02 * fastest  # the best are walked, the others composed
+    assert answer.best.step_time_us == min(row.step_time_us for row in answer.top)
 
 
 def test_the_fastest_that_fits_comes_first():
