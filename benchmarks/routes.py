@@ -28,7 +28,8 @@ tied = true
 batch_per_rank = 1
 """
 CONFIG = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 16,
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048, "num_hidden_layers": 16,
     "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
     "max_position_embeddings": 131072, "tie_word_embeddings": True, "head_dim": 64, "torch_dtype": "bfloat16",
 }  # fmt: skip
