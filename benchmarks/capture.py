@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from stepsight.capture.ranks import Capturing
-from stepsight.capture.target import request
+from stepsight.capture.request import request
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 

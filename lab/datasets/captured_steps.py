@@ -23,6 +23,8 @@ class MeasuredStep:
     """A row: what is run (``script`` with ``asked``), where, and what was measured.
 
     ``groups`` are the subsets that the row is also scored with. ``larger_batch`` is one that did not fit.
+    ``varies`` names an argument that differs from step to step: the expected step is the mean over ``values``
+    (equal shares), the memory that of ``largest``.
     """
 
     file: str
@@ -38,7 +40,9 @@ class MeasuredStep:
     batch: int = 0
     larger_batch: int = 0
     libraries: tuple[str, ...] = ()
-    overrides: tuple[str, ...] = ()
+    varies: str = ""
+    values: tuple[int, ...] = ()
+    largest: int = 0
 
 
 def models_h100(row: Row, where: str) -> MeasuredStep:
@@ -124,19 +128,53 @@ def lambda_gpus(row: Row, where: str) -> MeasuredStep | None:
     )  # fmt: skip
 
 
+LENGTH_SPREAD, LONGEST, PADDED = 0.36, 638, 1.035
+"""MetaMathQA (texts up to 1,300 characters) in batches sorted by length: the standard deviation of a batch's
+length over a text's mean, the longest batch, a batch's mean length over a text's. Recovered from the reserved
+memory of one LoRA run (mean, 99th percentile, maximum over its steps), with gamma-distributed lengths."""
+
+PEFT_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "ADALORA": {"init_r": 64, "target_r": 32, "tinit": 200, "tfinal": 500, "total_step": 5000},
+    "ADAPTION_PROMPT": {"adapter_len": 100, "adapter_layers": 28, "target_modules": "self_attn"},
+    "OFT": {"oft_block_size": 0},
+    "LOKR factor4": {"decompose_factor": 4},
+    "GLORA vector": {"config_A_B": "vector", "config_C": "vector", "config_D_E": "constant"},
+    "LILY a2-b2": {"num_B": 2, "stride_A": 14},
+    "DEFT para": {"para": True},
+    "TINYLORA weight-tying": {"weight_tying": 1.0},
+    "LORA rslora": {"use_rslora": True},
+    "P_TUNING": {"num_virtual_tokens": 20, "encoder_hidden_size": 3072},
+    "BOFT": {"boft_block_size": 4},
+}
+"""What the benchmark's adapter files state beyond rank and modules, by method and a word of the name."""
+PER_TOKEN = {"PROMPT_TUNING": 3072, "PREFIX_TUNING": 2 * 28 * 1024}
+"""Trainable parameters per virtual token of a 3B Llama."""
+
+
 def peft_l40s(row: Row, where: str) -> MeasuredStep:
+    kind, trainable = row["peft_type"], whole(row["trainable_params"], f"{where}: trainable_params")
+    settings: dict[str, Any] = {}
+    for name, given in PEFT_SETTINGS.items():
+        method, _, word = name.partition(" ")
+        if method == kind and word in row["experiment"]:
+            settings |= given
+    if kind in PER_TOKEN:
+        settings["num_virtual_tokens"] = trainable // PER_TOKEN[kind]
+    if row["dora"] == "True":
+        settings["use_dora"] = True
+    batch = whole(row["batch"], f"{where}: batch")
     asked = {
-        "experiment": row["experiment"], "kind": row["peft_type"], "rank": int(float(row["rank"] or 0)),
-        "targets": [t for t in row["target_modules"].split(";") if t], "dora": row["dora"] == "True",
-        "trainable": whole(row["trainable_params"], f"{where}: trainable_params"),
-        "batch": whole(row["batch"], f"{where}: batch"),
+        "kind": kind, "rank": int(float(row["rank"] or 0)), "batch": batch, "trainable": trainable,
+        "targets": [t for t in row["target_modules"].split(";") if t], "settings": settings,
+        "checkpointing": row["grad_checkpointing"] == "True",
     }  # fmt: skip
+    mean = finite(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1
+    lengths = [round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1)]
     return MeasuredStep(
         "peft_l40s", row["experiment"], PEFT_STEP, asked, f"1x{row['gpu'].removeprefix('NVIDIA ')}",
-        finite(row["step_ms"], f"{where}: step_ms"), groups=(row["peft_type"],),
-        active_bytes=finite(row["mem_allocated_avg_bytes"], f"{where}: mem_allocated_avg_bytes"),
+        finite(row["step_ms"], f"{where}: step_ms"), groups=(kind,),
         reserved_bytes=finite(row["mem_reserved_max_bytes"], f"{where}: mem_reserved_max_bytes"),
-        libraries=("transformers", "peft"),
+        libraries=("transformers", "peft"), varies="length", values=(*lengths,), largest=LONGEST,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
+    from stepsight.prediction.advise.advice import advise
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.compare import Comparison, compare
     from stepsight.prediction.diagnose.diagnosis import diagnose
@@ -38,6 +39,7 @@ __all__ = [
     "Prediction",
     "StepsightError",
     "__version__",
+    "advise",
     "capture",
     "capture_block",
     "choose",
@@ -64,6 +66,7 @@ _HOMES = {
     "Prediction": "stepsight.prediction.answer",
     "compare": "stepsight.prediction.compare",
     "Comparison": "stepsight.prediction.compare",
+    "advise": "stepsight.prediction.advise.advice",
     "diagnose": "stepsight.prediction.diagnose.diagnosis",
     "learn": "stepsight.prediction.learn.lesson",
     "choose": "stepsight.sharding.choice",

@@ -11,13 +11,14 @@ import click
 from stepsight.commands.options import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end_tidily_on_signals
-from stepsight.terminal import speak_plainly_where_needed
+from stepsight.terminal import ReaderGoneError, open_streams
 
 COMMANDS = {
     "predict": "Predict the step time of a workload or a trace on a platform.",
     "capture": "Predict any PyTorch training script: run it here without a GPU.",
     "compare": "Two predictions: which is faster, and where the difference went.",
     "tune": "Find the best configuration of a model on a platform, with reasons.",
+    "advise": "Changes that make a job faster or make it fit, each one simulated.",
     "diagnose": "A measured step: is it slower than it should be, and why.",
     "sweep": "Predict over any field of a workload or platform: a table, a CSV, a page.",
     "shard": "Choose where the embedding tables live.",
@@ -64,18 +65,18 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: a user's mistake is one clear line and exit code 2, never a traceback."""
-    speak_plainly_where_needed()
+    open_streams()
     end_tidily_on_signals()
     try:
         code = cli.main(standalone_mode=False)
+        sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        sys.stderr.close()
+    except ReaderGoneError:
         sys.exit(0)
     except (click.Abort, KeyboardInterrupt):
         click.echo("stepsight: interrupted", err=True)

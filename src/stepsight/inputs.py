@@ -16,6 +16,8 @@ from stepsight.errors import InputError
 from stepsight.limits import check, limit
 
 _CHUNK = 1 << 22
+LARGEST_FIGURE = 1e15
+"""No measured or fitted figure is larger."""
 
 
 def read_bytes(path: str | Path, fix: str = "check the path", most: str = "TEXT_BYTES") -> bytes:
@@ -54,6 +56,38 @@ def json_of(text: str | bytes, where: str, fix: str) -> Any:
         raise InputError(where, f"is not JSON: {error}", fix) from None
     except RecursionError:
         raise InputError(where, "is nested too deeply to be real", fix) from None
+
+
+def read_figures(path: str | Path, fix: str) -> dict[str, Any]:
+    """A JSON object of measured or fitted figures: every number finite and no larger than figures are, every
+    list of numbers or of lists of them."""
+    content = read_json(path, fix)
+    if not isinstance(content, dict):
+        raise InputError(str(path), "is damaged (it is no JSON object)", fix)
+    _check_figures(content, str(path), "", fix)
+    return content
+
+
+def _check_figures(value: Any, where: str, field: str, fix: str) -> None:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_figures(inner, where, f"{field}.{key}" if field else str(key), fix)
+    elif isinstance(value, list):
+        numbers = any(isinstance(inner, int | float) for inner in value)
+        for inner in value:
+            if numbers and (isinstance(inner, bool) or not isinstance(inner, int | float)):
+                raise InputError(f"{where}: {field}", f"holds {inner!r} among numbers", fix)
+            _check_figures(inner, where, field, fix)
+    elif isinstance(value, float) and not abs(value) < LARGEST_FIGURE:
+        raise InputError(f"{where}: {field}", f"is damaged (it holds {value:g})", fix)
+
+
+def within(value: object, low: float, high: float, where: str, fix: str) -> float:
+    """A number in a range."""
+    number = finite(value, where, fix)
+    if isinstance(value, bool) or not low <= number <= high:
+        raise InputError(where, f"is {value}, not between {low:g} and {high:g}", fix)
+    return number
 
 
 def csv_rows(text: str, where: str, delimiter: str = ",") -> list[list[str]]:

@@ -64,3 +64,19 @@ def test_rehearsals_that_disagreed_widen_every_interval(calibrated: Path, tmp_pa
         predict(parse_workload(dict(document), "x"), load_platform(path)) for path in (calibrated, folder)
     )
     assert doubtful.high_us / doubtful.low_us > 4 > sure.high_us / sure.low_us
+
+
+@pytest.mark.parametrize("figure", ["Infinity", "-1e200", "NaN", "1e5", '"x"', "null"])
+@pytest.mark.parametrize("file", ["kernels/measured.json", "embedding.json"])
+def test_an_impossible_figure_of_a_folder_is_refused(
+    calibrated: Path, tmp_path: Path, file: str, figure: str
+) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(calibrated, folder)
+    content = (folder / file).read_text()
+    at = content.index('"weights": [') + len('"weights": [')
+    end = content.index(",", at)
+    (folder / file).write_text(content[:at] + figure + content[end:])
+    document = random_dlrm(2, 3, VALIDATION)
+    with pytest.raises(InputError, match=Path(file).name):
+        predict(parse_workload(dict(document), document["name"]), load_platform(folder))

@@ -33,7 +33,7 @@ def test_a_journal_without_such_lookups_has_no_such_model():
     assert fused_bench.fit([{"phase": "forward", "rows": 10, "times_us": [[1.0]]}]) is None
 
 
-@pytest.mark.parametrize("stack", ["now", "torchrec"])
+@pytest.mark.parametrize("stack", ["eager", "torchrec"])
 def test_every_batch_size_is_rehearsed_equally_often(stack):
     batches = [d["batch"] for d in rehearsal_documents(2, 16, 0, stack)]
     counts = np.unique(batches, return_counts=True)

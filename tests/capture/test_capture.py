@@ -109,6 +109,24 @@ def test_the_command_predicts_and_saves_what_predict_reads_back(tmp_path: Path) 
     assert json.loads(again.stdout)["step_time_us"] == made["step_time_us"]
 
 
+def test_a_recurrent_layer_is_one_call_of_cudnn(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.RECURRENT)
+    assert not step.guessed
+    layers, times = 2, 7
+    recurring, over_all_times = times * layers, layers
+    assert families(step)["gemm", "fp16"] == 2 * recurring + 4 * over_all_times  # both directions of the pass
+    (forward,) = (op for op in step.job.programs[0].ops if op.name == "aten::_cudnn_rnn")
+    assert len(forward.kernels) == 2 * recurring + over_all_times
+
+
+def test_counting_samples_keeps_no_activation_alive(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.CHECKPOINTED)
+    assert step.samples.count == 4096
+    activation = 4096 * 1024 * 4
+    weights = 8 * (1024 * 1024 + 1024) * 4
+    assert step.memory[0].peak_active_bytes < 2 * weights + 13 * activation  # inputs of 8 blocks, and a few
+
+
 def test_lists_as_indices_are_copied_to_the_gpu(tmp_path: Path) -> None:
     kernels = families(captured(tmp_path, scripts.INDEXED_BY_LISTS))
     assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 3

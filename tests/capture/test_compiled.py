@@ -140,3 +140,23 @@ def test_an_unknown_way_to_compile_is_refused() -> None:
     assert Assumptions.read(["compile=eager"]).compile == "eager"
     with pytest.raises(InputError, match="one of fused, eager"):
         Assumptions.read(["compile=fast"])
+
+
+def test_a_cuda_graph_is_one_launch_and_never_slower(
+    tmp_path: Path, both: tuple[CapturedStep, CapturedStep]
+) -> None:
+    script = scripts.PERCEPTRON.replace("model.compile()", 'model.compile(mode="reduce-overhead")')
+    replayed = captured(tmp_path, script)
+    fused, eager = both
+    assert kernels(replayed) == kernels(fused)
+    assert {op.name for op in replayed.job.programs[0].ops if op.cuda_graph} == {
+        "Torch-Compiled Region", "CompiledFunctionBackward",
+    }  # fmt: skip
+    assert not any(op.cuda_graph for op in fused.job.programs[0].ops)
+    platform = load_platform("1xH100-SXM")
+    times = [predict_captured(step, platform).step_us for step in (replayed, fused, eager)]
+    assert times == sorted(times)
+    again = decode(encode(replayed), "step.json")
+    assert [op.cuda_graph for op in again.job.programs[0].ops] == [
+        op.cuda_graph for op in replayed.job.programs[0].ops
+    ]

@@ -86,11 +86,11 @@ def test_where_neither_works_a_trace_is_asked_for(tmp_path: Path, monkeypatch: p
 
 
 def test_a_torch_without_what_is_needed_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stepsight.capture import probes
+    from stepsight.capture import selftest
 
-    assert probes.missing() == []
-    monkeypatch.setattr(probes, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
-    assert probes.missing() == ["torch.Tag.nowhere"]
+    assert selftest.missing() == []
+    monkeypatch.setattr(selftest, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
+    assert selftest.missing() == ["torch.Tag.nowhere"]
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,17 @@ def _tune(folder: Path) -> list[str]:
             "--resume", str(kept), "--csv", str(rows)]  # fmt: skip
 
 
+def _sweep(folder: Path) -> list[str]:
+    kept, rows = folder / "trials.jsonl", folder / "rows.csv"
+    return ["sweep", str(EXAMPLES / "dlrm.toml"), "--over", "batch=512,1024,2048,4096", "--over",
+            "platform=4xV100-SXM2,4xA100-SXM4-40G", "--resume", str(kept), "--csv", str(rows)]  # fmt: skip
+
+
+def _shard(folder: Path) -> list[str]:
+    plan = folder / "plan.json"
+    return ["shard", str(EXAMPLES / "dlrm.toml"), "-p", "4xV100-SXM2", "--torchrec", str(plan)]
+
+
 def _capture(folder: Path) -> list[str]:
     (folder / "train.py").write_text(SCRIPT)
     return ["capture", str(folder / "train.py"), "-p", "1xA100-SXM4-40G", "--save", str(folder / "step.json")]
@@ -89,6 +100,8 @@ COMMANDS = (
                                   "--html", str(f / "page.html"), "--timeline", str(f / "timeline.json")],
             ("page.html", "timeline.json"), seconds=4.0),
     Command("tune", _tune, ("rows.csv",), _trials, seconds=6.0, again=True),
+    Command("sweep", _sweep, ("rows.csv",), _trials, seconds=6.0, again=True),
+    Command("shard", _shard, ("plan.json",), seconds=8.0, again=True),
     Command("capture", _capture, ("step.json",), seconds=12.0, torch=True),
     Command("run", _small_run, seconds=12.0, torch=True),
     Command("calibrate", lambda f: ["calibrate", "--ranks", "2", "--budget", "30s", "--out", str(f / "here"),

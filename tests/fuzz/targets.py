@@ -7,17 +7,23 @@ import io
 import json
 import math
 import random
+import re
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lab.datasets.kernel_tables.files import read_table, time_table
+from stepsight.calibrate.build import build
+from stepsight.calibrate.journal import Journal
+from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
 from stepsight.collectives.files.nccl_tests import read_nccl_tests
 from stepsight.collectives.files.param_comms import read_param_comms
 from stepsight.collectives.files.platform_files import read_timings_csv
@@ -25,14 +31,15 @@ from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.sharding.torchrec.plan_file import read_torchrec, torchrec_document
 from stepsight.tables.files import read_tables
 from stepsight.tables.indices.index_files import batch_stats, open_index_file
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
+from stepsight.tables.torchrec_plan import read_torchrec, torchrec_document
 from stepsight.trace.step.run import load_trace
-from stepsight.workload.files import load_workload
+from stepsight.workload.files import load_workload, parse_workload
+from tests.calibrate.synthetic import samples
 from tests.fuzz.interruptions import SCRIPT
 from tests.fuzz.mutate import ODD_NUMBERS, mutated_bytes, mutated_json, mutated_text, mutated_trace
 from tests.trace.making import two_step_training
@@ -109,6 +116,57 @@ speed = 1.0
 
 def _on_platform(path: Path) -> float:
     return predict(load_workload(EXAMPLES / "dlrm.toml", ["parallel.ranks=2"]), load_platform(path)).step_us
+
+
+_FIGURE = re.compile(rb'(?<![\w."])-?\d+\.?\d*(?:[eE][-+]?\d+)?(?![\w"])')
+_ODD_FIGURES = (b"Infinity", b"-Infinity", b"NaN", b"-1e200", b"1e200", b"100000.0", b"-1", b"0", b"inf",
+                b"nan", b"1e-200", b'"x"', b"null", b"true")  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _calibrated() -> dict[str, bytes]:
+    """The files of a calibrated folder of a made-up machine."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        journal = Journal(folder, resume=True)
+        for stage, rows in samples(kernels=120, tables=40).items():
+            journal.add(stage, rows)
+        build(journal, folder, "synthetic", "cpu", 2)
+        return {
+            str(f.relative_to(folder)): f.read_bytes()
+            for f in folder.rglob("*")
+            if f.is_file() and f.name != "samples.jsonl"
+        }
+
+
+def _damaged_figure(rng: random.Random) -> bytes:
+    """Which file of a calibrated folder, and its content with one figure damaged."""
+    name = rng.choice(sorted(_calibrated()))
+    content = _calibrated()[name]
+    figures = list(_FIGURE.finditer(content))
+    if figures:
+        figure = rng.choice(figures)
+        content = content[: figure.start()] + rng.choice(_ODD_FIGURES) + content[figure.end() :]
+    return name.encode() + b"\n" + content
+
+
+def _on_calibrated(path: Path) -> float:
+    name, _, content = path.read_bytes().partition(b"\n")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for file, whole in _calibrated().items():
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_bytes(content if file == name.decode() else whole)
+        platform = load_platform(folder)
+        documents = random_dlrm(2, 3, VALIDATION), random_transformer(2, 3, VALIDATION, "bert")
+        answers = [predict(parse_workload(dict(d), d["name"]), platform) for d in documents]
+    assert all(0 < a.low_us <= a.step_us <= a.high_us < math.inf for a in answers), answers
+    assert all(a.step_us < MOST_STEP_US for a in answers), f"a step of {answers[0].step_us:g} µs"
+    return sum(a.step_us for a in answers)
+
+
+MOST_STEP_US = 1e9
+"""Small steps on a small machine: no damaged figure may make one of them take a quarter of an hour."""
 
 
 def _trace(path: Path) -> float:
@@ -239,6 +297,7 @@ TARGETS = (
       ("dlrm.toml", "gpt2.toml", "llama.toml", "megatron.toml", "bert.toml")),
     Target("set.txt", _assignments, _assigned),
     Target("platform.toml", _text(PLATFORM), _on_platform),
+    Target("calibrated.txt", _damaged_figure, _on_calibrated),
     Target("trace.json", lambda rng: mutated_json(_profile(), rng), _trace),
     Target("profile.json", lambda rng: mutated_trace(_profile(), rng), _every_basis),
     Target("execution_trace.json", _json(EXECUTION_TRACE), _with_execution_trace),

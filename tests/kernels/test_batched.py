@@ -5,9 +5,9 @@ import pytest
 
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.batched import CONSTANTS, batched_us, padded
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.models import KernelModels
+from stepsight.kernels.tiles import BATCHED, batched_us, padded
 
 A100, H100, L40S = (load_gpu(name) for name in ("A100-SXM4-80G", "H100-SXM-80G", "L40S"))
 
@@ -22,8 +22,8 @@ def test_a_narrow_output_is_padded_to_a_small_tile_and_a_wide_one_to_whole_large
 
 def test_a_product_bound_by_memory_takes_its_bytes() -> None:
     batch = products(batch=64, m=4096, n=64, k=4096)
-    memory = batch.bytes[0] / (A100.memory_gbps * 1e3 * CONSTANTS.memory)
-    assert batched_us(batch, A100)[0] == pytest.approx(memory + CONSTANTS.start_us, rel=0.05)
+    memory = batch.bytes[0] / (A100.memory_gbps * 1e3 * BATCHED.memory)
+    assert batched_us(batch, A100)[0] == pytest.approx(memory + BATCHED.start_us, rel=0.05)
 
 
 def test_one_column_more_than_a_tile_costs_a_second_tile() -> None:

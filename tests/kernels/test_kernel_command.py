@@ -29,7 +29,8 @@ def test_mistakes_are_named() -> None:
         (["gemm", "--gpu", "V100", "--dim", "q=3"], "no size 'q'"),
         (["gemm", "--gpu", "V100", "--dim", "m=many"], "not a number"),
         (["gemm", "--dim", "m=3"], "--gpu"),
-        (["gemm", "--gpu", "Z9000", "--dim", "m=3"], "catalogue"),
+        (["gemm", "--gpu", "Z9000", "--dim", "m=3", "--dim", "n=3", "--dim", "k=3"], "catalogue"),
+        (["gemm", "--gpu", "V100", "--dim", "m=3"], "needs n, k"),
         ([], "--table"),
     ):
         error = CliRunner().invoke(kernel, args).exception

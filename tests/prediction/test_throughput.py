@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stepsight
-from stepsight.prediction.advice import what_would_help
+from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.rates import assumed
 from stepsight.prediction.runnable import missing_units

@@ -19,7 +19,10 @@ SMALL = ["batch=8", "tables.rows=100", "parallel.ranks=1", "training.optimizer=s
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ('training.stack="2020"', r"\[training\]: stack: 2020 can be predicted, not run.*stack = \"now\""),
+        (
+            'training.stack="dlrm-2020"',
+            r"\[training\]: stack: dlrm-2020 can be predicted, not run.*stack = \"eager\"",
+        ),
         ("parallel.cpu_lookup=fbgemm", "lookups with fbgemm can be predicted, not run.*cpu_lookup"),
     ],
 )

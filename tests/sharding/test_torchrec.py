@@ -10,12 +10,12 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 
 from stepsight.sharding.search.walk import search
-from stepsight.sharding.torchrec.plan_file import plan_from_document, torchrec_document
 from stepsight.sharding.torchrec.planner import (
     StepPerfModel,
     enumerator,
     sharding_plan,
 )
+from stepsight.tables.torchrec_plan import plan_from_document, torchrec_document
 
 
 @pytest.fixture(scope="module")

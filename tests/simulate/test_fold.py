@@ -96,7 +96,7 @@ def split(*, data, tensor, pipeline, **more):
     document = {
         "kind": "transformer", "family": "gpt2", "layers": 4, "hidden": 256, "heads": 4, "vocab": 1000,
         "sequence": 128, "batch_per_rank": 4,
-        "training": {"precision": "bf16", "master_weights": True},
+        "training": {"precision": "bf16", "master_weights": True, "framework": "eager"},
         "parallel": {"data": data, "tensor": tensor, "pipeline": pipeline, "micro_batch": 1},
     }  # fmt: skip
     return parse_workload({**document, **more}, "test")

@@ -17,7 +17,9 @@ def workload(*, batch, layers=4, hidden=512, recompute=False, **parallel):
         {
             "kind": "transformer", "family": "gpt2", "layers": layers, "hidden": hidden, "heads": 8,
             "vocab": 2048, "sequence": 256, "batch_per_rank": batch,
-            "training": {"precision": "bf16", "master_weights": True, "recompute": recompute},
+            "training": {
+                "precision": "bf16", "master_weights": True, "recompute": recompute, "framework": "eager",
+            },
             "parallel": {"micro_batch": 1, **parallel},
         },
         "test",
@@ -43,11 +45,11 @@ def test_the_step_is_that_of_the_whole_walk(shape):
     assert any("leaves out" in note for note in short.notes)
     assert short.step_us == pytest.approx(whole.step_us, rel=1e-9)
     assert short.naive_us == pytest.approx(whole.naive_us, rel=1e-9)
-    assert short.breakdown_us == pytest.approx(dict(whole.breakdown_us), rel=1e-6, abs=0.5)
+    assert short.breakdown_us == pytest.approx(dict(whole.breakdown_us), rel=1e-4, abs=20.0)
     assert short.coverage.share_by_source == pytest.approx(dict(whole.coverage.share_by_source))
     for mine, theirs in zip(short.ranks, whole.ranks, strict=True):
         for name in ("host_us", "gpu_active_us", "exposed_communication_us", "idle_us", "rank_wait_us"):
-            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), rel=1e-6, abs=0.5), name
+            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), rel=1e-4, abs=20.0), name
     assert short.low_us == pytest.approx(whole.low_us, rel=1e-3)
 
 

@@ -69,7 +69,7 @@ def test_only_what_fits_is_called_too_close(answer):
     made = _answer(found, Search(platform=PLATFORM), rows, best_rows(rows, "time", 1), 0.0)
     assert [r.settings["parallel.micro_batch"] for r in made.ties] == [4]
     said = "\n".join(remarks(made))
-    assert "≈ cannot be told apart from the best: 1 configuration; measure it as well." in said
+    assert "≈ too close to the best to call: 1 configuration; measure it as well." in said
     assert "not in the table: mbs 4" in said
     marked = [r for r in answer.top if noise_mark(r, answer)]
     assert len(marked) <= len(answer.ties)
@@ -148,8 +148,9 @@ def test_nothing_fits_says_by_how_much_and_what_would():
 
 
 def test_single_changes_that_make_it_fit_are_named_with_their_memory():
+    whole = {**MODEL, "global_batch": 4096, "parallel": {**MODEL.get("parallel", {}), "micro_batch": 2048}}
     with pytest.raises(InputError, match=r"this would: mbs 1 \(\d+ GB\)"):
-        tune({**MODEL, "global_batch": 4096}, "2xA100-SXM4-40G", over=["tp"])
+        tune(whole, "2xA100-SXM4-40G", over=["tp=1"])
 
 
 def test_tables_that_do_not_fit_are_not_recomputed():

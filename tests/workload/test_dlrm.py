@@ -196,7 +196,7 @@ def small(**changes: object):
     return parse_workload(document, "x")
 
 
-@pytest.mark.parametrize("stack", ["now", "torchrec"])
+@pytest.mark.parametrize("stack", ["eager", "torchrec"])
 def test_half_precision_with_master_weights_multiplies_in_half_precision(stack):
     found = small(training__precision="fp16", training__master_weights=True, training__stack=stack)
     gemms = [k for op in found.job().programs[0].ops for k in op.kernels if k.family == "gemm"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.fit.dlrm_study import workload_document
 
+from lab.score.e2e.dlrm import workload_document
 from stepsight.errors import InputError
 from stepsight.program.job import Op
 from stepsight.workload.files import parse_workload
@@ -18,7 +18,7 @@ SMALL: dict[str, Any] = {
     "kind": "dlrm", "batch": 64, "dense": {"features": 8, "bottom": [16, 4], "top": [8, 1]},
     "tables": [{"count": 3, "rows": 100, "dim": 4, "pooling": 2.0}],
     "training": {"loss": "mse", "zero_grad": "zero", "read_loss": True, "sparse_update": "scattered",
-                 "stack": "2020", "synchronize": True},
+                 "stack": "dlrm-2020", "synchronize": True},
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ def test_lookups_are_copied_as_int32() -> None:
         sum(
             k.dim("bytes") for op in ops_of(SMALL, stack=stack) for k in op.kernels if k.operator == "indices"
         )
-        for stack in ("2020", "now")
+        for stack in ("dlrm-2020", "eager")
     )
     assert then == now / 2
 

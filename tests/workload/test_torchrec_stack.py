@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.overheads.constants import OLD_DIVIDE_NS
+from stepsight.overheads.constants import DIVIDE_NS
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import parse_workload
@@ -44,7 +44,8 @@ def test_the_host_waits_for_sizes_and_index_copies():
 def test_a_small_step_is_bound_by_the_host():
     platform = load_platform("8xV100-SXM2-32G")
     torchrec, plain = (
-        predict(parse_workload(document(stack=stack), "x"), platform).step_us for stack in ("torchrec", "now")
+        predict(parse_workload(document(stack=stack), "x"), platform).step_us
+        for stack in ("torchrec", "eager")
     )
     assert torchrec > 1.5 * plain
 
@@ -92,11 +93,11 @@ def test_a_loader_in_the_training_process_holds_the_step_up():
     none, memory, mapped = (step_us(loader) for loader in ("none", "memory", "mapped"))
     assert none < memory < mapped
     indices = 16384 / 8 * 26 * 8
-    assert mapped - memory > 0.9 * indices * OLD_DIVIDE_NS / 1e3
+    assert mapped - memory > 0.9 * indices * DIVIDE_NS / 1e3
 
 
 def test_a_loader_is_torchrecs():
-    described = document(stack="now")
+    described = document(stack="eager")
     described["training"]["loader"] = "mapped"
     with pytest.raises(InputError, match="loader: has no effect"):
         parse_workload(described, "x")

@@ -201,6 +201,8 @@ def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
     """What the submission's own settings say."""
     given = json.loads(row["config_json"] or "{}")
     training: dict[str, Any] = {"cuda_graphs": given.get("LAYER_CUDA_GRAPH") == "1"}
+    if given.get("FP8_ACTIVATION") == "True":
+        training["fp8_activations"] = True
     more: dict[str, Any] = {}
     if parallel["tensor"] > 1 and "SP" in given:
         more["sequence_parallel"] = given["SP"] == "1"

@@ -15,7 +15,7 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED, multi_hot_tables
+from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
 from stepsight.tables.lookup import Lookup, TableLookup
 
@@ -172,16 +172,10 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     told = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
     dim = max(round(min(widths, key=lambda width: abs(width / told - 1))), 1)
     dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
-    looked_up = tuple(
-        TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)
-        for rows, pooling in multi_hot_tables(tables, values / dim, lookups / batch)
-    )
-    if not looked_up:
-        rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
-        spread = traced_spread(lookups, batch, tables)
-        looked_up = (
-            TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread),
-        ) * tables
+    rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
+    spread = traced_spread(lookups, batch, tables)
+    table = TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
+    looked_up = (table,) * tables
     known = row["gpu"] or ""
     spec = gpu(V100 if "V100" in known else A100)
     kernel = Kernel(FORWARD, lookup=Lookup(looked_up, "rowwise_adagrad"))

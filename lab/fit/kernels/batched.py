@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.fit.kernels.half import Timed
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.batched import Constants, batched_us
+from stepsight.kernels.tiles import BatchedConstants, batched_us
 
 GPU = "A100-SXM4-80G"
 LONG_REDUCTION = (("bmm", "forward"), ("baddbmm", "backward"))
@@ -20,7 +20,7 @@ START_US = (3.0, 6.0)
 """Tried values."""
 
 
-def fit_constants(operators: Iterable[Timed]) -> Constants:
+def fit_constants(operators: Iterable[Timed]) -> BatchedConstants:
     """The constants with the least mean error of the logarithm, on rows that are not left out."""
     spec = load_gpu(GPU)
     chosen = [
@@ -29,7 +29,7 @@ def fit_constants(operators: Iterable[Timed]) -> Constants:
         if timed.operator.gpu == GPU and (timed.operator.op, timed.operator.direction) in LONG_REDUCTION
     ]
 
-    def error(constants: Constants) -> float:
+    def error(constants: BatchedConstants) -> float:
         off = []
         for timed in chosen:
             kernels = timed.operator.kernels
@@ -37,5 +37,5 @@ def fit_constants(operators: Iterable[Timed]) -> Constants:
             off.append(np.abs(np.log(total / timed.time_us)))
         return float(np.concatenate(off).mean())
 
-    tried = [Constants(round(a, 2), round(b, 2), c) for a, b, c in product(MEMORY, MATRIX, START_US)]
+    tried = [BatchedConstants(round(a, 2), round(b, 2), c) for a, b, c in product(MEMORY, MATRIX, START_US)]
     return min(tried, key=error)

@@ -22,13 +22,13 @@ from lab.fit.kernels.split import mixed_sizes
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels import stream_columns, training_gemms
+from stepsight.kernels import training_gemms
 from stepsight.kernels.attention import flash2
-from stepsight.kernels.batched import batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.streams import HALF_VARIANT, stream_us
+from stepsight.kernels.streams import HALF_VARIANT, stream_columns, stream_us
+from stepsight.kernels.tiles import batched_us
 from stepsight.program.variants import FLASH2
 
 LEFT_OUT_PERCENT = 20
@@ -113,7 +113,7 @@ def _streams(spec: GpuSpec, source: str, timed: Timed) -> Iterator[Residual]:
     base = np.sum([stream_us(kernel, spec, None)[0] for kernel in kernels], axis=0)
     for kernel in kernels:
         yield fit_residual(
-            kernel.family, stream_variant(kernel), spec, stream_columns.columns(kernels[0], spec), base,
+            kernel.family, stream_variant(kernel), spec, stream_columns(kernels[0], spec), base,
             timed.time_us, timed.left_out, source, SETTINGS,
         )  # fmt: skip
 

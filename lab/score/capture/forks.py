@@ -51,10 +51,10 @@ def preload(libraries: Sequence[str]) -> None:
     os.environ.update(ENVIRONMENT)
     import torch
 
-    from stepsight.capture.gpu import vision_ops
+    from stepsight.capture.gpu.operators import define_vision_operators
 
     torch.set_num_threads(1)
-    vision_ops.install()
+    define_vision_operators()
     for name in (*NEEDED, *libraries):
         try:
             importlib.import_module(name)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stepsight.capture.ranks import Capturing
+from stepsight.capture.request import request
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import load_step, save_step
-from stepsight.capture.target import request
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 
-EXAMPLES = Path(__file__).parents[4] / "examples" / "capture"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "capture"
 """They are part of the repository, not of the package."""
 
 

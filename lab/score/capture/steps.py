@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import msgspec
 
-from lab.datasets.captured_steps import MeasuredStep
+from lab.datasets.captured_steps import IMAGE_STEP, MeasuredStep
 from lab.score.capture.forks import Wanted, captured
-from stepsight.capture.request import Request
+from stepsight.capture.request import Request, request
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.capture.step.file import load_step, save_step
-from stepsight.capture.target import request
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.captured import predict_captured
@@ -55,49 +56,64 @@ def scored(
     rows: Sequence[MeasuredStep], keep: Path, configs: Path | None, progress: Callable[[str], None]
 ) -> Iterator[ScoredStep]:
     """Every row. Steps are kept in ``keep``, and those that are there are not captured again."""
-    by: dict[str, list[MeasuredStep]] = {}
     lost: dict[str, str] = {}
-    wanted: list[Wanted] = []
+    wanted: dict[str, Wanted] = {}
     for row in rows:
-        key = _key(row)
-        by.setdefault(key, []).append(row)
-        if len(by[key]) > 1 or (keep / f"{key}.json").is_file():
-            continue
-        try:
-            wanted.append(Wanted(key, row.name, _request(row, configs)))
-        except StepsightError as error:
-            lost[key] = str(error)
-    libraries = dict.fromkeys(name for rows in by.values() for name in rows[0].libraries)
+        for asked in _each(row):
+            key = _key(row, asked)
+            if key in wanted or key in lost or (keep / f"{key}.json").is_file():
+                continue
+            try:
+                wanted[key] = Wanted(key, row.name, _request(row, asked, configs))
+            except StepsightError as error:
+                lost[key] = str(error)
+    libraries = dict.fromkeys(name for row in rows for name in row.libraries)
     keep.mkdir(parents=True, exist_ok=True)
-    for number, outcome in enumerate(captured(wanted, tuple(libraries)) if wanted else (), start=1):
-        progress(f"{number} of {len(wanted)}  {by[outcome.key][0].name}  {outcome.problem}".rstrip())
+    made = captured(list(wanted.values()), tuple(libraries)) if wanted else ()
+    for number, outcome in enumerate(made, start=1):
+        progress(f"{number} of {len(wanted)}  {wanted[outcome.key].name}  {outcome.problem}".rstrip())
         if outcome.step is None:
             lost[outcome.key] = outcome.problem
         else:
             save_step(outcome.step, keep / f"{outcome.key}.json")
-    for key, same in by.items():
-        if key in lost:
-            yield from (ScoredStep(row, problem=lost[key]) for row in same)
-            continue
-        step = load_step(keep / f"{key}.json")
-        for row in same:
-            yield _predicted(row, step)
+    for row in rows:
+        keys = [_key(row, asked) for asked in _each(row)]
+        problem = next((lost[key] for key in keys if key in lost), "")
+        if problem:
+            yield ScoredStep(row, problem=problem)
+        else:
+            yield _expected(row, [_predicted(row, load_step(keep / f"{key}.json")) for key in keys])
 
 
-def _key(row: MeasuredStep) -> str:
+def _each(row: MeasuredStep) -> list[dict[str, Any]]:
+    """What the script is asked for: once, or for every value of what varies and last for the largest."""
+    if not row.varies:
+        return [dict(row.asked)]
+    return [{**row.asked, row.varies: value} for value in (*row.values, row.largest)]
+
+
+def _expected(row: MeasuredStep, made: Sequence[ScoredStep]) -> ScoredStep:
+    """The mean step over what varies, with the memory of the largest."""
+    if not row.varies:
+        return made[0]
+    times = {n: mean(getattr(s, n) for s in made[:-1]) for n in ("predicted_ms", "low_ms", "high_ms")}
+    return replace(made[-1], **times)
+
+
+def _key(row: MeasuredStep, asked: Mapping[str, Any]) -> str:
     """Rows that run the same on the same GPU share a captured step."""
-    text = msgspec.json.encode([row.script, sorted(row.asked.items()), row.platform])
+    text = msgspec.json.encode([row.script, sorted(asked.items()), row.platform])
     return f"{row.file}-{hashlib.sha1(text).hexdigest()[:16]}"
 
 
-def _request(row: MeasuredStep, configs: Path | None) -> Request:
-    asked = dict(row.asked)
+def _request(row: MeasuredStep, asked: dict[str, Any], configs: Path | None) -> Request:
     if configs is not None and row.file == "models_h100":
-        asked["configs"] = str(configs.resolve())
+        asked = {**asked, "configs": str(configs.resolve())}
     arguments = [msgspec.json.encode(asked).decode()]
     return request(
-        _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True, warmup=1
-    )
+        _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True,
+        warmup=1 if row.script == IMAGE_STEP else 2,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -100,6 +100,6 @@ def workload_document(model: str, batch: int) -> dict[str, Any]:
         # As the kernel lists of the same programs show: gradients filled with zeros, the loss read, the
         # table-batched lookups and PyTorch of 2020. DLRM's loop synchronises before it looks at the clock.
         "training": {"optimizer": "sgd", "loss": loss, "zero_grad": "zero", "read_loss": True,
-                     "sparse_update": "scattered", "stack": "2020", "synchronize": True},
+                     "sparse_update": "scattered", "stack": "dlrm-2020", "synchronize": True},
         "parallel": {"ranks": 1},
     }  # fmt: skip

@@ -11,14 +11,14 @@ import click
 
 from lab.datasets.folder import data_folder
 from lab.score.e2e import dlrm as dlrm_steps
-from lab.score.e2e import dlrm_multi
+from lab.score.e2e import dlrm_hugectr, dlrm_multi
 from lab.score.e2e import gpt as gpt_steps
 from lab.score.e2e import nlp as nlp_steps
 from lab.score.frame import show
 from lab.score.steps import StepRow, show_rows, summary
 from stepsight.score import Score
 
-TABLES = (dlrm_steps, dlrm_multi, nlp_steps, gpt_steps)
+TABLES = (dlrm_steps, dlrm_multi, dlrm_hugectr, nlp_steps, gpt_steps)
 """Modules with ``rows(data)``, every measured step predicted, and ``scores(rows)``."""
 
 
@@ -26,7 +26,7 @@ FILES = {
     "nlp_train": "nlp_fp32", "nlp_forward": "nlp_fp32", "nlp_split_train": "nlp_fp32",
     "nlp_split_forward": "nlp_fp32", "nlp_other_train": "nlp_fp32_more", "nlp_other_forward": "nlp_fp32_more",
     "gpt_one_node": "gpt_a100_single_node", "gpt_nodes": "gpt_a100_multi_node",
-    "dlrm_one_gpu": "dlrm_single_gpu",
+    "dlrm_one_gpu": "dlrm_single_gpu", dlrm_hugectr.SET: "mlperf_dlrm_dcnv2",
 }  # fmt: skip
 """The file that a set of steps is from; others are from ``dlrm_multi_gpu``."""
 

@@ -35,7 +35,13 @@ STREAMS = (
 
 def scores(data: Path, rows: str = "heldout") -> list[Score]:
     """GPU kernels and hit rates. ``rows`` "all": none of them took part in the fit."""
-    return [*gpu_scores(measured_kernels(data), fitted=rows != "all"), *h100.scores(data), hit_rate_score()]
+    found = [*h100.scores(data), hit_rate_score()]
+    try:
+        points = measured_kernels(data)
+    except InputError as error:
+        click.echo(f"skipped: {error}", err=True)
+        return found
+    return [*gpu_scores(points, fitted=rows != "all"), *found]
 
 
 def figures(data: Path) -> dict[str, dict[str, Any]]:

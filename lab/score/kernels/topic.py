@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,6 +54,7 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     from lab.score.kernels.eager import eager_scores
     from lab.score.kernels.half import half_scores
     from lab.score.kernels.layers import layer_scores
+    from lab.score.kernels.liger import liger_scores
     from lab.score.kernels.resnet_layers import resnet_scores
     from lab.score.kernels.traced import traced_scores
 
@@ -70,8 +72,16 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
         found += conv_left_out.size_scores([p for p in convolutions if p.gpu not in THROTTLED])
     found += gpu_scores(products) + conv_left_out.gpu_scores(convolutions) + source_scores(data)
     found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
-    found += resnet_scores(data)
+    found += resnet_scores(data) + liger_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
+
+
+def figures(data: Path) -> dict[str, dict[str, Any]]:
+    """What ``--json`` has by file."""
+    from lab.score.kernels import liger
+
+    found = liger.figures(data)
+    return {liger.NAME: found} if found else {}
 
 
 def _event_rows(data: Path) -> Iterator[Measured]:

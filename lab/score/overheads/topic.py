@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+import click
+
 from lab.fit.overheads.published import Study
 from lab.fit.traces.runs import ScoredRun, scored_runs
 from lab.score.traces.shared_hosts import SharedHosts
@@ -27,7 +29,13 @@ _WHOSE = {
 
 def scores(data: Path) -> list[Score]:
     """The published studies workload by workload, then the traces step by step."""
-    return [*_published(Study.read(data / "overheads")), *_traces(data / "traces")]
+    found: list[Score] = []
+    for part, made in (("overheads", lambda f: _published(Study.read(f))), ("traces", _traces)):
+        if (data / part).is_dir():
+            found += made(data / part)
+        else:
+            click.echo(f"skipped: {part} is not in {data}", err=True)
+    return found
 
 
 def _published(study: Study) -> list[Score]:

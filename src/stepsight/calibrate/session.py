@@ -22,7 +22,7 @@ from stepsight.overheads.gather import HostSample
 from stepsight.records import seconds
 from stepsight.run.measure import measure_all, pace_us
 from stepsight.run.ranks import Ranks
-from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
+from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
 
 Progress = Callable[[str, int, int], None]
@@ -38,7 +38,7 @@ class Calibration:
     budget_s: float
     progress: Progress
     seed: int = 0
-    stack: str = NOW
+    stack: str = EAGER
     _started: float = field(default_factory=time.monotonic)
 
     @property

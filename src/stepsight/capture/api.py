@@ -7,8 +7,8 @@ from pathlib import Path
 
 from stepsight.capture.assumptions import Assumptions
 from stepsight.capture.ranks import Capturing
+from stepsight.capture.request import request
 from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.target import request
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform, load_platform
 

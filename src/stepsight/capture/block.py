@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from stepsight.capture.ranks import Capturing
-from stepsight.capture.request import Request
+from stepsight.capture.request import Request, gpu_request
 from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.target import gpu_request
 from stepsight.capture.worker import answer_from, settings_of
 from stepsight.errors import StepsightError
 from stepsight.hardware.gpus import load_gpu

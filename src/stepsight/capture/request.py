@@ -1,11 +1,14 @@
-"""What a capturing process is asked to do, and how it answers: plain records, written as JSON."""
+"""What a capturing process is asked to do, for which GPU, and how it answers: plain records, as JSON."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import msgspec
 
 from stepsight.capture.step.captured import RankMemoryUse, Samples
 from stepsight.capture.step.file import ProgramRow
+from stepsight.hardware.spec import GpuSpec, PlatformSpec
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,7 +35,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     exchange: str = ""
     parent: int = 0
     guard: bool = True
-    """Install a device guard; without it C++ is told another device (see gpu.meta_answer)."""
+    """Install a device guard; without it C++ sees another device (see gpu.meta_answer)."""
 
 
 class MessageGroup(msgspec.Struct, array_like=True):
@@ -64,3 +67,34 @@ class Answer(msgspec.Struct):
     torch: str = ""
     samples: Samples = Samples()
     seconds: float = 0.0
+
+
+CAPABILITIES = {
+    "pascal": (6, 0), "volta": (7, 0), "turing": (7, 5), "ampere": (8, 0), "ada": (8, 9), "hopper": (9, 0),
+    "blackwell": (10, 0),
+}  # fmt: skip
+"""Compute capability by architecture (NVIDIA's table). Boards of one architecture differ in the minor number
+only, which none of torch's choices seen here asks for."""
+DEFAULT_CAPABILITY = (8, 0)
+
+
+def request(
+    platform: PlatformSpec, script: str, arguments: Sequence[str] = (), *, world: int = 0,
+    module: bool = False, warmup: int = 2, steps: int = 1, assume: Sequence[str] = (),
+) -> Request:  # fmt: skip
+    """Capture a script (or module) for a platform; on all its GPUs unless ``world`` says otherwise."""
+    return gpu_request(
+        platform.gpu, script, arguments, world=world or platform.ranks, per_node=platform.gpus_per_node,
+        module=module, warmup=warmup, steps=steps, assume=assume,
+    )  # fmt: skip
+
+
+def gpu_request(
+    gpu: GpuSpec, script: str, arguments: Sequence[str] = (), *, world: int, per_node: int,
+    module: bool = False, warmup: int = 2, steps: int = 1, assume: Sequence[str] = (),
+) -> Request:  # fmt: skip
+    return Request(
+        script, list(arguments), "", 0, world, per_node, gpu.name,
+        CAPABILITIES.get(gpu.architecture, DEFAULT_CAPABILITY), int(gpu.memory_bytes), gpu.sms,
+        int(gpu.l2_mb * 2**20), module, warmup, steps, list(assume),
+    )  # fmt: skip

@@ -17,11 +17,10 @@ from stepsight.capture.gpu import (
     device,
     files,
     guard,
-    kernels,
     meta_answer,
     modules,
+    operators,
     tensors,
-    vision_ops,
 )
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
 from stepsight.capture.groups import install as groups
@@ -30,11 +29,10 @@ from stepsight.capture.recording import checks, routing
 from stepsight.capture.recording.batch import Batches
 from stepsight.capture.recording.calls import CallRecord, StepRecords
 from stepsight.capture.recording.host import HostProfile
-from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.memory import Liveness, Workspaces
 from stepsight.capture.recording.mode import Recorder
 from stepsight.capture.recording.steps import StepBoundaries
 from stepsight.capture.recording.values import Values
-from stepsight.capture.recording.workspaces import Workspaces
 from stepsight.capture.step.captured import Samples
 from stepsight.capture.step.memory import MemoryUse, memory_use
 from stepsight.hardware.memory import USABLE_SHARE
@@ -95,8 +93,7 @@ class Session:
         device.install(gpu, _figures(self.allocator))
         tensors.install(self.values.read)
         modules.install()
-        kernels.install()
-        vision_ops.install()
+        operators.install()
         routing.install()
         checks.install()
         attention.install(gpu.capability)
@@ -115,7 +112,7 @@ class Session:
     def _recorder(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> Recorder:
         recorder = Recorder(values, liveness, workspaces)
         if not self.settings.guard:
-            recorder.told, recorder.meant = meta_answer.told, meta_answer.meant
+            recorder.device_for_cpp, recorder.meant = meta_answer.device_for_cpp, meta_answer.meant
         return recorder
 
     def _begin(self) -> None:

@@ -41,8 +41,8 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
 )
 @click.option(
     "--stack",
-    type=click.Choice(["now", "torchrec"]),
-    default="now",
+    type=click.Choice(["eager", "torchrec"]),
+    default="eager",
     show_default=True,
     help="Whose DLRMs to measure: eager PyTorch's, or TorchRec's (CPU; needs torchrec and fbgemm-gpu-cpu).",
 )
@@ -142,7 +142,7 @@ def _calibrate(
 
     journal = Journal(folder, resume=resume)
     if kernels_from:
-        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "now" else SHARED)
+        journal.take_from(kernels_from, (KERNELS, LOOKUPS, HOST) if stack == "eager" else SHARED)
     console = terminal(stderr=True)
     prefixes = [shlex.split(prefix.format(rank=r)) for r in range(ranks)] if prefix else []
     group = Ranks(ranks, device, port=port, address=address, interface=interface, prefixes=prefixes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -21,6 +22,7 @@ from stepsight.commands.options import (
     split_assignments,
     write_files,
 )
+from stepsight.errors import InputError
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
 
@@ -36,6 +38,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--platform", "-p", "platform", help=PLATFORM_HELP, shell_complete=complete_platform)
 @click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@click.option("--tables", help="Of a DLRM: take its tables from a CSV or an EmbeddingBagConfig JSON.")
 @click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
 @click.option("--models-only", is_flag=True, help=MODELS_ONLY_HELP)
@@ -46,6 +49,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--epochs", type=float, help="Plan a whole run of this many epochs (with --epoch-samples).")
 @click.option("--epoch-samples", type=float, help="Samples of an epoch.")
 @click.option("--price", type=float, help="Price per GPU-hour; by default the platform's.")
+@click.option("--carbon", type=float, help="Carbon intensity of the grid in g CO2 per kWh.")
 @click.option("--mtbf-hours", type=float, help="Mean time between failures of the whole job.")
 @click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
 @click.option("--restart-seconds", type=float, help="From a failure to training again (default 300).")
@@ -57,11 +61,12 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
 def command(
     workload: Path | None, model: str | None, platform: str | None, recipe: str | None,
-    assignments: tuple[str, ...], trace: tuple[Path, ...],
+    assignments: tuple[str, ...], tables: str | None, trace: tuple[Path, ...],
     replay: bool, models_only: bool, must_fit: bool, as_json: bool, timeline: Path | None,
     chakra: Path | None,
     html: Path | None, tokens: float | None, samples: float | None, run_steps: float | None,
-    epochs: float | None, epoch_samples: float | None, price: float | None, mtbf_hours: float | None,
+    epochs: float | None, epoch_samples: float | None, price: float | None, carbon: float | None,
+    mtbf_hours: float | None,
     checkpoint_seconds: float | None, restart_seconds: float | None,
 ) -> None:  # fmt: skip
     """Predict the step time of WORKLOAD, or of the step in a --trace, on a platform.
@@ -94,11 +99,23 @@ def command(
             raise click.UsageError("--replay needs --trace")
         if models_only:
             raise click.UsageError("--models-only needs --trace")
-        prediction = predict_file(workload or Path(), platform, assignments, model)
+        prediction = predict_file(workload or Path(), platform, assignments, model, tables)
+    prediction = _with_carbon(prediction, carbon)
     show_prediction(prediction, as_json, whole_run(prediction, plan) if plan else None)
     write_outputs(prediction, timeline, chakra, html, quiet=as_json)
     if must_fit and prediction.fits is False:
         raise click.exceptions.Exit(DOES_NOT_FIT)
+
+
+def _with_carbon(prediction: Prediction, carbon: float | None) -> Prediction:
+    """With the grid's carbon intensity, refused where the energy is not known."""
+    if carbon is None:
+        return prediction
+    if not 0 <= carbon < float("inf"):
+        raise InputError("--carbon", f"is {carbon:g}", "give grams of CO2 per kWh")
+    if prediction.energy is None:
+        raise InputError("--carbon", "has no effect: the power of this GPU is not known", "state gpu.power_w")
+    return replace(prediction, carbon_g_per_kwh=carbon)
 
 
 def _plan(given: dict[str, float]) -> RunPlan | None:
@@ -130,8 +147,9 @@ def write_outputs(
 
 
 def predict_file(
-    workload: Path, platform: str | None, assignments: tuple[str, ...], model: str | None = None
-) -> Prediction:
+    workload: Path, platform: str | None, assignments: tuple[str, ...], model: str | None = None,
+    tables: str | None = None,
+) -> Prediction:  # fmt: skip
     """Load both sides and predict; ``platform.…`` assignments go to the platform."""
     from stepsight.capture.step.file import is_step_file, load_step
     from stepsight.platform.load import load_platform
@@ -145,7 +163,12 @@ def predict_file(
         return predict(load_model(model, on_workload), load_platform(platform, on_platform))
     if workload.suffix == ".json" and is_step_file(workload):
         return predict(load_step(workload), load_platform(platform, captured_assignments(assignments)))
-    return predict(load_workload(workload, on_workload), load_platform(platform, on_platform))
+    here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload)
+    if tables is not None:
+        from stepsight.commands.shard import with_tables_of
+
+        loaded = with_tables_of(loaded, tables, here.spec.ranks, workload)
+    return predict(loaded, here)
 
 
 def show_prediction(prediction: Prediction, as_json: bool, run: WholeRun | None = None) -> None:

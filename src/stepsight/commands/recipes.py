@@ -32,13 +32,14 @@ def command(name: str | None, as_json: bool) -> None:
     if name:
         _show(found[0])
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from stepsight.terminal import terminal
 
     table = Table("recipe", "framework", "date", "version", box=None)
     for one in found:
         table.add_row(one.name, one.family, one.date, one.version)
-    Console().print(table)
+    terminal().print(table)
     click.echo(f"\n{USE}")
 
 

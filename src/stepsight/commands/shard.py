@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepsight.sharding.pricing.steps import PlanPricer
     from stepsight.sharding.search.walk import Progress
     from stepsight.workload.dlrm.build import DlrmWorkload
+    from stepsight.workload.files import Workload
 
 TABLES_HELP = (
     "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list, or draw them: "
@@ -46,6 +47,10 @@ PLANS_HELP = "Price this many plans, if more than the default of 1500 + 10 per t
 BUDGET_HELP = (
     "Stop the search after this time instead: 500ms, 5s, 2m (a bare number is seconds). The result then "
     "depends on the machine's speed."
+)
+HOST_MEMORY_HELP = (
+    "Where tables do not fit on the GPUs, keep some in host memory, with or without a cache on the GPU: the "
+    "plan names the tier of each."
 )
 MARGIN_HELP = (
     "Keep a standard sharder's plan, or else one of whole tables, unless another is at least this much "
@@ -68,30 +73,42 @@ MARGIN_HELP = (
     help="With several days of indices: the mean step, or the worst day's.",
 )
 @click.option("--kind", "kinds", multiple=True, help=KINDS_HELP)
-@click.option("--also", multiple=True, type=click.Path(path_type=Path), help="A plan file to compare with.")
+@click.option(
+    "--also",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A plan file to compare with, ours or TorchRec's.",
+)
 @click.option("--plans", type=click.IntRange(min=1), help=PLANS_HELP)
 @click.option("--budget", default="", metavar="TIME", help=BUDGET_HELP)
 @click.option("--seed", default=0, help="The same seed gives the same search.")
 @click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
 @click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
+@click.option("--host-memory", is_flag=True, help=HOST_MEMORY_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.")
 @click.option("--torchrec", type=click.Path(path_type=Path), help="Write a TorchRec sharding plan here.")
+@click.option("--module", help="With --torchrec: the path of the model's embedding collection.")
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="With --torchrec: where shards are placed."
+)
 @click.option("--html", type=click.Path(path_type=Path), help="Write a page with the choice here.")
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
-    seed: int, measure_tables: bool, margin_text: str, as_json: bool, out: Path | None, torchrec: Path | None,
-    html: Path | None,
+    seed: int, measure_tables: bool, margin_text: str, host_memory: bool, as_json: bool,
+    out: Path | None, torchrec: Path | None, module: str | None, device: str | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
     check_outputs((out, torchrec, html))
+    if torchrec is None and (module or device):
+        raise click.UsageError("--module and --device are of the plan that --torchrec writes")
     from stepsight.platform.load import load_platform
     from stepsight.records import seconds
     from stepsight.sharding.choice import choose, days_of
     from stepsight.sharding.search.rules import USUAL_KINDS
     from stepsight.sharding.search.walk import usual_plans
-    from stepsight.tables.plan import Plan
+    from stepsight.tables.torchrec_plan import MODULE, read_plan
 
     on_workload, on_platform = split_assignments(assignments)
     here = load_platform(platform, on_platform)
@@ -100,11 +117,15 @@ def command(
         dlrm, here, objective=objective, plans=max(plans, usual_plans(len(dlrm.tables))) if plans else None,
         seed=seed,
         budget_s=seconds(budget, "--budget") if budget else None, kinds=kinds or USUAL_KINDS,
-        days=days_of(dlrm.tables, days), also=[Plan.read(path).named(path.stem) for path in also],
+        days=days_of(dlrm.tables, days),
+        also=[read_plan(path, dlrm.tables, dlrm.ranks).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
         measure=_measured_here(seed) if measure_tables else None, margin=margin(margin_text),
+        host_memory=host_memory,
     )  # fmt: skip
-    _write(choice, out, torchrec, html, here.spec.gpus_per_node)
+    usual_device = "cpu" if here.spec.host.synchronous else "cuda"
+    names = {"module": module or MODULE, "device": device or usual_device}
+    _write(choice, out, torchrec, html, here.spec.gpus_per_node, names)
     _print(choice, as_json, [path for path in (out, torchrec, html) if path])
 
 
@@ -132,18 +153,25 @@ def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
 
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
     from stepsight.capture.step.file import is_step_file
-    from stepsight.sharding.with_tables import drawn_tables, with_tables
-    from stepsight.tables.files import read_tables
-    from stepsight.workload.dlrm.build import DlrmWorkload
-    from stepsight.workload.files import load_workload, resolve
+    from stepsight.workload.files import load_workload
 
     if path.suffix == ".json" and is_step_file(path):
         raise InputError(
             str(path), "is a captured step, whose tables cannot be moved", "describe the DLRM in a TOML file"
         )
-    loaded = resolve(load_workload(path, assignments), gpus)
+    return with_tables_of(load_workload(path, assignments), tables, gpus, path)
+
+
+def with_tables_of(workload: Workload, tables: str | None, gpus: int, path: Path) -> DlrmWorkload:
+    """A DLRM on all GPUs where it leaves them open; with the tables of a file, or drawn, if one is named."""
+    from stepsight.sharding.with_tables import drawn_tables, with_tables
+    from stepsight.tables.files import read_tables
+    from stepsight.workload.dlrm.build import DlrmWorkload
+    from stepsight.workload.files import resolve
+
+    loaded = resolve(workload, gpus)
     if not isinstance(loaded, DlrmWorkload):
-        raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables can be sharded")
+        raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables have plans")
     if tables is None:
         return loaded
     drawn = drawn_tables(tables, loaded.ranks)
@@ -156,14 +184,17 @@ def _progress(state: Progress) -> None:
     click.echo(line, nl=False, err=True)
 
 
-def _write(choice: Choice, out: Path | None, torchrec: Path | None, html: Path | None, per_node: int) -> None:
-    plan = choice.winner.plan
+def _write(
+    choice: Choice, out: Path | None, torchrec: Path | None, html: Path | None, per_node: int,
+    names: dict[str, str],
+) -> None:  # fmt: skip
+    plan, tiers = choice.winner.plan, {f.name: f.placement for f in choice.figures}
     if out:
         plan.write(out)
     if torchrec:
-        from stepsight.sharding.torchrec.plan_file import torchrec_document, write_torchrec
+        from stepsight.tables.torchrec_plan import torchrec_document, write_torchrec
 
-        write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node))
+        write_torchrec(torchrec, torchrec_document(plan, ranks_per_node=per_node, placements=tiers, **names))
     if html:
         from stepsight.documents import write_whole
         from stepsight.report.page.sharding import sharding_page

@@ -20,6 +20,9 @@ from stepsight.commands.options import (
 )
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
+DEADLINE_HELP = (
+    "Only configurations that train --tokens in this many days; with --objective cost, the cheapest."
+)
 EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 
 
@@ -32,11 +35,14 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 @click.option("--objective", type=click.Choice(["time", "cost", "memory"]), default="time", show_default=True)
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
 @click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
+@click.option("--deadline-days", type=click.FloatRange(0, min_open=True), help=DEADLINE_HELP)
+@click.option("--tokens", type=click.FloatRange(0, min_open=True), help="Tokens of the whole run.")
 @click.option("--csv", type=click.Path(path_type=Path), help="Write all rows here.")
 @with_search_options
 def command(
     model: Path | None, named: str | None, platform: str, gpus: str, global_batch: int | None,
-    over: tuple[str, ...], objective: str, top: int, epoch: int | None, csv: Path | None,
+    over: tuple[str, ...], objective: str, top: int, epoch: int | None,
+    deadline_days: float | None, tokens: float | None, csv: Path | None,
     assignments: tuple[str, ...], price: float | None, workers: int,
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
@@ -47,6 +53,9 @@ def command(
     from stepsight.tune.flags import flags
     from stepsight.tune.search import ranked
 
+    if (deadline_days is None) != (tokens is None):
+        raise click.UsageError("--deadline-days and --tokens go together")
+    least = tokens / deadline_days / 86400 if tokens and deadline_days else None
     model = model_argument(model, named)
     check_outputs((html, csv, resume))
     try:
@@ -58,7 +67,8 @@ def command(
         answer = tune(
             model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
-            ray=ray, resume=resume, epoch_samples=epoch, progress=progress,
+            ray=ray, resume=resume, epoch_samples=epoch,
+            least_tokens_per_s=least, progress=progress,
         )  # fmt: skip
     best_first = ranked(answer.rows, answer.objective)
     written = flags(answer.document, answer.best, str(model), best_first)

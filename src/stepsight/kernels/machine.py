@@ -53,7 +53,7 @@ class Machine:
         return wide_tensor_cores(self.architecture, self.gddr)
 
     def with_memory_of(self, other: Machine) -> Machine:
-        """This chip's measured arithmetic beside the other board's memory."""
+        """This chip's measured arithmetic with the other board's memory."""
         return replace(self, memory_gbps=other.memory_gbps)
 
     def distance(self, other: Machine) -> float:
@@ -85,6 +85,14 @@ def feeding_share(spec: GpuSpec, dtype: str) -> float:
         return 1.0
     slower = spec.peak_flops(dtype) / (spec.sms * spec.clock_mhz * 1e6) / rate
     return (1 + FEEDING) / (1 + FEEDING * min(slower, 1.0))
+
+
+def resident_threads(spec: GpuSpec) -> int:
+    """Threads that a multiprocessor holds (compute capabilities in NVIDIA's programming guide)."""
+    if spec.architecture == "turing":
+        return 1024
+    small = Machine.of(spec, "fp32").gddr and spec.architecture in ("ampere", "ada", "blackwell")
+    return 1536 if small else 2048
 
 
 def wide_tensor_cores(architecture: str, gddr: bool) -> bool:

@@ -20,12 +20,15 @@ import numpy as np
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
-from stepsight.inputs import read_text
+from stepsight.inputs import read_figures, within
 from stepsight.kernels.columns import batches
 from stepsight.kernels.families import FAMILIES, FLAGS
 from stepsight.program.job import Kernel
 
 FILE = "measured.json"
+AGAIN = "calibrate the platform again"
+LARGEST_LOG, LARGEST_WEIGHT = 100.0, 1e4
+"""Logarithms of sizes and of measured ÷ speed of light, and weights of a fit, are never larger."""
 START_US = 4.0
 """Added to the speed of light: a library call among others, its code and data not in the nearest cache."""
 LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -37,7 +40,7 @@ SIGNAL = 0.5
 VECTOR_WIDTH = 16
 """fp32 values in the widest registers: products with sizes that are no multiple of it pay for the rest."""
 ALIGNMENT = 0.35
-"""What one more factor of two in a size counts beside a factor of e in it; took the left-out error of
+"""What one more factor of two in a size counts against a factor of e in it; took the left-out error of
 forward products from 12 % to 5 % of their time (MKL on AMD EPYC)."""
 FEWEST = 4
 """Samples below which a variant is answered by its family."""
@@ -128,8 +131,14 @@ class Efficiency:
         }  # fmt: skip
 
     @classmethod
-    def from_record(cls, r: Mapping[str, Any]) -> Efficiency:
-        return cls(np.array(r["sizes"]), np.array(r["weights"]), r["mean"], r["length"], r["spread"])
+    def from_record(cls, r: Mapping[str, Any], where: str) -> Efficiency:
+        sizes, weights = (np.array(r[name], dtype=np.float64) for name in ("sizes", "weights"))
+        if sizes.ndim != 2 or len(sizes) != len(weights) or not np.abs(sizes).max(initial=0.0) < LARGEST_LOG:
+            raise InputError(where, "is damaged (its sizes are not those of kernels)", AGAIN)
+        within(np.abs(weights).max(initial=0.0), 0.0, LARGEST_WEIGHT, f"{where}.weights", AGAIN)
+        mean = within(r["mean"], -LARGEST_LOG, LARGEST_LOG, f"{where}.mean", AGAIN)
+        length = within(r["length"], 1e-3, 1e3, f"{where}.length", AGAIN)
+        return cls(sizes, weights, mean, length, within(r["spread"], 0.0, 5.0, f"{where}.spread", AGAIN))
 
 
 def _near(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
@@ -193,9 +202,21 @@ class MeasuredKernels:
     def load(cls, folder: Path) -> MeasuredKernels:
         path = folder / "kernels" / FILE
         try:
-            content = json.loads(read_text(path, "calibrate the platform again"))
-            machine = MeasuredProcessor(content["gflops"], content["memory_gbps"])
-            variants = {name: Efficiency.from_record(r) for name, r in content["variants"].items()}
-            return cls(machine, variants, content["in_step"])
+            content = read_figures(path, AGAIN)
+            machine = MeasuredProcessor(
+                *(
+                    within(content[name], 1e-6, 1e9, f"{path}: {name}", AGAIN)
+                    for name in ("gflops", "memory_gbps")
+                )
+            )
+            variants = {
+                name: Efficiency.from_record(r, f"{path}: variants.{name}")
+                for name, r in content["variants"].items()
+            }
+            in_step = {
+                name: within(factor, 0.01, 100.0, f"{path}: in_step.{name}", AGAIN)
+                for name, factor in content["in_step"].items()
+            }
+            return cls(machine, variants, in_step)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(str(path), f"is damaged ({error})", "calibrate the platform again") from None
+            raise InputError(str(path), f"is damaged ({error})", AGAIN) from None

@@ -12,8 +12,14 @@ from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.machine import same_board
 from stepsight.kernels.roofline import BoolArray, roofline
 from stepsight.kernels.streams import HALF
-from stepsight.kernels.tensor_cores import is_tensor_core, never_longer_than, with_narrow_loads
-from stepsight.kernels.training_gemms import apply_training_correction, batched_estimates, without_quantising
+from stepsight.kernels.training_gemms import (
+    apply_training_correction,
+    batched_estimates,
+    is_tensor_core,
+    never_longer_than,
+    with_narrow_loads,
+    without_quantising,
+)
 from stepsight.program.job import PLAIN
 from stepsight.program.variants import Kind
 

@@ -1,11 +1,13 @@
 """The memory that streaming kernels see on a board: its share of the bandwidth, and what L2 answers instead.
 
 Boards of data centres with GDDR memory correct errors over the same bus that carries the data. A cache much
-faster than the memory behind it (Ada's boards) answers everything as long as all operands fit, and next to
+faster than its memory (Ada's boards) answers everything as long as all operands fit, and next to
 nothing beyond: reads and writes of one kernel pass over them in the same order every time.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +27,28 @@ from stepsight.kernels.constants import (
     SPILLED_HITS,
     TURING_MEMORY,
 )
+from stepsight.kernels.machine import resident_threads
+
+
+@dataclass(frozen=True, slots=True)
+class RowPasses:
+    """How often a row-wise kernel reads its rows, of how many tensors, with how many threads a row; rows of
+    up to ``kept_bytes`` stay in registers or shared memory."""
+
+    passes: int
+    operands: int
+    threads: int
+    kept_bytes: float = 0.0
+
+
+SHARED_ROW_BYTES = 48 * 1024
+"""Shared memory of a block without opting in to more (NVIDIA's programming guide)."""
+ROW_PASSES = {
+    "softmax": RowPasses(3, 1, 512, SHARED_ROW_BYTES),
+    "softmax_backward": RowPasses(2, 2, 512, SHARED_ROW_BYTES),
+    "layer_norm": RowPasses(2, 1, 128),
+}
+"""PyTorch's code: softmax finds the largest value, the sum, then writes; norms find moments, then write."""
 
 LATENCY_BOUND = frozenset({"softmax", "layer_norm"})
 """Row-wise kernels, which read a row before they write it: a hit in L2 shortens them little."""
@@ -52,6 +76,21 @@ def cache_speed(batch: Batch, spec: GpuSpec, traffic: FloatArray) -> FloatArray:
         return np.ones(len(batch))
     filled = traffic / (IN_CACHE * spec.l2_mb * 1e6)
     return np.asarray(1 + (max(CACHE_SPEEDUP, L2_REACHED * ratio) - 1) * np.clip(2 - filled, 0, 1))
+
+
+def reread_bytes(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """What passes over rows after the first read from memory: all of it where the rows that all blocks work
+    on at a time do not fit into L2, none where they take little more than half of it."""
+    passes = ROW_PASSES.get(batch.family)
+    if passes is None or spec.vendor != "nvidia":
+        return np.zeros(len(batch))
+    row = batch.dims["cols"] * batch.element_bytes
+    operands = row * passes.operands
+    in_flight = operands * spec.sms * max(1, resident_threads(spec) // passes.threads)
+    missed = np.clip(1.5 * in_flight / (spec.l2_mb * 2**20) - 0.9, 0.0, 1.0)
+    kept = row <= passes.kept_bytes
+    again = batch.dims["rows"] * operands * (passes.passes - 1)
+    return np.where(kept, 0.0, again * missed)
 
 
 def _found_share(batch: Batch) -> FloatArray:

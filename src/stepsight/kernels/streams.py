@@ -34,12 +34,10 @@ from stepsight.kernels.constants import (
 )
 from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
-from stepsight.kernels.machine import Machine
+from stepsight.kernels.machine import Machine, resident_threads
 from stepsight.kernels.notes import beyond_shapes, joined
-from stepsight.kernels.popular_rows import chain_us
-from stepsight.kernels.radix_sort import passes_us
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
-from stepsight.kernels.stream_columns import columns
+from stepsight.kernels.sorts import chain_us, passes_us
 from stepsight.kernels.stream_costs import (
     AMD_SHARES,
     AMD_START_US,
@@ -48,7 +46,7 @@ from stepsight.kernels.stream_costs import (
     Stream,
     meet,
 )
-from stepsight.kernels.stream_memory import board_share, cache_speed
+from stepsight.kernels.stream_memory import board_share, cache_speed, reread_bytes
 from stepsight.program.variants import PAGEABLE
 
 FILE = "streams.json"
@@ -56,6 +54,11 @@ HALF = frozenset({"fp16", "bf16"})
 HALF_VARIANT = "half"
 """The variant under which a family's half-precision correction is filed."""
 
+BLOCK_PER_ROW = frozenset({"layer_norm", "layer_norm_backward"})
+ROW_BLOCK_THREADS = 128
+"""PyTorch's code: a block of 32 × 4 threads for each row."""
+ROW_BLOCK_US = 1.0
+"""From a block's start to its successor's: two round trips to memory, a reduction over threads between."""
 OLD_GDDR = frozenset({"maxwell", "pascal"})
 
 
@@ -105,9 +108,12 @@ def by_stream(batch: Batch) -> list[tuple[str, IntArray]]:
 
 
 def stream_us(
-    batch: Batch, spec: GpuSpec, fitted: Streamed | None, variant: str = ""
+    batch: Batch, spec: GpuSpec, fitted: Streamed | None, variant: str = "", *, rereads: bool = True
 ) -> tuple[FloatArray, float]:
-    """Times and spread of kernels of one variant with costs of its own; ``fitted`` scales the share."""
+    """Times and spread of kernels of one variant with costs of its own; ``fitted`` scales the share.
+
+    ``rereads``: rows that do not stay in a cache are read again by every pass over them.
+    """
     stream = VARIANTS.get((batch.family, variant), STREAMS[batch.family])
     traffic = batch.bytes * stream.traffic
     bandwidth = bandwidth_gbps(batch, spec) * 1e3
@@ -130,9 +136,10 @@ def stream_us(
         extra = REDUCE_TURN_US * np.minimum(batch.dims["cols"] / REDUCE_ROWS, REDUCE_TURNS)
     if batch.family == "sort":
         extra = passes_us(batch, STREAMS["sort_pass"].start_us)
+    traffic = traffic + reread_bytes(batch, spec) if rereads else traffic
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
     start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
-    busy = meet(memory, _instructions_us(batch, spec, stream))
+    busy = meet(memory, np.maximum(_instructions_us(batch, spec, stream), _row_blocks_us(batch, spec)))
     time_us = start_us + extra + chain_us(batch) + busy
     return time_us, stream.spread
 
@@ -159,6 +166,14 @@ def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
     return np.asarray(elements / (rate * spec.sms * spec.clock_mhz))
 
 
+def _row_blocks_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """Norms give every row a thread block: narrow rows wait for blocks to come and go, not for memory."""
+    if batch.family not in BLOCK_PER_ROW or spec.vendor != "nvidia":
+        return np.zeros(len(batch))
+    resident = resident_threads(spec) // ROW_BLOCK_THREADS
+    return np.asarray(batch.dims["rows"] * ROW_BLOCK_US / (spec.sms * resident))
+
+
 def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact: bool) -> Estimates:
     """`stream_us` with its source: learned where element-wise ops of this chip were measured."""
     source = Source.LEARNED if exact else Source.TRANSFERRED
@@ -177,8 +192,8 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual, variant: s
 
     From another chip only how the correction varies with the shape is taken over: the level is its own.
     """
-    base, _ = stream_us(batch, spec, None, variant)
-    named = columns(batch, spec)
+    base, _ = stream_us(batch, spec, None, variant, rereads=False)
+    named = stream_columns(batch, spec)
     outside = residual.outside(named)
     own = residual.same_chip(spec)
     inside = residual.spread if own else float(np.hypot(residual.spread, UNMEASURED_SPREAD))
@@ -227,3 +242,30 @@ def _streamed(record: dict[str, Any]) -> Streamed:
     fields["machine"] = Machine(**fields["machine"])
     fields["path"] = {op: EventPath(**path) for op, path in fields["path"].items()}
     return Streamed(**fields)
+
+
+def stream_columns(batch: Batch, spec: GpuSpec) -> dict[str, FloatArray]:
+    """Named columns, relative to the GPU, so that one GPU's correction can be asked about another."""
+    d = batch.dims
+    named = {"cache": np.log(np.maximum(batch.bytes, 1.0) / (spec.l2_mb * 1e6))}
+    if "rows" in d and "cols" in d:
+        rows, cols = np.maximum(d["rows"], 1.0), np.maximum(d["cols"], 1.0)
+        named |= {
+            "cols": np.log(cols),
+            "row_waves": np.log(rows / spec.sms),
+            "power": np.ceil(np.log2(cols)),
+            "waste": np.ceil(np.log2(cols)) - np.log2(cols),
+            "multiple": _multiple(cols),
+        }
+        for step in (256, 1024, 2048):
+            named[f"waste_{step}"] = np.log(np.ceil(cols / step) * step / cols)
+    else:
+        elements = np.maximum(d["elements"], 1.0)
+        named["waves"] = np.log(elements / (spec.sms * 1024))
+    return named
+
+
+def _multiple(size: FloatArray) -> FloatArray:
+    """log2 of the largest power of two up to 4096 that divides the size."""
+    whole = np.maximum(size, 1.0).astype(np.int64)
+    return np.asarray(np.log2(np.minimum(whole & -whole, 4096).astype(np.float64)))

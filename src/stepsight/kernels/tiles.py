@@ -1,8 +1,10 @@
-"""fp32 products from first principles: whole tiles of the output, in whole waves over the multiprocessors.
+"""Products from first principles: whole tiles of the output, in whole waves over the multiprocessors.
 
 A thread block computes one tile and walks the whole of k; what hangs over the edge of the output is computed,
-too. Libraries differ in the tiles they have for batched products: with one tile of 128 × 128 a product with
-64 columns takes as long as one with 128.
+too. Libraries differ in the tiles they have for batched fp32 products: with one tile of 128 × 128 a product
+with 64 columns takes as long as one with 128. Batched products in half precision, as attention written out in
+eager mode has, are narrow and mostly bound by memory. Which kernel a library picks for them differs from chip
+to chip; the best it has does not: constants of products that A100's library serves well carry to GH200.
 """
 
 from __future__ import annotations
@@ -13,8 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.machine import Machine
+from stepsight.kernels.stream_costs import meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +70,48 @@ def tiled_us(batch: Batch, machine: Machine) -> FloatArray:
     arithmetic = 2 * best * np.ceil(k / STEP) * STEP / (machine.tflops * 1e6 * SHARE)
     memory = batch.bytes / (machine.memory_gbps * 1e3 * MEMORY)
     return np.asarray(START_US + (arithmetic**MEETING + memory**MEETING) ** (1 / MEETING))
+
+
+TILE = 128
+"""Side of the output tiles of large products; a narrow output takes a tile of 32 or 64."""
+NARROW = (32.0, 64.0)
+HALF_STEP = 32
+"""Elements of k that a thread block takes at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedConstants:
+    """Shares of memory bandwidth and of tensor-core peak that large batched products reach; start in µs."""
+
+    memory: float
+    matrix: float
+    start_us: float
+
+
+BATCHED = BatchedConstants(0.82, 0.74, 6.0)
+"""Fitted by `lab/fit/kernels/batched.py` on A100's products with a long reduction (probabilities × values,
+gradients of scores; Megatron's operators). With a short one A100's library takes up to twice as long."""
+BATCHED_SPREAD = 0.14
+"""Of A100's constants on GH200's four kinds of batched products, and for chips further away."""
+
+
+def padded(side: FloatArray) -> FloatArray:
+    """What whole tiles make of one side of the output."""
+    whole = np.ceil(side / TILE) * TILE
+    for narrow in reversed(NARROW):
+        whole = np.where(side <= narrow, narrow, whole)
+    return np.asarray(whole)
+
+
+def batched_us(
+    batch: Batch, spec: GpuSpec, share: float = 1.0, constants: BatchedConstants = BATCHED
+) -> FloatArray:
+    """The time from first principles. ``share``: what the board keeps up of its tensor cores' peak."""
+    d = batch.dims
+    outputs = d["batch"] * padded(d["m"]) * padded(d["n"])
+    waves = outputs / (TILE * TILE * spec.sms)
+    depth = np.ceil(d["k"] / HALF_STEP) * HALF_STEP
+    peak = spec.peak_flops(batch.dtype) / 1e6 * share * constants.matrix
+    matrix = 2 * outputs * depth / peak * np.ceil(waves) / waves
+    memory = batch.bytes / (spec.memory_gbps * 1e3 * constants.memory)
+    return np.asarray(constants.start_us + meet(memory, matrix))

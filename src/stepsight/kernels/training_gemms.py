@@ -1,25 +1,106 @@
-"""Half-precision GEMMs as training runs them: what they take against the tables of serving GEMMs.
+"""Products on tensor cores as training runs them: what they take against the tables of serving GEMMs.
 
-The tables hold forward products in one memory layout. Training adds products with other layouts (the
-gradients of inputs and of weights) and batched ones; Megatron's operators has them on A100 and
-GH200. The correction is learned over the forward product's sizes, so the two gradients of one layer,
-which were measured together, share one factor. Batched products are corrected against first principles
-(`batched`), single ones against the tables.
+The tables hold forward products in one memory layout whose rows are multiples of 16 bytes. A row length that
+is not forces the library onto kernels that load a few bytes at a time instead of 16; their names say so
+("align1"). Training adds products with other layouts (the gradients of inputs and of weights) and batched
+ones. The correction is learned over the forward product's sizes, so the two gradients of one layer, which
+were measured together, share one factor. Batched products are corrected against first principles (`tiles`),
+single ones against the tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.batched import SPREAD, batched_us
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import same_board
-from stepsight.program.variants import Kind, Role
+from stepsight.kernels.roofline import peak_flops, speed_of_light_us
+from stepsight.kernels.tiles import BATCHED_SPREAD, batched_us
+from stepsight.program.variants import UNALIGNED, Kind, Role
+
+ROW_BYTES = 16
+
+SMALL_TF32 = 0.2
+"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the
+median of 136 aligned ones in two A100 traces (HTA's samples in public traces, 2022)."""
+SHORT_US = 100.0
+"""Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
+
+NARROW_LOADS: Mapping[str, float] = {"ampere": 0.7, "hopper": 1.6}
+"""How much longer unaligned GEMMs take than aligned ones where arithmetic bounds them: ampere from
+the same two traces (135 against 136: 1.2 where memory takes three times the arithmetic, 1.5 where a
+little more, 1.7 to 1.9 where less), hopper from three bf16 ones of TraceLens (2.3 to 3.1)."""
+USUAL_NARROW_LOADS = 0.7
+NARROW_HALF_LOADS = 1.6
+"""The same for two-byte types, whose loads are half as wide: Hopper's bf16 products."""
+SPREAD = 0.2
+CLEAR_US = 20.0
+"""Products shorter than this are bound by their start, whatever they compute in."""
+
+
+def is_tensor_core(dtype: str) -> bool:
+    return dtype in ("tf32", "fp16", "bf16")
+
+
+def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dtype: bool) -> Estimates:
+    """The answers for GEMMs on tensor cores, longer where the tables do not speak for them.
+
+    ``own_dtype``: the models were fitted on this very dtype.
+    """
+    factor = np.ones(len(batch))
+    if batch.dtype == "tf32" and not own_dtype:
+        factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
+    unaligned = batch.where(lambda kind: kind.variant == UNALIGNED) | off_boundaries(batch)
+    if unaligned.any():
+        half = batch.dtype in ("fp16", "bf16")
+        more = NARROW_HALF_LOADS if half else NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
+        # Narrow loads overlap with memory that is slower still.
+        factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
+    spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
+    return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
+
+
+def off_boundaries(batch: Batch) -> npt.NDArray[np.bool_]:
+    """Products with a matrix whose rows do not start on 16-byte boundaries.
+
+    Rows are n or k long, of a weight's gradient m or n: its k are the samples, one row each.
+    """
+    step = ROW_BYTES / batch.element_bytes
+    m, n, k = (np.floor(batch.dims[key] / step) * step != batch.dims[key] for key in ("m", "n", "k"))
+    return np.asarray(n | np.where(batch.where(lambda kind: kind.role is Role.WGRAD), m, k))
+
+
+def never_longer_than(
+    batch: Batch, spec: GpuSpec, answer: Estimates, full: Callable[[Batch], FloatArray]
+) -> Estimates:
+    """The answers, none above the time of the same product in fp32 (``full``).
+
+    Only answers above the fp32 speed of light can be, so only those are asked for again; below
+    `CLEAR_US` both are a launch and a few round trips to memory.
+    """
+    in_full = replace(batch, dtype="fp32", positions=np.arange(len(batch)))
+    possible = answer.time_us > in_full.flops / (spec.peak_flops("fp32") / 1e6)
+    doubted = np.nonzero(possible & (answer.time_us > CLEAR_US))[0]
+    if not len(doubted):
+        return answer
+    time_us = answer.time_us.copy()
+    again = replace(in_full.take(doubted), positions=np.arange(len(doubted)))
+    time_us[doubted] = np.minimum(time_us[doubted], full(again))
+    return Estimates(time_us, answer.source, answer.spread, answer.notes)
+
+
+def _intensity(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """Time of the arithmetic at peak over time of the traffic at full bandwidth."""
+    arithmetic = batch.flops / peak_flops(batch, spec) * 1e6
+    return np.asarray(arithmetic / (batch.bytes / (spec.memory_gbps * 1e3)))
+
 
 FORWARD, BACKWARD, BATCHED, BATCHED_BACKWARD = "forward", "backward", "batched", "batched_backward"
 TILES = ((64, 64), (128, 128), (256, 128), (128, 256))
@@ -29,6 +110,9 @@ RANGED = ("m", "n", "k", "batch")
 REACH = 1.0
 """E-folds outside the fitted range over which the correction fades to 1/e: the tables speak there."""
 OTHER_CHIP_SPREAD = 0.06
+ELSEWHERE = 0.5
+"""How much of the correction's dependence on the shape another chip keeps: chosen. Its waves and its
+library's tiles are other ones, so that steps of the correction there are as likely wrong as right."""
 
 FP8_OVER_BF16 = 0.5
 """Time of an fp8 product over that of the bf16 one, conversions apart: six products of vocabulary size on
@@ -103,6 +187,9 @@ def apply_training_correction(
         if not measured:
             forward = nearest(residuals, "gemm", FORWARD, spec)
             logs -= forward.trees.bias if forward else 0.0
+        if not residual.same_chip(spec):
+            level = float(residual.trees.bias) - (forward.trees.bias if forward else 0.0)
+            logs = level + ELSEWHERE * (logs - level)
         trust = np.exp(-_outside(residual, named) / REACH)
         factor[mine] = np.exp(logs * trust)
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
@@ -117,7 +204,7 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
     """
     time_us = batched_us(batch, spec, share)
     source = np.full(len(batch), int(Source.TRANSFERRED))
-    spread = np.full(len(batch), SPREAD)
+    spread = np.full(len(batch), BATCHED_SPREAD)
     notes: dict[int, str] = {}
     groups, added = _by_variant(batch)
     for variant, mine in groups:
@@ -129,7 +216,7 @@ def batched_estimates(batch: Batch, spec: GpuSpec, share: float, residuals: Sequ
         named = columns(forward_sizes(part), added[mine], spec)
         trust = np.exp(-_outside(residual, named) / REACH)
         time_us[mine] *= np.exp(np.log(residual.factor(named)) * trust)
-        spread[mine] = np.hypot(residual.spread * trust, SPREAD * (1 - trust))
+        spread[mine] = np.hypot(residual.spread * trust, BATCHED_SPREAD * (1 - trust))
         source[mine] = int(Source.LEARNED)
     return Estimates(time_us, source, spread, notes)
 

@@ -39,6 +39,16 @@ class HostProfile:
     runs: int = 0
 
 
+MICRO_BATCH, STEP = "micro-batch", "step"
+"""Phases of host work beside launches."""
+
+
+def extra_us(name: str, phase: str) -> float:
+    """Host work of a profile per micro-batch or per step; zero in other phases."""
+    profile = profile_of(name)
+    return {MICRO_BATCH: profile.micro_batch_us, STEP: profile.step_us}.get(phase, 0.0)
+
+
 REFERENCE = "aten::add"
 """Hosts other than those for which the profiles are stated scale with T1 to T4 of this one operator."""
 
@@ -57,10 +67,17 @@ def profile_of(name: str) -> HostProfile:
 
 
 def framework_times(overheads: Overheads, framework: str, phase: str, launches: int, shown: int) -> HostTimes:
-    """T1–T5 of an operator that stands for ``launches`` and is shown as ``shown`` of them."""
+    """T1–T5 of an operator that stands for ``launches`` and is shown as ``shown`` of them.
+
+    Its kernels are launched with the first of them: host and device then work at the same time, as they do
+    launch by launch.
+    """
     profile = profile_of(framework)
     each = {"forward": profile.forward_us, "backward": profile.backward_us}.get(phase, profile.optimizer_us)
+    each = extra_us(framework, phase) or each
     add = overheads.of(REFERENCE, launches=1)
     total = launches * each * (add.t1 + add.t2 + add.t3 + add.t4) / REFERENCE_US
-    share = total / max(shown, 1)
-    return HostTimes(0.0, 0.0, 0.0, share, 0.0) if shown else HostTimes(0.0, 0.0, 0.0, 0.0, total)
+    if not shown:
+        return HostTimes(0.0, 0.0, 0.0, 0.0, total)
+    first = total / max(launches, shown)
+    return HostTimes(0.0, 0.0, total - shown * first, first, 0.0)

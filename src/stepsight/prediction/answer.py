@@ -12,8 +12,9 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import notebook
-from stepsight.prediction.advice import what_would_help
+from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.document import document
+from stepsight.prediction.energy import Energy, energy
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.origin import Origin
 from stepsight.prediction.sensitivity import HOST_SPREAD, Sensitivity, sensitivities
@@ -68,6 +69,7 @@ class Prediction:
     gpu: GpuSpec | None = field(default=None, repr=False)
     gpus: int = 0
     price_per_gpu_hour: float | None = None
+    carbon_g_per_kwh: float | None = None
 
     def __repr__(self) -> str:
         return notebook.one_line(self)
@@ -102,6 +104,11 @@ class Prediction:
         priced = self.timeline.priced
         price = self.price_per_gpu_hour
         return throughput(priced.job, len(self.ranks), self.step_us, self.setup, self.gpu, price, priced.seen)
+
+    @property
+    def energy(self) -> Energy | None:
+        """J and Wh per step and per token, average power, sustained clock; None where power is not known."""
+        return energy(self)
 
     @property
     def fits(self) -> bool | None:

@@ -33,6 +33,8 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "coverage": msgspec.to_builtins(prediction.coverage),
         "notes": list(prediction.notes),
     }
+    if prediction.energy is not None:
+        result["energy"] = msgspec.to_builtins(prediction.energy)
     if prediction.language:
         result["language"] = msgspec.to_builtins(prediction.language)
     if prediction.memory:

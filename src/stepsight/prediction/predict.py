@@ -9,11 +9,12 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.constants import area
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.answer import Prediction, explain
+from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain
 from stepsight.prediction.captured import predict_captured
-from stepsight.prediction.llm.predict import predict_language
+from stepsight.prediction.llm.predict import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
     borrowed,
@@ -23,9 +24,9 @@ from stepsight.prediction.runnable import (
     language_warnings,
     missing_units,
 )
-from stepsight.program.job import Job
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -74,7 +75,7 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
     if isinstance(training, LanguageWorkload):
-        found = predict_language(training.config, on, _memory(training, on))
+        found = predict_language(training.config, on, _memory(training, on), steps=steps)
         return replace(
             found,
             setup=training.setup(),
@@ -90,10 +91,12 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
         check_axes(on.site, job.groups, f"platform {on.name}")
         timeline = run(price(job, on), on, steps=steps)
         if timeline.even or job.whole:
-            notes = (*missing_units(job, on.spec.gpu), *on.notes, *_left_out(job))
+            notes = (*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline))
+            described = isinstance(training, DlrmWorkload) and device == "cuda"
             return explain(
                 timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
                 setup=training.setup(), notes=notes,
+                method_spread=area("dlrm").number("METHOD_SPREAD") if described else METHOD_SPREAD,
             )  # fmt: skip
         blocks *= 2
 
@@ -111,16 +114,6 @@ def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) 
         return workload
     path = Path(workload)
     return load_step(path) if path.suffix == ".json" and is_step_file(path) else load_workload(path)
-
-
-def _left_out(job: Job) -> list[str]:
-    """A note where the timeline leaves out micro batches; all figures hold them."""
-    skipped = max((p.period.skipped for p in job.programs if p.period), default=0)
-    if not skipped:
-        return []
-    return [
-        f"the timeline leaves out {skipped:,} micro-batches that repeat the one before; all figures hold them"
-    ]
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:

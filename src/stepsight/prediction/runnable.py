@@ -15,11 +15,12 @@ from stepsight.prediction.throughput import PRODUCTS
 from stepsight.prediction.units import share
 from stepsight.program.job import Job
 from stepsight.program.variants import FLASH2
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.recipe import recipe_of
-from stepsight.workload.llm.workload import LanguageWorkload
+from stepsight.workload.transformers.build import TransformerWorkload
 
 OUTPACED = ("flash", FLASH2, "flash1")
 """Kernels that a newer one of the same GPU replaces without another change."""
@@ -30,17 +31,26 @@ CLEARLY = 0.03
 def check_runnable(workload: Workload, platform: Platform) -> None:
     """Refuses a type without units that nothing emulates, and attention kernels not made for the GPU."""
     gpu = platform.spec.gpu
-    if platform.spec.host.synchronous or not isinstance(workload, LanguageWorkload):
+    if platform.spec.host.synchronous or isinstance(workload, DlrmWorkload):
         return
-    training = workload.config.training
-    if training.precision in NEVER_EMULATED and not has_units(gpu, training.precision):
+    if isinstance(workload, TransformerWorkload):
+        training = workload.config.training
+        if training.attention == "flash" and not training.half:
+            raise InputError(
+                "training.attention",
+                f"is flash: its kernels compute in half precision, not in {training.precision}",
+                'set training.precision = "bf16", or training.attention = "eager"',
+            )
+        return
+    chosen = workload.config.training
+    if chosen.precision in NEVER_EMULATED and not has_units(gpu, chosen.precision):
         raise InputError(
-            "training.precision", f"is {training.precision}: {lack(gpu, training.precision)}",
-            substitute(gpu, training.precision),
+            "training.precision", f"is {chosen.precision}: {lack(gpu, chosen.precision)}",
+            substitute(gpu, chosen.precision),
         )  # fmt: skip
-    why = impossible(training.attention, gpu, training.dtype)
+    why = impossible(chosen.attention, gpu, chosen.dtype)
     if why is not None:
-        raise InputError("training.attention", f"is {training.attention}: {why.problem}", why.fix)
+        raise InputError("training.attention", f"is {chosen.attention}: {why.problem}", why.fix)
 
 
 def check_job(job: Job, gpu: GpuSpec) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.estimate import FloatArray, Source
+from stepsight.program.job import Collective
 from stepsight.simulate.engine import LaneTimes
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import launches_of
@@ -31,9 +32,9 @@ MOST_UNMODELLED = 20
 class RankSummary:
     """One rank's step. ``gpu_active_us`` is the union over its streams.
 
-    ``exposed_communication_us`` is communication not covered by compute, ``rank_wait_us`` the
-    part of it spent waiting for the last rank to arrive; ``idle_us`` is when no stream had
-    anything to do: the host had not launched it yet.
+    ``exposed_communication_us`` is communication not covered by compute, from when its last rank has
+    arrived; ``rank_wait_us`` the time until then; ``idle_us`` is when no stream had anything to do: the host
+    had not launched it yet. Compute, exposed communication, waiting and idle add up to the step.
     """
 
     rank: int
@@ -112,17 +113,19 @@ def _alike(timeline: Timeline) -> list[list[int]]:
 
 def _summary(times: RankTimes) -> tuple[RankSummary, dict[str, float]]:
     """What lies in the rank's window, and once more for every repetition of the stretch that repeats."""
-    summary, parts = _within(times, *times.window_us)
-    op_us = times.op_end_us - times.op_start_us
-    summary = replace(summary, host_us=float((op_us * times.lane.lane.tape.op_times).sum()))
+    lo, hi = times.window_us
+    pieces = [(1, lo, hi)]
     if (once := times.repeated) is not None:
-        again, more = _within(times, once.begin_us, once.end_us)
-        added = {name: getattr(summary, name) + once.times * getattr(again, name) for name in FIGURES}
-        left_out_us = once.times * again.step_us
-        added["idle_us"] -= left_out_us
-        summary = replace(summary, **added)
-        parts = {name: parts.get(name, 0.0) + once.times * more.get(name, 0.0) for name in parts | more}
-        parts[IDLE] -= left_out_us
+        resumes_us = once.end_us + once.times * (once.end_us - once.begin_us)
+        pieces = [(1, lo, once.end_us), (once.times, once.begin_us, once.end_us), (1, resumes_us, hi)]
+    totals, parts = dict.fromkeys(FIGURES, 0.0), dict[str, float]()
+    for often, begin_us, end_us in pieces:
+        summary, mine = _within(times, begin_us, end_us)
+        totals = {name: us + often * getattr(summary, name) for name, us in totals.items()}
+        parts = {name: parts.get(name, 0.0) + often * mine.get(name, 0.0) for name in parts | mine}
+    op_us = times.op_end_us - times.op_start_us
+    host_us = float((op_us * times.lane.lane.tape.op_times).sum())
+    summary = RankSummary(rank=times.rank, step_us=hi - lo, host_us=host_us, **totals)
     return summary, {name: us for name, us in parts.items() if us > ROUNDING_US}
 
 
@@ -134,11 +137,11 @@ def _within(times: RankTimes, lo: float, hi: float) -> tuple[RankSummary, dict[s
     compute_us = _length(compute_busy)
     comm_busy = union(start[comm], end[comm])
     active_us = _length(union(start, end))
-    exposed = active_us - compute_us
-    waiting = _exposed_waiting(start[comm], begin[comm], compute_busy)
+    moving = union(begin[comm], end[comm])
+    exposed = min(_length(moving) - float(covered(*moving, *compute_busy).sum()), active_us - compute_us)
+    waiting = max(active_us - compute_us - exposed, 0.0)
     parts = _by_category(names[~comm], (end - start)[~comm], compute_us)
-    waiting = min(waiting, exposed)
-    parts[EXPOSED], parts[WAITING], parts[IDLE] = exposed - waiting, waiting, hi - lo - active_us
+    parts[EXPOSED], parts[WAITING], parts[IDLE] = exposed, waiting, hi - lo - active_us
     summary = RankSummary(
         times.rank, hi - lo, 0.0, active_us, compute_us, _length(comm_busy), exposed, waiting,
         hi - lo - active_us,
@@ -146,14 +149,41 @@ def _within(times: RankTimes, lo: float, hi: float) -> tuple[RankSummary, dict[s
     return summary, parts
 
 
+def exposed_by_group(timeline: Timeline) -> tuple[dict[str, float], float]:
+    """Exposed communication by process group, and waiting for other ranks; in µs, the mean over ranks."""
+    found: dict[str, float] = {}
+    waiting = 0.0
+    for ranks in _alike(timeline):
+        times = timeline.rank(ranks[0])
+        summary, parts = _summary(times)
+        share = len(ranks) / timeline.ranks
+        waiting += share * summary.rank_wait_us
+        mine = _uncovered_by_group(times)
+        total = sum(mine.values()) or 1.0
+        for group, us in mine.items():
+            found[group] = found.get(group, 0.0) + share * parts.get(EXPOSED, 0.0) * us / total
+    return found, waiting
+
+
+def _uncovered_by_group(times: RankTimes) -> dict[str, float]:
+    """Of each group's collectives, what no compute covers; groups that overlap count both."""
+    comm = np.array(times.lane.category) == COMMUNICATION
+    lo, hi = times.window_us
+    start, begin, end = (np.clip(a, lo, hi) for a in (times.start_us, times.begin_us, times.end_us))
+    busy = union(start[~comm], end[~comm])
+    left = (end - begin)[comm] - covered(begin[comm], end[comm], *busy)
+    left = np.maximum(left, 0.0) * times.lane.lane.tape.launch_times[comm]
+    items = [i for op in times.program.ops for i in launches_of(op)]
+    found: dict[str, float] = {}
+    for k, us in zip(np.flatnonzero(comm).tolist(), left.tolist(), strict=True):
+        item = items[k]
+        if us > ROUNDING_US and isinstance(item, Collective):
+            found[item.group] = found.get(item.group, 0.0) + us
+    return found
+
+
 def _length(intervals: tuple[FloatArray, FloatArray]) -> float:
     return float((intervals[1] - intervals[0]).sum())
-
-
-def _exposed_waiting(arrived: FloatArray, begin: FloatArray, busy: tuple[FloatArray, FloatArray]) -> float:
-    """Time at collectives, before the last rank came, that no compute covers."""
-    waits = union(arrived, begin)
-    return _length(waits) - float(covered(*waits, *busy).sum())
 
 
 def _by_category(names: np.ndarray, busy: FloatArray, union_us: float) -> dict[str, float]:

@@ -115,7 +115,7 @@ class Copies:
     chosen: int = 0
 
     def reached(self, places: int) -> float:
-        """Of so many nodes or ranks, those that a row goes to, on average."""
+        """How many of these nodes or ranks a row goes to, on average."""
         able = float(places)
         if self.groups:
             able = min(able, self.chosen * max(1.0, places / self.groups))
@@ -206,7 +206,7 @@ class Op:
     ``calls`` are the library calls inside it, where a builder knows them. ``framework`` names the host
     profile by which ``launches`` real launches, for which this op stands, cost the host. ``host_bytes`` are
     read and written by the host's own thread inside it, ``host_divisions`` are 64-bit divisions there: a
-    loader's work on a batch.
+    loader's work on a batch. ``cuda_graph``: one launch starts all its kernels.
     """
 
     name: str
@@ -223,6 +223,7 @@ class Op:
     launches: int = 0
     host_bytes: float = 0.0
     host_divisions: float = 0.0
+    cuda_graph: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +271,15 @@ class Job:
     data-parallel job has ``{"world": (Group("world", (0, …, n-1)),)}``; tensor parallel
     pairs are ``{"tp": (Group("tp0", (0, 1)), Group("tp1", (2, 3)))}``. A collective on
     "tp" joins each rank with the peers of its own set.
-    ``start_us`` is when each rank enters the step (zeros by default).
+    ``start_us`` is when each rank enters the step (zeros by default). ``numbers``: which ranks of the real
+    job these are, where it shows some of them for all (0, 1, 2 … by default).
     """
 
     programs: tuple[RankProgram, ...]
     program_of_rank: tuple[int, ...]
     groups: Mapping[str, tuple[Group, ...]]
     start_us: tuple[float, ...] = ()
+    numbers: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.program_of_rank:
@@ -297,6 +300,10 @@ class Job:
     @property
     def ranks(self) -> int:
         return len(self.program_of_rank)
+
+    def number(self, rank: int) -> int:
+        """The number of a rank in the real job."""
+        return self.numbers[rank] if self.numbers else rank
 
     def distinct_ops(self) -> list[Op]:
         """Every operator once, however many programs share it."""

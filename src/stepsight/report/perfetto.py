@@ -45,6 +45,11 @@ class _Drawn:
     def rank(self) -> int:
         return self.times.rank
 
+    @property
+    def number(self) -> int:
+        """The rank of the real job that is drawn."""
+        return self.times.number
+
     def track(self, launch: int) -> int:
         return FIRST_STREAM_TRACK + int(self.times.lane.lane.tape.launch_stream[launch])
 
@@ -90,18 +95,27 @@ def chrome_trace(prediction: Prediction, ranks: Sequence[int] | None = None) -> 
     events += _meetings(drawn, timeline.priced.job.groups, clock, flows)
     return msgspec.json.encode(
         {
-            "displayTimeUnit": "ms",
             "otherData": {
+                **_cut(timeline),
                 "generator": "stepsight",
                 "workload": prediction.workload,
                 "platform": prediction.platform,
                 "step_time_us": float(prediction.step_us),
-                "ranks": timeline.ranks,
+                "ranks": len(prediction.ranks),
                 "ranks_drawn": len(drawn),
             },
+            "displayTimeUnit": "ms",
             "traceEvents": events,
         }
     )
+
+
+def _cut(timeline: Timeline) -> dict[str, str]:
+    """What a reader of the file must know first: it does not draw the whole step."""
+    skipped = timeline.micro_batches_left_out
+    if not skipped:
+        return {}
+    return {"left_out": f"{skipped:,} micro-batches that repeat the one before are not drawn"}
 
 
 def _chosen(prediction: Prediction, ranks: Sequence[int] | None) -> list[RankSet]:
@@ -127,12 +141,12 @@ def _first(times: RankTimes) -> float:
 
 def _names(one: _Drawn) -> Iterator[Event]:
     more = f" ({one.also:,} more identical)" if one.also else ""
-    yield _meta("process_name", one.rank, STEP_TRACK, {"name": f"rank {one.rank}{more}"})
-    yield _meta("process_sort_index", one.rank, STEP_TRACK, {"sort_index": one.rank})
+    yield _meta("process_name", one.number, STEP_TRACK, {"name": f"rank {one.number}{more}"})
+    yield _meta("process_sort_index", one.number, STEP_TRACK, {"sort_index": one.number})
     streams = (f"stream {name}" for name in one.times.lane.lane.tape.streams)
     for track, name in enumerate(("step", "host", *streams), start=STEP_TRACK):
-        yield _meta("thread_name", one.rank, track, {"name": name})
-        yield _meta("thread_sort_index", one.rank, track, {"sort_index": track})
+        yield _meta("thread_name", one.number, track, {"name": name})
+        yield _meta("thread_sort_index", one.number, track, {"sort_index": track})
 
 
 def _meta(kind: str, pid: int, tid: int, args: Event) -> Event:
@@ -140,7 +154,7 @@ def _meta(kind: str, pid: int, tid: int, args: Event) -> Event:
 
 
 def _step(one: _Drawn, clock: _Clock) -> Event:
-    return clock.slice("step", "step", (one.rank, STEP_TRACK), *one.times.window_us)
+    return clock.slice("step", "step", (one.number, STEP_TRACK), *one.times.window_us)
 
 
 def _left_out(one: _Drawn, clock: _Clock) -> Iterator[Event]:
@@ -148,13 +162,13 @@ def _left_out(one: _Drawn, clock: _Clock) -> Iterator[Event]:
     if (once := one.times.repeated) is not None:
         name = f"{once.times:,} more like the one before, not drawn"
         end_us = once.end_us + once.times * (once.end_us - once.begin_us)
-        yield clock.slice(name, "step", (one.rank, STEP_TRACK), once.end_us, end_us)
+        yield clock.slice(name, "step", (one.number, STEP_TRACK), once.end_us, end_us)
 
 
 def _host(one: _Drawn, clock: _Clock) -> Iterator[Event]:
     times = one.times
     for op, start, end in zip(times.program.ops, times.op_start_us, times.op_end_us, strict=True):
-        event = clock.slice(op.name, "cpu_op", (one.rank, HOST_TRACK), start, end)
+        event = clock.slice(op.name, "cpu_op", (one.number, HOST_TRACK), start, end)
         details = {"phase": op.phase, "label": op.label, "shapes": _shapes(op)}
         yield {**event, "args": {name: text for name, text in details.items() if text}}
 
@@ -167,7 +181,7 @@ def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]
     times = one.times
     made = one.launches
     for k, (op, item) in enumerate(zip(made.ops, made.items, strict=True)):
-        place = (one.rank, one.track(k))
+        place = (one.number, one.track(k))
         event = clock.slice(name_of(item), times.lane.category[k], place, times.start_us[k], times.end_us[k])
         yield {**event, "args": {**_describe(item), "op": op.name, "source": made.sources[k].label}}
         if times.begin_us[k] > times.start_us[k]:
@@ -175,7 +189,7 @@ def _device(one: _Drawn, clock: _Clock, flows: Iterator[int]) -> Iterator[Event]
             # slice which began earlier, so the one from the last rank ends on the second half.
             yield clock.slice("waiting for ranks", WAITING, place, times.start_us[k], times.begin_us[k])
             yield clock.slice("transfer", TRANSFER, place, times.begin_us[k], times.end_us[k])
-        flow = {"name": "launch", "cat": "launch", "id": next(flows), "pid": one.rank}
+        flow = {"name": "launch", "cat": "launch", "id": next(flows), "pid": one.number}
         yield {**flow, "ph": "s", "tid": HOST_TRACK, "ts": _inside_op(one, k, clock)}
         yield {**flow, "ph": "f", "bp": "e", "tid": place[1], "ts": event["ts"]}
 
@@ -220,8 +234,8 @@ def _meetings(
             if clock.at(one.times.start_us[k]) >= ts:
                 continue
             flow = {"name": "last rank", "cat": "collective", "id": next(flows)}
-            yield {**flow, "ph": "s", "pid": last.rank, "tid": last.track(at), "ts": ts}
-            yield {**flow, "ph": "f", "bp": "e", "pid": one.rank, "tid": one.track(k), "ts": ts}
+            yield {**flow, "ph": "s", "pid": last.number, "tid": last.track(at), "ts": ts}
+            yield {**flow, "ph": "f", "bp": "e", "pid": one.number, "tid": one.track(k), "ts": ts}
 
 
 @dataclass(frozen=True, slots=True)

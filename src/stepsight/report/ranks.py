@@ -14,9 +14,11 @@ from stepsight.simulate.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class RankSet:
-    """Ranks that ran the same program with the same times; the first speaks for all."""
+    """Ranks that ran the same program with the same times; the first speaks for all. ``number``: of the first
+    in the real job, where the timeline shows some of its ranks."""
 
     ranks: tuple[int, ...]
+    number: int | None = None
 
     @property
     def first(self) -> int:
@@ -26,7 +28,7 @@ class RankSet:
     def label(self) -> str:
         """``rank 3``, ``ranks 0–7``, ``ranks 0, 4, 8 and 13 more``."""
         if len(self.ranks) == 1:
-            return f"rank {self.first}"
+            return f"rank {self.first if self.number is None else self.number:,}"
         if self.ranks == tuple(range(self.first, self.first + len(self.ranks))):
             return f"ranks {self.first:,}–{self.ranks[-1]:,}"
         listed = ", ".join(f"{rank:,}" for rank in self.ranks[:3])
@@ -46,7 +48,12 @@ def identical_ranks(timeline: Timeline) -> list[RankSet]:
                 seen.update(part[:, 0, column].tobytes())
             key = (number, int(lane.lane.program_of_rank[column]), seen.digest())
             found.setdefault(key, []).extend(fold.members(chosen))
-    return sorted((RankSet(tuple(sorted(ranks))) for ranks in found.values()), key=lambda a: a.first)
+    job = timeline.priced.job
+    sets = (
+        RankSet(tuple(sorted(ranks)), job.number(min(ranks)) if job.numbers else None)
+        for ranks in found.values()
+    )
+    return sorted(sets, key=lambda a: a.first)
 
 
 def identical_summaries(ranks: Sequence[RankSummary]) -> list[RankSet]:

@@ -15,7 +15,7 @@ from stepsight.run.models.dlrm import Dlrm, DlrmBatch, dlrm_loss
 from stepsight.run.models.transformers import Bert, Gpt, Gpt2, Llama, Xlnet
 from stepsight.tables.lookup import EMBEDDING_BAG
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.dlrm.config import TORCHREC_STACK, DlrmConfig
+from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -129,9 +129,9 @@ def _dlrm(
             f"{c.source}: table {odd[0]!r}", "weights and host placement can be predicted, not run",
             "leave weighted and placement out",
         )  # fmt: skip
-    if c.stack != "now":
+    if c.stack != EAGER:
         problem = f"{c.stack} can be predicted, not run: run trains with today's torch"
-        raise InputError(f"{c.source}: [training]: stack", problem, 'leave it out, or set stack = "now"')
+        raise InputError(f"{c.source}: [training]: stack", problem, 'leave it out, or set stack = "eager"')
     if device == "cpu" and c.cpu_lookup != EMBEDDING_BAG:
         problem = f"lookups with {c.cpu_lookup} can be predicted, not run"
         raise InputError(c.source, problem, f'leave out cpu_lookup, or write "{EMBEDDING_BAG}"')

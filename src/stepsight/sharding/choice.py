@@ -11,25 +11,26 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
+from stepsight.kernels.embedding.traffic import missing_rows
 from stepsight.platform.load import Platform
 from stepsight.sharding.constants import LEVEL
-from stepsight.sharding.pricing.loads import Loads
+from stepsight.sharding.pricing.loads import Loads, TablePart
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
 from stepsight.sharding.search.simulated import search_simulated
 from stepsight.sharding.search.ties import level_with, preferred
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
+from stepsight.sharding.tiers import with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import TABLE_WISE, Plan
+from stepsight.tables.plan import DATA_PARALLEL, TABLE_WISE, Plan, Shard
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
-from stepsight.tables.table import Table
+from stepsight.tables.table import DEVICE, UVM_CACHING, Table
 from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
 
 SEARCHED = "search"
-OWN_PROGRAM = "nvidia"
-"""The stack whose step is not the template that plans are priced by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,36 @@ class PlanCandidate:
 
 
 @dataclass(frozen=True, slots=True)
+class TableFigures:
+    """One table in the winning plan, on its first day: what is asked of it, and what that costs.
+
+    ``lookups`` and ``unique_rows`` are of a batch, ``hit_rate`` the share of distinct rows that a cache of
+    rows in host memory holds; times are sums over its shards, each alone on its rank.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    kind: str
+    placement: str
+    cache_share: float
+    lookups: float
+    unique_rows: float
+    hit_rate: float
+    exchanged_bytes: float
+    forward_us: float
+    backward_us: float
+
+    @property
+    def time_us(self) -> float:
+        return self.forward_us + self.backward_us
+
+    @property
+    def reuse(self) -> float:
+        """Lookups per distinct row."""
+        return self.lookups / max(self.unique_rows, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables.
 
@@ -73,6 +104,7 @@ class Choice:
     ranks: int
     tables: int
     measured: MeasuredTables | None = None
+    figures: tuple[TableFigures, ...] = ()
 
     @property
     def winner(self) -> PlanCandidate:
@@ -97,31 +129,46 @@ def choose(
     days: Sequence[Sequence[Table]] = (), also: Sequence[Plan] = (),
     progress: Callable[[Progress], None] | None = None,
     measure: Callable[[PlanPricer], MeasuredTables] | None = None, margin: float = 0.0,
+    host_memory: bool = False,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and set it beside the sharders' (and ``also``) plans.
 
     The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
     answer; or after ``budget_s`` seconds. ``measure`` looks the workload's tables up before any plan is
-    priced. Of all plans within a share of ``margin`` of the best the simplest wins.
+    priced. Of all plans within a share of ``margin`` of the best the simplest wins. ``host_memory``: tables
+    that do not fit on the devices may lie in host memory (`stepsight.sharding.tiers`).
     """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
     if not workload.tables:
         raise InputError(workload.name, "has no embedding tables to place", "add [[tables]]")
     workload = _settled(workload, platform)
-    if workload.config.stack == OWN_PROGRAM:  # which holds whole tables alone
+    if workload.config.stack == JOINT_STACK:  # which holds whole tables alone
         kinds = (TABLE_WISE,)
     platform = platform.with_ranks(workload.ranks)
     for plan in also:
         _check_given(plan, workload)
+    room_bytes = table_room(workload, platform)
+    if host_memory:
+        config = workload.config
+        placed = with_tiers(
+            config.tables, platform.spec.gpu, batch=config.batch, optimizer=config.sparse_optimizer,
+            room_bytes=room_bytes * config.ranks,
+        )  # fmt: skip
+        workload = DlrmWorkload(replace(config, tables=placed))
+        days = [
+            [replace(t, placement=p.placement, cache_share=p.cache_share)
+             for t, p in zip(day, placed, strict=True)]
+            for day in days
+        ]  # fmt: skip
     pricer = PlanPricer(workload, platform, days)
-    rules = Rules(table_room(workload, platform), tuple(kinds))
+    rules = Rules(room_bytes, tuple(kinds))
     check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB")
     if measure:
         pricer = PlanPricer(workload, platform, days, measure(pricer))
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
-    if workload.config.stack == OWN_PROGRAM:
-        own = PLACEMENTS["nvidia"](workload.tables, workload.ranks), workload.plan
+    if workload.config.stack in OWN_PROGRAMS:
+        own = PLACEMENTS[workload.config.stack](workload.tables, workload.ranks), workload.plan
         usual = list({plan.shards: plan for plan in (*usual, *own)}.values())
         found = search_simulated(pricer, rules, usual, objective=objective, budget_s=budget_s)
     else:
@@ -138,7 +185,34 @@ def choose(
         workload.name, platform.name, tuple(ranked), replace(found, bound_us=bound_us), objective,
         len(pricer.costs.days),
         rules.memory_bytes, workload.ranks, len(workload.tables), pricer.costs.measured,
+        tuple(_figures(pricer, ranked[0].plan)),
     )  # fmt: skip
+
+
+def _figures(pricer: PlanPricer, plan: Plan) -> list[TableFigures]:
+    """Every table of a plan, hottest first."""
+    costs, shards_of = pricer.costs, dict[str, list[Shard]]()
+    for shard in plan.shards:
+        shards_of.setdefault(shard.table, []).append(shard)
+    found = []
+    for number, table in enumerate(costs.tables):
+        shards = shards_of[table.name]
+        parts = [costs.part(number, s.width, s.height, s.kind) for s in shards]
+        times = costs.part_times(parts).sum(axis=0)
+        lookup = costs.lookup(TablePart(number, table.dim, table.rows))
+        unique = table.indices.stats(table.rows, lookup.lookups).unique_rows
+        missed = missing_rows(lookup) if table.placement == UVM_CACHING else 0.0
+        sent = sum(s.width for s in shards if s.kind != DATA_PARALLEL) * table.features
+        found.append(
+            TableFigures(
+                table.name, tuple(s.rank for s in shards), shards[0].kind, table.placement,
+                table.cache_share if table.placement == UVM_CACHING else float(table.placement == DEVICE),
+                lookup.lookups, unique, 1 - missed / max(unique, 1.0),
+                float(pricer.workload.config.exchange_bytes * pricer.batch * sent),
+                float(times[0]), float(times[1]),
+            )
+        )  # fmt: skip
+    return sorted(found, key=lambda f: (-f.time_us, f.name))
 
 
 def _check_given(plan: Plan, workload: DlrmWorkload) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from stepsight.sharding.choice import Choice, PlanCandidate
+from stepsight.sharding.choice import Choice, PlanCandidate, TableFigures
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.tables.plan import plan_dict, plan_summary
 
@@ -30,7 +31,12 @@ def document(choice: Choice) -> dict[str, Any]:
         "winner": choice.winner.name,
         "candidates": [_candidate(c, choice.winner) for c in choice.candidates],
         "plan": plan_dict(choice.winner.plan),
+        "table_figures": [_table(figures) for figures in choice.figures],
     }
+
+
+def _table(figures: TableFigures) -> dict[str, Any]:
+    return {**asdict(figures), "reuse": figures.reuse, "time_us": figures.time_us}
 
 
 def _candidate(candidate: PlanCandidate, winner: PlanCandidate) -> dict[str, Any]:

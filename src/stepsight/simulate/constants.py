@@ -9,6 +9,7 @@ from stepsight.constants import area
 
 _FILE = area("simulate")
 SETTLED_US = _FILE.number("SETTLED_US")
+SETTLED_SHARE = _FILE.number("SETTLED_SHARE")
 MOST_WALKS = _FILE.whole("MOST_WALKS")
 SHARED_LINK = _FILE.number("SHARED_LINK")
 FILLS_US = _FILE.number("FILLS_US")

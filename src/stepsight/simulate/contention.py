@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import ContentionSpec
-from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_US, SHARED_LINK
+from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_SHARE, SETTLED_US, SHARED_LINK
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
 from stepsight.simulate.intervals import covered_by_rank
 from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
@@ -56,6 +56,7 @@ def settle(
     kept = tuple(np.zeros_like(times.device_us) for times in priced)
     if apart and alone and in_line:
         return result, current, kept
+    still = 0
     for turn in range(MOST_WALKS):
         weight = 1.0 if turn < MOST_WALKS // 2 else 0.5
         stretched, waits, moved = [], [], 0.0
@@ -72,7 +73,11 @@ def settle(
         if moved < SETTLED_US:
             break
         current, kept = tuple(stretched), tuple(waits)
-        result = walk(current)
+        before, result = result, walk(current)
+        changed = np.abs(result.makespan_us - before.makespan_us)
+        still = still + 1 if (changed < SETTLED_SHARE * before.makespan_us).all() else 0
+        if still == 2:
+            break
     return result, current, kept
 
 

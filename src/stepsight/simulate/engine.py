@@ -18,6 +18,7 @@ import numpy.typing as npt
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.program.job import Group
 from stepsight.simulate.lowering import HOST_CLOCK, Boundary, Join, Lane, LoweredProgram, Stretch
+from stepsight.simulate.narrow import walk_narrow
 from stepsight.simulate.periods import continued
 from stepsight.simulate.rendezvous import Arrival, Clocks, Rendezvous, Steps
 
@@ -105,6 +106,12 @@ def walk(
     rendezvous = Rendezvous(lanes, groups, (configurations, ranks))
     delays = launch_us, gap_us
     alone = [rendezvous.alone(lane) for lane in lanes]
+    if configurations == 1 and not synchronous and all(len(lane.ranks) == 1 for lane in lanes):
+        times_of = [(p.host_us, p.device_us, p.late_us) for p in priced]
+        found = walk_narrow(lanes, times_of, groups, begin, alone, delays)
+        if found is not None:
+            lane_times = tuple(LaneTimes(*each) for each in found.times) if keep else ()
+            return Walk(found.finish_us, found.clocks, lane_times, found.states)
     into: list[LaneTimes | None] = list(kept) if keep else [None] * len(lanes)
     steps = [
         _steps(lane.tape, times.with_alike(), begin[i], delays, synchronous, into[i], states[i], alone[i])

@@ -16,7 +16,7 @@ import numpy as np
 
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
-from stepsight.overheads.frameworks import framework_times
+from stepsight.overheads.frameworks import framework_times, profile_of
 from stepsight.overheads.host_work import host_work_us
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op, RankProgram
@@ -31,6 +31,8 @@ COMMUNICATION = "communication"
 """The category of every collective."""
 Meeting = tuple[int, int, Collective, Observation]
 """A collective's launch and program of a lane, the collective and what was seen of it."""
+INSIDE_LAYERS = ("tensor", "context", "expert")
+"""Groups whose collectives compute waits for in every layer."""
 REPLAYABLE = ("kernels", "collectives", "host")
 """What can be taken from a trace instead of from the models."""
 
@@ -132,6 +134,9 @@ class JobPricer:
                     launches.append((kernel, observation))
                 self.number[at] = distinct[key]
         self.families = [kernel.family for kernel, _ in launches]
+        self.skew_us: dict[int, float] = {}
+        self.known_calls: dict[tuple[object, Observation, int], tuple[float, int, float]] = {}
+        self.shapes: dict[tuple[int, ...], tuple[int, int, int]] = {}
         self.clock = 1.0
         self.dynamic_j: float | None = None
         self.kernels = self._estimate([k for k, _ in launches], [o for _, o in launches])
@@ -158,6 +163,7 @@ class JobPricer:
                     if isinstance(item, Collective):
                         meetings.append((k, p, item, found))
                         names[k] = COMMUNICATION
+                        self.skew_us[id(item)] = _skew_us(op, item)
                     else:
                         numbers[k, p] = self.number[id(item), found]
                         names[k] = category(item.family)
@@ -170,6 +176,9 @@ class JobPricer:
         for (k, p), (item, found) in calls.items():
             callers.setdefault((k, id(item), found), (item, []))[1].append(p)
         for (k, _, found), (item, called_by) in callers.items():
+            if len(lane.ranks) == 1:
+                time[k, 0], source[k, 0], spread[k, 0] = self._of_one_rank(item, found, lane.ranks)
+                continue
             members = np.flatnonzero(np.isin(column, called_by))
             time[k, members], source[k, members], spread[k, members] = self._collective(
                 item, found, self.fold.first[lane.ranks[members]]
@@ -264,11 +273,19 @@ class JobPricer:
                 times[here] = finish[sets.place[ranks[here]]]
             else:
                 estimate = self._balanced(item, sets, number)
-                times[here] = estimate.time_us * item.count
+                times[here] = estimate.time_us * item.count + self.skew_us.get(id(item), 0.0)
             worst = max(worst, estimate, key=lambda e: (e.source, e.spread))
             if estimate.note:
                 self.notes.setdefault(item.kind, estimate.note)
         return seen.correction * times, int(worst.source), float(np.hypot(worst.spread, item.size_spread))
+
+    def _of_one_rank(self, item: Collective, seen: Observation, rank: IntArray) -> tuple[float, int, float]:
+        """The same for one rank; its passes repeat their collectives."""
+        key = (id(item), seen, int(rank[0])) if item.send_bytes is not None else (item, seen, int(rank[0]))
+        if key not in self.known_calls:
+            times, source, spread = self._collective(item, seen, self.fold.first[rank])
+            self.known_calls[key] = float(times[0]), source, spread
+        return self.known_calls[key]
 
     def _by_rank(self, item: Collective, group: Group) -> tuple[FloatArray, Estimate]:
         """When each rank of a set is done, where ranks move bytes of their own."""
@@ -283,8 +300,10 @@ class JobPricer:
         kind, size = ("all_reduce", 4.0) if item.kind == "barrier" else (item.kind, item.bytes)
         kind = "all_to_all" if kind == "all_to_allv" else kind
         if item.spans:
-            nodes, per_node = layout(np.array([item.spans]), self.platform.spec.gpus_per_node)
-            shape = (len(item.spans), int(nodes[0]), int(per_node[0]))
+            if item.spans not in self.shapes:
+                nodes, per_node = layout(np.array([item.spans]), self.platform.spec.gpus_per_node)
+                self.shapes[item.spans] = len(item.spans), int(nodes[0]), int(per_node[0])
+            shape = self.shapes[item.spans]
         else:
             shape = sets.shapes[way]
         key = (item.group if self.platform.site else "", kind, size, shape, item.copies)
@@ -320,11 +339,11 @@ class JobPricer:
             first, last = tape.op_start_mark[i], tape.op_end_mark[i]
             spent[first] = times.t1
             if launches == 0:
-                own = host_work_us(self.platform.overheads.host, op.host_bytes, op.host_divisions)
+                own = host_work_us(op.host_bytes, op.host_divisions)
                 spent[last] = times.t5 + own * self.platform.learned.host / self.platform.spec.host.speed
                 continue
             spent[first + 1] = times.t2 + times.t4
-            spent[first + 2 : last] = times.t5 + times.t4
+            spent[first + 2 : last] = 0.0 if op.cuda_graph else times.t5 + times.t4
             spent[last] = times.t3
 
     def _overheads(self, op: Op, launches: int) -> HostTimes:
@@ -337,6 +356,13 @@ class JobPricer:
                 found = overheads.of(op.name, launches=launches)
             self.host_times[key] = self.platform.conditions.host(found)
         return self.host_times[key]
+
+
+def _skew_us(op: Op, item: Collective) -> float:
+    """What a framework's collectives inside a layer lose because the hosts of their group are not in step."""
+    if not op.framework or item.group not in INSIDE_LAYERS:
+        return 0.0
+    return profile_of(op.framework).skew_us * (len(item.spans) - 1) * item.count
 
 
 class _Sets:

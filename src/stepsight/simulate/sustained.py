@@ -37,7 +37,7 @@ def sustained(
         factor = np.array([o.share * o.correction for o in seen])
         time_us = at_least_empty(factor * time_us, seen, platform)
     part = np.divide(time_us, found.time_us, out=np.ones(len(kernels)), where=found.time_us > 0)
-    drawn = Draws(time_us, drawn.clock_bound_us * part, drawn.flop_j * part, drawn.byte_j * part)
+    drawn = Draws(drawn.time_us * part, drawn.clock_bound_us * part, drawn.flop_j * part, drawn.byte_j * part)
     power = platform.conditions.power
     clock = 1.0 if power is None else power.clock(drawn.total(counts))
     return Sustained(replace(found, time_us=time_us + drawn.clock_bound_us * (1 / clock - 1)), drawn, clock)

@@ -37,7 +37,10 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """One rank's step: per launch and per operator, in µs on the job's clock."""
+    """One rank's step: per launch and per operator, in µs on the job's clock.
+
+    ``number``: the rank of the real job that it shows.
+    """
 
     rank: int
     program: RankProgram
@@ -50,6 +53,7 @@ class RankTimes:
     device_us: FloatArray
     window_us: tuple[float, float]
     repeated: Repeated | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,11 @@ class Timeline:
     def ranks(self) -> int:
         return self.priced.job.ranks
 
+    @property
+    def micro_batches_left_out(self) -> int:
+        """Blocks that repeat the one before and are not drawn; all figures hold them."""
+        return max((p.period.skipped for p in self.priced.job.programs if p.period), default=0)
+
     def rank(self, rank: int) -> RankTimes:
         """Everything that one rank did."""
         if not 0 <= rank < self.ranks:
@@ -95,16 +104,20 @@ class Timeline:
                     times.mark_us[tape.op_start_mark, 0, r], times.mark_us[tape.op_end_mark, 0, r],
                     device[:, 0, r if device.shape[2] > 1 else 0],
                     (float(self.begin_us[rank]), float(self.end_us[rank])),
-                    self._repeated(number, r, program),
+                    self._repeated(number, r, program), self.priced.job.number(rank),
                 )  # fmt: skip
         raise IndexError(f"rank {rank} is in no lane")
 
     def _repeated(self, lane: int, column: int, program: RankProgram) -> Repeated | None:
-        """The last block of a period as the rank's device lived through it."""
+        """The last block of a period on the stream that computes most."""
         states = self.states[lane] if self.states else ()
         if program.period is None or not program.period.skipped or len(states) < 2:
             return None
-        begin, end = (float(state[:, 0, column].max()) for state in states[-2:])
+        priced = self.priced.lanes[lane]
+        computing = np.array(priced.category) != COMMUNICATION
+        streams = priced.lane.tape.launch_stream[computing]
+        row = 1 + int(np.bincount(streams).argmax()) if len(streams) else 0  # the host's clock is the first
+        begin, end = (float(state[row, 0, column]) for state in states[-2:])
         return Repeated(begin, end, program.period.skipped)
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from itertools import combinations
-
 CRITEO_TB_ROWS = (
     39884406, 39043, 17289, 7420, 20263, 3, 7120, 1543, 63, 38532951, 2953546, 403346, 10, 2208, 11938, 155,
     4, 976, 14, 39979771, 25641295, 39664984, 585935, 12972, 108, 36,
@@ -39,17 +35,3 @@ MULTI_HOT_ROWS = (
 MULTI_HOT_SIZES = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
 """Lookups a feature of the multi-hot Criteo set (MLPerf training reference, recommendation_v2/torchrec_dlrm,
 --multi_hot_sizes), over the tables of `CRITEO_TB_ROWS`."""
-FEW_TABLES = 3
-"""With more, sums of rows and of lookups leave it open which tables of a known model they are."""
-
-
-@lru_cache(maxsize=1024)
-def multi_hot_tables(tables: int, rows: float, pooling: float) -> Sequence[tuple[int, int]]:
-    """Rows and lookups a bag of a few tables of MLPerf's multi-hot model, if some add up to exactly these."""
-    if tables > FEW_TABLES:
-        return ()
-    known = zip(MULTI_HOT_ROWS, MULTI_HOT_SIZES, strict=True)
-    for some in combinations(known, tables):
-        if sum(r for r, _ in some) == rows and sum(p for _, p in some) == pooling:
-            return some
-    return ()

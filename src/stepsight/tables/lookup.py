@@ -59,7 +59,8 @@ class Lookup:
     (the table-batched kernels of 2020). ``replayed``: the same batch has just gone through
     the caches, as in a micro-benchmark; in a training step they start cold. ``part``: the
     share of the whole that one kernel does, where a trace shows a backward as many.
-    ``operator``: what looks up on a CPU; empty for the one that its platform was calibrated with.
+    ``output_dtype``: of the pooled vectors and their gradients. ``operator``: what looks up on a CPU; empty
+    for the one that its platform was calibrated with.
     """
 
     tables: tuple[TableLookup, ...]
@@ -67,5 +68,6 @@ class Lookup:
     fused: bool = True
     sorted_update: bool = True
     replayed: bool = False
+    output_dtype: str = "fp32"
     part: float = 1.0
     operator: str = ""

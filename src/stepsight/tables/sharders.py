@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from stepsight.errors import InputError
-from stepsight.tables.plan import Plan
+from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_WISE, Plan, Shard
 from stepsight.tables.table import Table, check_tables
 
 Sharder = Callable[[Sequence[Table], int], Plan]
@@ -121,8 +121,54 @@ def beside_the_bottom_mlp(tables: Sequence[Table], ranks: int) -> Plan:
     return Plan.table_wise(tables, rank_of, ranks, "nvidia")
 
 
-PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp}
-"""What a workload file may name: the sharders that are compared, and NVIDIA's own."""
+REPLICATED_BYTES = 8e6
+"""Tables up to this size are held by every rank in HugeCTR's published plans (DP_SHARDING_THRESHOLD 0.008, in
+GB)."""
+SENT_COST = 7.4 / 4
+"""Lookups that take as long as sending one vector, by the defaults of HugeCTR's planner: bandwidth of memory
+over that of links (3,350 over 450 GB/s), four times the bytes for a lookup and its update."""
+
+
+def hybrid(tables: Sequence[Table], ranks: int) -> Plan:
+    """HugeCTR's planner: small tables on every rank, the others cut by rows into as many parts as an even
+    load asks for, costliest part first to the least loaded rank. A part costs its lookups, and the pooled
+    vector that it sends as much as `SENT_COST` of them: cutting further than that gains nothing."""
+    _check(tables, ranks)
+    large = [t for t in tables if t.weight_bytes > REPLICATED_BYTES]
+    share = sum(lookup_cost(t) + SENT_COST * t.output_columns for t in large) / ranks
+    loads, shards = [0.0] * ranks, list[Shard]()
+    parts = {t.name: _row_parts(t, share, ranks) for t in large}
+
+    def cost(table: Table) -> float:
+        return lookup_cost(table) / parts[table.name] + SENT_COST * table.output_columns
+
+    for table in sorted(large, key=lambda t: (-cost(t), t.name)):
+        count = parts[table.name]
+        block = -(-table.rows // count)
+        chosen = sorted(range(ranks), key=lambda r: (loads[r], r))[:count]
+        for number, rank in enumerate(chosen):
+            rows = number * block, min((number + 1) * block, table.rows)
+            kind = ROW_WISE if count > 1 else TABLE_WISE
+            shards.append(Shard(table.name, rank, (0, table.dim), rows, kind))
+            loads[rank] += cost(table)
+    for table in tables:
+        if table.name not in parts:
+            kind = DATA_PARALLEL if ranks > 1 else TABLE_WISE
+            whole = (0, table.dim), (0, table.rows)
+            shards += [Shard(table.name, rank, *whole, kind) for rank in range(ranks)]
+    order = {table.name: i for i, table in enumerate(tables)}
+    return Plan(ranks, tuple(sorted(shards, key=lambda s: (order[s.table], s.rank))), "hugectr")
+
+
+def _row_parts(table: Table, share: float, ranks: int) -> int:
+    """How many parts bring a table's cost down to an even share, as far as cutting it pays."""
+    sent = SENT_COST * table.output_columns
+    wanted = lookup_cost(table) / max(share - sent, sent)
+    return max(1, min(math.ceil(wanted), math.floor(lookup_cost(table) / sent), ranks, table.rows))
+
+
+PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp, "hugectr": hybrid}
+"""What a workload file may name: the sharders that are compared, NVIDIA's example's and HugeCTR's."""
 
 
 def _check(tables: Sequence[Table], ranks: int) -> None:

@@ -52,12 +52,14 @@ def tune(
     resume: str | Path | None = None,
     bounds: bool = True,
     epoch_samples: int | None = None,
+    least_tokens_per_s: float | None = None,
     progress: Progress | None = None,
 ) -> Answer:
     """The best configurations of a workload on a platform, with reasons.
 
     ``over`` names dimensions (``"tp,pp,zero"``) or gives values (``"zero=0,1"``); by default all that the
-    model has. ``answer.records()`` makes a DataFrame.
+    model has. ``least_tokens_per_s`` leaves out what is too slow for a deadline. ``answer.records()`` makes a
+    DataFrame.
     """
     begin = time.perf_counter()
     document, where = described(model, assignments)
@@ -89,7 +91,7 @@ def tune(
     journal = Journal(Path(resume) if resume else None, found.document, where)
     pool = workers_of(workers, ray)
     try:
-        rows = search(found, asked, pool, journal, progress)
+        rows = _in_time(search(found, asked, pool, journal, progress), least_tokens_per_s)
         best = best_rows(rows, objective, top)
         if not best:
             _refuse(rows, found, loaded.spec)
@@ -98,6 +100,20 @@ def tune(
         pool.close()
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
     return replace(answer, epoch_samples=epoch_samples)
+
+
+def _in_time(rows: Sequence[Row], least_tokens_per_s: float | None) -> list[Row]:
+    """The rows without those that miss the deadline."""
+    if least_tokens_per_s is None:
+        return list(rows)
+    fastest = max((r.tokens_per_s for r in rows if r.priced), default=0.0)
+    if 0 < fastest < least_tokens_per_s:
+        late = least_tokens_per_s / fastest
+        raise InputError(
+            "--deadline-days", f"the fastest configuration takes {late:.2f} times as long",
+            "ask for more GPUs, or a later deadline",
+        )  # fmt: skip
+    return [r for r in rows if not r.priced or r.tokens_per_s >= least_tokens_per_s]
 
 
 def _gpu_counts(asked: Sequence[Setting], most: int, platform: str) -> list[int]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from stepsight.capture.step.file import is_step_file
 from stepsight.errors import InputError
-from stepsight.records import assigned, nearest, override, read_toml
+from stepsight.records import assigned, override, read_toml
 from stepsight.tune.evaluate import CAPTURED
+from stepsight.workload.fields import ALIASES, with_full_names
 from stepsight.workload.files import with_model
 from stepsight.workload.llm.config import usual_framework
-from stepsight.workload.llm.known import is_config, named, read_config, shipped
+from stepsight.workload.llm.known import is_config, is_name, named, read_config
 
 Model = str | Path | Mapping[str, Any]
 
@@ -38,18 +39,18 @@ def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, 
     where = "workload" if isinstance(model, Mapping) else str(model)
     if isinstance(model, Mapping):
         document = dict(model)
-    elif not Path(model).exists() and str(model).lower() in shipped():
+    elif is_name(model):
         document = named(str(model))
     elif Path(model).suffix == ".json" and is_step_file(Path(model)):
         if assignments:
             raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
         return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where
-    elif not Path(model).exists() and not Path(model).suffix:
-        raise InputError(where, "neither a file nor a known model", nearest(where, shipped()))
     else:
         document = read_config(model) if is_config(model) else read_toml(model)
-    changes = dict(assigned(assignments))
+    changes = {ALIASES.get(key, key): value for key, value in assigned(assignments)}
     document = dict(with_model(document))
+    if document.get("kind") == "transformer":
+        document = with_full_names(document, where)
     if "global_batch" in changes and "batch_per_rank" not in changes:
         document.pop("batch_per_rank", None)
     return override(document, changes, where), where

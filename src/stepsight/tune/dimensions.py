@@ -25,6 +25,7 @@ ALIASES = {
     "gpus": "parallel.ranks", "attention": "training.attention", "compile": "training.compile",
     "sequence_parallel": "parallel.sequence_parallel", "schedule": "parallel.schedule",
     "data": "parallel.data", "dp": "parallel.data", "context_kind": "parallel.context_kind",
+    "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe", "framework": "training.framework",
 }  # fmt: skip
 """What people write for a field; any other field is written as its path."""
 SHORT = {

@@ -17,7 +17,9 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
+from stepsight.prediction.llm.figures import parts_us
 from stepsight.prediction.llm.passes import PassCache
+from stepsight.prediction.llm.predict import walk_language
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
@@ -161,15 +163,18 @@ def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
     c = composer.c
     if intervals:
         found = answered(composer)
-        composed, low, high = found.composed, found.low_us, found.high_us
+        composed = found.composed
+        timeline = walk_language(c, composer.pricer.platform)
+        step_us, parts = timeline.step_us, parts_us(timeline)
+        low, high = (step_us / composed.step_us * us for us in (found.low_us, found.high_us))
     else:
         composed = composer.step()
-        low = high = composed.step_us
+        step_us = low = high = composed.step_us
+        parts = composed.parts_us()
     setup, gpu = LanguageWorkload(c).setup(), composer.pricer.platform.spec.gpu
-    parts_us = composed.parts_us()
-    rates = throughput(None, c.ranks, composed.step_us, setup, gpu)
+    rates = throughput(None, c.ranks, step_us, setup, gpu)
     return {
-        "step_time_us": composed.step_us, "low_us": low, "high_us": high,
+        "step_time_us": step_us, "low_us": low, "high_us": high,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
-        "mfu": rates.mfu or 0.0, "shares": {name: us / composed.step_us for name, us in parts_us.items()},
+        "mfu": rates.mfu or 0.0, "shares": {name: us / step_us for name, us in parts.items()},
     }  # fmt: skip

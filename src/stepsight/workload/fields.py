@@ -17,6 +17,34 @@ LIMIT_OF = {
 """Fields whose limit is tighter than that of a size: programs and tables are built one by one."""
 
 
+ALIASES = {
+    "tp": "parallel.tensor", "pp": "parallel.pipeline", "dp": "parallel.data", "cp": "parallel.context",
+    "ep": "parallel.expert", "vp": "parallel.virtual_stages", "zero": "parallel.zero",
+    "mbs": "parallel.micro_batch", "gbs": "global_batch", "seq": "sequence", "recipe": "training.recipe",
+    "framework": "training.framework", "precision": "training.precision",
+}  # fmt: skip
+"""Short names of a transformer's fields, in files, ``--set`` and searches."""
+
+
+def with_full_names(document: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The document with short names, at its top or in ``[parallel]``, put where their fields are."""
+    found = {key: dict(value) if isinstance(value, Mapping) else value for key, value in document.items()}
+    parallel = found.get("parallel", {})
+    short = [(found, key) for key in ALIASES if key in found]
+    if isinstance(parallel, dict):
+        short += [(parallel, key) for key in ALIASES if key in parallel and ALIASES[key] != f"parallel.{key}"]
+    for table, key in short:
+        section, _, name = ALIASES[key].rpartition(".")
+        into = found.setdefault(section, {}) if section else found
+        if not isinstance(into, dict):
+            continue  # reading the fields says what is wrong
+        value = table.pop(key)
+        if into.get(name, value) != value:
+            raise InputError(f"{where}: {key}", f"and {ALIASES[key]} are both given", "give one of the two")
+        into[name] = value
+    return found
+
+
 class Fields:
     """One table of the file: typed reads that remember which keys were known.
 
@@ -122,8 +150,14 @@ class Fields:
             raise self.fail(key, "must be a list of tables", f"write each as [[{key}]]")
         return [Fields(entry, f"{self.where}: {key}[{i}]") for i, entry in enumerate(value)]
 
-    def finish(self) -> None:
-        """Everything in the table must have been asked for."""
+    def finish(self, others: Mapping[str, Fields] | None = None) -> None:
+        """Everything in the table must have been asked for; ``others``: sections that the field may belong
+        to."""
         for key in self.values:
-            if key not in self._known:
-                raise self.fail(key, "unknown field", nearest(key, self._known))
+            if key in self._known:
+                continue
+            for section, fields in (others or {}).items():
+                path = f"{section}.{key}" if section else key
+                if key in fields._known:
+                    raise self.fail(key, "unknown field here", f"did you mean {path}?")
+            raise self.fail(key, "unknown field", nearest(key, self._known))

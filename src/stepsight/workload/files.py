@@ -13,8 +13,9 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.records import Assignments, Table, assigned, nearest, override, read_toml
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
-from stepsight.workload.llm.config import read_language, resolved
-from stepsight.workload.llm.known import is_config, named, read_config, shipped, shipped_sizes
+from stepsight.workload.fields import ALIASES, with_full_names
+from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.known import is_config, is_name, named, read_config, shipped_sizes
 from stepsight.workload.llm.workload import (
     LanguageWorkload,
     is_language_model,
@@ -30,16 +31,9 @@ KINDS = ("dlrm", "transformer")
 def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     """Read a workload file or a model's config.json, or take a well-known model by its name; ``overrides``
     (``key.path=value``) are set before it is checked."""
-    if _is_name(Path(path)):
-        if str(path).lower() not in shipped():
-            raise InputError(str(path), "neither a file nor a known model", nearest(str(path), shipped()))
+    if is_name(path):
         return load_model(str(path), overrides)
     return _changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
-
-
-def _is_name(path: Path) -> bool:
-    """Whether it can only be meant as a model's name."""
-    return path.name == str(path) and path.suffix not in (".toml", ".json") and not path.is_file()
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:
@@ -48,7 +42,8 @@ def load_model(name: str, overrides: Assignments = ()) -> Workload:
 
 
 def _changed(document: Table, overrides: Assignments, path: str) -> Workload:
-    changes = dict(assigned(overrides))
+    changes = {ALIASES.get(key, key): value for key, value in assigned(overrides)}
+    document = with_full_names(document, path) if document.get("kind") != "dlrm" else document
     if "global_batch" in changes:
         document.pop("batch_per_rank", None)
     if "parallel.ranks" in changes and "parallel.data" not in changes:
@@ -78,6 +73,8 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     A file that gives neither ``ranks`` nor ``data`` leaves the number of ranks to the platform
     (`resolve`); until then it has as few as it can.
     """
+    if document.get("kind", "transformer") == "transformer":
+        document = with_full_names(document, where)
     document = with_model(document)
     if not _leaves_ranks_open(document):
         return _parse(document, where)
@@ -94,7 +91,7 @@ def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None) -> Worklo
     found = _on_platform(workload, gpus)
     if gpu is None or not isinstance(found, LanguageWorkload):
         return found
-    return replace(found, config=resolved(found.config, gpu))
+    return found.on(gpu)
 
 
 def _on_platform(workload: Workload, gpus: int) -> Workload:

@@ -5,7 +5,7 @@ import numpy as np
 from stepsight.estimate import Estimates
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.plain_engine import NOTE, tile_values
+from stepsight.kernels.conv.products import ENGINE_NOTE, tile_values
 from stepsight.kernels.models import KernelModels
 from stepsight.program.variants import DGRAD_ENGINE as NAME
 
@@ -30,9 +30,9 @@ def test_every_tap_makes_values_of_its_own() -> None:
 
 def test_only_a_named_engine_is_timed_as_one() -> None:
     named, unnamed = timed(gradient())[0], timed(gradient(name="conv"))[0]
-    assert NOTE in named.note and NOTE not in unnamed.note
+    assert ENGINE_NOTE in named.note and ENGINE_NOTE not in unnamed.note
     assert named.time_us > unnamed.time_us
 
 
 def test_tensor_cores_have_other_engines() -> None:
-    assert NOTE not in timed(gradient(dtype="fp16"))[0].note
+    assert ENGINE_NOTE not in timed(gradient(dtype="fp16"))[0].note

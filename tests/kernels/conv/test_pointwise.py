@@ -5,7 +5,7 @@ import pytest
 
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.pointwise import as_product, is_pointwise, turned
+from stepsight.kernels.conv.products import as_product, is_pointwise, turned
 from stepsight.kernels.models import KernelModels
 
 
@@ -50,7 +50,7 @@ def test_a_pointwise_convolution_takes_as_long_as_its_product_from_the_faster_si
     assert "1×1" in found.note and found.spread > min(side.spread for side in sides)
 
 
-def test_on_tensor_cores_pixels_are_the_rows() -> None:
+def test_on_tensor_cores_a_product_over_pixels_bounds_the_time() -> None:
     models = KernelModels.for_gpu(load_gpu("A100"))
     batch = convolutions(kh=(1.0,), dtype="tf32")
-    assert models.estimate_batch(batch).time_us == models.estimate_batch(as_product(batch)).time_us
+    assert models.estimate_batch(batch).time_us <= models.estimate_batch(as_product(batch)).time_us

@@ -150,7 +150,7 @@ def test_zero_bubble_with_experts_is_never_slower_than_1f1b() -> None:
 
 def test_more_micro_batches_than_are_walked_cost_as_much_each(platform: Platform) -> None:
     few, more, most = (quick(read_language(_batched(n), "test"), platform).step_us for n in (64, 128, 192))
-    assert most - more == pytest.approx(more - few, rel=1e-6)
+    assert most - more == pytest.approx(more - few, rel=1e-4)
 
 
 def _batched(n: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.workload.files import load_model, load_workload, parse_workload
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.known import from_hugging_face, is_config, read_config, shipped
+from stepsight.workload.llm.known import from_hugging_face, is_config, model_name, read_config, shipped
 from stepsight.workload.llm.workload import LanguageWorkload
 
 PARAMETERS_B = {
@@ -147,3 +147,32 @@ def test_a_folder_with_a_config_is_the_config(tmp_path: Path) -> None:
     assert is_config(folder)
     assert read_config(folder) == read_config(folder / "config.json")
     assert not is_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("meta-llama/Llama-3.1-8B", "llama3.1-8b"), ("meta-llama/Meta-Llama-3-8B-Instruct", "llama3-8b"),
+        ("mistralai/Mistral-7B-v0.1", "mistral-7b"), ("bert-base-uncased", "bert-base"),
+        ("gpt2", "gpt2-124m"),
+        ("google/gemma-2-9b-it", "gemma2-9b"), ("deepseek-ai/DeepSeek-V3", "deepseek-v3"),
+    ],
+)  # fmt: skip
+def test_names_of_hubs_are_known(name: str, meant: str) -> None:
+    assert model_name(name) == meant
+
+
+def test_a_typo_gets_three_candidates() -> None:
+    with pytest.raises(InputError, match="did you mean llama3-8b or"):
+        model_name("lama3-8b")
+
+
+def test_mpt_states_its_width_and_key_heads_in_its_own_words() -> None:
+    sizes = from_hugging_face(
+        {
+            "model_type": "mpt", "d_model": 512, "n_heads": 8, "n_layers": 2, "vocab_size": 100,
+            "expansion_ratio": 3, "attn_config": {"kv_n_heads": 2},
+        },
+        "config.json",
+    )  # fmt: skip
+    assert (sizes["ffn"], sizes["kv_heads"]) == (1536, 2)

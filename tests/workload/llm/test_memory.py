@@ -175,3 +175,20 @@ def test_fp8_products_keep_their_inputs_in_fp8() -> None:
 def test_segments_that_expand_leave_less_unused() -> None:
     native, expandable = (stage_memory(config({"expandable_segments": on}))[0].cached for on in (False, True))
     assert expandable < native
+
+
+def test_modules_that_run_again_keep_less() -> None:
+    held = [
+        stage_memory(config({"recompute": modules}))[0].activations
+        for modules in ("none", ["mlp_act"], ["mlp_act", "layernorm"], ["mlp", "layernorm"])
+    ]
+    assert held == sorted(held, reverse=True)
+    assert held[0] > held[-1]
+
+
+def test_logits_live_once_whatever_is_in_flight() -> None:
+    """The last stage goes from the forward to the backward pass of its head at once."""
+    shallow, deep = (
+        stage_memory(config(pipeline=4, virtual_stages=n, micro_batch=1))[-1].activations for n in (1, 2)
+    )
+    assert deep < 3 * shallow

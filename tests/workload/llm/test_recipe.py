@@ -99,3 +99,60 @@ def test_a_recipe_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 def test_what_happens_anyway_may_be_stated() -> None:
     assert config({"compile": False}, zero=1, schedule="1f1b", virtual_stages=1).layout.zero == 0
+
+
+@pytest.mark.parametrize("where", ["top", "parallel"])
+def test_short_names_are_fields(where: str) -> None:
+    short = {"tp": 2, "pp": 2, "dp": 2, "mbs": 1, "zero": 1}
+    document = {**SIZES, "gbs": 8, **(short if where == "top" else {"parallel": short})}
+    document["seq"] = document.pop("sequence")
+    layout = parse_workload(document, "t").config.layout  # type: ignore[union-attr]
+    assert (layout.tensor, layout.pipeline, layout.data, layout.micro_batches) == (2, 2, 2, 4)
+
+
+def test_a_field_in_the_wrong_section_is_named_with_its_path() -> None:
+    with pytest.raises(InputError, match=r"did you mean parallel\.sequence_parallel"):
+        parse_workload({**SIZES, "sequence_parallel": True}, "t")
+
+
+def test_a_short_name_and_its_field_cannot_differ() -> None:
+    with pytest.raises(InputError, match=r"tp: and parallel\.tensor are both given"):
+        parse_workload({**SIZES, "tp": 2, "parallel": {"tensor": 4}}, "t")
+
+
+def test_a_global_batch_is_accumulated_in_the_largest_micro_batch_that_fits() -> None:
+    gpu = gpu_catalogue()["H100-SXM-80G"].gpu
+    document = {"model": "llama3-8b", "sequence": 2048, "global_batch": 128}
+    found = resolve(parse_workload(document, "t"), 8, gpu)
+    c = found.config
+    assert isinstance(c, LanguageConfig)
+    assert 1 < c.layout.micro_batches <= 16
+    assert found.memory().peak_bytes < gpu.usable_bytes
+    stated = resolve(parse_workload({**document, "mbs": 16}, "t"), 8, gpu).config
+    assert stated.layout.micro_batches == 1  # type: ignore[union-attr]
+
+
+def test_fused_attention_has_no_fp32_kernels() -> None:
+    with pytest.raises(InputError, match="flash2 kernels compute in half precision"):
+        config({"framework": "megatron", "precision": "fp32", "attention": "flash2"}, data=2, zero=1)
+
+
+def test_nvfp4_is_the_type_of_gemms_only() -> None:
+    c = config({"precision": "nvfp4"}, data=2)
+    assert (c.training.product_dtype, c.training.dtype) == ("fp4", "bf16")
+
+
+def test_a_stage_without_layers_does_nothing() -> None:
+    axes = {"framework": "nanotron", "dp": 2, "zero": 3, "pp": 5}
+    found = parse_workload({**SIZES, "layers": 3, "global_batch": 8, **axes}, "t")
+    assert found.memory().peak_bytes > 0
+    assert len(found.job().programs) == 5
+
+
+def test_heads_of_keys_are_repeated_where_ranks_exchange_more_heads() -> None:
+    c = config({"framework": "deepspeed"}, context=8)
+    assert c.layout.context_kind == "all_to_all"
+    document = {**SIZES, "kv_heads": 2, "framework": "deepspeed", "cp": 8}
+    assert parse_workload(document, "t").memory().peak_bytes > 0
+    with pytest.raises(InputError, match="do not spread over"):
+        parse_workload({**SIZES, "heads": 8, "framework": "deepspeed", "cp": 16}, "t")

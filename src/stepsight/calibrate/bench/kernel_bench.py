@@ -24,7 +24,7 @@ from stepsight.kernels.measured import variant
 from stepsight.kernels.models import EMBEDDING_FAMILIES
 from stepsight.program.job import Kernel
 from stepsight.run.worker import Rank
-from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
+from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import Workload
 from stepsight.workload.transformers.build import MODELS
 
@@ -172,7 +172,7 @@ _FREE_SIZES = {
 """Sizes that may be changed on their own without contradicting another one."""
 
 
-def rehearsal_documents(ranks: int, dlrms: int, transformers: int, stack: str = NOW) -> list[Document]:
+def rehearsal_documents(ranks: int, dlrms: int, transformers: int, stack: str = EAGER) -> list[Document]:
     """Random workloads of both kinds; transformer families without a builder are left out. Of TorchRec's
     stack, which trains DLRMs alone, as many of those."""
     if stack == TORCHREC_STACK:

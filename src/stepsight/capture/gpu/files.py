@@ -57,10 +57,10 @@ def _install_saves(seen: Interceptions) -> None:
 def _install_compile(recorder: Recorder, seen: Interceptions) -> None:
     """Compiled functions run eagerly; their calls are marked, for the fusion to be approximated."""
 
-    def marked(function: Any) -> Any:
+    def marked(function: Any, cuda_graph: bool) -> Any:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            recorder.regions.enter()
+            recorder.regions.enter(cuda_graph=cuda_graph)
             try:
                 return function(*args, **kwargs)
             finally:
@@ -68,25 +68,28 @@ def _install_compile(recorder: Recorder, seen: Interceptions) -> None:
 
         return run
 
-    def compile_(model: Any = None, **_: Any) -> Any:
+    def compile_(model: Any = None, **options: Any) -> Any:
         seen.compiled = True
         if model is None:
-            return compile_
+            return functools.partial(compile_, **options)
+        graphs = _uses_cuda_graphs(**options)
         if isinstance(model, torch.nn.Module):
-            return _compiled_module(model, marked)
-        return marked(model)
+            model._compiled_call_impl = marked(model._call_impl, graphs)
+            if "_orig_mod" not in model.__dict__:  # as torch's wrapper shows the module
+                object.__setattr__(model, "_orig_mod", model)
+            return model
+        return marked(model, graphs)
 
-    def compile_in_place(self: torch.nn.Module, *_: Any, **__: Any) -> None:
+    def compile_in_place(self: torch.nn.Module, *_: Any, **options: Any) -> None:
         seen.compiled = True
-        self._compiled_call_impl = marked(self._call_impl)
+        self._compiled_call_impl = marked(self._call_impl, _uses_cuda_graphs(**options))
 
     torch.compile = compile_
     torch.nn.Module.compile = compile_in_place
 
 
-def _compiled_module(model: torch.nn.Module, marked: Any) -> torch.nn.Module:
-    """The same module, as torch's wrapper shows it: attributes reach through, `_orig_mod` is the module."""
-    model._compiled_call_impl = marked(model._call_impl)
-    if "_orig_mod" not in model.__dict__:
-        object.__setattr__(model, "_orig_mod", model)
-    return model
+def _uses_cuda_graphs(mode: str | None = None, options: Any = None, **_: Any) -> bool:
+    """Whether Inductor records CUDA graphs: with these modes, unless the mode says not to."""
+    if options and "triton.cudagraphs" in options:
+        return bool(options["triton.cudagraphs"])
+    return mode in ("reduce-overhead", "max-autotune")

@@ -13,14 +13,15 @@ from stepsight.program.job import Kernel
 class CallRecord:
     """One library call on the fake GPU. ``mark`` ties it to the profiler's operators.
 
-    ``graph`` numbers the compiled graph it belongs to, 0 outside. ``kernels`` are those it launches where
-    they are not the table's: what compilation made of them.
+    ``graph`` numbers the compiled graph it belongs to, 0 outside; ``cuda_graph``: it replays one.
+    ``kernels`` are those it launches where they are not the table's: what compilation made of them.
     """
 
     mark: int
     call: AtenCall
     stream: int
     graph: int = 0
+    cuda_graph: bool = False
     kernels: tuple[Kernel, ...] | None = None
 
 
@@ -71,6 +72,7 @@ class HostOperator:
     name: str
     start_ns: int
     thread: int
+    cuda_graph: bool = False
 
 
 @dataclass(slots=True)

@@ -24,10 +24,9 @@ from stepsight.capture.gpu.tensors import on_gpu, only_gpu
 from stepsight.capture.recording import checks, conv_format, routing, unfaked
 from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
 from stepsight.capture.recording.facts import Facts, mapped, tensors_in
-from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.memory import Liveness, Workspaces
 from stepsight.capture.recording.regions import CompiledRegions
 from stepsight.capture.recording.values import Values, followed
-from stepsight.capture.recording.workspaces import Workspaces
 
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""
@@ -62,7 +61,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.facts = Facts(liveness.number)
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
         """Told of functional collectives: (recorder, operator, arguments, keywords, result)."""
-        self.told: Callable[[Any], torch.device] = _device_of
+        self.device_for_cpp: Callable[[Any], torch.device] = _device_of
         """What C++ hears about a tensor's device."""
         self.meant: Callable[[Any], Any] = lambda kwargs: kwargs or {}
         """A call's keywords, the device being the one that is meant."""
@@ -110,7 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(t is not FakeTensor and _unwraps_itself(t) for t in types):
             return NotImplemented  # a DTensor and its like: what it holds comes here afterwards
         if func is _DEVICE:
-            return self.told(args[0])
+            return self.device_for_cpp(args[0])
         name = func._schema.name.partition("::")[2]
         if name in _QUERIES:
             with self.fake:
@@ -197,7 +196,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             before.name, before.inputs, made, before.arguments, before.overload, before.namespace,
             before.pointwise, before.node,
         )  # fmt: skip
-        record = CallRecord(mark, call, streams.current_stream().stream_id, self.regions.graph(node))
+        graph = self.regions.graph(node)
+        stream = streams.current_stream().stream_id
+        record = CallRecord(mark, call, stream, graph, graph in self.regions.cuda_graphs)
         self.records.append(record)
         return out
 

@@ -13,7 +13,8 @@ import torch
 
 
 class CompiledRegions:
-    """Every outermost run of a compiled function is a graph with a number from 1 on; 0 is none."""
+    """Every outermost run of a compiled function is a graph with a number from 1 on; 0 is none.
+    ``cuda_graphs`` are those that Inductor records as CUDA graphs and replays."""
 
     def __init__(self) -> None:
         self._depth = 0
@@ -21,10 +22,13 @@ class CompiledRegions:
         self._start = 0
         self._starts: list[int] = []
         self._ends: list[tuple[int, int]] = []
+        self.cuda_graphs: set[int] = set()
 
-    def enter(self) -> None:
+    def enter(self, *, cuda_graph: bool = False) -> None:
         if not self._depth:
             self._number += 1
+            if cuda_graph:
+                self.cuda_graphs.add(self._number)
             self._start = torch.autograd._get_sequence_nr()
         self._depth += 1
 

@@ -17,7 +17,7 @@ MOST_BYTES = 1 << 28
 """Larger inputs are not made for this."""
 
 MIXED = frozenset(("aten::_ctc_loss", "aten::_ctc_loss_backward"))
-"""They take lengths from the host beside tensors of the GPU, which torch's fake tensors refuse."""
+"""They take lengths from the host together with tensors of the GPU, which torch's fake tensors refuse."""
 
 
 def by_rule(name: str, args: Any) -> Any:
@@ -32,6 +32,10 @@ def by_rule(name: str, args: Any) -> Any:
         gates = [grad.new_empty(grad.shape[0], 3 * grad.shape[1]) for _ in range(2)]
         bias = [grad.new_empty(3 * grad.shape[1]) if biases else None for _ in range(2)]
         return *gates, torch.empty_like(grad), *bias
+    if name == "_cudnn_rnn_backward":
+        data, weights, hidden, cell = args[0], args[1], args[4], args[5]
+        state = None if cell is None else torch.empty_like(cell)
+        return torch.empty_like(data), torch.empty_like(hidden), state, [torch.empty_like(w) for w in weights]
     if name in ("batch_norm_elemt", "batch_norm_backward_elemt"):
         return torch.empty_like(args[0])
     if name in ("batch_norm_stats", "batch_norm_gather_stats_with_counts", "batch_norm_gather_stats"):

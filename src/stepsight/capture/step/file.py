@@ -56,6 +56,7 @@ class OpRow(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     waits: list[tuple[str, int | str]] = []
     blocks_host: bool = False
     phase: str = "forward"
+    cuda_graph: bool = False
 
 
 class ProgramRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,6 +97,7 @@ def encode_program(program: RankProgram) -> ProgramRow:
                 [(w.waiter, w.on) for w in op.waits],
                 op.blocks_host,
                 op.phase,
+                op.cuda_graph,
             )
         )
     rows = [_kernel_row(k) for k in kernels]
@@ -157,6 +159,7 @@ def decode_program(row: ProgramRow) -> RankProgram:
             tuple(Wait(waiter, on) for waiter, on in op.waits),
             op.blocks_host,
             op.phase,
+            cuda_graph=op.cuda_graph,
         )
         for op in row.ops
     ]

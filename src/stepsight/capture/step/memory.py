@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from stepsight.capture.recording.liveness import Liveness
+from stepsight.capture.recording.memory import Liveness
 
 
 @dataclass(frozen=True, slots=True)

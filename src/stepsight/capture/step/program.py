@@ -43,6 +43,7 @@ class _Open:
     phase: str
     waits: tuple[Wait, ...]
     shapes: tuple[tuple[int, ...], ...]
+    cuda_graph: bool = False
     kernels: list[Kernel] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
 
@@ -99,7 +100,8 @@ class ProgramBuilder:
         if self._open is None or self._open.key != key or self._open.stream != stream or self._pending:
             self._close()
             shapes = tuple(t.shape for t in call.inputs)
-            self._open = _Open(name, key, stream, self._phase, self._take_pending(), shapes)
+            replayed = owner is not None and owner.cuda_graph
+            self._open = _Open(name, key, stream, self._phase, self._take_pending(), shapes, replayed)
         placed = (
             lowered.kernels if stream == COMPUTE else [replace(k, stream=stream) for k in lowered.kernels]
         )
@@ -119,9 +121,9 @@ class ProgramBuilder:
         for op in needed:
             self._close()
             self._add_wait(stream, op)
-        self._settle(needed)
+        self._resolve(needed)
 
-    def _settle(self, ops: Iterable[int]) -> None:
+    def _resolve(self, ops: Iterable[int]) -> None:
         done = set(ops)
         self._in_flight = {s: op for s, op in self._in_flight.items() if op not in done}
 
@@ -131,7 +133,7 @@ class ProgramBuilder:
             return
         self.ops.append(
             Op(one.name, tuple(one.kernels), None, one.waits, blocks, one.phase, "", one.shapes, None,
-               tuple(one.calls))
+               tuple(one.calls), cuda_graph=one.cuda_graph)
         )  # fmt: skip
         if one.kernels:
             self._tails[one.stream] = {len(self.ops) - 1}
@@ -162,10 +164,10 @@ class ProgramBuilder:
             self._events[record.event] = frozenset(self._tails.get(self._stream(record.stream), ()))
         elif record.what == "wait":
             stream = self._stream(record.stream)
-            behind = self._events.get(record.event, frozenset()) - self._tails.get(stream, set())
-            if behind:
+            ahead = self._events.get(record.event, frozenset()) - self._tails.get(stream, set())
+            if ahead:
                 self._close()
-                for op in sorted(behind):
+                for op in sorted(ahead):
                     self._add_wait(stream, op)
         else:
             self._host_waits(record)
@@ -195,7 +197,7 @@ class ProgramBuilder:
         collective = self.ops[op].collective
         if collective is not None and collective.kind == "barrier":
             self._pending.append(Wait(HOST, op))
-        self._settle([op])
+        self._resolve([op])
 
     # Collectives
 

@@ -10,19 +10,20 @@ import numpy as np
 from stepsight.estimate import Estimates
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.algorithms import beyond_tables, fastest_estimates
 from stepsight.kernels.conv.grouped import grouped_estimates
-from stepsight.kernels.conv.layout import has_tensor_cores, with_copies
-from stepsight.kernels.conv.plain_engine import engine_estimates, is_plain_engine
-from stepsight.kernels.conv.pointwise import (
+from stepsight.kernels.conv.products import (
     CONVOLUTIONS,
     as_convolution,
     as_product,
+    beyond_tables,
+    engine_estimates,
     faster,
+    fastest_estimates,
+    is_plain_engine,
     is_pointwise,
     turned,
 )
-from stepsight.kernels.conv.tiled import tiled_estimates
+from stepsight.kernels.conv.tiled import has_tensor_cores, tiled_estimates, with_copies
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.roofline import BoolArray
 
@@ -75,9 +76,16 @@ class Pointwise:
     def estimate(self, batch: Batch) -> Estimates:
         product = as_product(batch)
         answer = self.products.estimate(product)
-        if not has_tensor_cores(batch.dtype, self.spec) and batch.family != "conv_wgrad":
-            answer = faster(answer, self.products.estimate(turned(product)))
-        return with_copies(as_convolution(answer), batch, self.spec)
+        if not has_tensor_cores(batch.dtype, self.spec):
+            if batch.family != "conv_wgrad":
+                answer = faster(answer, self.products.estimate(turned(product)))
+            return as_convolution(answer)
+        tabled = with_copies(as_convolution(answer), batch, self.spec)
+        # Tables of products hold few columns under millions of rows; kernels for images are made for them.
+        # Rows of one dimension go to a library of products.
+        tiled = tiled_estimates(batch, self.spec)
+        image = np.where(batch.dims["h"] > 1, tiled.time_us, np.inf)
+        return faster(tabled, replace(tiled, time_us=image))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,15 +19,15 @@ import numpy.typing as npt
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.layout import copies_us, has_tensor_cores
-from stepsight.kernels.conv.tiled import PADDED, tiled_us
+from stepsight.kernels.conv.tiled import PADDED, STEP, copies_us, has_tensor_cores, tiled_us
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
 from stepsight.program.variants import CUDNN
 
-SPREAD = 0.45
-"""Assumed. Instructions were set in sight of the few public figures below, so none of those is an independent
-check; no left-out measurement exists."""
+SPREAD = 0.25
+"""Depthwise kernels and those of groups. Instructions were set in sight of the public figures below."""
+DIRECT_SPREAD = 0.45
+"""Of gradients for which cuDNN may or may not have a faster kernel."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -42,7 +42,7 @@ NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 32.0, "conv
 """Instructions a tap. The forward's were counted in DepthwiseConv2d.cu: two loads and their addresses (6),
 four bounds (4–5), index (2), multiply-add, loop. The gradients' follow from public figures of both gradients
 in fp32 (pytorch/pytorch pull request 129609, before its change: 8×64×1024×1008 pixels 5×5 89.0 ms,
-4×48×720×539 6×1 9.49 ms; the GPU is not stated and taken to be an A100, on which the fp16 figure beside them
+4×48×720×539 6×1 9.49 ms; the GPU is not stated and taken to be an A100, on which the fp16 figure next to them
 fits), split one to two as in pull request 62006. In two other reports gradients take longer still: 16.6 times
 the forward (A100, 3×3, issue 18631), 25 times (5×5, pull request 62006); here 7 and 8 times.
 The forward's count (12 to 15 by reading) was set in sight of a public profile: MobileNetV3-Small, batch 32,
@@ -65,7 +65,7 @@ REDUCE_SLOTS = 100.0
 CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 5.0, "conv_dgrad": 10.0, "conv_wgrad": 26.0}
 """cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
 a share of a load; the weights' gradient also adds up partial sums of many blocks. Two public figures of both
-gradients, 39 instructions a tap (fp16 5×5, 26.4 ms beside the fp32 figure above; its forward 6) and at most
+gradients, 39 instructions a tap (fp16 5×5, 26.4 ms next to the fp32 figure above; its forward 6) and at most
 29 (7×7 in ConvNeXt V2-B on an H200 shared with another job), lie on either side of what is set. Published
 throughputs of EfficientNet in mixed precision (published tables) ask for more."""
 CUDNN_BANDWIDTH = 0.6
@@ -76,9 +76,13 @@ L2_SHARE = 0.7
 
 DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)
-BLOCKED_GROUPS = 32
-"""Groups for whose gradients cuDNN has tensor-core kernels in NHWC: those of ResNeXt (32 or 64 groups, width
-a power of two). Steps of models with other widths or 8 groups take as long as its direct kernels would."""
+BLOCKED_GROUPS, FEWEST_GROUPS = 4, 16
+WIDE = 64
+"""Groups for whose gradients cuDNN 8.3 has tensor-core kernels in NHWC, read off training steps of 26 models
+on an RTX 3090: widths that are powers of two up to 32, in multiples of four groups from 16 groups (eight of
+32 channels); of groups that are multiples of 64 wide the image's gradient. All others take as long as direct
+kernels would. Which kernel cuDNN finds also depends on what the rest of a step leaves of memory: the same
+groups differ between models."""
 INSTRUCTION = 16
 """Channels that a matrix instruction reduces over in half precision."""
 DIRECT_TAP_SLOTS, DIRECT_CHANNEL_SLOTS = 96.0, 27.0
@@ -105,7 +109,8 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     of_groups = np.where(direct, DIRECT_NOTE, GROUPED_NOTE)
     notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, of_groups)).tolist()
     source = np.full(len(batch), int(Source.ROOFLINE))
-    return Estimates(time_us, source, np.full(len(batch), SPREAD), dict(enumerate(notes)))
+    spread = np.where(direct & ~depthwise, DIRECT_SPREAD, SPREAD)
+    return Estimates(time_us, source, spread, dict(enumerate(notes)))
 
 
 def _issue_us(slots: FloatArray, spec: GpuSpec) -> FloatArray:
@@ -159,10 +164,12 @@ def _several_us(batch: Batch, spec: GpuSpec) -> tuple[FloatArray, npt.NDArray[np
     if not has_tensor_cores(batch.dtype, spec):
         return _padded_products_us(batch, spec), nowhere
     into, out = d["c_in"] / d["groups"], d["c_out"] / d["groups"]
-    blocked = (d["groups"] % BLOCKED_GROUPS == 0) & (into == out) & np.isin(into, BLOCKED_WIDTHS)
+    many = (d["groups"] >= FEWEST_GROUPS) | ((into == STEP) & (d["groups"] >= FEWEST_GROUPS / 2))
+    blocked = many & (d["groups"] % BLOCKED_GROUPS == 0) & (into == out) & np.isin(into, BLOCKED_WIDTHS)
     tiled = np.where(blocked, _blocked_us(batch, spec), tiled_us(batch, spec)) + copies_us(batch, spec)
     direct_us = _direct_us(batch, spec)
-    without = (d["reordered"] == 0) & (batch.family != "conv")
+    wide = (into % WIDE == 0) & (batch.family == "conv_dgrad")
+    without = (d["reordered"] == 0) & (batch.family != "conv") & ~wide
     direct = ~blocked & (without | (direct_us < tiled))
     return np.where(direct, direct_us, tiled), direct
 

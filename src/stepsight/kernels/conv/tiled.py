@@ -1,9 +1,13 @@
-"""Convolutions on tensor cores: an implicit product, cut into tiles that multiprocessors work off in turns.
+"""Convolutions on tensor cores: an implicit product in tiles, and the copies around it.
 
 A thread block computes one tile of the result. It steps through the reduction, a slice of input channels
-under one tap at a time, so three channels cost as much as a whole slice. Long reductions, as the weights'
-gradients over all pixels, are cut into parts until the GPU is full. Each multiprocessor takes its share of
-tiles one after another; a tile costs its steps, and a start and an end that nothing hides.
+under one tap at a time. Long reductions, as the weights' gradients over all pixels, are cut into parts until
+the GPU is full. Each multiprocessor takes its share of tiles one after another; a tile costs its steps, and a
+start and an end that nothing hides.
+
+Tensor cores read images by pixel (channels_last). cuDNN and MIOpen bring images that lie by channel into that
+order before their kernel and the result back after it; a forward copies image and result, a gradient the two
+that it reads or writes.
 """
 
 from __future__ import annotations
@@ -16,10 +20,44 @@ import numpy as np
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.layout import copies_us
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.machine import FEEDING, Machine, feeding_share
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
+
+READS_BY_CHANNEL = frozenset({"fp16", "bf16"})
+"""Types in which cuDNN's forward kernels read images by channel themselves: forwards of 30 image models in
+NCHW on an RTX 4090 (cuDNN 9) leave no time for copies. With cuDNN 8.3 they did copy: about 5 % of a training
+step in NCHW on an RTX 3090."""
+COPY_SHARE = {"nvidia": 0.86, "amd": 0.5}
+"""Share of memory bandwidth: VGG-13 on H100, fp32, 0.83 to 0.88; ResNet-18 on MI300X, bf16, 0.35 to 0.56
+(public traces)."""
+
+
+def has_tensor_cores(dtype: str, spec: GpuSpec) -> bool:
+    """Whether the GPU multiplies this dtype faster than fp32."""
+    return dtype in ("tf32", "fp16", "bf16") and spec.peak_flops(dtype) > 1.5 * spec.peak_flops("fp32")
+
+
+def copies_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    """What is read copied into the order of pixels, what is written copied back; zero where nothing is."""
+    d = batch.dims
+    if batch.family == "conv" and spec.vendor == "nvidia" and batch.dtype in READS_BY_CHANNEL:
+        return np.zeros(len(batch))
+    if not has_tensor_cores(batch.dtype, spec) or not (d["reordered"] > 0).any():
+        return np.zeros(len(batch))
+    high, wide = conv_output(d)
+    image = d["batch"] * d["c_in"] * d["h"] * d["w"]
+    result = d["batch"] * d["c_out"] * high * wide
+    moved = 2.0 * batch.element_bytes * (image + result)
+    share = COPY_SHARE.get(spec.vendor, COPY_SHARE["nvidia"])
+    return np.asarray(np.where(d["reordered"] > 0, moved / (spec.memory_gbps * 1e3 * share), 0.0))
+
+
+def with_copies(answer: Estimates, batch: Batch, spec: GpuSpec) -> Estimates:
+    """The answers with the copies around them."""
+    copies = copies_us(batch, spec)
+    return Estimates(answer.time_us + copies, answer.source, answer.spread, answer.notes)
+
 
 TILES = ((128, 256), (256, 128), (128, 128), (256, 64), (128, 64), (64, 64), (128, 32), (64, 32))
 """Rows and columns of a result's tile, as kernels of cuDNN, CUTLASS and MIOpen state them in their names."""
@@ -33,7 +71,7 @@ FIRST_LAYER_TAPS = 49
 """Largest window of cuDNN's kernels for few channels (``first_layer_fwd_kernel``: 7×7). Patches of 16×16 with
 three channels take a step a tap (256 steps in 98 µs on H100)."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Parts that a reduction may be cut into, each by a block of its own; their sums are added up behind."""
+"""Parts that a reduction may be cut into, each by a block of its own; their sums are added up afterwards."""
 FEWEST_STEPS = 8
 """Steps that a part has at least."""
 
@@ -46,7 +84,8 @@ class Reach:
     half precision;
     ``dgrad``, ``wgrad``, ``wgrad_full``: what the gradients reach of that (in half precision, in tf32);
     ``step_us``: the shortest step (a round trip to the cache over the steps in flight);
-    ``start_us``: before a tile's first step; ``bandwidth``: share of the memory's;
+    ``start_us``: of a tile's first loads, what other tiles on the multiprocessor do not hide;
+    ``bandwidth``: share of the memory's;
     ``joined``: a step may hold channels of several taps, so that few channels waste none of it;
     ``cuts``: also reductions of a forward and of an image's gradient are cut into parts.
     """
@@ -67,11 +106,12 @@ REACH: Mapping[str, Reach] = {
     # VGG-13 on H100 in tf32 (public traces): 128×256 tiles 0.91 of peak at 72 steps, 0.94 at 144;
     # dgrad 1.01 to 1.19 times the forward, wgrad 1.8 to 2.6 times: tf32 operands cannot be read transposed.
     # Steps: 16×16 patches in bf16 on H100, 256 steps in 98 µs. Half precision: cuBLAS on H100 sustains 0.75.
-    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 1.5, 0.85, joined=False, cuts=False),
+    "nvidia": Reach(0.95, 0.75, 0.9, 0.85, 0.48, 0.35, 0.75, 0.85, joined=False, cuts=False),
     # ResNet-18 on MI300X in bf16, batch 512 (public traces): 0.36 to 0.39 of peak.
     "amd": Reach(0.40, 0.40, 0.85, 0.72, 0.72, 0.3, 10.0, 0.70, joined=True, cuts=True),
 }
-SPREAD = 0.3
+SPREAD = 0.12
+"""Steps of 28 image models in both layouts on one board lie 0.07 about their prediction, few layers apart."""
 NOTE = "implicit GEMM in tiles on tensor cores"
 MEETING = 2.0
 """Loading, computing and storing of one tile overlap only with those of others."""
@@ -90,14 +130,14 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     feeding, share = _reached(batch, spec, reach)
     per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * share
     result_bytes = 4.0 if batch.family == "conv_wgrad" else batch.element_bytes
-    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it behind the next.
+    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it under the next tile.
     store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
     groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)
-    for high, wide in TILES:
+    for high, wide in TILES if spec.vendor == "nvidia" else TILES[:6]:
         tiles = groups * np.ceil(rows / high) * np.ceil(cols / wide)
         # Operands of a tile are its sides, its work their product.
-        fed = 1 + feeding * SQUARE / 2 * (1 / high + 1 / wide)
+        fed = 1 + feeding * (SQUARE / 2 * (1 / high + 1 / wide) if spec.vendor == "nvidia" else 1.0)
         step = np.maximum(2.0 * high * wide * STEP / per_sm * fed, reach.step_us)
         for parts in PARTS if reach.cuts or batch.family == "conv_wgrad" else PARTS[:1]:
             one = np.ceil(steps / parts) * step + reach.start_us + high * wide * store_us

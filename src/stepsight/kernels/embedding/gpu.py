@@ -15,7 +15,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.constants import USUAL_SHARE
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
-from stepsight.kernels.radix_sort import ONE_BLOCK_KEYS
+from stepsight.kernels.sorts import ONE_BLOCK_KEYS
 from stepsight.kernels.streams import cached_streams, measured_stream
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"

@@ -131,7 +131,7 @@ class EmbeddingModel:
 
     def _columns(self, family: str, lookup: Lookup, together: int) -> FloatArray:
         cache, replayed = self._times.cache, lookup.replayed
-        pooled = POOLED_DTYPE if lookup.fused and lookup.sorted_update else ""
+        pooled = lookup.output_dtype if lookup.fused and lookup.sorted_update else ""
         if family == FAMILIES[0]:
             return traffic.forward_columns(
                 lookup.tables, cache, together=together, replayed=replayed, pooled_dtype=pooled

@@ -21,6 +21,8 @@ fp32 generations, else one. Chosen by leaving GPUs out."""
 TRANSFER_SPREAD = {"gemm": 0.16, "attention": 0.20, "conv": 0.25}
 """Standard deviation of ln(time) with a whole GPU left out (docs/accuracy.md)."""
 USUAL_TRANSFER_SPREAD = 0.22
+SAME_FEEDING_SPREAD = 0.10
+"""Tensor cores fed as A100's are: linear layers on RTX 3090 and 2080 Ti lie 0.03 to 0.08 about its model."""
 PER_DISTANCE = 0.03
 UNSEEN_SHAPES = {"linear": 0.05, "bmm": 0.15}
 """Added to what a board's own operators scatter: other shapes meet other kernels of its library."""
@@ -127,8 +129,10 @@ def _choice(
         (m for m in fitting if m.machine.same_chip(mine)),
         key=lambda m: (m.machine.name != mine.name, abs(m.machine.memory_gbps - mine.memory_gbps)),
     )
-    alike = same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
-    if own and alike:
+    same_units = (
+        same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
+    )
+    if own and same_units:
         spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
         if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
             siblings = tuple(m for m in own[1:] if m.machine.memory_gbps <= mine.memory_gbps)
@@ -149,6 +153,8 @@ def _choice(
     base = TRANSFER_SPREAD.get(fitting[0].family, USUAL_TRANSFER_SPREAD)
     measured = boards.spread(mine, nearest[0].dtype, variant) if nearest[0].family == "gemm" else None
     spread = base + PER_DISTANCE * nearest[0].machine.distance(mine)
+    if nearest[0].family == "gemm" and nearest[0].dtype in TENSOR_CORES and feeding_share(spec, dtype) > 1:
+        spread = SAME_FEEDING_SPREAD
     if measured is not None:
         spread = float(np.hypot(measured, UNSEEN_SHAPES.get(variant, base)))
     tiled = (nearest[0].dtype, variant) in FIRST_PRINCIPLES

@@ -23,7 +23,7 @@ from stepsight.prediction.predict import predict
 RANKING_SPREAD = 0.04
 """How exactly a suspect must give the measured step: noise between runs, with the prediction otherwise
 right."""
-MOST_SUSPECTS = 6
+MOST_SUSPECTS, UNLIKELY = 6, 0.03
 USUAL, SLOW, FAST = "as expected", "slower than expected", "faster than expected"
 MEMORY_NOISE = 0.15
 """A difference of memory beyond this says that the run is not the one described."""
@@ -128,7 +128,7 @@ def diagnose(
     data_us = waited.value if waited and waited.kind == "time" else 0.0
     found: tuple[Explanation, ...] = ()
     if whole_us > p.step_us:
-        own = suspects(job, ask(job.load(), on).response, p.step_us, on)
+        own = suspects(job, ask(job.load(), on), p.step_us, on)
         first = _Observation(p.step_us, max(whole_us - data_us, 1e-3), own)
         others = [_variant(job.changed(*more), on, text) for more, text in also]
         found = _ranked(first, others, data_us, whole_us)
@@ -164,7 +164,7 @@ def _notes(prediction: Prediction, memory_gb: float | None, verdict: str) -> lis
 def _variant(job: JobFile, on: Platform, measured: str) -> _Observation:
     asked = ask(job.load(), on)
     measured_us = parse_figure(measured).step_us(asked.rates, asked.step_us)
-    return _Observation(asked.step_us, measured_us, suspects(job, asked.response, asked.step_us, on))
+    return _Observation(asked.step_us, measured_us, suspects(job, asked, asked.step_us, on))
 
 
 def _ranked(
@@ -207,22 +207,26 @@ def _waited(first: _Observation, data_us: float, whole_us: float, likeliest: flo
 
 
 def _tell_apart(job: JobFile, on: Platform, found: Sequence[Explanation]) -> Variant | None:
-    """The variant of the job on which the first two suspects differ most."""
-    if len(found) < 2 or isinstance(job.load(), CapturedStep):
+    """The variant of the job on which the likely suspects differ most from each other."""
+    likely = [one for one in found if one.probability > UNLIKELY]
+    if len(likely) < 2 or isinstance(job.load(), CapturedStep):
         return None
+    names = {one.name for one in likely}
+    weights = np.array([one.probability for one in likely])
     best: tuple[float, Variant] | None = None
     for more in _variants(job, on):
         try:
             changed = job.changed(*more)
             asked = ask(changed.load(), on)
-            its = suspects(changed, asked.response, asked.step_us, on)
+            its = suspects(changed, asked, asked.step_us, on, names)
         except StepsightError:
             continue
-        first, second = (its[s.name].at(s.severity) if s.name in its else asked.step_us for s in found[:2])
-        apart = abs(math.log(first / second))
+        steps = [its[s.name].at(s.severity) if s.name in its else asked.step_us for s in likely]
+        logs = np.log(np.array(steps))
+        apart = math.sqrt(float(np.average((logs - np.average(logs, weights=weights)) ** 2, weights=weights)))
         if best is None or apart > best[0]:
-            best = (apart, Variant(more, asked.step_us, (first, second)))
-    return best[1] if best and best[0] > 2 * RANKING_SPREAD else None
+            best = (apart, Variant(more, asked.step_us, (steps[0], steps[1])))
+    return best[1] if best and best[0] > RANKING_SPREAD else None
 
 
 def _variants(job: JobFile, on: Platform) -> list[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from stepsight.estimate import FloatArray
 from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK
 from stepsight.platform.load import Platform
 from stepsight.prediction.learn.response import Response
-from stepsight.prediction.learn.steps import JobFile, ask
+from stepsight.prediction.learn.steps import AskedStep, JobFile, ask
 
 SEVERITIES = np.geomspace(1.05, 6.0, 60)
 """Factors that a condition may be worse by; all equally likely in logarithms up to `USUAL_MOST`."""
@@ -98,8 +98,8 @@ CONDITIONS = (
         "all_reduce_perf of nccl-tests over two nodes; the same job on one node", nodes=2,
     ),
     _Condition(
-        "a straggler: one slow GPU or uneven work", COMPUTE,
-        lambda p, f: f"all kernels of the slowest rank ×{f:.2f}",
+        "a straggler or uneven work", COMPUTE,
+        lambda p, f: f"kernels of the slowest rank ×{f:.2f}",
         "step time before the first collective by rank, largest against median; the job without one node",
         gpus=2,
     ),
@@ -135,9 +135,13 @@ SETTINGS = (
 """Settings that are wrong silently. Each is simulated where the job has it and it makes a difference."""
 
 
-def suspects(job: JobFile, response: Response, step_us: float, platform: Platform) -> dict[str, Suspect]:
-    """Everything that could make this job slower than ``step_us``, by name."""
-    found = [*_machine(response, step_us, platform), *_settings(job, step_us, platform)]
+def suspects(
+    job: JobFile, asked: AskedStep, step_us: float, platform: Platform, only: Collection[str] = ()
+) -> dict[str, Suspect]:
+    """Everything that could make this job slower than ``step_us``, by name; or ``only`` some of it."""
+    found = [*_machine(asked.response, step_us, platform)]
+    if not isinstance(job.load(), CapturedStep):
+        found += _settings(job, asked.step_us, step_us, platform, only)
     slower = (1 + FASTER_THAN_NOISE) * step_us
     return {one.name: one for one in found if one.steps_us.max() >= slower}
 
@@ -174,13 +178,14 @@ def _always(text: str) -> Callable[[float], str]:
     return lambda severity: text
 
 
-def _settings(job: JobFile, step_us: float, platform: Platform) -> Iterator[Suspect]:
+def _settings(
+    job: JobFile, usual_us: float, step_us: float, platform: Platform, only: Collection[str]
+) -> Iterator[Suspect]:
     """Settings that the job may not have after all, where it has them."""
-    if isinstance(job.load(), CapturedStep):
-        return
-    usual_us = ask(job.load(), platform).step_us
     seen: list[float] = []
     for setting in SETTINGS:
+        if only and setting.name not in only:
+            continue
         try:
             changed_us = step_us * ask(job.changed(setting.assignment).load(), platform).step_us / usual_us
         except StepsightError:

@@ -180,7 +180,7 @@ def _averaged(x: FloatArray, y: FloatArray, own: FloatArray, prior: FloatArray) 
 
 def _shares() -> list[tuple[float, float]]:
     """Unexplained shares with their prior weights."""
-    steps = np.linspace(-2.0, 2.0, 9)
+    steps = np.linspace(-2.0, 6.0, 17)
     weights = np.exp(-0.5 * steps**2)
     values = UNEXPLAINED.value * np.exp(UNEXPLAINED_SURENESS.value * steps)
     return list(zip(values.tolist(), (weights / weights.sum()).tolist(), strict=True))

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-import numpy as np
-
 from stepsight.hardware.spec import GpuSpec
-from stepsight.prediction.llm.compose import Composed
 from stepsight.prediction.memory import fit_probability
+from stepsight.prediction.summary import EXPOSED, exposed_by_group, summarise
 from stepsight.prediction.throughput import throughput
+from stepsight.simulate.timeline import Timeline
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.memory import RankMemory
 
+AXES = ("tensor", "context", "expert", "data", "shard", "copies", "expert data", "world")
+PIPELINE = "pipeline"
+"""Axes by the names of their groups; messages between stages have groups of their own."""
 UNUSED = ("tables", "followed")
 """Fields of a rank's memory that say nothing about a language model."""
 
@@ -46,11 +48,11 @@ class LanguageFigures:
     fit_probability: float = 1.0
 
 
-def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigures:
-    """The figures of a composed step."""
-    rates = throughput(None, c.ranks, composed.step_us, LanguageWorkload(c).setup(), gpu)
+def figures(c: LanguageConfig, timeline: Timeline, gpu: GpuSpec) -> LanguageFigures:
+    """The figures of a walked step."""
+    rates = throughput(None, c.ranks, timeline.step_us, LanguageWorkload(c).setup(), gpu)
     held = stage_memory(c)
-    axes = dict.fromkeys(axis for stage in composed.stages for axis in stage.exposed)
+    axes, waiting = exposed_by_axis(timeline)
     return LanguageFigures(
         parameters=c.model.parameters(),
         active_parameters=c.model.parameters(active=True),
@@ -59,16 +61,29 @@ def figures(c: LanguageConfig, composed: Composed, gpu: GpuSpec) -> LanguageFigu
         tokens_per_s_per_gpu=rates.tokens_per_s_per_gpu or 0.0,
         tflops_per_gpu=rates.tflops_per_gpu,
         mfu=rates.mfu,
-        bubble=float(np.mean([stage.bubble_us for stage in composed.stages])) / composed.step_us,
-        exposed_share={
-            axis: float(np.mean([stage.exposed.get(axis, 0.0) for stage in composed.stages]))
-            / composed.step_us
-            for axis in axes
-        },
+        bubble=waiting / timeline.step_us,
+        exposed_share={axis: us / timeline.step_us for axis, us in axes.items()},
         micro_batches=c.layout.micro_batches,
         stage_memory_bytes=tuple(_parts(one) for one in held),
         fit_probability=fit_probability(max(one.total for one in held), gpu.usable_bytes),
     )
+
+
+def exposed_by_axis(timeline: Timeline) -> tuple[dict[str, float], float]:
+    """Exposed communication by axis of parallelism, and waiting for other ranks; µs, the mean over ranks."""
+    groups, waiting = exposed_by_group(timeline)
+    axes: dict[str, float] = {}
+    for group, us in groups.items():
+        axis = group if group in AXES else PIPELINE
+        axes[axis] = axes.get(axis, 0.0) + us
+    return axes, waiting
+
+
+def parts_us(timeline: Timeline) -> dict[str, float]:
+    """Where the step goes, the mean over ranks: compute by category, ``exposed AXIS``, waiting and idle."""
+    parts = summarise(timeline)[1]
+    parts.pop(EXPOSED, None)
+    return parts | {f"exposed {axis}": us for axis, us in exposed_by_axis(timeline)[0].items()}
 
 
 def _parts(one: RankMemory) -> dict[str, float]:

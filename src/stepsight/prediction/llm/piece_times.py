@@ -130,9 +130,7 @@ class PieceTimes:
             total_gathers += more
         busy = {kind: device[kind] + exposed[kind] for kind in passes}
         hosts = {kind: one.host_us * host for kind, one in passes.items()}
-        if self.c.framework.lockstep:
-            late = {kind: self._late_by_run(kind, scale, host) for kind in passes}
-        elif self.c.framework.host_waits and self.c.layout.pipeline > 1:
+        if self.c.framework.host_waits and self.c.layout.pipeline > 1:
             late = {kind: host_delay_us(hosts[kind], busy[kind]) for kind in passes}
         else:
             behind = host_delay_us(sum(hosts.values()), sum(busy.values()))
@@ -151,12 +149,6 @@ class PieceTimes:
             busy,
             total_gathers,
         )
-
-    def _late_by_run(self, kind: str, scale: Scale, host: float) -> float:
-        """The host waits for the device at the ends of a pass, so that neither works ahead over them."""
-        runs = self.runs_forward if kind == "F" else self.runs_backward
-        late = sum(host_delay_us(run.host_us * host, run.device_us(scale)) for run in runs)
-        return late + (self.fetched_us * host if kind == "F" else 0.0)
 
     def _exposed(
         self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stepsight.program.aten import images, movement, products, rows, updates
+from stepsight.program.aten import images, movement, products, recurrent, rows, updates
 from stepsight.program.aten.call import AtenCall, Lowered, Precision
 from stepsight.program.aten.movement import copy_kernel, pointwise_kernel
 from stepsight.program.job import Kernel
@@ -88,6 +88,7 @@ _RULES: dict[str, Rule] = {
     "vdot": products.dot,
     "_grouped_mm": products.grouped_mm, "_scaled_grouped_mm": products.grouped_mm,
     "_scaled_mm": products.scaled_mm, "_int_mm": products.scaled_mm,
+    "_cudnn_rnn": recurrent.forward, "_cudnn_rnn_backward": recurrent.backward,
     "convolution": images.convolution, "_convolution": images.convolution,
     "cudnn_convolution": images.convolution, "convolution_overrideable": images.convolution,
     "convolution_backward": images.convolution_backward,

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.categories import look
+from stepsight.prediction.energy import energy_words
 from stepsight.prediction.rates import assumed, peak_words, rate_lines
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.prediction.units import share, size, time
@@ -80,6 +81,8 @@ def _headline(p: Prediction) -> Text:
         text.append("\nrate       " + "   ".join(f"{value} {name}" for name, value in rates if name != "MFU"))
         utilisation = dict(rates).get("MFU")
         text.append(f"\nMFU        {utilisation} {peak_words(p)}" if utilisation else "")
+    if p.energy is not None:
+        text.append(f"\nenergy     {energy_words(p.energy)}")
     return text
 
 

@@ -45,7 +45,8 @@ def show_validation(found: Validation, console: Console) -> None:
             style="bold",
         )
     )
-    table = Table(title="mean error of the other runs", title_justify="left", box=None)
+    console.print(Text("mean error of the other runs"))
+    table = Table(box=None)
     for name in ("runs learned from", "mean error", "inside the interval"):
         table.add_column(name, justify="right", no_wrap=True)
     for point in found.curve:
@@ -119,9 +120,8 @@ def _show_suspects(found: Diagnosis, console: Console) -> None:
 
 def show_whole_run(found: WholeRun, console: Console) -> None:
     """Days, GPU-hours, cost, energy and goodput of a run."""
-    table = Table(
-        title=f"whole run: {found.steps:,.0f} steps on {found.gpus:,} GPUs", title_justify="left", box=None
-    )
+    console.print(Text(f"whole run: {found.steps:,.0f} steps on {found.gpus:,} GPUs"))
+    table = Table(box=None)
     table.add_column("", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("90 % interval", justify="right", no_wrap=True)

@@ -56,7 +56,7 @@ def _split(r: RankSummary) -> list[tuple[str, str, float]]:
     """A rank's step in four parts that add up to it: word, colour, µs."""
     return [
         ("compute", "compute", r.compute_us),
-        (look(EXPOSED).word, "communication", r.exposed_communication_us - r.rank_wait_us),
+        (look(EXPOSED).word, "communication", r.exposed_communication_us),
         (look(WAITING).word, "waiting", r.rank_wait_us),
         (look(IDLE).word, "idle", r.idle_us),
     ]

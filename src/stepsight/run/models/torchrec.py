@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from stepsight.errors import InputError
-from stepsight.sharding.torchrec.plan_file import torchrec_document
 from stepsight.tables.bags import draw_lengths
 from stepsight.tables.indices.sampling import draw_indices
 from stepsight.tables.lookup import FBGEMM_OPTIMIZERS
+from stepsight.tables.torchrec_plan import torchrec_document
 from stepsight.workload.dlrm.config import DlrmConfig
 
 COLLECTION = "model.sparse_arch.embedding_bag_collection"

@@ -17,9 +17,9 @@ from typing import Any
 
 from stepsight.errors import StepsightError
 from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.torchrec.plan_file import Document, torchrec_kind
 from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
 from stepsight.tables.table import Table
+from stepsight.tables.torchrec_plan import Document, torchrec_kind
 
 try:
     from torchrec.distributed.embedding_types import ShardingType

@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import inf
 
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.radix_sort import ONE_BLOCK_KEYS
+from stepsight.kernels.sorts import ONE_BLOCK_KEYS
 from stepsight.program.job import Kernel, Sizing
 from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.tensors import Tensor

@@ -21,7 +21,7 @@ from stepsight.calibrate.rehearsal import (
 )  # fmt: skip
 from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
-from stepsight.workload.dlrm.config import NOW, TORCHREC_STACK
+from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
 from stepsight.workload.transformers.build import MODELS
 
@@ -56,7 +56,7 @@ class LiveRow:
 
 
 def live_documents(
-    ranks: int, dlrms: int, transformers: int, skew_sets: int, seed: int, stack: str = NOW
+    ranks: int, dlrms: int, transformers: int, skew_sets: int, seed: int, stack: str = EAGER
 ) -> list[Document]:
     """The workloads to score on; none took part in any calibration."""
     known = [family for family in FAMILIES if family in MODELS]

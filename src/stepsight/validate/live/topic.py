@@ -36,7 +36,7 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--configs", default=40, show_default=True, help="Random DLRMs.")
 @click.option("--nlp", default=12, show_default=True, help="Random BERT, GPT-2 and XLNet models.")
 @click.option("--skew-sets", default=3, show_default=True, help="Sets of tables, each with five index skews.")
-@click.option("--stack", type=click.Choice(["now", "torchrec"]), default="now", show_default=True,
+@click.option("--stack", type=click.Choice(["eager", "torchrec"]), default="eager", show_default=True,
               help="torchrec: only --configs DLRMs, as TorchRec trains them.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Other workloads.")
 @click.option("--steps", default=8, show_default=True, help="Timed steps of each block.")

@@ -20,9 +20,17 @@ from stepsight.tables.plan import Plan
 from stepsight.tables.table import Table
 from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
-from stepsight.workload.dlrm.config import JOINT_STACK, TORCHREC_STACK, DlrmConfig
+from stepsight.workload.dlrm.config import (
+    DLRM_2020,
+    EAGER,
+    JOINT_STACK,
+    OWN_PROGRAMS,
+    TORCHREC_STACK,
+    DlrmConfig,
+)
 from stepsight.workload.dlrm.eager_2020 import as_in_2020
 from stepsight.workload.dlrm.embeddings import PlanOps
+from stepsight.workload.dlrm.hugectr import hugectr_job
 from stepsight.workload.dlrm.interactions import interact, interaction_width
 from stepsight.workload.dlrm.joint import joint_job
 from stepsight.workload.dlrm.node_sums import GATHER, SUM, NodeTables, without_node_tables
@@ -68,13 +76,13 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
-        if self.config.stack == JOINT_STACK and device != "cuda":
+        if self.config.stack in OWN_PROGRAMS and device != "cuda":
             problem = f"{self.config.stack} is known on GPUs alone"
-            raise InputError(f"{self.name}: stack", problem, 'set stack = "now" for a CPU')
-        if self.config.stack == JOINT_STACK:
-            return joint_job(self.config)
+            raise InputError(f"{self.name}: stack", problem, 'set stack = "eager" for a CPU')
+        if self.config.stack in OWN_PROGRAMS:
+            return joint_job(self.config) if self.config.stack == JOINT_STACK else hugectr_job(self.config)
         job = build(self._on(device), device, fused)[0]
-        if self.config.stack != "2020" or device != "cuda":
+        if self.config.stack != DLRM_2020 or device != "cuda":
             return job
         parameters = _record(self.config, device, True).parameters
         programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
@@ -82,10 +90,10 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def plan_ops(self, device: str = "cuda", *, fused: bool | None = None) -> PlanOps:
         """Which ops of every rank's program a change of plan changes."""
-        if self.config.stack not in ("now", TORCHREC_STACK):
+        if self.config.stack not in (EAGER, TORCHREC_STACK):
             raise InputError(
                 self.config.source or self.name, f"stack {self.config.stack} places its tables itself",
-                'set stack = "now"',
+                'set stack = "eager"',
             )  # fmt: skip
         return build(self._on(device), device, fused)[1]
 

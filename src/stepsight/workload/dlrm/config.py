@@ -17,8 +17,9 @@ from stepsight.tables.indices.index_files import open_index_file
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import PLACEMENTS
-from stepsight.tables.table import CACHE_SHARE, DEVICE, MOST_BAG_SPREAD, UVM_CACHING, Table
+from stepsight.tables.table import CACHE_SHARE, DEVICE, MOST_BAG_SPREAD, ROW_DTYPES, UVM_CACHING, Table
 from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
+from stepsight.tables.torchrec_plan import planned_ranks, read_plan
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
 
@@ -26,13 +27,23 @@ INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = ("sorted", "scattered")
 CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
-NOW = "now"
+EAGER = "eager"
+DLRM_2020 = "dlrm-2020"
 JOINT_STACK = "nvidia"
 TORCHREC_STACK = "torchrec"
-STACKS = (NOW, "2020", JOINT_STACK, TORCHREC_STACK)
+HUGECTR_STACK = "hugectr"
+STACKS = (EAGER, DLRM_2020, JOINT_STACK, TORCHREC_STACK, HUGECTR_STACK)
+ALIASES = {"now": EAGER, "2020": DLRM_2020}
+"""Earlier names of stacks."""
+OWN_PROGRAMS = (JOINT_STACK, HUGECTR_STACK)
+"""Stacks with a program of their own: on GPUs alone, and their plans are simulated one by one."""
 LOADERS = ("memory", "mapped", "none")
-SPARSE_OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
-_TABLE_DTYPES = ("fp32", "fp16", "bf16")
+SPARSE_OPTIMIZERS = (
+    "sgd", "adagrad", "rowwise_adagrad", "adam", "partial_rowwise_adam", "lamb", "partial_rowwise_lamb",
+)  # fmt: skip
+_EXCHANGE_DTYPES = ("fp32", "fp16", "bf16", "fp8", "int8")
+_PLACED_BY = {JOINT_STACK: "nvidia", HUGECTR_STACK: "hugectr"}
+"""How a stack places tables where the file does not say."""
 
 
 _WITHOUT_EFFECT = {
@@ -62,13 +73,14 @@ class DlrmConfig:
     one kernel (FBGEMM) instead of one ``embedding_bag`` per table; ``cpu_lookup``: the operator
     of a CPU. ``sparse_update``: the lookup's backward sorts the indices and updates each distinct
     row once (FBGEMM), or every lookup updates its row as it comes (scattered: the table-batched
-    kernels of 2020). ``stack``: what eager PyTorch and DLRM's script launch and wait for, now or
-    in 2020 (one rank, sgd); or NVIDIA's example with its fused kernels (`stepsight.workload.dlrm.joint`),
-    or TorchRec's with its input pipeline (`stepsight.workload.dlrm.torchrec`). ``exchange_dtype``: pooled
-    rows and their gradients travel in that type (TorchRec's quantised communication). ``loader``: what
-    TorchRec's loader does with a batch in the training process: joins and pins arrays that lie in memory,
-    or of a mapped file, whose indices it first reduces modulo the tables' rows (``--mmap_mode``); or nothing,
-    where batches come from elsewhere.
+    kernels of 2020). ``stack``: what eager PyTorch launches and waits for (``eager``), or DLRM's
+    script of 2020 (``dlrm-2020``: one rank, sgd); or NVIDIA's example with its fused kernels
+    (`stepsight.workload.dlrm.joint`), TorchRec's with its input pipeline
+    (`stepsight.workload.dlrm.torchrec`), or HugeCTR (`stepsight.workload.dlrm.hugectr`).
+    ``exchange_dtype``: pooled rows and their gradients travel in that type (TorchRec's quantised
+    communication). ``loader``: what TorchRec's loader does with a batch in the training process: joins and
+    pins arrays that lie in memory, or of a mapped file, whose indices it first reduces modulo the tables'
+    rows (``--mmap_mode``); or nothing, where batches come from elsewhere.
     """
 
     name: str
@@ -89,7 +101,7 @@ class DlrmConfig:
     input_dist: bool = False
     fused_lookup: bool = True
     cpu_lookup: str = EMBEDDING_BAG
-    stack: str = "now"
+    stack: str = EAGER
     exchange_dtype: str = "fp32"
     loader: str = "memory"
     source: str = field(default="", compare=False)
@@ -117,7 +129,8 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     training_fields = fields.section("training")
     sparse = str(training_fields.anything("sparse_optimizer", ""))
     sparse_update = training_fields.choice("sparse_update", SPARSE_UPDATES, "sorted")
-    stack = training_fields.choice("stack", STACKS, "now")
+    given = training_fields.choice("stack", (*STACKS, *ALIASES), EAGER)
+    stack = ALIASES.get(given, given)
     if training_fields.has("loader") and stack != TORCHREC_STACK:
         raise training_fields.fail("loader", f"has no effect on stack = {stack!r}", "leave it out")
     loader = training_fields.choice("loader", LOADERS, "memory")
@@ -128,7 +141,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
     batch = fields.integer("batch")
     if batch % ranks:
         raise fields.fail(
-            "batch", f"{batch} samples do not divide over {ranks} ranks", f"use a multiple of {ranks}"
+            "batch", f"{batch} is not a multiple of ranks = {ranks}", f"use a multiple of {ranks}"
         )
     interaction = dense.choice("interaction", INTERACTIONS, "dot")
     for key in ("cross_layers", "cross_rank"):
@@ -146,7 +159,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         tables=tables,
         training=training,
         ranks=ranks,
-        plan=_plan(parallel, tables, ranks, source),
+        plan=_plan(parallel, tables, ranks, source, _PLACED_BY.get(stack, "size_lookup_greedy")),
         bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
         cross_layers=dense.integer("cross_layers", 3),
         cross_rank=dense.integer("cross_rank", 512),
@@ -156,7 +169,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         fused_lookup=parallel.flag("fused_lookup", True),
         cpu_lookup=parallel.choice("cpu_lookup", CPU_LOOKUPS, EMBEDDING_BAG),
         stack=stack,
-        exchange_dtype=parallel.choice("exchange_dtype", _TABLE_DTYPES, "fp32"),
+        exchange_dtype=parallel.choice("exchange_dtype", _EXCHANGE_DTYPES, "fp32"),
         loader=loader,
         source=source,
     )
@@ -164,15 +177,18 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         section.finish()
     if not tables and config.interaction != "cat":
         raise InputError(source, "a DLRM without tables has nothing to interact", "add [[tables]]")
-    if stack == "2020" and (ranks > 1 or training.optimizer != "sgd" or config.interaction != "dot"):
+    if stack == DLRM_2020 and (ranks > 1 or training.optimizer != "sgd" or config.interaction != "dot"):
         raise InputError(
-            f"{source}: [training]: stack", "2020 is known for one rank, sgd and the dot interaction alone",
-            'leave it out, or set stack = "now"',
+            f"{source}: [training]: stack",
+            f"{DLRM_2020} is known for one rank, sgd and the dot interaction alone",
+            'leave it out, or set stack = "eager"',
         )  # fmt: skip
     if training.cuda_graph:
         _check_graph(config, source)
     if stack == JOINT_STACK:
         _check_joint(config, source)
+    if stack == HUGECTR_STACK:
+        _check_hugectr(config, source)
     return config
 
 
@@ -186,7 +202,7 @@ def _refuse_alone(parallel: Fields) -> None:
 def _check_graph(config: DlrmConfig, source: str) -> None:
     """A graph holds nothing that the host waits for."""
     reasons = {
-        "PyTorch of 2020 has no graphs": config.stack == "2020",
+        "PyTorch of 2020 has no graphs": config.stack == DLRM_2020,
         "the host waits for the sizes of the indices that it exchanges": config.input_dist
         or (config.stack == TORCHREC_STACK and config.ranks > 1),
         "the interaction's indices come from the host": config.stack == TORCHREC_STACK
@@ -212,7 +228,21 @@ def _check_joint(config: DlrmConfig, source: str) -> None:
             raise InputError(
                 f"{source}: [training]: stack",
                 f"{JOINT_STACK} is known for dot, sgd, bce_logits, one dim and whole tables; {name} differs",
-                'change that, or set stack = "now"',
+                'change that, or set stack = "eager"',
+            )
+
+
+def _check_hugectr(config: DlrmConfig, source: str) -> None:
+    """What is known of HugeCTR's step: mixed precision."""
+    wrong = {
+        "precision": (not config.training.half, 'set precision = "fp16"'),
+        "optimizer": (config.training.optimizer == "none", 'set optimizer = "adagrad"'),
+        "loss": (config.training.loss != "bce_logits", 'set loss = "bce_logits"'),
+    }
+    for name, (is_wrong, fix) in wrong.items():
+        if is_wrong:
+            raise InputError(
+                f"{source}: [training]: {name}", f"stack = {HUGECTR_STACK!r} is known otherwise", fix
             )
 
 
@@ -230,7 +260,7 @@ def _tables(entry: Fields) -> list[Table]:
     rows, dim = entry.integer("rows"), entry.integer("dim")
     indices = IndexDistribution.parse(entry.anything("indices", "uniform"), entry.at("indices"))
     pooling, bag_spread = _bags(entry, indices)
-    dtype = entry.choice("dtype", _TABLE_DTYPES, "fp32")
+    dtype = entry.choice("dtype", ROW_DTYPES, "fp32")
     name = entry.text("name", "")
     weighted = entry.flag("weighted", False)
     placement = entry.choice("placement", TABLE_PLACEMENTS, DEVICE)
@@ -288,21 +318,21 @@ def _planned_ranks(parallel: Fields, source: str) -> int:
     """As many as the plan was made for, where it is given; else one."""
     value = parallel.anything("sharding", "")
     if isinstance(value, Mapping) and set(value) == {"file"}:
-        return Plan.read(_beside(source, str(value["file"]))).ranks
+        return planned_ranks(_next_to(source, str(value["file"])))
     if isinstance(value, list) and value and all(isinstance(r, int) and r >= 0 for r in value):
         return int(max(value)) + 1
     return 1
 
 
-def _beside(source: str, file: str) -> Path:
-    """A file as it is named, or beside the workload's."""
+def _next_to(source: str, file: str) -> Path:
+    """A file as it is named, or in the workload's folder."""
     path = Path(file)
     return path if path.is_absolute() or path.exists() else Path(source).parent / path
 
 
-def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) -> Plan:
+def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str, usual: str) -> Plan:
     """A sharder's name, ``{ file = … }``, or a list with the rank of each table."""
-    value = parallel.anything("sharding", "size_lookup_greedy")
+    value = parallel.anything("sharding", usual)
     where = parallel.at("sharding")
     if not tables:
         return Plan(ranks, ())
@@ -320,7 +350,7 @@ def _plan(parallel: Fields, tables: tuple[Table, ...], ranks: int, source: str) 
         plan = Plan.table_wise(tables, value, ranks, "given")
     elif isinstance(value, Mapping) and set(value) == {"file"}:
         where = str(value["file"])
-        plan = Plan.read(_beside(source, where))
+        plan = read_plan(_next_to(source, where), tables, ranks)
     else:
         raise InputError(
             where, f"is {value!r}", 'write a sharder\'s name, { file = "plan.json" } or a list of ranks'

@@ -6,6 +6,7 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
+    Module,
     adapter,
     casts_weights,
     input_bytes,
@@ -26,7 +27,10 @@ def attention_block(c: LanguageConfig) -> Block:
     both = ops.norm(
         m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
     )
-    both.kept_bytes += input_bytes(c, "attention") * kept_inputs(c) * m.hidden
+    modules = {
+        "layernorm": Module(tuple(both.forward), input_bytes(c, "attention") * kept_inputs(c) * m.hidden)
+    }
+    both.kept_bytes += modules["layernorm"].bytes
     again = list(both.forward) if keeps_products(c) else []
     wide = (m.heads + 2 * m.kv_heads) * m.head_dim / t
     if m.latent is None:
@@ -45,7 +49,8 @@ def attention_block(c: LanguageConfig) -> Block:
         qkv = _latent_projections(c, n)
     both += qkv
     both += adapter(c, "attention", n, wide, m.hidden)
-    both.kept_bytes += e * n * wide
+    projected = e * n * (_projected(c) if m.latent else wide)
+    both.kept_bytes += projected
     turned = n * (m.heads + m.kv_heads) * m.head_dim / t
     if m.positions == "rotary":
         turn = ops.rotary(dtype, turned, m.head_dim, fused=f.fused_rotary or c.training.compiled)
@@ -55,10 +60,15 @@ def attention_block(c: LanguageConfig) -> Block:
         both += ops.norm(m.norm, dtype, turned / m.head_dim, m.head_dim, fused=c.training.fused_norm)
     inner = core(c)
     both += inner
+    modules["core_attn"] = Module(tuple(inner.forward), inner.kept_bytes)
+    if m.latent:  # the low-rank projections stay
+        latent = e * n * (m.latent.q_rank + m.latent.kv_rank + m.latent.rope_dim)
+        up = tuple(k for k in qkv.forward if k.family == "gemm" and k.dim("k") < m.hidden)
+        modules["mla_up_proj"] = Module(up, projected - latent)
     both += exchange_copies(c)
     again += inner.forward if not keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
-    fp8_input = 1.0 if product == "fp8" and not c.training.frozen else 0.0
+    fp8_input = input_bytes(c, "attention") if c.training.quantised and not c.training.frozen else 0.0
     both.kept_bytes += (e + fp8_input) * n * m.heads * v_dim / t
     out = ops.linear(
         product,
@@ -80,7 +90,7 @@ def attention_block(c: LanguageConfig) -> Block:
         both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
     selected = e * rows * m.hidden + e * n * m.heads * v_dim / t
     selected += 0.5 * e * n * (_projected(c) + m.hidden / t)
-    return Block(both, [*forward, *around[0]], [*backward, *around[1]], again, selected)
+    return Block(both, [*forward, *around[0]], [*backward, *around[1]], again, selected, modules=modules)
 
 
 def _projected(c: LanguageConfig) -> float:

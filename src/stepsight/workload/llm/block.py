@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stepsight.dtypes import dtype_bytes
 from stepsight.program.job import Kernel
@@ -11,13 +11,27 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
+FP4_BYTES = 0.5625
+"""Bytes of an NVFP4 value with its share of a scale for each 16 (fp8)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A part of a block that may be run again in the backward pass: its kernels, the bytes that then need not
+    be kept, and the messages inside it."""
+
+    kernels: tuple[Kernel, ...]
+    bytes: float
+    messages: tuple[Message, ...] = ()
+
 
 @dataclass(slots=True)
 class Block:
     """One residual block with the messages of each pass; ``again``: what selective recomputation repeats;
     ``selected_bytes``: what torch's selective checkpointing keeps of it (every other product's output, and
     what attention and exchanges gave: torchtitan's default policy);
-    ``more_launches``: forward and backward, where each expert is launched by itself."""
+    ``more_launches``: forward and backward, where each expert is launched by itself. ``modules``: what
+    Megatron's selective recomputation may run again, by its names."""
 
     both: ForwardBackward
     forward: list[Message]
@@ -25,6 +39,7 @@ class Block:
     again: list[Kernel]
     selected_bytes: float
     more_launches: tuple[int, int] = (0, 0)
+    modules: dict[str, Module] = field(default_factory=dict)
 
 
 def shared_over(c: LanguageConfig) -> int:
@@ -42,7 +57,14 @@ def input_bytes(c: LanguageConfig, part: str) -> float:
     their adapters the input as it is."""
     if c.training.frozen:
         return dtype_bytes(c.training.dtype) if c.training.adapts(part) else 0.0
-    return 1.0 if c.training.precision == "fp8" else dtype_bytes(c.training.dtype)
+    if c.training.quantised:
+        return 1.0 if c.training.precision == "fp8" else FP4_BYTES
+    return dtype_bytes(c.training.dtype)
+
+
+def stored_less(c: LanguageConfig) -> float:
+    """Bytes saved for each input of an activation function that is stored in fp8."""
+    return dtype_bytes(c.training.dtype) - 1.0 if c.training.fp8_activations else 0.0
 
 
 def adapter(c: LanguageConfig, part: str, tokens: float, out: float, into: float) -> ForwardBackward:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.program.job import COMPUTE, Collective, Copies, Kernel, Op, Wait
+from stepsight.overheads.frameworks import MICRO_BATCH, STEP, extra_us
+from stepsight.program.job import COMPUTE, HOST, Collective, Copies, Kernel, Op, Wait
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.cut import tensors_between
 from stepsight.workload.llm.stages import Run
@@ -129,6 +130,19 @@ class Blocks:
     def join(self, stream: str, phase: str) -> Op:
         """Compute goes on when everything queued on a stream is done."""
         return self.op("wait", phase, waits=(Wait(COMPUTE, stream),))
+
+    def next_micro_batch(self) -> list[Op]:
+        """Host work per micro-batch that no launch covers: fetching it, the schedule, the loss."""
+        return self._host_work(MICRO_BATCH)
+
+    def step_work(self) -> list[Op]:
+        """Host work per step that no launch covers, after the device is done: loops over parameters."""
+        return [replace(op, waits=(Wait(HOST, COMPUTE),)) for op in self._host_work(STEP)]
+
+    def _host_work(self, phase: str) -> list[Op]:
+        if not extra_us(self.c.host_profile, phase):
+            return []
+        return [Op(phase, phase=phase, framework=self.c.host_profile, launches=1)]
 
     def gather(self, run: Run, phase: str, after: tuple[str, ...] = ()) -> list[Op]:
         """The run's parameters, in the type they are used in."""

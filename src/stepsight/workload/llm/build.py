@@ -7,15 +7,26 @@ theirs (`Collective.spans`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import dataclass
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, RankProgram, Wait
+from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, Period, RankProgram, Wait
 from stepsight.program.variants import Role
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.cut import pieces
-from stepsight.workload.llm.schedule import Exchange, Item, exchanges, orders
+from stepsight.workload.llm.schedule import (
+    Event,
+    Exchange,
+    Item,
+    Steady,
+    micro_batches_listed,
+    orders,
+    steady_blocks,
+    timed_exchanges,
+)
 from stepsight.workload.llm.stages import Pieces, PieceWork, Run
 from stepsight.workload.llm.update import update_ops
 from stepsight.workload.llm.work import Pass
@@ -26,16 +37,55 @@ RUNS = 6
 """Runs of layers into which a piece is cut where collectives of its parameters overlap its compute."""
 
 
-def build(c: LanguageConfig) -> Job:
-    """The programs of all stages."""
+def build(c: LanguageConfig, blocks: int | None = None) -> Job:
+    """The programs of all stages.
+
+    Of the micro-batches in the steady part, ``blocks`` that repeat are listed at least, and the others left
+    to the period of the programs where possible; all are listed by default.
+    """
     s = c.layout
     maker = Pieces(c, RUNS if s.zero == 3 or s.data * s.context > 1 else 1)
     works = [maker.work(piece) for piece in pieces(c)]
-    blocks = Blocks(c)
-    order = orders(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages)
-    lists = exchanges(order, s.chunks)
-    programs = [_Stage(c, blocks, works, stage, items).program() for stage, items in enumerate(lists)]
-    return Job(tuple(programs), tuple(range(s.pipeline)), _groups(c, blocks))
+    operators = Blocks(c)
+    listed, lists, steady = _listed(c, blocks)
+    programs = [
+        _Stage(c, operators, works, stage, listed, [event for _, event in events]).program(
+            Repeats(steady.starts[stage], steady.skipped) if steady else None
+        )
+        for stage, events in enumerate(lists)
+    ]
+    stride = s.stride("pipeline")
+    return Job(
+        tuple(programs), tuple(range(s.pipeline)), _groups(c, operators),
+        numbers=tuple(stage * stride for stage in range(s.pipeline)),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Of a stage's events, where the blocks begin that repeat, and how many more of them there are."""
+
+    starts: tuple[int, ...]
+    skipped: int
+
+
+def _listed(
+    c: LanguageConfig, blocks: int | None
+) -> tuple[int, list[list[tuple[float, Event]]], Steady | None]:
+    """How many micro-batches are listed, the events of all stages, and which of them repeat."""
+    s = c.layout
+
+    def events(micro_batches: int) -> list[list[tuple[float, Event]]]:
+        return timed_exchanges(orders(s.schedule, s.pipeline, micro_batches, s.virtual_stages), s.chunks)
+
+    if blocks is not None:
+        listed = micro_batches_listed(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, blocks)
+        lists = events(listed)
+        special = max(1, math.ceil(s.unpaired))
+        steady = steady_blocks(lists, s.schedule, s.virtual_stages, listed, s.micro_batches, special)
+        if steady is not None:
+            return listed, lists, steady
+    return s.micro_batches, events(s.micro_batches), None
 
 
 def _groups(c: LanguageConfig, blocks: Blocks) -> dict[str, tuple[Group, ...]]:
@@ -59,9 +109,11 @@ class _Stage:
         blocks: Blocks,
         works: list[PieceWork],
         stage: int,
-        items: list[Item | Exchange],
+        micro_batches: int,
+        items: list[Event],
     ) -> None:
         self.c, self.blocks, self.works, self.stage, self.items = c, blocks, works, stage, items
+        self.micro_batches = micro_batches
         self.ops: list[Op] = []
         self.arrived: dict[Item, int] = {}
         passes = [i for i in items if isinstance(i, Item) and i.kind == "B"]
@@ -70,8 +122,12 @@ class _Stage:
         self.unpaired: dict[int, Pass] = {}
         self.unsplit: set[tuple[int, int]] = set()
 
-    def program(self) -> RankProgram:
-        for item in self.items:
+    def program(self, repeats: Repeats | None = None) -> RankProgram:
+        at = set(repeats.starts) if repeats else set()
+        starts = []
+        for i, item in enumerate(self.items):
+            if i in at:
+                starts.append(len(self.ops))
             if isinstance(item, Exchange):
                 self._exchange(item)
             else:
@@ -83,7 +139,9 @@ class _Stage:
                     self.ops += self.blocks.reduce(run)
         self.ops += [self.blocks.join(REDUCE, "backward")] if self._reduces else []
         self.ops += update_ops(self.c, self.blocks, mine, self.stage)
-        return RankProgram(tuple(self.ops), f"stage {self.stage}")
+        self.ops += self.blocks.step_work()
+        period = Period(tuple(starts), repeats.skipped) if repeats else None
+        return RankProgram(tuple(self.ops), f"stage {self.stage}", period)
 
     @property
     def _reduces(self) -> bool:
@@ -102,6 +160,8 @@ class _Stage:
             waits += [Wait(HOST, at), Wait(HOST, COMPUTE)] if self.c.framework.host_waits else []
             self.ops.append(self.blocks.op("wait", "forward", waits=tuple(waits)))
         work = self.works[item.piece]
+        if item.kind == "F" and work.ends:
+            self.ops += self.blocks.next_micro_batch()
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
         last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
@@ -123,7 +183,7 @@ class _Stage:
     def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
         """A pass of a micro-batch, beside another one except where the pipeline fills or drains."""
         s = self.c.layout
-        at = item.micro_batch if item.kind == "F" else s.micro_batches - 1 - item.micro_batch
+        at = item.micro_batch if item.kind == "F" else self.micro_batches - 1 - item.micro_batch
         if at < s.unpaired:
             work = self.unpaired.setdefault(id(work), work.without_overlap())
         self.ops += self.blocks.of(work, phase, label)
@@ -158,9 +218,12 @@ class _Stage:
         """Parameters of the next run come while this one computes; ZeRO-3's gradients leave behind it."""
         if phase == "backward":
             self.unsplit.add((item.piece, item.micro_batch))
+        if not runs:  # a piece without layers
+            return
         again = phase == "forward" or self.c.layout.reshard
-        if again:
-            self.ops += self.blocks.gather(runs[0], phase)
+        if again:  # the first of a step waits for the last update
+            first = phase == "forward" and item.micro_batch == 0
+            self.ops += self.blocks.gather(runs[0], phase, after=(COMPUTE,) if first else ())
         for i, run in enumerate(runs):
             if again:
                 self.ops.append(self.blocks.join(GATHER, phase))
@@ -171,6 +234,10 @@ class _Stage:
                 self.ops += self.blocks.gather(runs[i + 1], phase, after=(COMPUTE,))
             if phase == "backward" and self._reduces:
                 self.ops += self.blocks.reduce(run)
+        if (
+            phase == "backward" and self._reduces
+        ):  # FSDP and DeepSpeed wait for them after every backward pass
+            self.ops.append(self.blocks.join(REDUCE, phase))
 
     def _exchange(self, message: Exchange) -> None:
         """Activations or their gradients, to or from a neighbour."""

@@ -166,8 +166,9 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     refuse(
         parallel,
         "context_kind",
-        s.context_kind == "all_to_all" and kv_heads % (s.tensor * s.context) != 0,
-        f"{kv_heads} heads of keys do not divide over tensor × context = {s.tensor * s.context}",
+        s.context_kind == "all_to_all" and not _exchanges_evenly(m.heads, kv_heads, s.tensor * s.context),
+        f"{m.heads} heads and {kv_heads} heads of keys do not spread over tensor × context = "
+        f"{s.tensor * s.context}",
         'use a smaller context, "ring" or "all_gather"',
     )
     refuse(
@@ -198,6 +199,13 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         "has no effect: only fp8 products are scaled",
         'set precision = "fp8", or leave it out',
     )
+    refuse(
+        training,
+        "attention",
+        t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION,
+        f"{t.attention} kernels compute in half precision, and the training is in {t.precision}",
+        'set precision = "bf16", or attention = "eager"',
+    )
     for key in ("adapter_rank", "adapter_targets", "frozen_weights"):
         refuse(
             training,
@@ -206,12 +214,12 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
             "has no effect: all weights are trained",
             'set adapters = "lora", or leave it out',
         )
-    for key in ("fp8_weights", "fp8_attention"):
+    for key in ("fp8_weights", "fp8_attention", "fp8_activations"):
         stated = training.has(key) and training.values[key] is True
         refuse(
             training,
             key,
-            stated and t.precision != "fp8",
+            stated and not t.quantised,
             f"has no effect in {t.precision}",
             'set precision = "fp8", or leave it out',
         )
@@ -232,3 +240,9 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         f"{c.family} is trained without dropout",
         "leave it out",
     )
+
+
+def _exchanges_evenly(heads: int, kv_heads: int, ranks: int) -> bool:
+    """Whether ranks that exchange heads get the same number each; heads of keys are repeated where there are
+    fewer than ranks (DeepSpeed-Ulysses)."""
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.hardware.spec import GpuSpec
+from stepsight.records import nearest
 from stepsight.workload.fields import Fields
 from stepsight.workload.llm.checks import check
 from stepsight.workload.llm.families import FAMILIES, read_model, usual_dropout
@@ -17,8 +18,9 @@ from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.recipe import Framework, Recipe, families, recipe_of
 from stepsight.workload.parallel.axes import data_ranks
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-FP4 = ("fp4", "nvfp4", "mxfp4")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+FP4 = ("nvfp4", "mxfp4")
+"""Other names of fp4."""
 GRADIENTS = ("fp32", "half")
 """The type in which gradients are accumulated and reduced."""
 FP8_SCALING = ("delayed", "current", "block")
@@ -32,6 +34,8 @@ FROZEN_WEIGHTS = ("half", "fp8", "nf4")
 FROZEN_BYTES = {"fp8": 1.0, "nf4": 0.516}
 """Bytes per frozen weight; nf4 with doubly quantised block scales (Dettmers et al. 2023)."""
 RECOMPUTE = ("none", "full", "selective")
+MODULES = ("core_attn", "layernorm", "mlp", "mlp_act", "mla_up_proj", "moe", "moe_act", "shared_experts")
+"""What Megatron's selective recomputation may name (``--recompute-modules``)."""
 ATTENTION = ("eager", "fused", "flash", "flash1", "flash2", "flash3", "cudnn")
 
 
@@ -40,15 +44,18 @@ class LanguageTraining:
     """How the model is trained.
 
     ``recompute``: none; full (a layer keeps only its input; ``recompute_layers`` layers per stage, all if
-    zero); selective (Megatron: core attention is recomputed; others: everything but GEMMs).
+    zero); selective (Megatron: core attention is recomputed; others: everything but GEMMs); modules (those
+    of ``recompute_modules``).
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
-    (flash: 2). ``precision = "fp8"``: GEMMs in fp8, everything else in bf16. ``master_weights``:
-    half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
-    for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
+    (flash: 2). ``precision``: fp8 and fp4 (NVFP4) are the type of GEMMs, everything else is in bf16.
+    ``master_weights``: half-precision parameters with fp32 copies in the optimizer; without them fp32
+    parameters are cast for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that
+    by default.
     ``adapters``: only low-rank adapters of rank ``adapter_rank`` on attention, MLP or both are trained; the
     frozen weights need no gradients and are stored as ``frozen_weights`` says.
     ``fp8_weights``: with fp8, weights are kept in fp8 (with their transpose) and gathered in it; otherwise
     bf16 weights and their fp8 casts are both there. ``fp8_attention``: attention runs in fp8, too.
+    ``fp8_activations``: inputs of activation functions are stored in fp8 for the backward pass.
     ``expandable_segments``: the caching allocator joins blocks (PYTORCH_CUDA_ALLOC_CONF).
     ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
     ``offload``: "optimizer" puts the optimizer state and update on the CPU.
@@ -62,6 +69,7 @@ class LanguageTraining:
     attention: str = "flash2"
     recompute: str = "none"
     recompute_layers: int = 0
+    recompute_modules: tuple[str, ...] = ()
     optimizer: str = "adamw"
     dropout: float = 0.0
     loss: str = "cross_entropy"
@@ -75,6 +83,7 @@ class LanguageTraining:
     frozen_weights: str = "half"
     fp8_weights: bool = False
     fp8_attention: bool = False
+    fp8_activations: bool = False
     expandable_segments: bool = False
     loss_scaling: bool = False
     offload: str = "none"
@@ -86,7 +95,7 @@ class LanguageTraining:
     @property
     def dtype(self) -> str:
         """The type of activations."""
-        return {"fp8": "bf16", "tf32": "fp32"}.get(self.precision, self.precision)
+        return {"fp8": "bf16", "fp4": "bf16", "tf32": "fp32"}.get(self.precision, self.precision)
 
     @property
     def product_dtype(self) -> str:
@@ -97,6 +106,11 @@ class LanguageTraining:
     def wide_product(self) -> str:
         """The type of GEMMs that stay out of fp8: attention's and the head's."""
         return "tf32" if self.precision == "tf32" else self.dtype
+
+    @property
+    def quantised(self) -> bool:
+        """Whether GEMMs compute in fewer bits than the activations have."""
+        return self.precision in ("fp8", "fp4")
 
     @property
     def half(self) -> bool:
@@ -202,13 +216,14 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
     layout, batch = _layout(fields, parallel, recipe, framework, training)
     name = fields.text("name", Path(source).stem)
     notes = _notes(fields, sequence)
-    for section in (training_fields, parallel, fields):
-        section.finish()
+    sections = {"training": training_fields, "parallel": parallel, "": fields}
+    for section in sections.values():
+        section.finish(sections)
     stated = fields.has("global_batch") or fields.has("batch_per_rank")
     config = LanguageConfig(
         name, family, model, sequence, batch, training, layout, framework, stated, source, notes, recipe.name,
         (*_differences("training", training_fields), *_differences("parallel", parallel)),
-        frozenset(() if training_fields.has("attention") else ("attention",)),
+        _left_open(fields, training_fields, parallel),
     )  # fmt: skip
     check(config, parallel, training_fields)
     return config
@@ -223,14 +238,29 @@ def _differences(section: str, fields: Fields) -> list[str]:
     ]
 
 
-def resolved(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
-    """The configuration with what its description leaves to the platform."""
+def _left_open(fields: Fields, training: Fields, parallel: Fields) -> frozenset[str]:
+    """What the platform decides: the attention kernel, and without a pipeline the micro-batch."""
+    found = set() if training.has("attention") else {"attention"}
+    if (
+        fields.has("global_batch")
+        and not parallel.has("micro_batch")
+        and parallel.integer("pipeline", 1) == 1
+    ):
+        found.add("micro_batch")
+    return frozenset(found)
+
+
+def with_attention_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
+    """The configuration with the attention kernel that its recipe picks on a GPU, unless it states one."""
     if "attention" not in c.left_open:
         return c
-    attention = recipe_of(c.recipe).attention(gpu)
-    if attention == c.training.attention:
-        return c
+    attention = _usual_attention(recipe_of(c.recipe), c.training.precision, gpu)
     return replace(c, training=replace(c.training, attention=attention))
+
+
+def _usual_attention(recipe: Recipe, precision: str, gpu: GpuSpec | None) -> str:
+    """The recipe's kernel; fused ones compute in half precision only."""
+    return "eager" if precision in PLAIN_PRECISIONS else recipe.attention(gpu)
 
 
 def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
@@ -280,20 +310,26 @@ def chosen_recipe(document: Mapping[str, Any], where: str) -> Recipe:
 
 def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) -> LanguageTraining:
     recompute, layers = fields.anything("recompute", "none"), 0
-    if isinstance(recompute, bool):
+    modules: tuple[str, ...] = ()
+    if isinstance(recompute, list) or recompute in MODULES:
+        modules = tuple(map(str, recompute if isinstance(recompute, list) else [recompute]))
+        for name in modules:
+            if name not in MODULES:
+                raise fields.fail("recompute", f"unknown module {name!r}", nearest(name, MODULES))
+        recompute = "modules" if modules else "none"
+    elif isinstance(recompute, bool):
         recompute = "full" if recompute else "none"
     elif isinstance(recompute, int):
         layers = fields.integer("recompute", 0, least=0)
         recompute = "full" if layers else "none"
-    if recompute not in RECOMPUTE:
+    if recompute not in RECOMPUTE and not modules:
         raise fields.fail(
-            "recompute", f"unknown {recompute!r}", f"one of {', '.join(RECOMPUTE)}, or a number of layers"
+            "recompute",
+            f"unknown {recompute!r}",
+            f"one of {', '.join(RECOMPUTE)}, a list of modules, or a number of layers",
         )
-    if fields.values.get("precision") in FP4:
-        raise fields.fail(
-            "precision", "GEMMs in fp4 are not modelled: no measurements are available", 'use "fp8"'
-        )
-    precision = fields.choice("precision", PRECISIONS, "bf16")
+    other_name = str(fields.anything("precision", "bf16")) in FP4
+    precision = "fp4" if other_name else fields.choice("precision", PRECISIONS, "bf16")
     adapters = fields.anything("adapters", "none")
     if isinstance(adapters, bool):
         adapters = "lora" if adapters else "none"
@@ -303,22 +339,24 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         precision=precision,
         attention=fields.choice("attention", ATTENTION, "flash2")
         if fields.has("attention")
-        else recipe.attention(gpu),
+        else _usual_attention(recipe, precision, gpu),
         recompute=str(recompute),
         recompute_layers=layers,
+        recompute_modules=modules,
         optimizer=fields.choice("optimizer", tuple(UPDATES), "adamw"),
         dropout=fields.number("dropout", usual_dropout(family), most=0.99),
         loss=fields.choice("loss", ("cross_entropy", "none"), "cross_entropy"),
         clipping=fields.flag("clip_gradients", True),
-        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
+        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8", "fp4")),
         compiled=fields.flag("compile", False),
         fused_norm=fields.flag("fused_norm", True),
         adapters=adapters,
         adapter_rank=fields.integer("adapter_rank", 16),
         adapter_targets=fields.choice("adapter_targets", ADAPTER_TARGETS, "attention"),
         frozen_weights=_frozen_weights(fields, adapters),
-        fp8_weights=fields.flag("fp8_weights", False) and precision == "fp8",
-        fp8_attention=fields.flag("fp8_attention", False) and precision == "fp8",
+        fp8_weights=fields.flag("fp8_weights", False) and precision in ("fp8", "fp4"),
+        fp8_attention=fields.flag("fp8_attention", False) and precision in ("fp8", "fp4"),
+        fp8_activations=fields.flag("fp8_activations", False) and precision in ("fp8", "fp4"),
         expandable_segments=fields.flag("expandable_segments", False),
         loss_scaling=fields.flag("loss_scaling", precision == "fp16"),
         offload=fields.choice("offload", OFFLOAD, "none"),
@@ -433,6 +471,6 @@ def _batch(fields: Fields, data: int) -> int:
 
 def _order(parallel: Fields) -> tuple[str, ...]:
     given = parallel.anything("order", list(AXES))
-    if sorted(given) != sorted(AXES):
+    if not isinstance(given, list) or sorted(map(str, given)) != sorted(AXES):
         raise parallel.fail("order", f"must list {', '.join(AXES)} once each, innermost first", "correct it")
     return tuple(given)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -50,12 +52,43 @@ def shipped() -> Mapping[str, Table]:
     return {name: found[sizes["like"]] if "like" in sizes else sizes for name, sizes in found.items()}
 
 
+def is_name(path: str | Path) -> bool:
+    """Whether it can only be meant as a model's name: ``llama3-8b``, a hub's ``meta-llama/Llama-3.1-8B``."""
+    text = str(path)
+    plain = text.count("/") <= 1 and not text.startswith((".", "/")) and not text.endswith((".toml", ".json"))
+    return plain and not Path(path).exists() and not Path(text.partition("/")[0]).is_dir()
+
+
+def model_name(name: str) -> str:
+    """The shipped model that a name means, with or without its owner, dashes and suffixes on a hub."""
+    known = {_letters(one): one for one in shipped()}
+    short = name.lower().rpartition("/")[2].removeprefix("meta-")
+    found, rest = known.get(_letters(short)) or _SHORT_NAMES.get(short), short
+    while found is None and _SUFFIX.search(rest):
+        rest = _SUFFIX.sub("", rest)
+        found = known.get(_letters(rest))
+    if found is None:
+        near = difflib.get_close_matches(short, shipped(), 3, 0.3)
+        fix = f"did you mean {' or '.join(near)}?" if near else "give a config.json, or a workload file"
+        raise InputError(name, "neither a file nor a known model", fix)
+    return found
+
+
+_SUFFIX = re.compile(r"-(?:hf|base|instruct|chat|it|pt|uncased|cased|1124|bf16|\d+k|v\d[\d.]*)$")
+"""What hubs append to the names of the same sizes."""
+_SHORT_NAMES = {
+    "gpt2": "gpt2-124m", "gpt2-medium": "gpt2-355m", "gpt2-large": "gpt2-774m", "gpt2-xl": "gpt2-1.5b",
+    "olmo-2-1124-7b": "olmo2-7b", "llama-2": "llama2-7b", "gpt3": "gpt3-175b", "gpt-3": "gpt3-175b",
+}  # fmt: skip
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
 def shipped_sizes(name: str) -> Table:
     """The sizes of a well-known model."""
-    found = shipped().get(name.lower())
-    if found is None:
-        raise InputError(f"model {name!r}", "not among the shipped ones", nearest(name, shipped()))
-    return dict(found)
+    return dict(shipped()[model_name(name)])
 
 
 _COUNTS = (
@@ -66,7 +99,7 @@ _COUNTS = (
     "n_routed_experts", "num_experts", "moe_intermediate_size", "num_experts_per_tok", "n_shared_experts",
     "shared_expert_intermediate_size", "first_k_dense_replace", "decoder_sparse_step", "q_lora_rank",
     "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window",
-    "sliding_window_pattern", "max_window_layers", "n_group", "topk_group",
+    "sliding_window_pattern", "max_window_layers", "n_group", "topk_group", "expansion_ratio",
 )  # fmt: skip
 """Fields of a configuration that are whole numbers where they are given."""
 _READ = frozenset({*_COUNTS, "tie_word_embeddings", "feed_forward_proj", "use_sliding_window", "layer_types"})
@@ -75,7 +108,7 @@ _READ = frozenset({*_COUNTS, "tie_word_embeddings", "feed_forward_proj", "use_sl
 
 def named(name: str) -> Table:
     """A workload around a shipped description."""
-    return _workload(shipped_sizes(name), name)
+    return _workload(shipped_sizes(name), model_name(name))
 
 
 def read_config(path: str | Path) -> Table:
@@ -131,11 +164,17 @@ def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
         "layers": first("num_hidden_layers", "n_layer", "n_layers", "num_decoder_layers", "num_layers"),
         "hidden": hidden,
         "heads": heads,
-        "ffn": first("intermediate_size", "n_inner", "ffn_dim", "d_ff", default=4 * hidden),
+        "ffn": first(
+            "intermediate_size",
+            "n_inner",
+            "ffn_dim",
+            "d_ff",
+            default=int(config.get("expansion_ratio") or 4) * hidden,
+        ),
         "vocab": first("vocab_size", default=1000),
         "sequence": min(first("max_position_embeddings", "n_positions", "max_seq_len", default=2048), 8192),
     }
-    kv = config.get("num_key_value_heads")
+    kv = config.get("num_key_value_heads") or _mpt_kv_heads(config, where)
     if kv:
         sizes["kv_heads"] = kv
     dim = config.get("head_dim") or config.get("d_kv")
@@ -195,6 +234,17 @@ def _window(config: Mapping[str, Any], layers: int) -> Table:
     if full >= layers:
         return {}
     return {"window": window, **({"full_layers": full} if full else {})}
+
+
+def _mpt_kv_heads(config: Mapping[str, Any], where: str) -> int | None:
+    """MPT states them, and multi-query attention, in a table of its own."""
+    attention = config.get("attn_config")
+    if config["model_type"] != "mpt" or not isinstance(attention, Mapping):
+        return None
+    if attention.get("attn_type") == "multiquery_attention":
+        return 1
+    stated = attention.get("kv_n_heads")
+    return None if stated is None else whole(stated, f"{where}: attn_config.kv_n_heads", least=1)
 
 
 def _moe(config: Mapping[str, Any]) -> Table:

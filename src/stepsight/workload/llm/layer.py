@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -11,7 +12,7 @@ from stepsight.program.job import Kernel
 from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.attention import attention_block, core
-from stepsight.workload.llm.block import keeps_products, shared_over
+from stepsight.workload.llm.block import Block, keeps_products, shared_over
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.launches import plain_launches
 from stepsight.workload.llm.layout import Layout
@@ -78,7 +79,10 @@ def _layer_work(c: LanguageConfig, experts: bool, cross: bool, mode: str) -> Lay
     forward += Pass(more_launches=more.forward)
     backward += Pass(more_launches=more.backward)
     selected = sum(part.selected_bytes for part in parts)
-    forward, backward = _run_again(c, mode, forward, backward, again, selected)
+    if mode == "modules":
+        forward, backward = _modules_again(c, parts, forward, backward)
+    else:
+        forward, backward = _run_again(c, mode, forward, backward, again, selected)
     backward += Pass.of(_accumulation(c, experts=experts, cross=cross))
     backward = without_weights(backward) if c.training.frozen else backward
     dense, expert = layer_parameters(c, experts=experts, cross=cross)
@@ -136,6 +140,16 @@ def _run_again(
         kept = min(kept, forward.kept_bytes)
         return replace(forward, kept_bytes=kept), backward + Pass(selected, _gathered_again(c, forward))
     return forward, backward
+
+
+def _modules_again(
+    c: LanguageConfig, parts: Sequence[Block], forward: Pass, backward: Pass
+) -> tuple[Pass, Pass]:
+    """Megatron's selective recomputation: the named modules are run again, and what they made is not kept."""
+    named = [b.modules[m] for b in parts for m in c.training.recompute_modules if m in b.modules]
+    kept = max(0.0, forward.kept_bytes - sum(one.bytes for one in named))
+    again = Pass.of([k for one in named for k in one.kernels], [m for one in named for m in one.messages])
+    return replace(forward, kept_bytes=kept), backward + again
 
 
 def _gathered_again(c: LanguageConfig, forward: Pass) -> Counter[Message]:

@@ -8,12 +8,14 @@ from stepsight.program.variants import Role
 from stepsight.workload.llm import operators as ops
 from stepsight.workload.llm.block import (
     Block,
+    Module,
     adapter,
     casts_weights,
     input_bytes,
     keeps_products,
     kept_inputs,
     shared_over,
+    stored_less,
     stream_dtype,
 )
 from stepsight.workload.llm.config import LanguageConfig
@@ -35,7 +37,8 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     both = ops.norm(
         m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm or c.training.compiled
     )
-    both.kept_bytes += input_bytes(c, "mlp") * kept_inputs(c) * m.hidden
+    modules = {"layernorm": Module(tuple(both.forward), input_bytes(c, "mlp") * kept_inputs(c) * m.hidden)}
+    both.kept_bytes += modules["layernorm"].bytes
     again = list(both.forward) if keeps_products(c) else []
     into = ops.linear(
         product,
@@ -55,8 +58,11 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         act = ops.activation(
             dtype, n, ffn / t, gated=m.gated, fused=f.fused_mlp or c.training.compiled, bias=m.bias
         )
-    act.kept_bytes += (input_bytes(c, "mlp") - e) * n * ffn / t
+    made = input_bytes(c, "mlp") * n * ffn / t
+    act.kept_bytes += made - e * n * ffn / t
+    act.kept_bytes -= stored_less(c) * n * (2 if m.gated else 1) * ffn / t
     both += act
+    modules["mlp_act"] = Module(tuple(act.forward), made)
     again += act.forward if keeps_products(c) else []
     out = ops.linear(
         product,
@@ -69,6 +75,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
         scaling=c.training.fp8_scaling,
     )
     both += out
+    modules["mlp"] = Module((*into.forward, *act.forward, *out.forward), act.kept_bytes)
     both += adapter(c, "mlp", n, m.hidden, ffn / t)
     if keeps_products(c) and m.gated:  # every other product: of a gated pair the second
         again.append(ops.linear(product, dtype, n, ffn / t, m.hidden).forward[-1])
@@ -77,19 +84,21 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
     forward, backward = tensor_messages(c, n * m.hidden, into, out, inputs=inputs)
     if m.norms_per_layer == 4:
         both += ops.norm(m.norm, stream_dtype(c), rows, m.hidden, fused=c.training.fused_norm)
-    return Block(both, forward, backward, again, 0.5 * e * n * (2 * ffn + m.hidden) / t)
+    kept = 0.5 * e * n * (2 * ffn + m.hidden) / t
+    return Block(both, forward, backward, again, kept, modules=modules)
 
 
 def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     """Router, exchange of tokens, the rank's own experts, exchange back; shared experts beside them."""
     m, s = c.model, c.layout
-    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
+    dtype, e = c.training.dtype, dtype_bytes(c.training.dtype)
     spread_out = s.expert > 1
     own = c.tokens / (s.tensor if spread_out else shared_over(c))
     rows = own if spread_out else float(c.tokens)  # experts split like an MLP see the tokens of all ranks
     ffn = x.ffn if spread_out else x.ffn / s.tensor
     both = ops.norm(m.norm, dtype, own, m.hidden, fused=c.training.fused_norm)
-    both.kept_bytes += e * c.tokens / shared_over(c) * m.hidden
+    modules = {"layernorm": Module(tuple(both.forward), e * c.tokens / shared_over(c) * m.hidden)}
+    both.kept_bytes += modules["layernorm"].bytes
     router = ops.linear(dtype, dtype, rows, x.count, m.hidden)
     both += router
     both += ForwardBackward(
@@ -99,7 +108,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         ],
         [Kernel.of("softmax_backward", "fp32", rows=rows, cols=x.count)],
     )
-    routed = rows * x.active
+    routed, before = rows * x.active, both.kept_bytes
     move = ops.stream("permute", dtype, routed * m.hidden, e, e)
     both += ForwardBackward([move], [move], input_bytes(c, "mlp") * routed * m.hidden)
     local = max(1, x.count // s.expert)
@@ -114,15 +123,20 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         into.backward = [k for k in into.backward if k.kind.variant != "cast_fp8"]
     elif x.bias:
         act = _clamped(dtype, each * local * ffn)
-    act.kept_bytes += (input_bytes(c, "mlp") - e) * each * local * ffn
+    made = input_bytes(c, "mlp") * each * local * ffn
+    act.kept_bytes += made - e * each * local * ffn
+    act.kept_bytes -= stored_less(c) * each * local * (2 if m.gated else 1) * ffn
     for part in (into, act, out):
         both += part
+    modules["moe_act"] = Module(tuple(act.forward), made)
     both += _expert_bias(routed * m.hidden) if x.bias else ForwardBackward()
     both += ForwardBackward(
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
         [move, ops.stream("mul", dtype, routed * m.hidden, 2 * e, e)],
-        e * routed * m.hidden,
+        0.0 if c.framework.weights_inside_experts else e * routed * m.hidden,
     )
+    inside = both.kept_bytes - before
+    experts = (move, *into.forward, *act.forward, *out.forward, move)
     again = [k for k in both.forward if k not in router.forward] if keeps_products(c) else []
     selected = 0.5 * e * rows * x.count
     forward: list[Message] = []
@@ -132,20 +146,22 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
         forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
     else:
         forward, backward = tensor_messages(c, c.tokens * m.hidden, ForwardBackward(), ForwardBackward())
+    modules["moe"] = Module(experts, inside, tuple(forward) if spread_out else ())
     if x.shared_ffn:
         shared = mlp_block(c, x.shared_ffn)
         shared.both.forward = [k for k in shared.both.forward if "norm" not in k.family]
         shared.both.backward = [k for k in shared.both.backward if "norm" not in k.family]
         both += shared.both
+        modules["shared_experts"] = shared.modules["mlp"]
         selected += shared.selected_bytes
         again += [k for k in shared.again if "norm" not in k.family]
         forward, backward = [*forward, *shared.forward], [*backward, *shared.backward]
     else:
         both += ops.residual(dtype, own * m.hidden, 0.0, fused=True)
     more = (0, 0)
-    if product == "fp8" and not _grouped(c):
+    if c.training.quantised and not _grouped(c):
         more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
-    return Block(both, forward, backward, again, selected, more)
+    return Block(both, forward, backward, again, selected, more, modules)
 
 
 def _grouped(c: LanguageConfig) -> bool:

@@ -21,7 +21,7 @@ from stepsight.records import Table, nearest, read_toml, record
 TRAINING_FIELDS = frozenset({
     "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
     "fused_norm", "fused_experts", "cuda_graphs", "fp8_scaling", "fp8_attention", "gradients", "reduce",
-    "loss_scaling", "adapters", "frozen_weights", "fp8_weights", "expandable_segments",
+    "loss_scaling", "adapters", "frozen_weights", "fp8_weights", "fp8_activations", "expandable_segments",
 })  # fmt: skip
 """Fields of ``training`` that a recipe may give a default."""
 PARALLEL_FIELDS = frozenset({
@@ -58,6 +58,8 @@ class Framework:
     without it, Megatron's, which drops what lies inside attention.
     ``cuts_products``: asynchronous tensor parallelism splits GEMMs to overlap them with communication.
     ``stages_by_cost``: layers are spread over the stages of a pipeline by cost, not by number.
+    ``weights_inside_experts``: the router's weights are applied before an expert's last product, whose output
+    then need not be kept.
     ``grouped_experts``: one grouped GEMM for all experts of a rank, instead of one each.
     ``plain``: modules as PyTorch runs them, every operator a launch of its own (`launches`).
     ``host_profile``: whose host work a launch costs (`stepsight.overheads.frameworks`).
@@ -88,6 +90,7 @@ class Framework:
     cuts_products: bool = True
     grouped_experts: bool = True
     stages_by_cost: bool = False
+    weights_inside_experts: bool = False
     plain: bool = False
 
 

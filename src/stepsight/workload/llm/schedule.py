@@ -87,8 +87,16 @@ class Exchange:
     target: int
 
 
-def exchanges(order: list[list[Item]], pieces: int) -> list[list[Item | Exchange]]:
-    """Each stage's items with its messages, sent and received, between them.
+Event = Item | Exchange
+
+
+def exchanges(order: list[list[Item]], pieces: int) -> list[list[Event]]:
+    """Each stage's items with its messages, sent and received, between them."""
+    return [[event for _, event in stage] for stage in timed_exchanges(order, pieces)]
+
+
+def timed_exchanges(order: list[list[Item]], pieces: int) -> list[list[tuple[float, Event]]]:
+    """The same with the time of each event, a backward pass taking twice as long as any other.
 
     Both ends of a message must come to it in the same order as to their other messages. Walking the
     schedule with equal times for all passes gives one order of all events; each stage's list follows it.
@@ -96,8 +104,7 @@ def exchanges(order: list[list[Item]], pieces: int) -> list[list[Item | Exchange
     stages = len(order)
     done: dict[Item, float] = {}
     free, at = [0.0] * stages, [0] * stages
-    events: list[list[tuple[float, int, int, Item | Exchange]]] = [[] for _ in range(stages)]
-    serial = 0
+    events: list[list[tuple[float, int, str, int, Event]]] = [[] for _ in range(stages)]
     left = sum(len(items) for items in order)
     while left:
         moved = False
@@ -110,19 +117,18 @@ def exchanges(order: list[list[Item]], pieces: int) -> list[list[Item | Exchange
                 begin = max([free[s], *(done[n] for n in needs)])
                 end = begin + (2.0 if item.kind == "B" else 1.0)
                 done[item], free[s] = end, end
-                serial += 1
-                events[s].append((begin, 1, serial, item))
+                events[s].append((begin, 1, item.kind, item.piece, item))
                 target = _target(item, pieces)
                 if target is not None and target % stages != s:
                     message = Exchange(item, s, target % stages)
-                    events[s].append((end, 0, serial, message))
-                    events[target % stages].append((end, 0, serial, message))
+                    for stage in (s, target % stages):
+                        events[stage].append((end, 0, item.kind, item.piece, message))
                 at[s] += 1
                 left -= 1
                 moved = True
         if not moved:
             raise ValueError("the schedule waits for itself")
-    return [[event[3] for event in sorted(one, key=lambda e: e[:3])] for one in events]
+    return [[(event[0], event[-1]) for event in sorted(one, key=lambda e: e[:4])] for one in events]
 
 
 def _needs(item: Item, pieces: int) -> list[Item]:
@@ -140,3 +146,95 @@ def _target(item: Item, pieces: int) -> int | None:
     if item.kind == "F":
         return item.piece + 1 if item.piece < pieces - 1 else None
     return item.piece - 1 if item.kind == "B" and item.piece > 0 else None
+
+
+PERIODS = {"1f1b": 3.0, "zero_bubble": 4.0, "interleaved": 3.0}
+"""How long a micro-batch takes in the steady part of a schedule, in units of a forward pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """Blocks of a pipeline's schedule that repeat.
+
+    ``starts``: by stage, at which event each block begins, and last where they end. ``skipped``: how many
+    more blocks like them the whole schedule has.
+    """
+
+    starts: tuple[tuple[int, ...], ...]
+    skipped: int
+
+
+def micro_batches_listed(schedule: str, stages: int, micro_batches: int, virtual: int, blocks: int) -> int:
+    """As few micro-batches as show the filling, so many blocks that repeat, and the draining."""
+    group = _group(schedule, stages, virtual)
+    if schedule not in PERIODS:
+        return micro_batches
+    few = (3 * stages if group > 1 else 3 * stages + 2) + group * blocks
+    return min(micro_batches, few + (micro_batches - few) % group)
+
+
+def steady_blocks(
+    lists: list[list[tuple[float, Event]]], schedule: str, virtual: int, listed: int, micro_batches: int,
+    special: int,
+) -> Steady | None:  # fmt: skip
+    """The longest run of blocks that repeat in every stage; None where fewer than three do.
+
+    Blocks are cut at common times, so that both ends of a message lie in blocks of the same number. The first
+    and last ``special`` micro-batches differ from the others.
+    """
+    stages = len(lists)
+    group = _group(schedule, stages, virtual)
+    if listed == micro_batches or schedule not in PERIODS:
+        return None
+    period = PERIODS[schedule] * group * (virtual if group > 1 else 1)
+    end = max(stage[-1][0] for stage in lists)
+    begin = 0.0
+    while begin < end - 3 * period:
+        count = _alike(lists, begin, period, group, (special, listed - special))
+        if count >= 3:
+            cuts = [begin + k * period for k in range(count + 1)]
+            starts = tuple(tuple(_first(stage, cut) for cut in cuts) for stage in lists)
+            return Steady(starts, (micro_batches - listed) // group)
+        begin += 1.0
+    return None
+
+
+def _group(schedule: str, stages: int, virtual: int) -> int:
+    """Micro-batches of a block."""
+    return stages if schedule == "interleaved" and virtual > 1 else 1
+
+
+def _first(stage: list[tuple[float, Event]], time: float) -> int:
+    return next((i for i, (at, _) in enumerate(stage) if at >= time), len(stage))
+
+
+def _alike(
+    lists: list[list[tuple[float, Event]]], begin: float, period: float, group: int, usual: tuple[int, int]
+) -> int:
+    """How many blocks from a time on are alike in every stage."""
+    before = _block(lists, begin, period, 0, usual)
+    count = 0
+    while before is not None:
+        count += 1
+        after = _block(lists, begin + count * period, period, count * group, usual)
+        if after != before:
+            return count
+    return count
+
+
+def _block(
+    lists: list[list[tuple[float, Event]]], begin: float, period: float, shift: int, usual: tuple[int, int]
+) -> list[list[tuple[float, object]]] | None:
+    """The events of a block, micro-batches counted from its first; None where one of them is not usual."""
+    found = []
+    for stage in lists:
+        mine: list[tuple[float, object]] = []
+        for i in range(_first(stage, begin), _first(stage, begin + period)):
+            at, event = stage[i]
+            item = event.item if isinstance(event, Exchange) else event
+            if not usual[0] <= item.micro_batch < usual[1]:
+                return None
+            ends = (event.source, event.target) if isinstance(event, Exchange) else ()
+            mine.append((at - begin, (item.kind, item.piece, item.micro_batch - shift, ends)))
+        found.append(mine)
+    return found

@@ -33,8 +33,13 @@ class PieceWork:
 
     @property
     def kept_bytes(self) -> float:
-        """What one micro-batch keeps between the passes."""
-        return sum(run.work.kept_bytes for run in self.forward)
+        """What one micro-batch keeps between the passes, without the head."""
+        return sum(run.work.kept_bytes for run in self.forward if run.label != "head")
+
+    @property
+    def head_bytes(self) -> float:
+        """What the head keeps: logits, whose backward pass follows at once."""
+        return sum(run.work.kept_bytes for run in self.forward if run.label == "head")
 
 
 @dataclass(frozen=True, slots=True)

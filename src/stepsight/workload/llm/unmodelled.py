@@ -14,6 +14,11 @@ NAMED = {
     "attn_logit_softcapping": "attention whose scores are capped",
     "mlp_only_layers": "layers without experts in between",
     "moe_layer_freq": "which layers have experts",
+    "attention_bias": "biases of attention's projections",
+    "mlp_bias": "biases of the MLP's projections",
+    "qkv_bias": "biases of attention's projections",
+    "clip_qkv": "queries, keys and values are clamped",
+    "reorder_and_upcast_attn": "attention's scores in fp32",
 }
 """Fields that are known to change the cost, and what the answer lacks or takes for granted."""
 LAYERS = ("full_attention", "sliding_attention")
@@ -34,13 +39,13 @@ _HARMLESS = re.compile(
     | .*range | .*init.* | layer_norm_.* | do_layer_norm_before | rope_.* | rotary_.* | partial_rotary.*
     | relative_attention_.* | .*theta | .*base_freq | original_.*
     | .*(?:alpha|beta|coef|scalar|factor|multiplier|scale|scaling|limit|temperature|penalty|decay|momentum)
-    | .*bias | scale_.* | clip_qkv | hidden_act.* | router_.* | norm_topk.* | seq_aux | experts_per_token
-    | ep_size | pretraining_tp | gradient_checkpointing | attn_.*implementation | attn_config | no_bias
-    | learned_pos_emb | expansion_ratio | num_channels | encoder_stride | qkv_.* | mm_.*
+    | .*_bias_.* | no_bias | scale_.* | hidden_act.* | router_.* | norm_topk.* | seq_aux | experts_per_token
+    | ep_size | pretraining_tp | gradient_checkpointing | attn_.*implementation | attn_config | use_bias
+    | learned_pos_emb | num_channels | encoder_stride | mm_.*
     | cross_attention_hidden_size | id2label | label2id | num_labels | task_.* | finetuning_task
     | problem_type | summary_.* | pruned_heads | is_.* | tie_.* | use_cache | cache_.* | output_.*
     | return_.* | generation.* | default_.* | max_length | min_length | num_beams.* | do_sample | top_[kp]
-    | chunk_size.* | keys_to_ignore.* | reorder_and_upcast.*
+    | chunk_size.* | keys_to_ignore.*
     """,
     re.VERBOSE,
 )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stepsight.errors import InputError
+from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Job
 from stepsight.program.setup import Setup
 from stepsight.workload.described import Described
 from stepsight.workload.llm.build import build
-from stepsight.workload.llm.config import LanguageConfig, usual_framework
+from stepsight.workload.llm.config import LanguageConfig, usual_framework, with_attention_of
 from stepsight.workload.llm.families import FAMILIES
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
@@ -26,6 +27,8 @@ NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
 """Pipeline schedules in words, where their names are none."""
 ADAPTER_NAMES = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
+SAFE = 0.92
+"""Of the usable memory, what a micro-batch that nobody stated may fill: memory is known to ±8 %."""
 PLAIN_RECIPES = ("eager", "pytorch")
 """Framework and recipe of plain PyTorch."""
 BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
@@ -64,7 +67,7 @@ def _asks(document: Mapping[str, Any]) -> str:
             return f"training.{key}"
     if not isinstance(family, str) or family not in FAMILIES:
         return ""
-    if training.get("precision") == "fp8":
+    if training.get("precision") in ("fp8", "fp4", "nvfp4", "mxfp4"):
         return "training.precision"
     taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
     beyond = [k for k in BEYOND_TAPES if k in document] + [
@@ -114,7 +117,7 @@ class LanguageWorkload(Described[LanguageConfig]):
         c, s = self.config, self.config.layout
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
         details = _sharing(s)
-        details += _schedule(s)
+        details += _schedule(c)
         details += _recomputation(c)
         details.append(f"{c.training.attention} attention")
         details += [words for on, words in _switches(c) if on]
@@ -135,6 +138,17 @@ class LanguageWorkload(Described[LanguageConfig]):
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
             model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.frozen),
         )
+
+    def on(self, gpu: GpuSpec) -> LanguageWorkload:
+        """The workload with what its description leaves to the GPU: the attention kernel, and the largest
+        micro-batch that fits."""
+        c = with_attention_of(self.config, gpu)
+        if "micro_batch" in c.left_open:
+            sizes = [n for n in range(1, c.batch_per_rank + 1) if c.batch_per_rank % n == 0]
+            tried = [replace(c, layout=replace(c.layout, micro_batches=n)) for n in sizes]
+            fits = (one for one in tried if language_memory(one).peak_bytes <= SAFE * gpu.usable_bytes)
+            c = next(fits, replace(tried[-1], left_open=c.left_open - {"micro_batch"}))
+        return replace(self, config=c)
 
     def job(self, device: str = "cuda") -> Job:
         """One program for each stage of the pipeline."""
@@ -158,9 +172,11 @@ def _sharing(s: Layout) -> list[str]:
     return [f"ZeRO-{s.zero}", *groups, *each, f"parameters gathered {when}"]
 
 
-def _schedule(s: Layout) -> list[str]:
+def _schedule(c: LanguageConfig) -> list[str]:
     """How many micro-batches there are, and the pipeline's schedule where it is not 1F1B."""
-    several = [f"{s.micro_batches} micro-batches"] if s.micro_batches > 1 else []
+    s = c.layout
+    size = f" of {c.micro_batch}, the largest that fits" if "micro_batch" in c.left_open else ""
+    several = [f"{s.micro_batches} micro-batches{size}"] if s.micro_batches > 1 else []
     if s.pipeline == 1 or s.schedule == "1f1b":
         return several
     virtual = f" with {s.virtual_stages} virtual stages" if s.virtual_stages > 1 else ""
@@ -190,4 +206,6 @@ def _recomputation(c: LanguageConfig) -> list[str]:
     if c.training.recompute == "none":
         return []
     n = c.training.recompute_layers
+    if c.training.recompute_modules:
+        return [f"{' and '.join(c.training.recompute_modules)} run again"]
     return [f"{n} layers of each stage run again" if n else f"{c.training.recompute} recomputation"]

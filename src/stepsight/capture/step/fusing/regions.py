@@ -20,11 +20,10 @@ from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, read_byte
 from stepsight.program.job import Kernel
 from stepsight.program.variants import classify
 
-FORWARD = "Torch-Compiled Region: 3/1"
-"""A compiled graph's host operator as torch names it: the one of the shipped overheads with most
-samples (H100, modded-nanogpt). Where a platform's overheads lack it, its class answers."""
+FORWARD = "Torch-Compiled Region"
+"""A compiled graph's host operator as torch names it; overheads answer by its class."""
 CONTINUED = "CompiledFunction"
-"""The same graph behind a collective: its guards and its start are paid for."""
+"""The same graph after a collective: its guards and its start are paid for."""
 BACKWARD = "CompiledFunctionBackward"
 _ACCUMULATE = "AccumulateGrad"
 _OPTIMIZER = "Optimizer."
@@ -191,7 +190,8 @@ class _Fusion:
         graph = stretch.calls[0].graph
         forward = CONTINUED if graph in self.entered else FORWARD
         self.entered.add(graph)
-        one = HostOperator(BACKWARD if backward else forward, start, owners[0].thread)
+        replayed = stretch.calls[0].cuda_graph
+        one = HostOperator(BACKWARD if backward else forward, start, owners[0].thread, replayed)
         for record in stretch.calls:
             self.operators[record.mark] = one
         self.silent = [

@@ -15,7 +15,7 @@ import numpy as np
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
-from stepsight.inputs import read_text
+from stepsight.inputs import read_figures
 from stepsight.kernels.embedding.cpu.time import PhaseModel, features
 from stepsight.kernels.embedding.cpu.work import work
 from stepsight.kernels.embedding.model import TableCosts
@@ -127,9 +127,7 @@ class MeasuredLookups:
         """Read it back."""
         path = folder / FILES[operator]
         try:
-            content = json.loads(read_text(path, "calibrate the platform again"))
-            if not isinstance(content, dict):
-                raise ValueError("not an object")
+            content = read_figures(path, "calibrate the platform again")
             if content.get("format") != FORMAT:
                 raise InputError(str(path), "was fitted by another version of stepsight", _REFIT[operator])
             phases = {phase: PhaseModel.from_record(r) for phase, r in content["phases"].items()}

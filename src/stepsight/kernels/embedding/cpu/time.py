@@ -17,6 +17,9 @@ from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.cpu.work import row_bytes, sort_passes
 from stepsight.tables.lookup import TableLookup
 
+LARGEST = 1e4
+"""No figure of a fit is larger."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:
@@ -46,7 +49,11 @@ class Residual:
         mean, scale, centres, weights = (
             np.array(r[key], dtype=np.float64) for key in ("mean", "scale", "centres", "weights")
         )
-        return cls(mean, scale, centres, weights, float(r["width"]))
+        width = float(r["width"])
+        largest = max(np.abs(part).max(initial=0.0) for part in (mean, centres, weights))
+        if not (largest < LARGEST and width > 0 and (np.abs(scale) > 1 / LARGEST).all()):
+            raise ValueError("its learned factor holds figures that no fit makes")
+        return cls(mean, scale, centres, weights, width)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +84,12 @@ class PhaseModel:
     def from_record(cls, r: Mapping[str, Any]) -> PhaseModel:
         residual = None if r["residual"] is None else Residual.from_record(r["residual"])
         rates = np.array(r["rates"], dtype=np.float64)
-        return cls(rates, residual, float(r["spread"]), float(r.get("start_us", 0.0)))
+        spread, start_us = float(r["spread"]), float(r.get("start_us", 0.0))
+        if not (
+            (rates >= 0).all() and rates.max(initial=0.0) < LARGEST and 0 <= spread < 5 and start_us >= 0
+        ):
+            raise ValueError("its rates are not those of a machine")
+        return cls(rates, residual, spread, start_us)
 
 
 def features(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArray:

@@ -1,0 +1,194 @@
+"""``stepsight.advise``: changes that can be made today, each applied to the job and simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from stepsight.capture.step.captured import CapturedStep
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.advise.changes import Change, changes_of
+from stepsight.prediction.advise.rewrites import rewrites_of
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.captured import predict_captured
+from stepsight.prediction.learn.steps import AskedStep, JobFile, ask
+from stepsight.prediction.memory import fits
+from stepsight.prediction.predict import predict
+
+LEAST_GAIN = 0.005
+"""Changes that gain less are not advised."""
+SAME = 1e-4
+MOST_PAIRED, FEWEST_REMEDIES = 8, 3
+"""Changes that save most memory, of which pairs are tried where few single ones make a job fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One change: what to do, and what the job then takes.
+
+    ``gain`` is more work per second, as a fraction. ``beyond_interval``: the gain is larger than the interval
+    of the prediction, so that it holds whatever the prediction misses. ``alters``: what may change in the
+    trained model. ``done``: of a captured step, what was rewritten.
+    """
+
+    name: str
+    set_line: str
+    code: str
+    step_us: float
+    gain: float
+    beyond_interval: bool
+    memory_bytes: float | None
+    fits: bool | None
+    saved_bytes: float | None
+    alters: str = ""
+    done: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """The job as it is, and changes in order: by gain, or, where it does not fit, those that make it fit by
+    how little time they lose. ``tried`` counts all changes that were simulated."""
+
+    prediction: Prediction
+    changes: tuple[Advice, ...]
+    tried: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.prediction.fits is not False
+
+    def to_dict(self) -> dict[str, Any]:
+        p = self.prediction
+        return {
+            "workload": p.workload,
+            "platform": p.platform,
+            "step_us": p.step_us,
+            "low_us": p.low_us,
+            "high_us": p.high_us,
+            "fits": p.fits,
+            "memory_bytes": p.memory.total_bytes if p.memory else None,
+            "tried": self.tried,
+            "changes": [{n: getattr(c, n) for n in c.__slots__} for c in self.changes],
+            "notes": list(self.notes),
+        }
+
+
+def advise(
+    workload: str | Path | CapturedStep, platform: Platform | str | Path, *, assignments: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+) -> Advised:  # fmt: skip
+    """Changes of a job that make it faster, or that make it fit where it does not.
+
+    >>> advise("llama3-8b", "8xH100-SXM").changes[0].set_line  # doctest: +SKIP
+    """
+    on = platform if isinstance(platform, Platform) else load_platform(platform, overrides)
+    if isinstance(workload, CapturedStep):
+        return _of_captured(workload, on)
+    job = JobFile(workload, tuple(assignments))
+    given = job.load()
+    return _of_captured(given, on) if isinstance(given, CapturedStep) else _of_described(job, on)
+
+
+def _of_described(job: JobFile, on: Platform) -> Advised:
+    base = job.load()
+    assert not isinstance(base, CapturedStep)
+    p = predict(base, on)
+    before = ask(base, on)
+    tried = list(_tried(job, on, before, changes_of(base)))
+    found = [_advice(change, after, before, p, on) for change, after in tried]
+    if p.fits is False:
+        room = [one for one in found if one.fits]
+        if len(room) < FEWEST_REMEDIES:
+            saving = [
+                (c, after) for (c, after), one in zip(tried, found, strict=True)
+                if not one.fits and (one.saved_bytes or 0.0) > 0
+            ]  # fmt: skip
+            paired = _tried(job, on, before, _pairs(saving))
+            room += [one for c, after in paired if (one := _advice(c, after, before, p, on)).fits]
+        notes = () if room else p.what_would_help
+        return Advised(p, tuple(sorted(room, key=lambda one: -one.gain)), len(tried), tuple(notes))
+    return Advised(p, _best(found), len(tried))
+
+
+def _best(found: Sequence[Advice]) -> tuple[Advice, ...]:
+    """Changes that gain and fit, the largest gain first; of those that do the same, the first."""
+    kept: list[Advice] = []
+    for one in sorted(found, key=lambda one: -one.gain):
+        if one.gain < LEAST_GAIN or one.fits is False:
+            continue
+        if not any(
+            math.isclose(one.step_us, k.step_us, rel_tol=SAME) and k.alters == one.alters for k in kept
+        ):
+            kept.append(one)
+    return tuple(kept)
+
+
+def _tried(
+    job: JobFile, on: Platform, before: AskedStep, changes: Iterator[Change]
+) -> Iterator[tuple[Change, AskedStep]]:
+    """Changes that the job can have and that make a difference, with the step after each."""
+    for change in changes:
+        try:
+            after = ask(job.changed(*change.assignments).load(), on)
+        except StepsightError:
+            continue
+        same_time = math.isclose(after.step_us, before.step_us, rel_tol=SAME)
+        if not same_time or after.memory_bytes != before.memory_bytes:
+            yield change, after
+
+
+def _pairs(tried: Sequence[tuple[Change, AskedStep]]) -> Iterator[Change]:
+    """Two changes at once, of those that need the least memory."""
+    least = sorted(tried, key=lambda one: one[1].memory_bytes or 0.0)[:MOST_PAIRED]
+    for (a, _), (b, _) in combinations(least, 2):
+        code = " and ".join(text for text in (a.code, b.code) if text)
+        alters = a.alters or b.alters
+        yield Change(f"{a.name} and {b.name}", (*a.assignments, *b.assignments), code, alters)
+
+
+def _advice(change: Change, after: AskedStep, before: AskedStep, p: Prediction, on: Platform) -> Advice:
+    gain = _rate(after) / _rate(before) - 1
+    memory, had = after.memory_bytes, before.memory_bytes
+    return Advice(
+        change.name,
+        " ".join(f"--set {one}" for one in change.assignments),
+        change.code,
+        p.step_us * after.step_us / before.step_us,
+        gain,
+        gain > p.high_us / p.step_us - 1,
+        memory,
+        None if memory is None else fits(memory, on.spec.gpu.usable_bytes),
+        None if memory is None or had is None else had - memory,
+        change.alters,
+    )
+
+
+def _rate(asked: AskedStep) -> float:
+    """Work per second: samples where the job states them, else steps."""
+    return asked.rates.samples_per_s or 1e6 / asked.step_us
+
+
+def _of_captured(step: CapturedStep, on: Platform) -> Advised:
+    on = on.with_ranks(step.ranks)
+    p = predict_captured(step, on)
+    found = []
+    for rewrite in rewrites_of(step):
+        made = predict_captured(rewrite.step, on)
+        gain = rewrite.work * p.step_us / made.step_us - 1
+        memory = made.memory.total_bytes if made.memory else None
+        had = p.memory.total_bytes if p.memory else None
+        found.append(
+            Advice(
+                rewrite.name, "", rewrite.code, made.step_us, gain, gain > p.high_us / p.step_us - 1, memory,
+                made.fits, None if memory is None or had is None else had - memory, rewrite.alters,
+                rewrite.done,
+            )
+        )  # fmt: skip
+    changes = _best(found) if p.fits is not False else tuple(one for one in found if one.fits)
+    return Advised(replace(p, notes=(*on.notes, *p.notes)), changes, len(found))

@@ -1,0 +1,289 @@
+"""Changes of a captured step: its recorded operators rewritten, with what was removed or fused and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.errors import StepsightError
+from stepsight.kernels.families import category
+from stepsight.prediction.traced.whatif import with_batch, with_bucket, without_host
+from stepsight.program.job import COMPUTE, HostTimes, Job, Kernel, Op, RankProgram
+from stepsight.program.observation import ObservedJob
+
+POINTWISE = ("elementwise", "dropout", "masked_fill", "masked_fill_backward", "fill")
+"""Families that a compiler joins where one reads what the other wrote."""
+PRODUCTS = ("gemm", "conv", "attention")
+NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
+MOST_LISTED = 4
+OPTIMIZER = "optimizer"
+ACCUMULATE = "AccumulateGrad"
+NORMS = ("batch_norm", "layer_norm", "rms_norm")
+FEWEST_FUSED = 4
+"""Kernels of an update from which on fusing them is worth a line."""
+ACTIVATIONS = "activations_and_temporaries"
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A captured step after a change. ``done`` lists what was removed, fused or cast; ``work`` is how much
+    more a step does."""
+
+    name: str
+    code: str
+    step: CapturedStep
+    done: str
+    alters: str = ""
+    work: float = 1.0
+
+
+def rewrites_of(step: CapturedStep) -> Iterator[Rewrite]:
+    """Every rewrite that changes the step."""
+    for make in _REWRITES:
+        try:
+            made = make(step)
+        except StepsightError:
+            continue
+        if made is not None and made.step.job != step.job:
+            yield made
+
+
+def _no_waits(step: CapturedStep) -> Rewrite | None:
+    """Operators that make the host wait for the device: reads of values, copies that are not pinned."""
+    names = Counter(op.name for p in step.job.programs for op in p.ops if op.blocks_host)
+    if not names:
+        return None
+    job = _each(step.job, lambda op: replace(op, blocks_host=False) if op.blocks_host else op)
+    code = "no .item(), .cpu() or print of tensors in a step; pin_memory=True and non_blocking=True"
+    return Rewrite(
+        "no waits of the host for the GPU", code, replace(step, job=job), f"waits of {_listed(names)}"
+    )
+
+
+def _cuda_graph(step: CapturedStep) -> Rewrite | None:
+    if any(op.blocks_host for p in step.job.programs for op in p.ops):
+        return None  # a step that reads values cannot be captured as a graph
+    done = "host times of all operators; the kernels stay"
+    code = "torch.compile(mode='reduce-overhead') or torch.cuda.make_graphed_callables"
+    return Rewrite("CUDA graph", code, replace(step, job=without_host(ObservedJob(step.job)).job), done)
+
+
+def _compiled(step: CapturedStep) -> Rewrite | None:
+    """Neighbouring element-wise kernels become one, and join the norm before them, as a compiler emits them.
+
+    Accumulation of gradients and the update stay: the compiler does not see them.
+    """
+    fused: Counter[str] = Counter()
+    programs = tuple(replace(p, ops=_joined(p, fused)) for p in step.job.programs)
+    if not fused:
+        return None
+    job = replace(step.job, programs=programs)
+    done = f"{fused.total():,} element-wise kernels joined into others: {_listed(fused)}"
+    return Rewrite("torch.compile", "model = torch.compile(model)", replace(step, job=job), done)
+
+
+def _joined(program: RankProgram, fused: Counter[str]) -> tuple[Op, ...]:
+    """An operator joins the one before it where both run over the same elements and nothing is between."""
+    ops = list(program.ops)
+    first = -1
+    for i, op in enumerate(ops):
+        if _is_norm(op):
+            first = i
+            continue
+        if not _is_pointwise(op):
+            first = first if _is_empty(op) else -1
+            continue
+        if first >= 0 and _elements(ops[first]) == _elements(op):
+            before = ops[first].kernels
+            ops[first] = replace(ops[first], kernels=(*before[:-1], _one(before[-1], op.kernels[0])))
+            ops[i] = replace(op, kernels=(), overhead_us=NO_HOST)
+            fused[op.name] += 1
+        else:
+            first = i
+    return tuple(ops)
+
+
+def _is_alone(op: Op) -> bool:
+    return bool(op.kernels) and not op.collective and not op.waits and not op.blocks_host
+
+
+def _is_empty(op: Op) -> bool:
+    """Launches nothing that a fused kernel would have to wait for; counters of a few bytes do not count."""
+    small = all(k.dim("elements", 2.0) <= 1 for k in op.kernels)
+    return small and not op.collective and not op.waits and not op.blocks_host
+
+
+def _is_norm(op: Op) -> bool:
+    return _is_alone(op) and op.kernels[-1].family in NORMS
+
+
+def _is_pointwise(op: Op) -> bool:
+    if not _is_alone(op) or len(op.kernels) != 1 or op.phase == OPTIMIZER or ACCUMULATE in op.name:
+        return False
+    kernel = op.kernels[0]
+    large = kernel.dim("elements", 0.0) > 1
+    return large and kernel.family in POINTWISE and kernel.stream == COMPUTE and not kernel.parts
+
+
+def _elements(op: Op) -> float:
+    kernel = op.kernels[-1]
+    return kernel.dim("elements", 0.0) or kernel.dim("rows", 0.0) * kernel.dim("cols", 0.0)
+
+
+def _one(a: Kernel, b: Kernel) -> Kernel:
+    """Reads what the first reads and what the second reads besides, writes what the second writes; a norm
+    applies what follows it before it writes."""
+    if a.family in NORMS:
+        return a
+    between = a.dim("write_bytes", 0.0)
+    read = a.dim("read_bytes", 0.0) + max(b.dim("read_bytes", 0.0) - between, 0.0)
+    return Kernel.of(
+        "elementwise", b.dtype, operator="fused", stream=b.stream, elements=a.dim("elements", 1.0),
+        read_bytes=read, write_bytes=b.dim("write_bytes", 0.0),
+    )  # fmt: skip
+
+
+def _channels_last(step: CapturedStep) -> Rewrite | None:
+    """Convolutions on tensor cores read images by pixel: without copies from and to planes of channels."""
+    count = 0
+
+    def changed(op: Op) -> Op:
+        nonlocal count
+        copied = [k.dim("reordered", 0.0) > 0 for k in op.kernels]
+        if not any(copied):
+            return op
+        count += sum(copied)
+        return replace(op, kernels=tuple(_in_place(k) for k in op.kernels))
+
+    job = _each(step.job, changed)
+    code = "model.to(memory_format=torch.channels_last), and the images as well"
+    done = f"copies around {count:,} convolutions"
+    return Rewrite("channels_last", code, replace(step, job=job), done) if count else None
+
+
+def _in_place(kernel: Kernel) -> Kernel:
+    return replace(kernel, dims=tuple((n, 0.0 if n == "reordered" else v) for n, v in kernel.dims))
+
+
+def _fused_optimizer(step: CapturedStep) -> Rewrite | None:
+    """All kernels of the update become one pass over parameters, gradients and optimizer state."""
+    held = step.fullest.parts_bytes if step.fullest else {}
+    parameters, state = held.get("parameters", 0.0), held.get("optimizer_state", 0.0)
+    updates = [op for op in step.job.programs[0].ops if _updates(op)]
+    kernels = sum(len(op.kernels) for op in updates)
+    if parameters <= 0 or kernels < FEWEST_FUSED:
+        return None
+    one = Kernel.of(
+        "optimizer", operator="fused", elements=parameters / 4, read_bytes=2 * parameters + state,
+        write_bytes=parameters + state, tensors=1.0,
+    )  # fmt: skip
+
+    def changed(program: RankProgram) -> RankProgram:
+        ops, placed = [], False
+        for op in program.ops:
+            if _updates(op):
+                kernels = () if placed else (one,)
+                op = replace(op, kernels=kernels, overhead_us=NO_HOST if placed else op.overhead_us)
+                placed = True
+            ops.append(op)
+        return replace(program, ops=tuple(ops))
+
+    job = replace(step.job, programs=tuple(changed(p) for p in step.job.programs))
+    done = f"{kernels:,} kernels of the update become one"
+    return Rewrite("fused optimizer", "torch.optim.AdamW(..., fused=True)", replace(step, job=job), done)
+
+
+def _updates(op: Op) -> bool:
+    """Part of the optimizer step; zeroing gradients is not."""
+    named = "zero_grad" not in op.name and op.phase == OPTIMIZER
+    return named and bool(op.kernels) and op.collective is None
+
+
+def _tf32(step: CapturedStep) -> Rewrite | None:
+    job, count = _with_products(step.job, "tf32", casts=False)
+    code = "torch.set_float32_matmul_precision('high')"
+    done = f"{count:,} products in fp32 become tf32"
+    return (
+        Rewrite("tf32", code, replace(step, job=job), done, "numerics: rounding of GEMMs") if count else None
+    )
+
+
+def _bf16(step: CapturedStep) -> Rewrite | None:
+    job, count = _with_products(step.job, "bf16", casts=True)
+    code = "with torch.autocast('cuda', dtype=torch.bfloat16): ..."
+    done = f"{count:,} products in fp32 become bf16, each with casts of its operands; other kernels stay"
+    made = Rewrite("bf16 autocast", code, replace(step, job=job), done, "numerics: rounding of GEMMs")
+    return made if count else None
+
+
+def _with_products(job: Job, dtype: str, *, casts: bool) -> tuple[Job, int]:
+    """The job with its fp32 products in another type, and how many there are in one program."""
+    count = 0
+
+    def changed(op: Op) -> Op:
+        nonlocal count
+        kernels: list[Kernel] = []
+        for kernel in op.kernels:
+            if category(kernel.family) in PRODUCTS and kernel.dtype == "fp32":
+                count += 1
+                kernels += [_cast(kernel, dtype)] if casts and kernel.family == "gemm" else []
+                kernel = replace(kernel, dtype=dtype)
+            kernels.append(kernel)
+        return replace(op, kernels=tuple(kernels))
+
+    return _each(job, changed), count
+
+
+def _cast(kernel: Kernel, dtype: str) -> Kernel:
+    """Both operands of a product, read in fp32 and written in the lower type."""
+    elements = kernel.dim("batch") * kernel.dim("k") * (kernel.dim("m") + kernel.dim("n"))
+    return Kernel.of(
+        "elementwise", dtype, operator="cast", stream=kernel.stream, elements=elements,
+        read_bytes=4 * elements, write_bytes=2 * elements,
+    )  # fmt: skip
+
+
+def _buckets(step: CapturedStep) -> Rewrite | None:
+    sizes = [
+        op.collective.bytes for p in step.job.programs for op in p.ops
+        if op.collective and op.collective.kind == "all_reduce" and op.phase == "backward"
+    ]  # fmt: skip
+    if len(sizes) < 3:
+        return None
+    code = "DistributedDataParallel(..., bucket_cap_mb=100)"
+    job = with_bucket(ObservedJob(step.job), 100.0).job
+    return Rewrite("buckets of 100 MB", code, replace(step, job=job), f"{len(sizes)} all_reduces joined")
+
+
+def _twice(step: CapturedStep) -> Rewrite | None:
+    memory = tuple(_grown(use) for use in step.memory)
+    made = replace(step, job=with_batch(ObservedJob(step.job), 2.0).job, memory=memory)
+    done = "sizes that follow the batch doubled"
+    return Rewrite("twice the batch", "batch size", made, done, "the batch: learning rate goes with it", 2.0)
+
+
+def _grown(use: RankMemoryUse) -> RankMemoryUse:
+    more = use.parts_bytes.get(ACTIVATIONS, 0.0)
+    parts = {**use.parts_bytes, ACTIVATIONS: 2 * more}
+    return replace(
+        use, parts_bytes=parts, peak_active_bytes=use.peak_active_bytes + more,
+        peak_reserved_bytes=use.peak_reserved_bytes + more,
+    )  # fmt: skip
+
+
+_REWRITES = (
+    _no_waits, _cuda_graph, _compiled, _channels_last, _fused_optimizer, _tf32, _bf16, _buckets, _twice,
+)  # fmt: skip
+
+
+def _each(job: Job, change: Callable[[Op], Op]) -> Job:
+    programs = tuple(replace(p, ops=tuple(change(op) for op in p.ops)) for p in job.programs)
+    return replace(job, programs=programs)
+
+
+def _listed(names: Counter[str]) -> str:
+    shown = [f"{name} ×{n}" if n > 1 else name for name, n in names.most_common(MOST_LISTED)]
+    more = len(names) - MOST_LISTED
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,176 @@
+"""TorchRec's sharding plan as a file: the form that ``ShardingPlan._serialize()`` gives.
+
+Reading and writing it needs no TorchRec. `stepsight.sharding.torchrec.planner` turns the same
+document into TorchRec's own objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from stepsight.documents import write_whole
+from stepsight.errors import InputError
+from stepsight.inputs import read_json
+from stepsight.tables.plan import (
+    COLUMN_WISE,
+    DATA_PARALLEL,
+    KINDS,
+    TABLE_ROW_WISE,
+    Plan,
+    Shard,
+)
+from stepsight.tables.table import Table
+
+MODULE = "sparse_arch.embedding_bag_collection"
+"""Where the collection sits in TorchRec's own DLRM; plans name their module by path."""
+Document = Mapping[str, Any]
+_GRID = "grid_shard"
+_KERNELS = {"uvm": "fused_uvm", "uvm_caching": "fused_uvm_caching"}
+"""TorchRec's compute kernels of tables in host memory."""
+_FROM_TORCHREC = {**{kind: kind for kind in KINDS}, "table_column_wise": COLUMN_WISE, _GRID: TABLE_ROW_WISE}
+
+
+def torchrec_document(
+    plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None,
+    placements: Mapping[str, str] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """The plan as TorchRec writes it; ``placements``: tables that lie in host memory."""
+    per_node = ranks_per_node or plan.ranks
+    tables: dict[str, list[Shard]] = {}
+    for shard in plan.shards:
+        tables.setdefault(shard.table, []).append(shard)
+    return {
+        "plan": {
+            module: {
+                name: _parameter(
+                    sorted(shards, key=lambda s: (s.columns, s.rows)),
+                    device,
+                    per_node,
+                    _KERNELS.get((placements or {}).get(name, ""), "fused"),
+                )
+                for name, shards in tables.items()
+            }
+        }
+    }
+
+
+def plan_from_document(
+    document: Document, tables: Sequence[Table], ranks: int, where: str = "torchrec plan"
+) -> Plan:
+    """The plan that a TorchRec document describes for these tables."""
+    by_name = {table.name: table for table in tables}
+    shards: list[Shard] = []
+    for name, parameter in _parameters(document, where):
+        if name not in by_name:
+            raise InputError(where, f"no table is named {name!r}", "use the workload's table names")
+        kind = torchrec_kind(str(parameter.get("sharding_type")), f"{where}: table {name!r}")
+        if kind == DATA_PARALLEL:
+            whole = by_name[name]
+            shards += [Shard(name, r, (0, whole.dim), (0, whole.rows), kind) for r in range(ranks)]
+        else:
+            shards += _shards(name, kind, parameter.get("shards") or (), where)
+    plan = Plan(ranks, tuple(shards), "torchrec")
+    plan.check(tables, where)
+    return plan
+
+
+def torchrec_kind(sharding_type: str, where: str = "torchrec plan") -> str:
+    """What we call a TorchRec sharding type."""
+    if sharding_type not in _FROM_TORCHREC:
+        raise InputError(
+            where, f"unknown sharding type {sharding_type!r}", f"one of {', '.join(_FROM_TORCHREC)}"
+        )
+    return _FROM_TORCHREC[sharding_type]
+
+
+def write_torchrec(path: str | Path, document: Document) -> None:
+    """Write a TorchRec plan document as indented JSON."""
+    write_whole(path, msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")
+
+
+def read_torchrec(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:
+    """The plan in a TorchRec plan file."""
+    document = read_json(path, "write one with --torchrec")
+    return plan_from_document(document, tables, ranks, str(path))
+
+
+def is_torchrec(path: str | Path) -> bool:
+    """Whether a JSON file is a plan as TorchRec writes it, not one of ours."""
+    document = read_json(path, "name a plan file")
+    return isinstance(document, Mapping) and "plan" in document and "shards" not in document
+
+
+def read_plan(path: str | Path, tables: Sequence[Table], ranks: int) -> Plan:
+    """The plan in a file of ours or of TorchRec's."""
+    return read_torchrec(path, tables, ranks) if is_torchrec(path) else Plan.read(path)
+
+
+def planned_ranks(path: str | Path) -> int:
+    """For how many ranks a plan file was made: of TorchRec's, as many as it names."""
+    if not is_torchrec(path):
+        return Plan.read(path).ranks
+    where = str(path)
+    named = [
+        int(rank)
+        for _, parameter in _parameters(read_json(path, "name a plan file"), where)
+        for rank in parameter.get("ranks") or ()
+        if isinstance(rank, int) and rank >= 0
+    ]
+    if not named:
+        raise InputError(where, "names no rank", "give each table's ranks")
+    return max(named) + 1
+
+
+def _parameter(shards: Sequence[Shard], device: str, per_node: int, kernel: str) -> dict[str, Any]:
+    kind = shards[0].kind
+    if kind == TABLE_ROW_WISE and len({s.columns for s in shards}) > 1:
+        kind = _GRID
+    parameter: dict[str, Any] = {
+        "sharding_type": kind,
+        "compute_kernel": "dense" if kind == DATA_PARALLEL else kernel,
+        "ranks": [s.rank for s in shards],
+    }
+    if kind != DATA_PARALLEL:
+        parameter["shards"] = [
+            {
+                "shard_offsets": [s.rows[0], s.columns[0]],
+                "shard_sizes": [s.height, s.width],
+                "placement": f"rank:{s.rank}/{device}" + (f":{s.rank % per_node}" if device != "cpu" else ""),
+            }
+            for s in shards
+        ]
+    return parameter
+
+
+def _parameters(document: Document, where: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    modules = document.get("plan") if isinstance(document, Mapping) else None
+    if not isinstance(modules, Mapping) or not all(isinstance(m, Mapping) for m in modules.values()):
+        raise InputError(where, "is not a TorchRec plan", 'it holds {"plan": {module: {table: …}}}')
+    for module in modules.values():
+        for name, parameter in module.items():
+            if not isinstance(parameter, Mapping):
+                raise InputError(where, f"table {name!r} has no sharding", "give its sharding_type")
+            yield name, parameter
+
+
+def _shards(name: str, kind: str, entries: Sequence[Mapping[str, Any]], where: str) -> list[Shard]:
+    shards = []
+    if not isinstance(entries, list):
+        raise InputError(where, f"table {name!r} has no list of shards", "give its shards")
+    for entry in entries:
+        try:
+            where_cut = entry["shard_offsets"], entry["shard_sizes"]
+            (row, column), (height, width) = ([int(size) for size in sizes] for sizes in where_cut)
+            rank = int(str(entry["placement"]).removeprefix("rank:").split("/")[0])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise InputError(
+                where, f"table {name!r} has a shard without offsets, sizes or placement", "name all three"
+            ) from None
+        # TorchRec gives ranks that a row-wise table does not reach a shard of no rows.
+        if height and width:
+            shards.append(Shard(name, rank, (column, column + width), (row, row + height), kind))
+    return shards

@@ -1,0 +1,113 @@
+"""Changes of a job, each applied and simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepsight import advise, load_workload, predict
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
+from stepsight.prediction.advise.rewrites import rewrites_of
+from stepsight.program.job import Job, Kernel, Op, RankProgram
+
+BERT, ON = "examples/bert.toml", "4xA100-SXM4-40G"
+
+
+def test_changes_come_by_gain_and_each_can_be_simulated() -> None:
+    found = advise(BERT, ON)
+    gains = [one.gain for one in found.changes]
+    assert gains == sorted(gains, reverse=True)
+    first = found.changes[0]
+    assert first.set_line == "--set training.precision=bf16"
+    assert first.alters
+    set_to = first.set_line.removeprefix("--set ")
+    assert predict(load_workload(BERT, [set_to]), ON).step_us == pytest.approx(first.step_us, rel=1e-6)
+
+
+def test_nothing_that_the_job_does_already_is_advised() -> None:
+    found = advise(BERT, ON, assignments=["training.precision=bf16", "training.attention=flash"])
+    names = {one.name for one in found.changes}
+    assert not names & {"bf16", "tf32", "flash attention"}
+
+
+def test_a_job_that_does_not_fit_gets_what_makes_it_fit() -> None:
+    found = advise("llama3-8b", "8xH100-SXM", assignments=["global_batch=64"])
+    assert not found.fits
+    assert found.changes
+    assert all(one.fits and (one.saved_bytes or 0) > 0 for one in found.changes)
+
+
+def test_a_small_gain_is_within_the_interval() -> None:
+    found = advise(BERT, ON)
+    reach = found.prediction.high_us / found.prediction.step_us - 1
+    assert all(one.beyond_interval == (one.gain > reach) for one in found.changes)
+
+
+def _gemm(dtype: str = "fp32") -> Kernel:
+    return Kernel.of("gemm", dtype, batch=1, m=2048, n=2048, k=2048)
+
+
+def _pointwise(elements: float = 4e6) -> Kernel:
+    return Kernel.of("elementwise", elements=elements, read_bytes=4 * elements, write_bytes=4 * elements)
+
+
+def captured(*ops: Op) -> CapturedStep:
+    memory = RankMemoryUse(
+        0, 4e9, 5e9, {"parameters": 1e9, "optimizer_state": 2e9, "activations_and_temporaries": 1e9}
+    )
+    return CapturedStep("train.py", "", Job.of([RankProgram(ops)]), (memory,))
+
+
+def rewritten(step: CapturedStep, name: str) -> Job | None:
+    return next((r.step.job for r in rewrites_of(step) if r.name == name), None)
+
+
+def test_waits_of_the_host_are_removed_and_named() -> None:
+    step = captured(Op("aten::mm", kernels=(_gemm(),)), Op("aten::item", blocks_host=True))
+    found = {r.name: r for r in rewrites_of(step)}
+    assert "aten::item" in found["no waits of the host for the GPU"].done
+    assert "CUDA graph" not in found, "a step that reads values cannot be a graph"
+
+
+def test_neighbouring_elementwise_kernels_are_joined() -> None:
+    ops = tuple(Op(f"aten::{name}", kernels=(_pointwise(),)) for name in ("add", "mul", "relu"))
+    job = rewritten(captured(Op("aten::mm", kernels=(_gemm(),)), *ops), "torch.compile")
+    assert job is not None
+    kernels = [k for op in job.programs[0].ops for k in op.kernels]
+    assert [k.family for k in kernels] == ["gemm", "elementwise"]
+    assert kernels[1].dim("write_bytes") == 16e6
+
+
+def test_kernels_of_other_sizes_stay() -> None:
+    ops = (Op("aten::add", kernels=(_pointwise(4e6),)), Op("aten::mul", kernels=(_pointwise(2e6),)))
+    assert rewritten(captured(*ops), "torch.compile") is None
+
+
+def test_products_are_cast_or_computed_in_tf32() -> None:
+    step = captured(Op("aten::mm", kernels=(_gemm(),)))
+    tf32, bf16 = rewritten(step, "tf32"), rewritten(step, "bf16 autocast")
+    assert tf32 is not None and bf16 is not None
+    assert [k.dtype for k in tf32.programs[0].ops[0].kernels] == ["tf32"]
+    assert [k.family for k in bf16.programs[0].ops[0].kernels] == ["elementwise", "gemm"]
+
+
+def test_copies_around_convolutions_go_with_channels_last() -> None:
+    conv = Kernel.of("conv", "fp16", batch=8, c_in=64, c_out=64, h=56, w=56, kh=3, kw=3, reordered=1)
+    job = rewritten(captured(Op("aten::conv2d", kernels=(conv,))), "channels_last")
+    assert job is not None
+    assert job.programs[0].ops[0].kernels[0].dim("reordered") == 0
+
+
+def test_an_update_of_many_kernels_becomes_one() -> None:
+    update = Op("Optimizer.step", kernels=tuple(_pointwise(1e4) for _ in range(8)), phase="optimizer")
+    job = rewritten(captured(Op("aten::mm", kernels=(_gemm(),)), update), "fused optimizer")
+    assert job is not None
+    assert [k.family for k in job.programs[0].ops[1].kernels] == ["optimizer"]
+
+
+def test_a_captured_step_gets_advice() -> None:
+    slow = captured(*(Op("aten::mm", kernels=(_gemm(),)) for _ in range(20)))
+    found = advise(replace(slow, name="train.py"), "1xA100-SXM4-40G")
+    assert {"tf32", "bf16 autocast"} <= {one.name for one in found.changes}
+    assert found.to_dict()["changes"][0]["done"]

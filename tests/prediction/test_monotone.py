@@ -1,0 +1,105 @@
+"""More work, or less of a machine, never takes less time: random configurations, each changed in one way.
+
+A step may fall by `SLACK`: tiles and waves of real kernels are not smooth.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.runnable import check_runnable
+from stepsight.simulate.timeline import simulate
+from stepsight.workload.files import parse_workload
+
+CONFIGURATIONS, GROUPS, SLACK = 300, 20, 0.002
+GPUS = ("A100-SXM4-40G", "H100-SXM", "V100-SXM2", "L40S", "T4", "B200-SXM")
+Change = tuple[str, dict[str, Any], str]
+
+
+def transformer(rng: random.Random) -> dict[str, Any]:
+    heads = rng.choice((8, 12, 16, 32))
+    hidden = heads * rng.choice((64, 128))
+    return {
+        "kind": "transformer", "family": rng.choice(("llama", "gpt2", "gpt", "bert")),
+        "layers": rng.randint(1, 4), "hidden": hidden, "heads": heads, "ffn": hidden * rng.choice((2, 3, 4)),
+        "vocab": rng.choice((32000, 50257, 128256)), "sequence": rng.choice((128, 500, 1024, 2048, 4096)),
+        "batch_per_rank": rng.randint(1, 16), "parallel": {"data": rng.choice((1, 8))},
+        "training": {
+            "precision": rng.choice(("fp32", "tf32", "fp16", "bf16")),
+            "optimizer": rng.choice(("adamw", "sgd", "none")),
+        },
+    }  # fmt: skip
+
+
+def dlrm(rng: random.Random) -> dict[str, Any]:
+    dim = rng.choice((64, 128))
+    return {
+        "kind": "dlrm", "batch": rng.choice((512, 2048, 8192)),
+        "dense": {"features": rng.choice((13, 256)), "bottom": [512, dim], "top": [1024, 512, 1]},
+        "tables": [{"count": rng.randint(2, 16), "rows": rng.choice((1000, 1000000)), "dim": dim,
+                    "pooling": float(rng.choice((1, 10, 40)))}],
+        "training": {"precision": rng.choice(("fp32", "tf32", "bf16"))},
+        "parallel": {"ranks": rng.choice((1, 8))},
+    }  # fmt: skip
+
+
+def changes(document: dict[str, Any], platform: Platform) -> list[Change]:
+    """What makes a step longer, and the field of the platform that it sets."""
+    gpu, found = platform.spec.gpu, []
+    if document["kind"] == "dlrm":
+        table = document["tables"][0]
+        found += [
+            ("batch", {"batch": 2 * document["batch"]}, ""),
+            ("pooling", {"tables": [{**table, "pooling": 2 * table["pooling"]}]}, ""),
+        ]
+    else:
+        found += [
+            ("batch", {"batch_per_rank": 2 * document["batch_per_rank"]}, ""),
+            ("sequence", {"sequence": int(1.25 * document["sequence"])}, ""),
+            ("layers", {"layers": 2 * document["layers"]}, ""),
+        ]
+        # Lookups of a changed GPU are another model than those of the catalogue's (docs/limits.md).
+        found.append(("multiprocessors", {}, f"gpu.sms={int(0.9 * gpu.sms)}"))
+    found.append(("bandwidth", {}, f"gpu.memory_gbps={gpu.memory_gbps / 2}"))
+    found += [
+        (f"peak {dtype}", {}, f"gpu.peak_tflops.{dtype}={tflops / 2}")
+        for dtype, tflops in gpu.peak_tflops.items()
+        if dtype in ("fp32", "tf32", "fp16", "bf16")
+    ]
+    return found
+
+
+@lru_cache(maxsize=256)
+def platform_of(name: str, override: str = "") -> Platform:
+    return load_platform(name, [override] if override else [])
+
+
+def step_us(document: dict[str, Any], platform: Platform) -> float:
+    workload = parse_workload(document, "random")
+    check_runnable(workload, platform)
+    return simulate(workload.job(), platform.with_ranks(workload.ranks)).step_us
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_more_work_or_a_slower_gpu_never_takes_less_time(group: int) -> None:
+    fallen = []
+    for seed in range(group, CONFIGURATIONS, GROUPS):
+        rng = random.Random(seed)
+        document = (dlrm if rng.random() < 0.25 else transformer)(rng)
+        parallel = document["parallel"]
+        name = f"{parallel.get('data') or parallel.get('ranks')}x{rng.choice(GPUS)}"
+        what, changed, override = rng.choice(changes(document, platform_of(name)))
+        try:
+            before = step_us(document, platform_of(name))
+            after = step_us({**document, **changed}, platform_of(name, override))
+        except StepsightError:
+            continue  # this GPU does not run it
+        if after < (1 - SLACK) * before:
+            fallen.append(f"seed {seed} on {name}: {what} {override} {after / before - 1:+.2%}")
+    assert not fallen, "\n".join(fallen)

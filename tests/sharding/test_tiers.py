@@ -1,0 +1,69 @@
+"""Tables that do not fit on the devices lie in host memory, the least missed ones first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from stepsight.errors import InputError
+from stepsight.hardware.gpus import load_gpu
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
+from stepsight.sharding.choice import choose
+from stepsight.sharding.tiers import with_tiers
+from stepsight.sharding.with_tables import task_workload, with_tables
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.plan import part_bytes
+from stepsight.tables.table import DEVICE, Table
+from stepsight.tables.tasks import Scale, random_task
+from stepsight.workload.dlrm.build import DlrmWorkload
+
+GPU = load_gpu("A100-SXM4-40G")
+SKEWED, UNIFORM = IndexDistribution.zipf(1.1), IndexDistribution.uniform()
+TABLES = (
+    Table("rare", 10_000_000, 64, 1.0, UNIFORM),
+    Table("hot", 10_000_000, 64, 50.0, UNIFORM),
+    Table("skewed", 10_000_000, 64, 20.0, SKEWED),
+)
+
+
+def placed(room_gb: float) -> dict[str, Table]:
+    found = with_tiers(TABLES, GPU, batch=8192, optimizer="sgd", room_bytes=room_gb * 1e9)
+    return {table.name: table for table in found}
+
+
+def test_what_fits_stays_on_the_device():
+    assert {table.placement for table in placed(20).values()} == {DEVICE}
+
+
+def test_the_least_asked_table_leaves_first():
+    tables = placed(7)
+    assert tables["hot"].placement == DEVICE
+    assert tables["rare"].placement != DEVICE
+
+
+@pytest.mark.parametrize("room_gb", [1.0, 3.0, 5.0, 7.0])
+def test_what_is_placed_fits(room_gb: float):
+    held = sum(part_bytes(t, t.dim, t.rows, "sgd") for t in placed(room_gb).values())
+    assert held <= room_gb * 1e9
+
+
+def test_a_search_with_host_memory_places_what_one_without_it_refuses():
+    task = random_task(2, 1, Scale(most_rows=1000, tables_per_rank=(2, 2), batches=(4096,)))
+    large = [Table(f"t{i}", 60_000_000, 128, 5.0, SKEWED) for i in range(4)]
+    workload, platform = with_tables(task_workload(replace(task)), large), load_platform("2xA100-SXM4-40G")
+    with pytest.raises(InputError, match="too much"):
+        choose(workload, platform, plans=20)
+    choice = choose(workload, platform, plans=20, host_memory=True)
+    assert any(f.placement != DEVICE for f in choice.figures)
+    tiers = {f.name: f for f in choice.figures}
+    tables = tuple(
+        replace(t, placement=tiers[t.name].placement, cache_share=tiers[t.name].cache_share or 1.0)
+        for t in large
+    )
+    again = DlrmWorkload(replace(workload.config, tables=tables)).with_plan(choice.winner.plan)
+    assert choice.winner.step_us == pytest.approx(predict(again, platform).step_us, rel=0.02)
+    for figures in choice.figures:
+        assert figures.unique_rows <= figures.lookups
+        assert 0 <= figures.hit_rate <= 1
