@@ -119,6 +119,14 @@ def test_a_recurrent_layer_is_one_call_of_cudnn(tmp_path: Path) -> None:
     assert len(forward.kernels) == 2 * recurring + over_all_times
 
 
+def test_counting_samples_keeps_no_activation_alive(tmp_path: Path) -> None:
+    step = captured(tmp_path, scripts.CHECKPOINTED)
+    assert step.samples.count == 4096
+    activation = 4096 * 1024 * 4
+    weights = 8 * (1024 * 1024 + 1024) * 4
+    assert step.memory[0].peak_active_bytes < 2 * weights + 13 * activation  # inputs of 8 blocks, and a few
+
+
 def test_lists_as_indices_are_copied_to_the_gpu(tmp_path: Path) -> None:
     kernels = families(captured(tmp_path, scripts.INDEXED_BY_LISTS))
     assert sum(count for (family, _), count in kernels.items() if family == "copy_h2d") == 3

@@ -24,7 +24,7 @@ _CHECKPOINT = {"selAC": "alternate", "fullAC": "full", "per-op SAC": "selective"
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """A row beside its prediction; ``problem`` says why it was not captured."""
+    """A row and its prediction; ``problem`` says why it was not captured."""
 
     name: str
     measured_ms: float

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from lab.datasets.captured_steps import MeasuredStep
+from lab.datasets.captured_steps import IMAGE_STEP, MeasuredStep
 from lab.score.capture.forks import Wanted, captured
 from stepsight.capture.request import Request, request
 from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
@@ -111,8 +111,9 @@ def _request(row: MeasuredStep, asked: dict[str, Any], configs: Path | None) -> 
         asked = {**asked, "configs": str(configs.resolve())}
     arguments = [msgspec.json.encode(asked).decode()]
     return request(
-        _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True, warmup=1
-    )
+        _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True,
+        warmup=1 if row.script == IMAGE_STEP else 2,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=64)

@@ -79,7 +79,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A traced run beside its script; ``problem`` where it could not be captured."""
+    """A traced run and its script; ``problem`` where it could not be captured."""
 
     run: TracedScript
     traced: Side | None = None

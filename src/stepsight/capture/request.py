@@ -35,7 +35,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     exchange: str = ""
     parent: int = 0
     guard: bool = True
-    """Install a device guard; without it C++ is told another device (see gpu.meta_answer)."""
+    """Install a device guard; without it C++ sees another device (see gpu.meta_answer)."""
 
 
 class MessageGroup(msgspec.Struct, array_like=True):

@@ -112,7 +112,7 @@ class Session:
     def _recorder(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> Recorder:
         recorder = Recorder(values, liveness, workspaces)
         if not self.settings.guard:
-            recorder.told, recorder.meant = meta_answer.told, meta_answer.meant
+            recorder.device_for_cpp, recorder.meant = meta_answer.device_for_cpp, meta_answer.meant
         return recorder
 
     def _begin(self) -> None:

@@ -9,7 +9,7 @@ _NEEDS_VALUES = {
     "DataDependentOutputException": "needs values that only a GPU computes",
     "UnsupportedOperatorException": "has no rule that tells the sizes of its results without computing them",
     "FakeTensorDeviceMismatchError": "if it is no mistake of the script, an operator takes host tensors "
-    "beside the GPU's in a way that cannot be captured",
+    "together with the GPU's in a way that cannot be captured",
     "UnsupportedFakeTensorException": "works on a kind of tensor that cannot be without data",
 }
 """torch's own errors for operators that cannot run without data, by class name, and what they mean."""

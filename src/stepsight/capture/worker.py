@@ -41,9 +41,9 @@ class Worker:
         answer.rank = self.request.rank
         answer.seconds = time.process_time() - self.started
         target = Path(self.request.answer)
-        beside = target.with_suffix(".part")
-        beside.write_bytes(msgspec.json.encode(answer))
-        beside.replace(target)
+        partial = target.with_suffix(".part")
+        partial.write_bytes(msgspec.json.encode(answer))
+        partial.replace(target)
 
     def run(self) -> int:
         """The exit code: the script's own where it fails."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -23,6 +24,9 @@ from stepsight.errors import InputError
     type=click.Path(path_type=Path),
     help="CSV for the table with its times; without it they are printed.",
 )
+@click.option(
+    "--sustained", is_flag=True, help="At the clock that it keeps for hours, not in a short benchmark."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     family: str | None,
@@ -32,6 +36,7 @@ def command(
     name: str,
     table: Path | None,
     out: Path | None,
+    sustained: bool,
     as_json: bool,
 ) -> None:
     """Time one kernel of FAMILY, or every row of a table.
@@ -40,10 +45,12 @@ def command(
     stepsight kernel gemm --gpu H100 --dtype bf16 --dim m=4096 --dim n=4096 --dim k=4096
     stepsight kernel --table rows.csv --out out.csv
     """
+    if table is not None and sustained:
+        raise InputError("--sustained", "has no effect on a table", "leave it out")
     if table is not None:
         _table(table, out, gpu, as_json)
     elif family is not None:
-        _single(family, gpu, dtype, dims, name, as_json)
+        _single(family, gpu, dtype, dims, name, sustained, as_json)
     else:
         raise InputError("stepsight kernel", "neither a family nor --table is given", "see --help")
 
@@ -77,7 +84,7 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
 
 
 def _single(
-    family: str, gpu: str | None, dtype: str, dims: tuple[str, ...], name: str, as_json: bool
+    family: str, gpu: str | None, dtype: str, dims: tuple[str, ...], name: str, sustained: bool, as_json: bool
 ) -> None:
     import numpy as np
 
@@ -91,7 +98,9 @@ def _single(
     from stepsight.kernels.notes import joined
     from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, speed_of_light_us
     from stepsight.prediction.categories import source_look
+    from stepsight.program.job import Kernel
     from stepsight.records import nearest
+    from stepsight.simulate.sustained import alone_us
 
     if family not in FAMILIES or not FAMILIES[family].dims:
         known = [key for key, value in FAMILIES.items() if value.dims]
@@ -111,6 +120,9 @@ def _single(
     if why is not None:
         raise InputError(f"--name {name}", why.problem, why.fix)
     estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
+    if sustained:
+        kernel = Kernel(family, tuple(sizes.items()), dtype)
+        estimate = replace(estimate, time_us=alone_us(kernel, estimate.time_us, spec))
     note = joined(emulated(spec, dtype) if lacks else "", estimate.note)
     light = float(speed_of_light_us(batch, spec)[0])
     answer = {

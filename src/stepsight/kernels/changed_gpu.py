@@ -59,7 +59,7 @@ def changed_figures(spec: GpuSpec) -> list[str]:
 
 
 def _board(spec: GpuSpec) -> GpuSpec | None:
-    """The board of the same chip that is most alike."""
+    """The board of the same chip with the closest figures."""
     chip = [
         e.gpu
         for e in gpu_catalogue().values()
@@ -92,7 +92,7 @@ class Rescaled:
 def as_chip(spec: GpuSpec, known: GpuSpec) -> GpuSpec:
     """The changed GPU with the multiprocessors of its chip; the clock makes up for those that differ.
 
-    A chip is told by its multiprocessors, and what was fitted on it by their waves.
+    A chip is known by its multiprocessors, and what was fitted on it by their waves.
     """
     return replace(spec, sms=known.sms, clock_mhz=spec.clock_mhz * spec.sms / known.sms)
 
@@ -100,7 +100,7 @@ def as_chip(spec: GpuSpec, known: GpuSpec) -> GpuSpec:
 def rescale_by_roofline(answer: Estimates, batch: Batch, spec: GpuSpec, known: GpuSpec) -> Estimates:
     """Times on ``known`` as they are on ``spec``: by the ratio of their speeds of light.
 
-    A kernel's start does not scale. What it hides behind must not take a product above its peak.
+    A kernel's start does not scale. What overlaps with it must not take a product above its peak.
     """
     time_us = answer.time_us * (BASE_US + speed_of_light_us(batch, spec))
     time_us = time_us / (BASE_US + speed_of_light_us(batch, known))

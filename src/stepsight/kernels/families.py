@@ -135,7 +135,7 @@ FAMILIES: dict[str, Family] = {
         Family("concat", ("read_bytes", "write_bytes", "inputs"), "vector", _zero, _stated),
         # A strided copy: the read and the write order differ.
         Family("transpose", ("elements",), "vector", _zero, lambda d, e: 2 * e * d["elements"]),
-        # A whole radix sort, values beside the keys. ``passes``: digits of eight bits, 0 for all of a key's.
+        # A whole radix sort, keys with their values. ``passes``: digits of eight bits, 0 for all of a key's.
         Family("sort", ("elements", "passes"), "vector", _zero, _sort_bytes),
         # One kernel of a sort over `elements` keys: the kind says radix_pass, radix_histogram, radix_scan.
         Family("sort_pass", ("elements", "read_bytes", "write_bytes"), "vector", _zero, _stated),

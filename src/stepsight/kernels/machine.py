@@ -53,7 +53,7 @@ class Machine:
         return wide_tensor_cores(self.architecture, self.gddr)
 
     def with_memory_of(self, other: Machine) -> Machine:
-        """This chip's measured arithmetic beside the other board's memory."""
+        """This chip's measured arithmetic with the other board's memory."""
         return replace(self, memory_gbps=other.memory_gbps)
 
     def distance(self, other: Machine) -> float:

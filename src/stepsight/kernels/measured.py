@@ -40,7 +40,7 @@ SIGNAL = 0.5
 VECTOR_WIDTH = 16
 """fp32 values in the widest registers: products with sizes that are no multiple of it pay for the rest."""
 ALIGNMENT = 0.35
-"""What one more factor of two in a size counts beside a factor of e in it; took the left-out error of
+"""What one more factor of two in a size counts against a factor of e in it; took the left-out error of
 forward products from 12 % to 5 % of their time (MKL on AMD EPYC)."""
 FEWEST = 4
 """Samples below which a variant is answered by its family."""

@@ -18,7 +18,7 @@ def either_way(spread: float) -> str:
 def beyond_shapes(inside: float, outside: float) -> str:
     """Of a kernel larger or smaller than all that its model was fitted on: how much less sure it is.
 
-    ``inside`` is the spread of measured shapes, ``outside`` that of the kernel. Nothing where both are alike.
+    ``inside`` is the spread of measured shapes, ``outside`` that of the kernel. Empty where both are equal.
     """
     if outside < WORTH_SAYING * inside:
         return ""
@@ -26,5 +26,5 @@ def beyond_shapes(inside: float, outside: float) -> str:
     return f"larger or smaller than the measured shapes: {sure}"
 
 
-def joined(*said: str) -> str:
-    return "; ".join(filter(None, said))
+def joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))

@@ -1,7 +1,7 @@
 """The memory that streaming kernels see on a board: its share of the bandwidth, and what L2 answers instead.
 
 Boards of data centres with GDDR memory correct errors over the same bus that carries the data. A cache much
-faster than the memory behind it (Ada's boards) answers everything as long as all operands fit, and next to
+faster than its memory (Ada's boards) answers everything as long as all operands fit, and next to
 nothing beyond: reads and writes of one kernel pass over them in the same order every time.
 """
 
@@ -44,8 +44,8 @@ class RowPasses:
 SHARED_ROW_BYTES = 48 * 1024
 """Shared memory of a block without opting in to more (NVIDIA's programming guide)."""
 ROW_PASSES = {
-    "softmax": RowPasses(3, 1, 1024, SHARED_ROW_BYTES),
-    "softmax_backward": RowPasses(2, 2, 1024, SHARED_ROW_BYTES),
+    "softmax": RowPasses(3, 1, 512, SHARED_ROW_BYTES),
+    "softmax_backward": RowPasses(2, 2, 512, SHARED_ROW_BYTES),
     "layer_norm": RowPasses(2, 1, 128),
 }
 """PyTorch's code: softmax finds the largest value, the sum, then writes; norms find moments, then write."""
@@ -80,14 +80,14 @@ def cache_speed(batch: Batch, spec: GpuSpec, traffic: FloatArray) -> FloatArray:
 
 def reread_bytes(batch: Batch, spec: GpuSpec) -> FloatArray:
     """What passes over rows after the first read from memory: all of it where the rows that all blocks work
-    on at a time do not fit into L2, none where they take half of it."""
+    on at a time do not fit into L2, none where they take little more than half of it."""
     passes = ROW_PASSES.get(batch.family)
     if passes is None or spec.vendor != "nvidia":
         return np.zeros(len(batch))
     row = batch.dims["cols"] * batch.element_bytes
     operands = row * passes.operands
     in_flight = operands * spec.sms * max(1, resident_threads(spec) // passes.threads)
-    missed = np.clip(in_flight / (spec.l2_mb * 2**20) * 2 - 1, 0.0, 1.0)
+    missed = np.clip(1.5 * in_flight / (spec.l2_mb * 2**20) - 0.9, 0.0, 1.0)
     kept = row <= passes.kept_bytes
     again = batch.dims["rows"] * operands * (passes.passes - 1)
     return np.where(kept, 0.0, again * missed)

@@ -35,7 +35,7 @@ SHORT_US = 100.0
 
 NARROW_LOADS: Mapping[str, float] = {"ampere": 0.7, "hopper": 1.6}
 """How much longer unaligned GEMMs take than aligned ones where arithmetic bounds them: ampere from
-the same two traces (135 beside 136: 1.2 where memory takes three times the arithmetic, 1.5 where a
+the same two traces (135 against 136: 1.2 where memory takes three times the arithmetic, 1.5 where a
 little more, 1.7 to 1.9 where less), hopper from three bf16 ones of TraceLens (2.3 to 3.1)."""
 USUAL_NARROW_LOADS = 0.7
 NARROW_HALF_LOADS = 1.6
@@ -61,7 +61,7 @@ def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dty
     if unaligned.any():
         half = batch.dtype in ("fp16", "bf16")
         more = NARROW_HALF_LOADS if half else NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
-        # Narrow loads hide behind memory that is slower still.
+        # Narrow loads overlap with memory that is slower still.
         factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
     spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)

@@ -39,14 +39,14 @@ _NAME = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<gpus>\d+)x(?P<rest>.+)", re.IGNOREC
 _NIC = re.compile(r"(?P<gpu>.+)-(?P<nic>\d+)G", re.IGNORECASE)
 USUAL_NODE = 8
 """GPUs of most servers (HGX, DGX)."""
-LARGEST_NODE = {"nvswitch": 72}
-"""The largest machines whose GPUs one link joins: GB200 NVL72."""
+HGX = 8
+"""GPUs that the NVSwitches of one board join (HGX since Hopper)."""
 RACKS = {"GB200-186G": 72, "GB300-288G": 72}
 """GPUs whose NVLink leaves the tray: GB200 and GB300 NVL72, eighteen trays."""
 TRAY = 4
 """GPUs of one tray of such a rack."""
 MOST_ON_ONE_HOST = 16
-"""PCIe and xGMI servers and DGX-2 have at most sixteen GPUs."""
+"""PCIe and xGMI servers, DGX-2 and HGX A100 have at most sixteen GPUs."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Platform:
     @cached_property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about the platform before trusting an answer."""
-        spec, most = self.spec, LARGEST_NODE.get(self.spec.link.kind, MOST_ON_ONE_HOST)
+        spec, most = self.spec, _joined(self.spec)
         changed = (*_changed(spec), *((note(self.learned, self.evidence),) if self.evidence else ()))
         if spec.gpus_per_node <= most:
             return (*changed, *_trays(spec))
@@ -124,6 +124,14 @@ class Platform:
                 "name a larger platform or use fewer ranks (parallel.ranks, capture --world)",
             )  # fmt: skip
         return self
+
+
+def _joined(spec: PlatformSpec) -> int:
+    """GPUs that one link joins at most."""
+    older = spec.gpu.architecture in ("volta", "ampere")
+    if spec.link.kind != "nvswitch" or older:
+        return MOST_ON_ONE_HOST
+    return RACKS.get(spec.gpu.name, HGX)
 
 
 def _changed(spec: PlatformSpec) -> tuple[str, ...]:

@@ -69,6 +69,7 @@ def _memory(use: RankMemoryUse, platform: Platform) -> MemoryLine:
     parts = {name: float(value) for name, value in use.parts_bytes.items()}
     parts["cached_by_allocator"] = max(use.peak_reserved_bytes - sum(parts.values()), 0.0)
     parts["context"] = CONTEXT_BYTES
+    parts = {name: platform.learned.memory * value for name, value in parts.items()}
     return MemoryLine(
         parts,
         platform.spec.gpu.usable_bytes,

@@ -34,10 +34,6 @@ from stepsight.workload.llm.workload import LanguageWorkload
 FEWEST_BLOCKS = 4
 """Micro batches of a pipeline's steady part that are walked at first; twice as many each time that their
 clocks do not yet advance evenly."""
-NO_PART = ("followed", "reclaimable")
-"""Fields of a rank's memory that are no part of what it needs."""
-GIVEN = "workload"
-"""How errors name a workload that was given as a dict."""
 
 
 def predict(
@@ -109,7 +105,7 @@ def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[s
 
 def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:
     if isinstance(workload, Mapping):
-        return parse_workload(workload, GIVEN)
+        return parse_workload(workload, "workload")
     if not isinstance(workload, (str, Path)):
         return workload
     path = Path(workload)
@@ -121,8 +117,13 @@ def _memory(workload: Workload, platform: Platform) -> MemoryLine:
     ranks = workload.memory().ranks
     fullest = max(range(len(ranks)), key=lambda r: ranks[r].total)
     held = ranks[fullest]
-    parts = {f.name: float(getattr(held, f.name)) for f in fields(held) if f.name not in NO_PART}
+    parts = {
+        f.name: float(getattr(held, f.name))
+        for f in fields(held)
+        if f.name not in ("followed", "reclaimable")
+    }
     parts["cached_by_allocator"] = parts.pop("cached")
+    parts = {name: platform.learned.memory * value for name, value in parts.items()}
     peaks = (held.peak_active, held.peak_reserved) if held.followed else (None, None)
     return MemoryLine(
         parts, platform.spec.gpu.usable_bytes, fullest, peaks[0], peaks[1], reclaimable_bytes=held.reclaimable

@@ -115,7 +115,7 @@ class Copies:
     chosen: int = 0
 
     def reached(self, places: int) -> float:
-        """Of so many nodes or ranks, those that a row goes to, on average."""
+        """How many of these nodes or ranks a row goes to, on average."""
         able = float(places)
         if self.groups:
             able = min(able, self.chosen * max(1.0, places / self.groups))

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
+from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.conditions import KernelTime
 from stepsight.platform.load import Platform
-from stepsight.platform.power import Draw, Draws
+from stepsight.platform.power import Draw, Draws, Power, draws
 from stepsight.program.job import Kernel
 from stepsight.program.observation import Observation
 
@@ -41,6 +42,15 @@ def sustained(
     power = platform.conditions.power
     clock = 1.0 if power is None else power.clock(drawn.total(counts))
     return Sustained(replace(found, time_us=time_us + drawn.clock_bound_us * (1 / clock - 1)), drawn, clock)
+
+
+def alone_us(kernel: Kernel, time_us: float, gpu: GpuSpec) -> float:
+    """What a kernel of that time at boost clock takes, run by itself for hours."""
+    power = Power.of(gpu)
+    if power is None:
+        return time_us
+    drawn = draws([kernel], np.array([time_us]), gpu).total(np.ones(1))
+    return time_us + drawn.clock_bound_us * (1 / power.clock(drawn) - 1)
 
 
 def at_boost(kernels: Sequence[Kernel], platform: Platform) -> tuple[Estimates, Draws]:

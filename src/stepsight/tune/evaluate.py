@@ -93,7 +93,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
         platform = platform.with_ranks(workload.ranks)
         check_runnable(workload, platform)
-        peak = workload.memory().peak_bytes
+        peak = platform.learned.memory * workload.memory().peak_bytes
     except StepsightError as error:
         return Row(trial.settings, trial.platform, ILLEGAL, reason=str(error))
     usable = platform.spec.gpu.usable_bytes

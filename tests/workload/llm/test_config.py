@@ -109,7 +109,6 @@ def test_neighbouring_ranks_lie_on_the_innermost_axis() -> None:
     ("training", "field"),
     [
         ({"compile": True}, "compile"),
-        ({"precision": "nvfp4"}, "fp4"),
         ({"precision": "bf16", "loss_scaling": True}, "loss_scaling"),
         ({"optimizer": "none", "offload": "optimizer"}, "offload"),
         ({"optimizer": "sgd", "offload": "optimizer"}, "offload"),

@@ -137,7 +137,22 @@ def test_fused_attention_has_no_fp32_kernels() -> None:
         config({"framework": "megatron", "precision": "fp32", "attention": "flash2"}, data=2, zero=1)
 
 
-def test_a_stage_without_layers_is_refused() -> None:
+def test_nvfp4_is_the_type_of_gemms_only() -> None:
+    c = config({"precision": "nvfp4"}, data=2)
+    assert (c.training.product_dtype, c.training.dtype) == ("fp4", "bf16")
+
+
+def test_a_stage_without_layers_does_nothing() -> None:
     axes = {"framework": "nanotron", "dp": 2, "zero": 3, "pp": 5}
-    with pytest.raises(InputError, match="without layers"):
-        parse_workload({**SIZES, "layers": 3, "global_batch": 8, **axes}, "t")
+    found = parse_workload({**SIZES, "layers": 3, "global_batch": 8, **axes}, "t")
+    assert found.memory().peak_bytes > 0
+    assert len(found.job().programs) == 5
+
+
+def test_heads_of_keys_are_repeated_where_ranks_exchange_more_heads() -> None:
+    c = config({"framework": "deepspeed"}, context=8)
+    assert c.layout.context_kind == "all_to_all"
+    document = {**SIZES, "kv_heads": 2, "framework": "deepspeed", "cp": 8}
+    assert parse_workload(document, "t").memory().peak_bytes > 0
+    with pytest.raises(InputError, match="do not spread over"):
+        parse_workload({**SIZES, "heads": 8, "framework": "deepspeed", "cp": 16}, "t")

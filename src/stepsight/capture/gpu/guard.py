@@ -4,7 +4,7 @@ torch's C++ asks the registered guard of a device type for the current device an
 CUDA registers none and aborts at the first backward pass. The guard installed here is a C++ object whose
 every virtual method is the same few bytes of machine code: "return 1 and 0". Read as the guard's answers
 that means: device type CUDA, device cuda:0, its default stream, one device, yes. Because all methods are
-alike, the order of methods, which changes between torch versions, does not matter.
+identical, the order of methods, which changes between torch versions, does not matter.
 
 Two answers of the CUDA hooks are replaced as well: "was CUDA built" (yes) and "does a device have a
 context" (no); their positions are read from the headers that torch ships.

@@ -1,4 +1,4 @@
-"""The fallback without a device guard: C++ is told that tensors of the fake GPU lie on ``meta:1``.
+"""The fallback without a device guard: C++ sees tensors of the fake GPU on ``meta:1``.
 
 C++ asks Python for a fake tensor's device. ``meta`` needs no guard, so autograd runs; Python still sees cuda.
 What C++ then makes "on meta:1" is made on the GPU. Autocast asks C++ whether a tensor is on a GPU and does
@@ -19,7 +19,7 @@ TOLD = torch.device("meta", 1)
 _DEVICE = torch.ops.prim.device.default
 
 
-def told(tensor: Any) -> torch.device:
+def device_for_cpp(tensor: Any) -> torch.device:
     """What C++ hears about a tensor's device."""
     device: torch.device | None = getattr(tensor, "fake_device", None)
     if device is None:
@@ -30,7 +30,7 @@ def told(tensor: Any) -> torch.device:
 
 
 def meant(kwargs: Any) -> Any:
-    """Arguments of a call in which C++ names the device it was told."""
+    """Arguments of a call in which C++ names the device that it sees."""
     if kwargs and kwargs.get("device") == TOLD:
         return {**kwargs, "device": CUDA}
     return kwargs or {}
@@ -41,10 +41,12 @@ def install() -> None:
     of_mode = FakeTensorMode.__torch_dispatch__
 
     def on_tensor(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return told(args[0]) if func is _DEVICE else of_tensor(cls, func, types, args, meant(kwargs))
+        return (
+            device_for_cpp(args[0]) if func is _DEVICE else of_tensor(cls, func, types, args, meant(kwargs))
+        )
 
     def on_mode(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return told(args[0]) if func is _DEVICE else of_mode(self, func, types, args, meant(kwargs))
+        return device_for_cpp(args[0]) if func is _DEVICE else of_mode(self, func, types, args, meant(kwargs))
 
     FakeTensor.__torch_dispatch__ = classmethod(on_tensor)
     FakeTensorMode.__torch_dispatch__ = on_mode

@@ -86,7 +86,7 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
 
 
 def _become(parameter: torch.nn.Parameter, moved: torch.Tensor) -> torch.nn.Parameter:
-    """``parameter`` holds ``moved`` from now on: the same object where torch can swap what is behind it."""
+    """``parameter`` holds ``moved`` from now on: the same object where torch can swap its tensor."""
     if not any(isinstance(t, FakeTensor) or is_traceable_wrapper_subclass(t) for t in (moved, parameter)):
         parameter.data = moved
         return parameter

@@ -109,7 +109,7 @@ def _install_mesh(new_group: Any) -> None:
 
 
 def _install_objects(world: World, exchange: Exchange) -> None:
-    """Objects arrive as this rank sent them: ranks are taken to be alike."""
+    """Objects arrive as this rank sent them: ranks are taken to be identical."""
 
     def all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:
         out[:] = [value] * len(out)
@@ -128,9 +128,9 @@ def _install_objects(world: World, exchange: Exchange) -> None:
 
     def recv_object_list(out: list[Any], src: Any = None, group: Any = None, *_: Any, **options: Any) -> int:
         sender = _peer(src, options.get("group_src"), group)
-        told = exchange.get("objects", sender)
-        if told is not None:
-            out[:] = told
+        sent = exchange.get("objects", sender)
+        if sent is not None:
+            out[:] = sent
         return sender
 
     for module in (dist, c10d):

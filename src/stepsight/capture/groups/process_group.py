@@ -120,7 +120,7 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
         return RecordedWork(self.recorder, mark, results)
 
     def _keep(self, outputs: Any, inputs: Any) -> None:
-        """Small known values arrive as this rank sent them: every rank is taken to be alike."""
+        """Small known values arrive as this rank sent them: every rank is taken to be identical."""
         for outs, one in zip(outputs, inputs, strict=False):
             value = self.recorder.values.of(one)
             for out in _flat([outs]):
@@ -201,9 +201,9 @@ class RecordingGroup(dist.ProcessGroup):  # type: ignore[misc]
     def recv(self, tensors: Any, peer: int, tag: int = 0) -> RecordedWork:
         work = self._record("send_recv", tensors, bytes_of(tensors), list(tensors), peer=peer, sends=False)
         for t in tensors:
-            told = self.exchange.get("number", group_ranks(self)[peer]) if peer >= 0 and _is_word(t) else None
-            if told is not None:
-                self._fill(t, torch.tensor(told, dtype=t.dtype))
+            sent = self.exchange.get("number", group_ranks(self)[peer]) if peer >= 0 and _is_word(t) else None
+            if sent is not None:
+                self._fill(t, torch.tensor(sent, dtype=t.dtype))
         return work
 
     def _fill(self, target: torch.Tensor, value: torch.Tensor) -> None:

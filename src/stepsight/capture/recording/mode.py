@@ -61,7 +61,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.facts = Facts(liveness.number)
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
         """Told of functional collectives: (recorder, operator, arguments, keywords, result)."""
-        self.told: Callable[[Any], torch.device] = _device_of
+        self.device_for_cpp: Callable[[Any], torch.device] = _device_of
         """What C++ hears about a tensor's device."""
         self.meant: Callable[[Any], Any] = lambda kwargs: kwargs or {}
         """A call's keywords, the device being the one that is meant."""
@@ -109,7 +109,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if any(t is not FakeTensor and _unwraps_itself(t) for t in types):
             return NotImplemented  # a DTensor and its like: what it holds comes here afterwards
         if func is _DEVICE:
-            return self.told(args[0])
+            return self.device_for_cpp(args[0])
         name = func._schema.name.partition("::")[2]
         if name in _QUERIES:
             with self.fake:

@@ -1,6 +1,6 @@
 """Where a training step begins and ends: at an optimizer's steps, after warm-up.
 
-With several optimizers the one that steps least often is the boundary (a GAN's generator beside a
+With several optimizers the one that steps least often is the boundary (a GAN's generator and its
 discriminator that steps five times as often). Gradient accumulation needs nothing: its backward passes lie
 between two optimizer steps.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 8
-"""After so many steps of one optimizer, others that were made and never stepped are not waited for."""
+"""After this many steps of one optimizer, others that were made and never stepped are not waited for."""
 
 
 class StepsRecordedError(BaseException):

@@ -17,7 +17,7 @@ MOST_BYTES = 1 << 28
 """Larger inputs are not made for this."""
 
 MIXED = frozenset(("aten::_ctc_loss", "aten::_ctc_loss_backward"))
-"""They take lengths from the host beside tensors of the GPU, which torch's fake tensors refuse."""
+"""They take lengths from the host together with tensors of the GPU, which torch's fake tensors refuse."""
 
 
 def by_rule(name: str, args: Any) -> Any:

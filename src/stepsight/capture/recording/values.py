@@ -1,6 +1,6 @@
 """Values on the fake GPU: small ones that came from real data are followed, others are assumed and counted.
 
-A fake tensor may carry the real values behind it, so that a mask, a length or a set of indices leads the
+A fake tensor may carry its real values, so that a mask, a length or a set of indices leads the
 script the way it would go. What is not known reads as an assumption that the user can change.
 """
 
@@ -40,7 +40,7 @@ class Values:
         self._changed: dict[int, torch.Tensor] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The real values behind a tensor, where they are known."""
+        """A tensor's real values, where they are known."""
         if not isinstance(tensor, FakeTensor):
             return tensor
         value: torch.Tensor | None = getattr(tensor, "_stepsight_value", None)

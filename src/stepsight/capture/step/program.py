@@ -121,9 +121,9 @@ class ProgramBuilder:
         for op in needed:
             self._close()
             self._add_wait(stream, op)
-        self._settle(needed)
+        self._resolve(needed)
 
-    def _settle(self, ops: Iterable[int]) -> None:
+    def _resolve(self, ops: Iterable[int]) -> None:
         done = set(ops)
         self._in_flight = {s: op for s, op in self._in_flight.items() if op not in done}
 
@@ -164,10 +164,10 @@ class ProgramBuilder:
             self._events[record.event] = frozenset(self._tails.get(self._stream(record.stream), ()))
         elif record.what == "wait":
             stream = self._stream(record.stream)
-            behind = self._events.get(record.event, frozenset()) - self._tails.get(stream, set())
-            if behind:
+            ahead = self._events.get(record.event, frozenset()) - self._tails.get(stream, set())
+            if ahead:
                 self._close()
-                for op in sorted(behind):
+                for op in sorted(ahead):
                     self._add_wait(stream, op)
         else:
             self._host_waits(record)
@@ -197,7 +197,7 @@ class ProgramBuilder:
         collective = self.ops[op].collective
         if collective is not None and collective.kind == "barrier":
             self._pending.append(Wait(HOST, op))
-        self._settle([op])
+        self._resolve([op])
 
     # Collectives
 

@@ -45,7 +45,7 @@ AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT
 BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8, SERVING: 3.05}
 """Backward over forward for kernels whose forward alone was measured: 2.5 times the FLOPs at 0.86 of the
 rate (FlashAttention-3 paper, Shah et al. 2024, figures 5 and 6, H100, heads of 128, 16 k: 648 and
-561 TFLOP/s; cuDNN 9 beside it a little better backward)."""
+561 TFLOP/s; cuDNN 9 a little better backward)."""
 SPREAD_BACKWARD = 0.15
 
 

@@ -80,10 +80,12 @@ class Pointwise:
             if batch.family != "conv_wgrad":
                 answer = faster(answer, self.products.estimate(turned(product)))
             return as_convolution(answer)
-        # Tables of products hold few columns under millions of rows; convolution kernels are made for them.
-        return faster(
-            with_copies(as_convolution(answer), batch, self.spec), tiled_estimates(batch, self.spec)
-        )
+        tabled = with_copies(as_convolution(answer), batch, self.spec)
+        # Tables of products hold few columns under millions of rows; kernels for images are made for them.
+        # Rows of one dimension go to a library of products.
+        tiled = tiled_estimates(batch, self.spec)
+        image = np.where(batch.dims["h"] > 1, tiled.time_us, np.inf)
+        return faster(tabled, replace(tiled, time_us=image))
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ NATIVE_TAP_SLOTS: Mapping[str, float] = {"conv": 14.0, "conv_dgrad": 32.0, "conv
 """Instructions a tap. The forward's were counted in DepthwiseConv2d.cu: two loads and their addresses (6),
 four bounds (4–5), index (2), multiply-add, loop. The gradients' follow from public figures of both gradients
 in fp32 (pytorch/pytorch pull request 129609, before its change: 8×64×1024×1008 pixels 5×5 89.0 ms,
-4×48×720×539 6×1 9.49 ms; the GPU is not stated and taken to be an A100, on which the fp16 figure beside them
+4×48×720×539 6×1 9.49 ms; the GPU is not stated and taken to be an A100, on which the fp16 figure next to them
 fits), split one to two as in pull request 62006. In two other reports gradients take longer still: 16.6 times
 the forward (A100, 3×3, issue 18631), 25 times (5×5, pull request 62006); here 7 and 8 times.
 The forward's count (12 to 15 by reading) was set in sight of a public profile: MobileNetV3-Small, batch 32,
@@ -65,7 +65,7 @@ REDUCE_SLOTS = 100.0
 CUDNN_TAP_SLOTS: Mapping[str, float] = {"conv": 5.0, "conv_dgrad": 10.0, "conv_wgrad": 26.0}
 """cuDNN's c1_k1 kernels keep weights in registers and load pixels in vectors: a multiply-add, conversions and
 a share of a load; the weights' gradient also adds up partial sums of many blocks. Two public figures of both
-gradients, 39 instructions a tap (fp16 5×5, 26.4 ms beside the fp32 figure above; its forward 6) and at most
+gradients, 39 instructions a tap (fp16 5×5, 26.4 ms next to the fp32 figure above; its forward 6) and at most
 29 (7×7 in ConvNeXt V2-B on an H200 shared with another job), lie on either side of what is set. Published
 throughputs of EfficientNet in mixed precision (published tables) ask for more."""
 CUDNN_BANDWIDTH = 0.6

@@ -67,7 +67,7 @@ def faster(one: Estimates, other: Estimates) -> Estimates:
 
 
 def as_convolution(product: Estimates) -> Estimates:
-    """The product's times, told as what they are."""
+    """The product's times as those of a convolution."""
     source = np.maximum(product.source, int(Source.TRANSFERRED))
     notes = {
         i: "; ".join(filter(None, (POINTWISE_NOTE, product.notes.get(i, "")))) for i in range(len(product))

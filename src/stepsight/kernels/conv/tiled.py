@@ -71,7 +71,7 @@ FIRST_LAYER_TAPS = 49
 """Largest window of cuDNN's kernels for few channels (``first_layer_fwd_kernel``: 7×7). Patches of 16×16 with
 three channels take a step a tap (256 steps in 98 µs on H100)."""
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Parts that a reduction may be cut into, each by a block of its own; their sums are added up behind."""
+"""Parts that a reduction may be cut into, each by a block of its own; their sums are added up afterwards."""
 FEWEST_STEPS = 8
 """Steps that a part has at least."""
 
@@ -130,7 +130,7 @@ def tiled_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     feeding, share = _reached(batch, spec, reach)
     per_sm = spec.peak_flops(batch.dtype) / 1e6 / spec.sms * share
     result_bytes = 4.0 if batch.family == "conv_wgrad" else batch.element_bytes
-    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it behind the next.
+    # A tile's result leaves at the multiprocessor's share of the bandwidth, half of it under the next tile.
     store_us = 0.5 * result_bytes / (spec.memory_gbps * 1e3 / spec.sms)
     groups = np.maximum(batch.dims["groups"], 1.0)
     best: FloatArray = np.full(len(batch), np.inf)

@@ -1,4 +1,4 @@
-"""What a pair of CUDA events around one operator reads beside its kernel: the host's part."""
+"""What a pair of CUDA events around one operator reads in addition to its kernel: the host's part."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class LearnedModel:
     """Trees for one family and dtype, fitted on one GPU.
 
     ``variant`` tells apart kernels of one family that were measured apart ("linear", "bmm").
-    ``stacks`` lists the software stacks that were measured beside each other; their position
+    ``stacks`` lists the software stacks that were measured side by side; their position
     is a column of the trees. ``spread`` is the standard deviation of ln(time) whose 90 % interval holds
     90 % of unseen shapes.
     ``low`` and ``high`` bound the fitted range of the columns named in `RANGE_KEYS`. ``base`` is what the

@@ -2,7 +2,7 @@
 
 A linear layer reads both matrices along k, a few elements of many rows at a time. Rows lie 4·k bytes apart,
 so the tiles that run at a time touch pages all over a span of rows × k. A translation buffer holds the
-addresses of so many pages; beyond that, loads wait for a look-up.
+addresses of a number of pages; beyond that, loads wait for a look-up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHARING = 2
 REACH_BYTES: Mapping[str, float] = {"pascal": 80 * 2**20}
 """Span whose addresses the buffer holds, where tables show an end to it. Pascal: linear layers of up to 2,048
 rows on P100 (fp32 GEMMs) reach 0.65 of peak up to here and 0.3 at ten times as much. V100, T4 and A100
-show nothing alike."""
+show no such limit."""
 WAITING = 2.0
 """How much longer products take when every load waits, in times of the arithmetic (the same rows)."""
 SOFTNESS = 0.5

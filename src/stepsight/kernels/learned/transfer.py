@@ -129,8 +129,10 @@ def _choice(
         (m for m in fitting if m.machine.same_chip(mine)),
         key=lambda m: (m.machine.name != mine.name, abs(m.machine.memory_gbps - mine.memory_gbps)),
     )
-    alike = same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
-    if own and alike:
+    same_units = (
+        same_dtype or {dtype, fitting[0].dtype} == {"fp16", "bf16"} or fitting[0].family in ROW_FAMILIES
+    )
+    if own and same_units:
         spread = own[0].spread if same_dtype else float(np.hypot(own[0].spread, OTHER_DTYPE_SPREAD))
         if own[0].machine.name == mine.name or own[0].family not in FP32_LANES:
             siblings = tuple(m for m in own[1:] if m.machine.memory_gbps <= mine.memory_gbps)

@@ -4,7 +4,7 @@ Every level of an oblivious tree asks the same question of all rows, so a tree o
 d comparisons and one table look-up: array arithmetic without a branch. That is what lets a
 million kernels be timed in seconds.
 
-Where rows are alike, most questions have one answer for all of them: a column's least and greatest
+Where rows are similar, most questions have one answer for all of them: a column's least and greatest
 value settle it. A tree keeps the questions that stay open, and trees with few of them share a look-up.
 """
 

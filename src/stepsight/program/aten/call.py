@@ -26,7 +26,7 @@ class Sized(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TensorFact:
-    """A tensor as a call saw it. ``storage`` numbers the memory behind it, -1 where unknown;
+    """A tensor as a call saw it. ``storage`` numbers its memory, -1 where unknown;
     ``offset`` is where it starts there, in elements."""
 
     shape: Shape

@@ -68,7 +68,7 @@ def attention_block(c: LanguageConfig) -> Block:
     both += exchange_copies(c)
     again += inner.forward if not keeps_products(c) else []
     v_dim = m.latent.v_dim if m.latent else m.head_dim
-    fp8_input = 1.0 if product == "fp8" and not c.training.frozen else 0.0
+    fp8_input = input_bytes(c, "attention") if c.training.quantised and not c.training.frozen else 0.0
     both.kept_bytes += (e + fp8_input) * n * m.heads * v_dim / t
     out = ops.linear(
         product,

@@ -11,6 +11,9 @@ from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
+FP4_BYTES = 0.5625
+"""Bytes of an NVFP4 value with its share of a scale for each 16 (fp8)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -54,7 +57,9 @@ def input_bytes(c: LanguageConfig, part: str) -> float:
     their adapters the input as it is."""
     if c.training.frozen:
         return dtype_bytes(c.training.dtype) if c.training.adapts(part) else 0.0
-    return 1.0 if c.training.precision == "fp8" else dtype_bytes(c.training.dtype)
+    if c.training.quantised:
+        return 1.0 if c.training.precision == "fp8" else FP4_BYTES
+    return dtype_bytes(c.training.dtype)
 
 
 def stored_less(c: LanguageConfig) -> float:

@@ -218,6 +218,8 @@ class _Stage:
         """Parameters of the next run come while this one computes; ZeRO-3's gradients leave behind it."""
         if phase == "backward":
             self.unsplit.add((item.piece, item.micro_batch))
+        if not runs:  # a piece without layers
+            return
         again = phase == "forward" or self.c.layout.reshard
         if again:  # the first of a step waits for the last update
             first = phase == "forward" and item.micro_batch == 0

@@ -46,13 +46,6 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     )
     refuse(
         parallel,
-        "pipeline",
-        s.chunks <= most_pieces(c) and any(not p.layers and not p.first and not p.last for p in pieces(c)),
-        f"{c.framework.name} leaves one of {s.chunks} pieces without layers",
-        "use fewer",
-    )
-    refuse(
-        parallel,
         "sequence_parallel",
         s.sequence_parallel and s.tensor == 1,
         "has no effect without tensor parallelism",
@@ -173,8 +166,9 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     refuse(
         parallel,
         "context_kind",
-        s.context_kind == "all_to_all" and kv_heads % (s.tensor * s.context) != 0,
-        f"{kv_heads} heads of keys do not divide over tensor × context = {s.tensor * s.context}",
+        s.context_kind == "all_to_all" and not _exchanges_evenly(m.heads, kv_heads, s.tensor * s.context),
+        f"{m.heads} heads and {kv_heads} heads of keys do not spread over tensor × context = "
+        f"{s.tensor * s.context}",
         'use a smaller context, "ring" or "all_gather"',
     )
     refuse(
@@ -220,12 +214,12 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
             "has no effect: all weights are trained",
             'set adapters = "lora", or leave it out',
         )
-    for key in ("fp8_weights", "fp8_attention", "fp8_activations"):
+    for key in ("fp8_weights", "fp8_activations"):
         stated = training.has(key) and training.values[key] is True
         refuse(
             training,
             key,
-            stated and t.precision != "fp8",
+            stated and not t.quantised,
             f"has no effect in {t.precision}",
             'set precision = "fp8", or leave it out',
         )
@@ -246,3 +240,9 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         f"{c.family} is trained without dropout",
         "leave it out",
     )
+
+
+def _exchanges_evenly(heads: int, kv_heads: int, ranks: int) -> bool:
+    """Whether ranks that exchange heads get the same number each; heads of keys are repeated where there are
+    fewer than ranks (DeepSpeed-Ulysses)."""
+    return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)

@@ -18,8 +18,9 @@ from stepsight.workload.llm.optimizers import UPDATES
 from stepsight.workload.llm.recipe import Framework, Recipe, families, recipe_of
 from stepsight.workload.parallel.axes import data_ranks
 
-PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8")
-FP4 = ("fp4", "nvfp4", "mxfp4")
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+FP4 = ("nvfp4", "mxfp4")
+"""Other names of fp4."""
 GRADIENTS = ("fp32", "half")
 """The type in which gradients are accumulated and reduced."""
 FP8_SCALING = ("delayed", "current", "block")
@@ -46,13 +47,14 @@ class LanguageTraining:
     zero); selective (Megatron: core attention is recomputed; others: everything but GEMMs); modules (those
     of ``recompute_modules``).
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
-    (flash: 2). ``precision = "fp8"``: GEMMs in fp8, everything else in bf16. ``master_weights``:
-    half-precision parameters with fp32 copies in the optimizer; without them fp32 parameters are cast
-    for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that by default.
+    (flash: 2). ``precision``: fp8 and fp4 (NVFP4) are the type of GEMMs, everything else is in bf16.
+    ``master_weights``: half-precision parameters with fp32 copies in the optimizer; without them fp32
+    parameters are cast for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that
+    by default.
     ``adapters``: only low-rank adapters of rank ``adapter_rank`` on attention, MLP or both are trained; the
     frozen weights need no gradients and are stored as ``frozen_weights`` says.
     ``fp8_weights``: with fp8, weights are kept in fp8 (with their transpose) and gathered in it; otherwise
-    bf16 weights and their fp8 casts are both there. ``fp8_attention``: attention runs in fp8, too.
+    bf16 weights and their fp8 casts are both there.
     ``fp8_activations``: inputs of activation functions are stored in fp8 for the backward pass.
     ``expandable_segments``: the caching allocator joins blocks (PYTORCH_CUDA_ALLOC_CONF).
     ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
@@ -80,7 +82,6 @@ class LanguageTraining:
     adapter_targets: str = "attention"
     frozen_weights: str = "half"
     fp8_weights: bool = False
-    fp8_attention: bool = False
     fp8_activations: bool = False
     expandable_segments: bool = False
     loss_scaling: bool = False
@@ -93,7 +94,7 @@ class LanguageTraining:
     @property
     def dtype(self) -> str:
         """The type of activations."""
-        return {"fp8": "bf16", "tf32": "fp32"}.get(self.precision, self.precision)
+        return {"fp8": "bf16", "fp4": "bf16", "tf32": "fp32"}.get(self.precision, self.precision)
 
     @property
     def product_dtype(self) -> str:
@@ -104,6 +105,11 @@ class LanguageTraining:
     def wide_product(self) -> str:
         """The type of GEMMs that stay out of fp8: attention's and the head's."""
         return "tf32" if self.precision == "tf32" else self.dtype
+
+    @property
+    def quantised(self) -> bool:
+        """Whether GEMMs compute in fewer bits than the activations have."""
+        return self.precision in ("fp8", "fp4")
 
     @property
     def half(self) -> bool:
@@ -321,11 +327,8 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
             f"unknown {recompute!r}",
             f"one of {', '.join(RECOMPUTE)}, a list of modules, or a number of layers",
         )
-    if fields.values.get("precision") in FP4:
-        raise fields.fail(
-            "precision", "GEMMs in fp4 are not modelled: no measurements are available", 'use "fp8"'
-        )
-    precision = fields.choice("precision", PRECISIONS, "bf16")
+    other_name = str(fields.anything("precision", "bf16")) in FP4
+    precision = "fp4" if other_name else fields.choice("precision", PRECISIONS, "bf16")
     adapters = fields.anything("adapters", "none")
     if isinstance(adapters, bool):
         adapters = "lora" if adapters else "none"
@@ -343,16 +346,15 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         dropout=fields.number("dropout", usual_dropout(family), most=0.99),
         loss=fields.choice("loss", ("cross_entropy", "none"), "cross_entropy"),
         clipping=fields.flag("clip_gradients", True),
-        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8")),
+        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8", "fp4")),
         compiled=fields.flag("compile", False),
         fused_norm=fields.flag("fused_norm", True),
         adapters=adapters,
         adapter_rank=fields.integer("adapter_rank", 16),
         adapter_targets=fields.choice("adapter_targets", ADAPTER_TARGETS, "attention"),
         frozen_weights=_frozen_weights(fields, adapters),
-        fp8_weights=fields.flag("fp8_weights", False) and precision == "fp8",
-        fp8_attention=fields.flag("fp8_attention", False) and precision == "fp8",
-        fp8_activations=fields.flag("fp8_activations", False) and precision == "fp8",
+        fp8_weights=fields.flag("fp8_weights", False) and precision in ("fp8", "fp4"),
+        fp8_activations=fields.flag("fp8_activations", False) and precision in ("fp8", "fp4"),
         expandable_segments=fields.flag("expandable_segments", False),
         loss_scaling=fields.flag("loss_scaling", precision == "fp16"),
         offload=fields.choice("offload", OFFLOAD, "none"),

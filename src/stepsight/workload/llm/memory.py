@@ -110,7 +110,7 @@ def _weight_bytes(c: LanguageConfig, ends: float) -> float:
     half = float(dtype_bytes(t.dtype) if t.master_weights or not t.half or t.frozen else 4)
     if t.frozen:
         return ends * half + (1 - ends) * FROZEN_BYTES.get(t.frozen_weights, half)
-    if t.precision == "fp8" and c.layout.micro_batches > 1 and not t.fp8_weights:
+    if t.quantised and c.layout.micro_batches > 1 and not t.fp8_weights:
         return half + (1 - ends) * 2
     return half
 
@@ -123,7 +123,7 @@ def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]
     if not c.layout.reshard:
         each = dtype_bytes(c.training.dtype)
         return sum(each * (w.parameters + w.expert_parameters) for _, w in works), 0.0
-    largest = max(run.parameters for _, w in works for run in w.forward)
+    largest = max((run.parameters for _, w in works for run in w.forward), default=0.0)
     return 0.0, 2 * 2 * largest / _runs(c)
 
 

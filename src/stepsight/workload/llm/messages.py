@@ -105,4 +105,5 @@ def _exchanged(c: LanguageConfig) -> tuple[float, float]:
         result = m.heads * m.latent.v_dim / t
         return c.tokens * (2 * query + result), c.tokens * result
     result = m.heads * m.head_dim / t
-    return c.tokens * (result + 2 * m.kv_heads * m.head_dim / t), c.tokens * result
+    kv_heads = max(m.kv_heads, t * c.layout.context)  # repeated where there are fewer than ranks
+    return c.tokens * (result + 2 * kv_heads * m.head_dim / t), c.tokens * result

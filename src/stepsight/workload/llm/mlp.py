@@ -91,7 +91,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
 def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     """Router, exchange of tokens, the rank's own experts, exchange back; shared experts beside them."""
     m, s = c.model, c.layout
-    dtype, product, e = c.training.dtype, c.training.product_dtype, dtype_bytes(c.training.dtype)
+    dtype, e = c.training.dtype, dtype_bytes(c.training.dtype)
     spread_out = s.expert > 1
     own = c.tokens / (s.tensor if spread_out else shared_over(c))
     rows = own if spread_out else float(c.tokens)  # experts split like an MLP see the tokens of all ranks
@@ -159,7 +159,7 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     else:
         both += ops.residual(dtype, own * m.hidden, 0.0, fused=True)
     more = (0, 0)
-    if product == "fp8" and not _grouped(c):
+    if c.training.quantised and not _grouped(c):
         more = 2 * local * SCALE_LAUNCHES, 4 * local * SCALE_LAUNCHES
     return Block(both, forward, backward, again, selected, more, modules)
 

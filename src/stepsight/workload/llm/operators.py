@@ -66,8 +66,8 @@ def linear(
         [gemm("linear", tokens, out, into)],
         [gemm("dgrad", tokens, into, out), gemm("wgrad", out, into, tokens)],
     )
-    if product == "fp8":
-        current = scaling == "current"
+    if product in ("fp8", "fp4"):
+        current = scaling == "current" or product == "fp4"  # NVFP4 has a scale of the whole tensor, too
         reads = 4 if current else 2
         casts = [stream("cast_fp8", dtype, batch * tokens * into, reads, 2)] if cast_input or current else []
         casts += [stream("cast_fp8", dtype, batch * out * into, reads, 2)] if cast_weight else []

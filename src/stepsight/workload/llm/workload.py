@@ -67,7 +67,7 @@ def _asks(document: Mapping[str, Any]) -> str:
             return f"training.{key}"
     if not isinstance(family, str) or family not in FAMILIES:
         return ""
-    if training.get("precision") == "fp8":
+    if training.get("precision") in ("fp8", "fp4", "nvfp4", "mxfp4"):
         return "training.precision"
     taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
     beyond = [k for k in BEYOND_TAPES if k in document] + [

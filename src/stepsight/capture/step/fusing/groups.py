@@ -103,11 +103,11 @@ class Grouping:
         early, late = sorted((one, other), key=lambda g: g.order)
         if early.parts[0].many != late.parts[0].many or len(early.parts) + len(late.parts) > MOST:
             return other
-        alike = _alike(early, late)
+        identical = _identical(early, late)
         inlined = early.reduction is None and early.elements < late.elements
-        if early.needed_by >= late.order and (alike or inlined):
+        if early.needed_by >= late.order and (identical or inlined):
             kept, gone = late, early
-        elif late.needs <= early.order and alike:
+        elif late.needs <= early.order and identical:
             kept, gone = early, late
         else:
             return other
@@ -124,7 +124,7 @@ class Grouping:
         return kept
 
 
-def _alike(one: Group, other: Group) -> bool:
+def _identical(one: Group, other: Group) -> bool:
     """Whether one loop can compute both: the same elements, or the rows of the other's reduction."""
     if one.reduction and other.reduction and one.reduction != other.reduction:
         return False
