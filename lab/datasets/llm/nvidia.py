@@ -216,7 +216,6 @@ def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
 # --- Megatron-Bridge: recomputation by module against time and memory ---
 
 _ABLATED = {"Llama3-70B": "llama3-70b", "moonshotai/Moonlight-16B-A3B": "moonlight-16b-a3b"}
-_RECOMPUTED = {"none": "none", "core_attn": "selective"}
 
 
 def ablation(row: Row) -> Case:
@@ -240,11 +239,13 @@ def ablation(row: Row) -> Case:
         "global_batch": batch,
         "training": {
             "precision": "fp8" if "fp8" in row["precision"] else "bf16",
-            "recompute": _RECOMPUTED.get(modules, modules.split("+")),
+            "recompute": modules.split("+") if modules != "none" else "none",
         },
         "parallel": parallel,
     }
     training: dict[str, Any] = {"attention": "cudnn", "gradients": "half"}
+    if "expandable_segments" in row["recompute"]:
+        training["expandable_segments"] = True
     if "current" in row["precision"]:
         training["fp8_scaling"] = "current"
     crashed = row["outcome"].startswith("OOM")

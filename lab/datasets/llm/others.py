@@ -94,15 +94,13 @@ def litgpt(row: Row) -> Case:
     model = _LITGPT.get(row["model"])
     if model is None:
         return unexpressed(name, "a model that is not in the catalogue", row["method"])
-    if row["method"] == "qlora":
-        return unexpressed(name, "weights in four bits", row["method"])
     gpus = whole(row, "gpus")
     parallel: dict[str, Any] = {"data": gpus, "micro_batch": whole(row, "micro_batch")}
     stated = {
         "model": model,
         "sequence": whole(row, "max_seq"),
         "batch_per_rank": whole(row, "micro_batch"),
-        "training": {"precision": "bf16", "adapters": row["method"] == "lora"},
+        "training": {"precision": "bf16", "adapters": row["method"] if "lora" in row["method"] else "none"},
         "parallel": parallel,
     }
     settings = {"training": {"master_weights": False}}

@@ -214,7 +214,7 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
             "has no effect: all weights are trained",
             'set adapters = "lora", or leave it out',
         )
-    for key in ("fp8_weights", "fp8_attention", "fp8_activations"):
+    for key in ("fp8_weights", "fp8_activations"):
         stated = training.has(key) and training.values[key] is True
         refuse(
             training,

@@ -54,7 +54,7 @@ class LanguageTraining:
     ``adapters``: only low-rank adapters of rank ``adapter_rank`` on attention, MLP or both are trained; the
     frozen weights need no gradients and are stored as ``frozen_weights`` says.
     ``fp8_weights``: with fp8, weights are kept in fp8 (with their transpose) and gathered in it; otherwise
-    bf16 weights and their fp8 casts are both there. ``fp8_attention``: attention runs in fp8, too.
+    bf16 weights and their fp8 casts are both there.
     ``fp8_activations``: inputs of activation functions are stored in fp8 for the backward pass.
     ``expandable_segments``: the caching allocator joins blocks (PYTORCH_CUDA_ALLOC_CONF).
     ``loss_scaling``: gradients are unscaled and checked for infinities before the update (fp16).
@@ -82,7 +82,6 @@ class LanguageTraining:
     adapter_targets: str = "attention"
     frozen_weights: str = "half"
     fp8_weights: bool = False
-    fp8_attention: bool = False
     fp8_activations: bool = False
     expandable_segments: bool = False
     loss_scaling: bool = False
@@ -355,7 +354,6 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         adapter_targets=fields.choice("adapter_targets", ADAPTER_TARGETS, "attention"),
         frozen_weights=_frozen_weights(fields, adapters),
         fp8_weights=fields.flag("fp8_weights", False) and precision in ("fp8", "fp4"),
-        fp8_attention=fields.flag("fp8_attention", False) and precision in ("fp8", "fp4"),
         fp8_activations=fields.flag("fp8_activations", False) and precision in ("fp8", "fp4"),
         expandable_segments=fields.flag("expandable_segments", False),
         loss_scaling=fields.flag("loss_scaling", precision == "fp16"),

@@ -20,7 +20,7 @@ from stepsight.records import Table, nearest, read_toml, record
 
 TRAINING_FIELDS = frozenset({
     "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
-    "fused_norm", "fused_experts", "cuda_graphs", "fp8_scaling", "fp8_attention", "gradients", "reduce",
+    "fused_norm", "fused_experts", "cuda_graphs", "fp8_scaling", "gradients", "reduce",
     "loss_scaling", "adapters", "frozen_weights", "fp8_weights", "fp8_activations", "expandable_segments",
 })  # fmt: skip
 """Fields of ``training`` that a recipe may give a default."""
