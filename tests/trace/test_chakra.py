@@ -22,8 +22,7 @@ from stepsight.report.chakra import (
 )
 from stepsight.trace.linking.et_link import link_et
 from stepsight.trace.linking.link import link
-from stepsight.trace.reading.chakra import looks_like_chakra
-from stepsight.trace.reading.execution_trace import looks_like_et, read_execution_trace
+from stepsight.trace.reading.execution_trace import looks_like_chakra, looks_like_et, read_execution_trace
 from stepsight.trace.reading.files import TraceFile, trace_files
 from stepsight.trace.reading.kineto import read_kineto
 from stepsight.trace.step.run import load_trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stepsight.trace.step.host_times import samples_of
 from stepsight.trace.step.job import rank_program
+from stepsight.trace.step.pauses import sleeps
 from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.sleeps import sleeps
 from tests.trace.making import Made, made_run
 
 

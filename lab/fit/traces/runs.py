@@ -11,8 +11,12 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.trace.linking.et_shapes import belongs, has_shapes
-from stepsight.trace.reading.chakra import looks_like_chakra
-from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
+from stepsight.trace.reading.execution_trace import (
+    ExecutionTrace,
+    looks_like_chakra,
+    looks_like_et,
+    read_execution_trace,
+)
 from stepsight.trace.reading.files import SUFFIXES, TraceFile, trace_files
 from stepsight.trace.reading.grouping import Header, runs_of
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto

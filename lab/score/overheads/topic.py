@@ -15,7 +15,7 @@ from stepsight.program.job import Job
 from stepsight.program.observation import ObservedJob
 from stepsight.score import BLIND, Score
 from stepsight.trace.step.job import rank_program, typical_step
-from stepsight.trace.step.recording import recording_gaps
+from stepsight.trace.step.pauses import recording_gaps
 
 TOPIC = "overheads"
 _BLIND = "other hosts"

@@ -10,8 +10,7 @@ from stepsight.overheads.gather import HostSample
 from stepsight.overheads.sharing import HostPool, SharedTimes
 from stepsight.trace.step.host_times import samples_of
 from stepsight.trace.step.job import clean_steps, rank_program
-from stepsight.trace.step.recording import recording_gaps
-from stepsight.trace.step.sleeps import sleeps
+from stepsight.trace.step.pauses import recording_gaps, sleeps
 
 _STEPS = 3
 """Steps of a run that go into the pool of its host."""

@@ -27,10 +27,9 @@ from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.score import CHOSEN, FIT, Figure, Score, gmae, interval_score
 from stepsight.simulate.timeline import Timeline
 from stepsight.trace.step.job import collective_waiting, rank_program, typical_step
+from stepsight.trace.step.pauses import MUCH_RECORDING, recording_gaps, sleeps
 from stepsight.trace.step.platforms import guess_platform
-from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun
-from stepsight.trace.step.sleeps import sleeps
 
 TOPIC = "traces"
 _UNNAMED_GPU = "V100-SXM2-16G"

@@ -95,7 +95,8 @@ def tune(
         best = best_rows(rows, objective, top)
         if not best:
             _refuse(rows, found, loaded.spec)
-        best = with_intervals(found.document, best, asked, pool, journal)
+        walked = with_intervals(found.document, best, asked, pool, journal)
+        best = sorted(walked, key=lambda row: score(row, asked.objective))
     finally:
         pool.close()
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)

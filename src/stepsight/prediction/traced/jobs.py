@@ -25,10 +25,9 @@ from stepsight.trace.step.host_times import (
 )
 from stepsight.trace.step.job import clean_steps, host_program, job_of, rank_program, typical_step
 from stepsight.trace.step.missing_ranks import Calls, collective_calls, host_delay_us, with_late_peers
+from stepsight.trace.step.pauses import recording_gaps, sleeps
 from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.recording import recording_gaps
 from stepsight.trace.step.run import TraceRun
-from stepsight.trace.step.sleeps import sleeps
 
 INDIVIDUAL, SHARED, PACED, TRACED = "individual", "shared", "paced", "traced"
 """Whose host times: other steps' or ranks' of the run; other workloads'; other workloads' at the pace

@@ -130,3 +130,11 @@ def _whole(value: Any, default: int = -1) -> int:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and abs(value) < 2**63 else None
+
+
+def looks_like_chakra(file: TraceFile) -> bool:
+    """Whether a file is Chakra's, by its name or by its first JSON object."""
+    if file.path.endswith(".et"):
+        return True
+    head = file.content[:2048]
+    return b'"attr"' in head and b'"schema"' in head and b'"nodes"' not in head

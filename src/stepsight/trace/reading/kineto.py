@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from stepsight.errors import InputError
 from stepsight.hardware.memory import BYTES_PER_GB
@@ -19,6 +21,8 @@ from stepsight.trace.reading.events import (
     GPU_ANNOTATION,
     HOST_OP,
     MOST_BYTES,
+    NO_ARGS,
+    NO_RAW,
     RUNTIME,
     SYNC,
     Category,
@@ -26,7 +30,6 @@ from stepsight.trace.reading.events import (
 )
 from stepsight.trace.reading.files import TraceFile
 from stepsight.trace.reading.repair import mended, salvaged
-from stepsight.trace.reading.sharing import share_texts
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):
@@ -259,3 +262,34 @@ def _memory_gb(document: _Document) -> float | None:
     sizes = [d.get("totalGlobalMem") for d in document.deviceProperties]
     size = sizes[0] if sizes else None
     return size / BYTES_PER_GB if type(size) is int and 0 < size < MOST_BYTES else None
+
+
+def share_texts(events: Iterable[Event]) -> None:
+    """Make equal texts of these events one object; afterwards none of them refers to the file's content."""
+    texts: dict[str, str] = {}
+    lists: dict[bytes, msgspec.Raw] = {}
+
+    def kept(raw: msgspec.Raw) -> msgspec.Raw:
+        text = bytes(raw)
+        known = lists.get(text)
+        if known is None:
+            known = lists[text] = msgspec.Raw(text)
+        return known
+
+    for event in events:
+        event.name = texts.setdefault(event.name, event.name)
+        args = event.args
+        if args is NO_ARGS:
+            continue
+        if args.dims is not NO_RAW:
+            force_setattr(args, "dims", kept(args.dims))
+        if args.old_dims is not NO_RAW:
+            force_setattr(args, "old_dims", kept(args.old_dims))
+        if args.types is not NO_RAW:
+            force_setattr(args, "types", kept(args.types))
+        if args.concrete is not NO_RAW:
+            force_setattr(args, "concrete", kept(args.concrete))
+        if args.grid is not NO_RAW:
+            force_setattr(args, "grid", kept(args.grid))
+        if args.block is not NO_RAW:
+            force_setattr(args, "block", kept(args.block))

@@ -6,10 +6,9 @@ from stepsight.trace.linking.launches import NO_OP
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import launching_op
-from stepsight.trace.step.job import groups_of, rank_program
-from stepsight.trace.step.matching import unmatched
+from stepsight.trace.step.job import groups_of, rank_program, unmatched
+from stepsight.trace.step.pauses import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.recording import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.run import TraceRun, measured_step_us
 from stepsight.trace.step.steps import NO_MARKS
 

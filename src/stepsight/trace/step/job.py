@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from stepsight.program.job import Group, Job, Op, RankProgram
+from stepsight.program.job import Group, Job, Kernel, Op, RankProgram, Sizing
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
 from stepsight.trace.reading.events import Event
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.collective_sizes import with_sizes
-from stepsight.trace.step.matching import by_itself, unmatched
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.run import RankTrace, TraceRun
 
@@ -211,3 +211,36 @@ def collective_waiting(run: TraceRun, step: int) -> list[list[float]]:
         for rank, i in members.items():
             waits[rank].append((i, last - arrived[rank]))
     return [[waited for _, waited in sorted(waits[r.rank])] for r in run.ranks]
+
+
+def unmatched(
+    programs: Mapping[int, StepProgram], groups: Mapping[str, tuple[Group, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Groups whose recorded ranks call different collectives, with those ranks."""
+    kinds: dict[str, dict[int, list[str]]] = {}
+    for rank, program in programs.items():
+        for traced in program.ops:
+            c = traced.op.collective
+            if c is not None:
+                kinds.setdefault(c.group, {}).setdefault(rank, []).append(c.kind)
+    found: dict[str, tuple[int, ...]] = {}
+    for name, sets in groups.items():
+        for members in sets:
+            recorded = [r for r in members.ranks if r in programs]
+            called = [kinds.get(name, {}).get(r, []) for r in recorded]
+            if any(calls != called[0] for calls in called):
+                found[name] = (*found.get(name, ()), *recorded)
+    return found
+
+
+def by_itself(op: Op, seen: OpObservations) -> tuple[Op, OpObservations]:
+    """The op with its collective as a kernel of known time on the collective's stream."""
+    c = op.collective
+    if c is None:
+        return op, seen
+    kernel = Kernel.of(
+        "elementwise", c.dtype, operator=c.kind, stream=c.stream, sizing=Sizing.UNKNOWN, elements=1.0,
+        read_bytes=c.bytes, write_bytes=c.bytes,
+    )  # fmt: skip
+    opaque = replace(of_collective(op, seen), opaque=True)
+    return replace(op, collective=None, kernels=(*op.kernels, kernel)), with_collective(seen, opaque)

@@ -14,9 +14,13 @@ from stepsight.estimate import FloatArray
 from stepsight.limits import check
 from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes, repeat_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
-from stepsight.trace.reading.chakra import looks_like_chakra
 from stepsight.trace.reading.collector import collector_off
-from stepsight.trace.reading.execution_trace import ExecutionTrace, looks_like_et, read_execution_trace
+from stepsight.trace.reading.execution_trace import (
+    ExecutionTrace,
+    looks_like_chakra,
+    looks_like_et,
+    read_execution_trace,
+)
 from stepsight.trace.reading.files import TraceFile, file_name, trace_files
 from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto

@@ -1,4 +1,7 @@
-"""What the profiler itself does before a launch whose arguments it cannot record.
+"""Gaps before operators that are not their own: sleeps of the program, and what the profiler does.
+
+A sleep shows as a long gap before the same operator of every step, always of the same length; stalls and data
+loaders never repeat that exactly. The profiler itself works before a launch whose arguments it cannot record:
 
 With ``record_shapes`` torch turns every argument of a Triton launch into a value it can keep.
 A tensor or a number takes a µs. Of any other object (a tensor descriptor, say) it tries to
@@ -8,6 +11,9 @@ compile the class, reading and parsing its source in Python, at every launch: 0.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
 
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
@@ -46,3 +52,25 @@ def _is_triton(event: Event) -> bool:
 
 def _has_tensors(event: Event) -> bool:
     return any(kind not in _NO_TENSOR for kind in event.types())
+
+
+SHORTEST_SLEEP_US = RULES.value("shortest_sleep")
+_EVEN = RULES.value("even_sleeps")
+
+
+def sleeps(steps: Sequence[StepProgram]) -> dict[Place, float]:
+    """The pauses in µs that every one of a rank's steps makes, by the place of the operator behind them.
+
+    One step alone cannot tell a sleep from a stall.
+    """
+    gaps: dict[Place, list[float]] = defaultdict(list)
+    for step in steps:
+        for traced, place in zip(step.ops, places_of(step), strict=True):
+            times = traced.op.overhead_us
+            if times is not None and times.t1 >= SHORTEST_SLEEP_US:
+                gaps[place].append(times.t1)
+    return {
+        place: min(found)
+        for place, found in gaps.items()
+        if len(found) == len(steps) > 1 and max(found) <= (1 + _EVEN) * min(found)
+    }

@@ -1,0 +1,71 @@
+"""One model by several routes: a file, its name, a config.json. Prints the table of docs/architecture.md.
+
+python benchmarks/routes.py
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from stepsight import Prediction, load_platform, load_workload, predict
+from stepsight.workload.files import load_model
+
+PLATFORMS = ("8xH100-SXM", "8xA100-SXM4-80G", "8xB200-SXM", "2x8xH100-SXM-400G")
+RECIPE = {"training.recipe": "torchtitan-2025", "global_batch": "64"}
+TOML = """
+kind = "transformer"
+family = "llama"
+layers = 16
+hidden = 2048
+heads = 32
+kv_heads = 8
+ffn = 8192
+vocab = 128256
+sequence = 8192
+tied = true
+batch_per_rank = 1
+"""
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 2048, "num_hidden_layers": 16,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "tie_word_embeddings": True, "head_dim": 64, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def routes(folder: Path) -> dict[str, dict[str, Prediction]]:
+    """Predictions by route and platform."""
+    toml, config = folder / "model.toml", folder / "config.json"
+    toml.write_text(TOML)
+    config.write_text(json.dumps(CONFIG))
+    found: dict[str, dict[str, Prediction]] = {}
+    for name in PLATFORMS:
+        on = load_platform(name)
+        workloads = {
+            "TOML": load_workload(toml, RECIPE),
+            "--model llama3.2-1b": load_model("llama3.2-1b", {**RECIPE, "sequence": "8192"}),
+            "config.json": load_workload(config, {**RECIPE, "sequence": "8192"}),
+        }
+        for route, workload in workloads.items():
+            found.setdefault(route, {})[name] = predict(workload, on)
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        found = routes(Path(folder))
+    print("| route | platform | step | GEMM | attention | memory |\n|---|---|---|---|---|---|")
+    for route, by_platform in found.items():
+        for name, p in by_platform.items():
+            gemm, attention = (p.breakdown_us.get(part, 0.0) / 1e3 for part in ("gemm", "attention"))
+            held = p.memory.total_bytes / 1e9 if p.memory else 0.0
+            print(
+                f"| {route} | {name} | {p.step_us / 1e3:.1f} ms | {gemm:.1f} ms | {attention:.1f} ms"
+                f" | {held:.1f} GB |"
+            )
+
+
+if __name__ == "__main__":
+    main()
