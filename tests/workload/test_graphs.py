@@ -71,8 +71,8 @@ def test_a_cpu_has_no_graphs():
 def language(graph: bool, **more: object) -> dict[str, object]:
     document = {
         "kind": "transformer", "family": "llama", "layers": 8, "hidden": 512, "heads": 8, "ffn": 1376,
-        "vocab": 32000, "sequence": 256, "batch_per_rank": 1,
-        "training": {"framework": "megatron", "cuda_graph": graph}, "parallel": {"data": 2},
+        "vocab": 1024, "sequence": 128, "batch_per_rank": 1,
+        "training": {"framework": "nanotron", "cuda_graph": graph}, "parallel": {"data": 2},
     }  # fmt: skip
     return {**document, **more}
 
