@@ -11,7 +11,7 @@ from stepsight.constants import Area, Constant, area, area_names
 from stepsight.overheads.frameworks import profiles
 from stepsight.trace.rules import RULES
 
-MODULES = {"traced": "prediction.traced"}
+MODULES = {"traced": "prediction.traced", "dlrm": "workload.dlrm"}
 """Areas whose package is not at the top."""
 
 

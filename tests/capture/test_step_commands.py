@@ -45,7 +45,7 @@ def test_a_slower_host_is_a_changed_field_of_the_platform(saved: str) -> None:
     assert json.loads(slow)["step_time_us"] > plain["step_time_us"]
 
 
-@pytest.mark.parametrize("question", ["no-host", "gpu=A100-SXM4-80G", "batch=2", "drop=linear"])
+@pytest.mark.parametrize("question", ["no-host", "gpu=A100-SXM4-80G", "batch=4096", "drop=linear"])
 def test_questions_are_asked_of_it(saved: str, question: str) -> None:
     out = run("compare", saved, "-p", "1xH100-SXM", "--what-if", question, "--json").stdout
     assert json.loads(out)["difference_us"] != 0

@@ -72,7 +72,7 @@ def test_set_reaches_the_workload_and_the_platform():
             ("sweep", "examples/dlrm.toml", "-p", "4xV100", "--over", "nosuch=1"),
             "every combination is refused",
         ),
-        (("tune", "llama4-8b", "-p", "4xV100"), "did you mean 'llama3-8b'"),
+        (("tune", "llama4-8b", "-p", "4xV100"), "did you mean llama3-8b"),
         (("predict", "pyproject.json", "-p", "4xV100"), "pyproject.json"),
         (
             ("predict", "examples/dlrm.toml", "-p", "4xV100", "--set", "dense.cross_layers=3"),

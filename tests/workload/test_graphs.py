@@ -72,7 +72,8 @@ def language(graph: bool, **more: object) -> dict[str, object]:
     document = {
         "kind": "transformer", "family": "llama", "layers": 8, "hidden": 512, "heads": 8, "ffn": 1376,
         "vocab": 1024, "sequence": 128, "batch_per_rank": 1,
-        "training": {"framework": "nanotron", "cuda_graph": graph}, "parallel": {"data": 2},
+        "training": {"framework": "nanotron", "attention": "flash2", "cuda_graph": graph},
+        "parallel": {"data": 2},
     }  # fmt: skip
     return {**document, **more}
 

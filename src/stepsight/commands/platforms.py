@@ -68,7 +68,7 @@ def _print(entries: Iterable[GpuEntry]) -> None:
     from stepsight.terminal import terminal
 
     table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for name in ("GPU", "memory GB", "memory GB/s", "fp32", "tf32", "bf16", "link", "link GB/s"):
+    for name in ("GPU", "GB", "memory GB/s", "fp32", "tf32", "bf16", "link", "link GB/s"):
         table.add_column(name, justify="left" if name in ("GPU", "link") else "right", no_wrap=True)
     for entry in entries:
         gpu, link = entry.gpu, entry.link

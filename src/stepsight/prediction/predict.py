@@ -9,7 +9,6 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
-from stepsight.constants import area
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain
@@ -27,6 +26,7 @@ from stepsight.prediction.runnable import (
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.constants import METHOD_SPREAD as DLRM_METHOD_SPREAD
 from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -92,7 +92,7 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
             return explain(
                 timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
                 setup=training.setup(), notes=notes,
-                method_spread=area("dlrm").number("METHOD_SPREAD") if described else METHOD_SPREAD,
+                method_spread=DLRM_METHOD_SPREAD if described else METHOD_SPREAD,
             )  # fmt: skip
         blocks *= 2
 

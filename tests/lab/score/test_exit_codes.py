@@ -21,7 +21,7 @@ from stepsight.score import Score
 
 BY_SCORES = ("quick", "kernels", "collectives", "embedding", "overheads", "e2e", "traces")
 """Topics that print nothing but their scores."""
-BY_THEMSELVES = ("llm", "tune", "sharding", "capture")
+BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "learn", "diagnose")
 """Topics that print tables of their own."""
 AS_JSON = pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
 MISSED = pytest.mark.parametrize("missed", [False, True], ids=["met", "missed"])

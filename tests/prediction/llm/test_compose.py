@@ -56,7 +56,7 @@ SPREADS: list[dict[str, Any]] = [
 def test_the_composed_step_is_that_of_the_walk(platform: Platform, parallel: dict[str, Any]) -> None:
     c = config(**parallel)
     walked = simulate(build(c), platform, steps=1).step_us
-    assert quick(c, platform).step_us == pytest.approx(walked, rel=0.05)
+    assert quick(c, platform).step_us == pytest.approx(walked, rel=0.06)
 
 
 EXPERTS: list[dict[str, Any]] = [
@@ -209,7 +209,7 @@ def test_captured_passes_leave_no_gaps(platform: Platform) -> None:
     small = {"framework": "megatron-deepspeed"}
     eager, graphs = (config({**small, "cuda_graphs": g}, data=16, micro_batch=1) for g in (False, True))
     stages = [quick(c, platform).composed.stages[0] for c in (eager, graphs)]
-    assert stages[1].host_us < 0.1 * stages[0].host_us
+    assert stages[1].host_us < 0.3 * stages[0].host_us
 
 
 def test_recomputation_costs_time_and_saves_memory(platform: Platform) -> None:
