@@ -20,7 +20,9 @@ EXPOSURES: Mapping[str, str] = {
 """Exposure of rows in words."""
 MOST_LINES = 40
 """In a topic with more lines, those of one kind are shown together; its command prints them all."""
-HEAD = """# Accuracy
+SUMMARY = "summary.md"
+"""The first screen of the page, in the folder of notes."""
+HEAD = """## How the figures are made
 
 How far predictions are from measurements, topic by topic. This page is made by
 `python -m lab score all` and `python -m lab score --report docs/accuracy.md`; every figure is reproduced by
@@ -39,7 +41,9 @@ its section's command. The measured tables are read from `--data DIR` or `STEPSI
 
 def scorecard(results: Sequence[TopicResult], *, notes: Path | None = None, version: str = "") -> str:
     """The page; ``notes`` is a folder with TOPIC.md, what is missed there and why."""
-    parts = [HEAD]
+    summary = notes / SUMMARY if notes else None
+    parts = [summary.read_text(encoding="utf-8")] if summary and summary.is_file() else []
+    parts.append(HEAD)
     if version not in ("", "unknown"):
         parts.append(f"Made with stepsight {version}.\n")
     parts += _bars([s for r in results for s in r.scores])

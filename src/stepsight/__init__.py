@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stepsight.prediction.diagnose.diagnosis import diagnose
     from stepsight.prediction.learn.lesson import learn
     from stepsight.prediction.predict import predict
+    from stepsight.prediction.single import collective_time, kernel_time
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
     from stepsight.trace.step.run import load_trace
@@ -43,8 +44,10 @@ __all__ = [
     "capture",
     "capture_block",
     "choose",
+    "collective_time",
     "compare",
     "diagnose",
+    "kernel_time",
     "learn",
     "load_gpu",
     "load_platform",
@@ -65,6 +68,8 @@ _HOMES = {
     "predict_trace": "stepsight.prediction.traced.predict",
     "Prediction": "stepsight.prediction.answer",
     "compare": "stepsight.prediction.compare",
+    "kernel_time": "stepsight.prediction.single",
+    "collective_time": "stepsight.prediction.single",
     "Comparison": "stepsight.prediction.compare",
     "advise": "stepsight.prediction.advise.advice",
     "diagnose": "stepsight.prediction.diagnose.diagnosis",

@@ -10,7 +10,6 @@ import click
 
 from stepsight.commands.options import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
-from stepsight.estimate import Source
 from stepsight.limits import limit
 
 UNITS = {
@@ -59,47 +58,19 @@ def parse_bytes(text: str) -> float:
 
 
 def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], as_json: bool) -> None:
-    from stepsight.collectives.roofline import bus_factor
-    from stepsight.documents import to_json
-    from stepsight.platform.conditions import check_axes
-    from stepsight.platform.load import load_platform
-    from stepsight.program.job import COLLECTIVE_KINDS
+    import msgspec
 
-    if kind not in COLLECTIVE_KINDS:
-        raise InputError(f"collective {kind!r}", "unknown", f"one of {', '.join(COLLECTIVE_KINDS)}")
-    if not sizes:
-        sizes = [float(4**i) for i in range(5, 16)]
+    from stepsight.documents import to_json
+    from stepsight.platform.load import load_platform
+    from stepsight.prediction.single import collective_time
+
     platform = load_platform(platform_name)
-    n = ranks or platform.spec.ranks
-    if n > platform.spec.ranks:
-        raise InputError(
-            f"platform {platform.name}", f"has {platform.spec.ranks} GPUs, the group needs {n}",
-            "name a larger platform or give fewer --ranks",
-        )  # fmt: skip
-    group = tuple(range(n))
-    check_axes(platform.site, ("world",), f"platform {platform.name}")
-    rows: list[dict[str, Any]] = []
-    for size in sizes:
-        estimate = platform.conditions.collective("world", kind, size, group)
-        algbw = size / estimate.time_us / 1e3 if estimate.time_us > 0 else 0.0
-        rows.append({
-            "collective": kind, "platform": platform.name, "ranks": n, "bytes": size,
-            "time_us": estimate.time_us, "low_us": estimate.low_us, "high_us": estimate.high_us,
-            "algbw_GBps": algbw, "busbw_GBps": algbw * bus_factor(kind, n),
-            "source": estimate.source.label, "basis": estimate.note or _basis(estimate.source, n),
-            "note": estimate.note,
-        })  # fmt: skip
+    asked = sizes or [float(4**i) for i in range(5, 16)]
+    rows = [msgspec.to_builtins(collective_time(kind, platform, size, ranks)) for size in asked]
     if as_json:
         click.echo(to_json(rows if len(rows) > 1 else rows[0]))
     else:
         _print(rows)
-
-
-def _basis(source: Source, ranks: int) -> str:
-    """What an answer without a note rests on."""
-    if ranks == 1:
-        return "a group of one moves nothing"
-    return "interpolated between measured sizes" if source is Source.MEASURED else source.label
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -86,86 +85,30 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
 def _single(
     family: str, gpu: str | None, dtype: str, dims: tuple[str, ...], name: str, sustained: bool, as_json: bool
 ) -> None:
-    import numpy as np
+    import msgspec
 
-    from stepsight.dtypes import DTYPE_BYTES
-    from stepsight.hardware.gpus import load_gpu
-    from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
-    from stepsight.kernels.attention.versions import impossible
-    from stepsight.kernels.columns import Batch
-    from stepsight.kernels.families import FAMILIES
-    from stepsight.kernels.models import KernelModels
-    from stepsight.kernels.notes import joined
-    from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, speed_of_light_us
     from stepsight.prediction.categories import source_look
-    from stepsight.program.job import Kernel
-    from stepsight.records import nearest
-    from stepsight.simulate.sustained import alone_us
+    from stepsight.prediction.single import kernel_time
 
-    if family not in FAMILIES or not FAMILIES[family].dims:
-        known = [key for key, value in FAMILIES.items() if value.dims]
-        raise InputError(f"kernel family {family!r}", "unknown", nearest(family, known))
-    if dtype not in DTYPE_BYTES:
-        raise InputError(f"--dtype {dtype}", "unknown", nearest(dtype, DTYPE_BYTES))
     if gpu is None:
         raise InputError("--gpu", "missing", "name a GPU; stepsight platforms lists them")
-    sizes = _sizes(family, dims, FAMILIES[family].dims)
-    columns = {key: np.array([value]) for key, value in sizes.items()}
-    batch = Batch.of(family, dtype, columns, name or family)
-    spec = load_gpu(gpu)
-    lacks = family in TENSOR_CORE_FAMILIES and not has_units(spec, dtype)
-    if lacks and dtype in NEVER_EMULATED:
-        raise InputError(f"--dtype {dtype}", lack(spec, dtype), substitute(spec, dtype))
-    why = impossible(batch.kinds[0].variant, spec, dtype) if name and family.startswith("attention") else None
-    if why is not None:
-        raise InputError(f"--name {name}", why.problem, why.fix)
-    estimate = KernelModels.for_gpu(spec).estimate_batch(batch)[0]
-    if sustained:
-        kernel = Kernel(family, tuple(sizes.items()), dtype)
-        estimate = replace(estimate, time_us=alone_us(kernel, estimate.time_us, spec))
-    note = joined(emulated(spec, dtype) if lacks else "", estimate.note)
-    light = float(speed_of_light_us(batch, spec)[0])
-    answer = {
-        "family": family,
-        "gpu": spec.name,
-        "dtype": dtype,
-        "dims": sizes,
-        "time_us": estimate.time_us,
-        "low_us": estimate.low_us,
-        "high_us": estimate.high_us,
-        "source": estimate.source.label,
-        "note": note,
-        "speed_of_light_us": light,
-        "efficiency": light / estimate.time_us,
-    }
+    found = kernel_time(family, gpu, dtype, name=name, sustained=sustained, **_sizes(dims))
     if as_json:
-        click.echo(json.dumps(answer))
+        click.echo(json.dumps(msgspec.to_builtins(found)))
         return
-    shape = " ".join(f"{key}={value:g}" for key, value in sizes.items())
-    click.echo(f"{family} {dtype} {shape} on {spec.name}")
-    click.echo(f"  {estimate.time_us:.2f} µs  ({estimate.low_us:.2f} – {estimate.high_us:.2f})")
-    click.echo(f"  speed of light {light:.2f} µs, {answer['efficiency']:.0%} of it reached")
-    words = source_look(estimate.source.label).word
-    click.echo(f"  from {words}" + (f": {note}" if note else ""))
+    shape = " ".join(f"{key}={value:g}" for key, value in found.dims.items())
+    click.echo(f"{family} {dtype} {shape} on {found.gpu}")
+    click.echo(f"  {found.time_us:.2f} µs  ({found.low_us:.2f} – {found.high_us:.2f})")
+    click.echo(f"  speed of light {found.speed_of_light_us:.2f} µs, {found.efficiency:.0%} of it reached")
+    click.echo(f"  from {source_look(found.source).word}" + (f": {found.note}" if found.note else ""))
 
 
-def _sizes(family: str, dims: tuple[str, ...], known: tuple[str, ...]) -> dict[str, float]:
-    from stepsight.kernels.families import missing_sizes
-    from stepsight.records import nearest
-
+def _sizes(dims: tuple[str, ...]) -> dict[str, float]:
     sizes: dict[str, float] = {}
     for dim in dims:
         key, _, value = dim.partition("=")
-        if key not in known:
-            raise InputError(f"--dim {dim}", f"{family} has no size {key!r}", nearest(key, known))
         try:
             sizes[key] = float(value)
         except ValueError:
             raise InputError(f"--dim {dim}", "not a number", f"write {key}=1024") from None
-        if not 0 <= sizes[key] < float("inf"):
-            raise InputError(f"--dim {dim}", "a size is zero or more and finite")
-    missing = missing_sizes(family, sizes)
-    if missing:
-        fix = "give " + " ".join(f"--dim {name}=…" for name in missing)
-        raise InputError("--dim", f"{family} needs {', '.join(missing)}", fix)
     return sizes

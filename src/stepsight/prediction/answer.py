@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stepsight.documents import write_whole
 from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
@@ -88,6 +90,18 @@ class Prediction:
     def to_frame(self) -> Any:
         """`rows` as a pandas DataFrame."""
         return notebook.as_frame(self)
+
+    def to_html(self) -> str:
+        """The page that ``--html`` writes, as text."""
+        from stepsight.report.page.prediction import page
+
+        return page(self)
+
+    def save_timeline(self, path: str | Path) -> None:
+        """Write the timeline that ``--timeline`` writes, for Perfetto."""
+        from stepsight.report.perfetto import chrome_trace
+
+        write_whole(path, chrome_trace(self))
 
     def plot(self, axes: Any = None) -> Any:
         """A bar chart of where the step goes (needs matplotlib); gives the axes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.errors import InputError
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain
@@ -27,10 +29,12 @@ from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.constants import METHOD_SPREAD as DLRM_METHOD_SPREAD
-from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
+from stepsight.workload.files import Workload, changed, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
+PLATFORM = "platform."
+"""The beginning of a changed field's name that is the platform's."""
 FEWEST_BLOCKS = 4
 """Micro batches of a pipeline's steady part that are walked at first; twice as many each time that their
 clocks do not yet advance evenly."""
@@ -41,6 +45,7 @@ def predict(
     platform: Platform | str | Path,
     *,
     steps: int = STEADY_STEPS,
+    set: Mapping[str, Any] | None = None,
 ) -> Prediction:
     """The step time of a workload, or of a captured step, on a platform, explained.
 
@@ -48,11 +53,18 @@ def predict(
     ``platform`` a loaded platform, its name or its path. A workload that leaves the number of ranks
     open uses all GPUs of the platform. ``steps=1`` predicts one step from a standing start; by default
     the steady state, in which the host may already launch the next step while the GPU finishes this one.
+    ``set`` changes fields as ``--set`` does, ``{"parallel.zero": 3, "platform.link.gbps": 100}``, of a
+    workload and a platform that are given by name, path or dict.
 
     >>> predict("examples/dlrm.toml", "8xH100-SXM").step_time_us  # doctest: +SKIP
     """
-    on = platform if isinstance(platform, Platform) else load_platform(platform)
-    given = _loaded(workload)
+    changes = {key: str(value) for key, value in (set or {}).items()}
+    of_platform = [f"{k.removeprefix(PLATFORM)}={v}" for k, v in changes.items() if k.startswith(PLATFORM)]
+    of_workload = {k: v for k, v in changes.items() if not k.startswith(PLATFORM)}
+    if of_platform and isinstance(platform, Platform):
+        raise InputError("set", "the platform is loaded already", "give its name or path, or load it changed")
+    on = platform if isinstance(platform, Platform) else load_platform(platform, of_platform)
+    given = _loaded(workload, of_workload)
     made = _predicted(given, on, steps)
     if on.learned == NOTHING_LEARNED:
         return made
@@ -103,13 +115,23 @@ def _known_before(c: LanguageConfig, on: Platform, found: Prediction) -> tuple[s
     return (*language_warnings(c, on.spec.gpu), *on.notes, *borrowed(c), *faster_attention(c, on, share))
 
 
-def _loaded(workload: Workload | CapturedStep | Mapping[str, Any] | str | Path) -> Workload | CapturedStep:
+def _loaded(
+    workload: Workload | CapturedStep | Mapping[str, Any] | str | Path, changes: Mapping[str, str]
+) -> Workload | CapturedStep:
     if isinstance(workload, Mapping):
-        return parse_workload(workload, "workload")
-    if not isinstance(workload, (str, Path)):
-        return workload
-    path = Path(workload)
-    return load_step(path) if path.suffix == ".json" and is_step_file(path) else load_workload(path)
+        name = str(workload.get("name", "workload"))
+        return (
+            changed(copy.deepcopy(dict(workload)), changes, name)
+            if changes
+            else parse_workload(workload, name)
+        )
+    if isinstance(workload, (str, Path)) and not is_step_file(Path(workload)):
+        return load_workload(workload, changes)
+    if changes:
+        raise InputError(
+            "set", "a loaded workload or a captured step has no fields to change", "give its file"
+        )
+    return load_step(Path(workload)) if isinstance(workload, (str, Path)) else workload
 
 
 def _memory(workload: Workload, platform: Platform) -> MemoryLine:

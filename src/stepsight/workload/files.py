@@ -33,15 +33,16 @@ def load_workload(path: str | Path, overrides: Assignments = ()) -> Workload:
     (``key.path=value``) are set before it is checked."""
     if is_name(path):
         return load_model(str(path), overrides)
-    return _changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
+    return changed(read_config(path) if is_config(path) else read_toml(path), overrides, str(path))
 
 
 def load_model(name: str, overrides: Assignments = ()) -> Workload:
     """A well-known model by its name, with one sequence per replica unless ``overrides`` give a batch."""
-    return _changed(named(name), overrides, f"model {name}")
+    return changed(named(name), overrides, f"model {name}")
 
 
-def _changed(document: Table, overrides: Assignments, path: str) -> Workload:
+def changed(document: Table, overrides: Assignments, path: str) -> Workload:
+    """A description with fields changed as ``--set`` changes them."""
     changes = {ALIASES.get(key, key): value for key, value in assigned(overrides)}
     document = with_full_names(document, path) if document.get("kind") != "dlrm" else document
     if "global_batch" in changes:

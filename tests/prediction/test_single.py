@@ -1,0 +1,43 @@
+"""One kernel, one collective, and a prediction's own outputs, from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import stepsight
+from stepsight.errors import InputError
+
+GPT2 = "examples/gpt2.toml"
+
+
+def test_a_kernel_by_its_sizes() -> None:
+    found = stepsight.kernel_time("gemm", "H100-SXM", "bf16", m=4096, n=4096, k=4096)
+    assert found.speed_of_light_us < found.low_us < found.time_us < found.high_us
+
+
+def test_a_kernel_without_a_size_names_it() -> None:
+    with pytest.raises(InputError, match=r"gemm.*needs k"):
+        stepsight.kernel_time("gemm", "H100-SXM", "bf16", m=4096, n=4096)
+
+
+def test_a_collective_of_fewer_ranks_moves_less() -> None:
+    two, eight = (stepsight.collective_time("all_reduce", "8xH100-SXM", 2**28, n) for n in (2, 8))
+    assert two.ranks == 2 and two.time_us < eight.time_us
+
+
+def test_fields_are_set_as_on_the_command_line() -> None:
+    plain = stepsight.predict(GPT2, "8xH100-SXM")
+    larger = stepsight.predict(GPT2, "8xH100-SXM", set={"batch_per_rank": 32, "platform.host.speed": 2})
+    assert larger.step_time_us > plain.step_time_us
+    with pytest.raises(InputError, match="batch_per_rnak"):
+        stepsight.predict(GPT2, "8xH100-SXM", set={"batch_per_rnak": 32})
+
+
+def test_a_prediction_writes_its_page_and_its_timeline(tmp_path: Path) -> None:
+    prediction = stepsight.predict(GPT2, "2xH100-SXM")
+    prediction.save_timeline(tmp_path / "t.json")
+    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert "<html" in prediction.to_html()
