@@ -53,6 +53,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--mtbf-hours", type=float, help="Mean time between failures of the whole job.")
 @click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
 @click.option("--restart-seconds", type=float, help="From a failure to training again (default 300).")
+@click.option("--explain", is_flag=True, help="List every setting of the workload with where it came from.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
 @click.option(
@@ -62,7 +63,7 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 def command(
     workload: Path | None, model: str | None, platform: str | None, recipe: str | None,
     assignments: tuple[str, ...], tables: str | None, trace: tuple[Path, ...],
-    replay: bool, models_only: bool, must_fit: bool, as_json: bool, timeline: Path | None,
+    replay: bool, models_only: bool, must_fit: bool, explain: bool, as_json: bool, timeline: Path | None,
     chakra: Path | None,
     html: Path | None, tokens: float | None, samples: float | None, run_steps: float | None,
     epochs: float | None, epoch_samples: float | None, price: float | None, carbon: float | None,
@@ -76,6 +77,9 @@ def command(
     """
     if bool(workload) + bool(trace) + bool(model) != 1:
         raise click.UsageError("give exactly one of WORKLOAD, --model and --trace")
+    if explain:
+        _explain(model or workload, trace, recipe, assignments, as_json)
+        return
     check_outputs((timeline, html), folders=(chakra,))
     asked = {
         "tokens": tokens, "samples": samples, "steps": run_steps, "epochs": epochs,
@@ -121,6 +125,35 @@ def _with_carbon(prediction: Prediction, carbon: float | None) -> Prediction:
 def _plan(given: dict[str, float]) -> RunPlan | None:
     """The whole run that was asked for, if any."""
     return RunPlan(**given) if given else None
+
+
+def _explain(
+    workload: str | Path | None, trace: tuple[Path, ...], recipe: str | None, assignments: tuple[str, ...],
+    as_json: bool,
+) -> None:  # fmt: skip
+    from stepsight.capture.step.file import is_step_file
+
+    if trace or workload is None or is_step_file(Path(workload)):
+        raise click.UsageError(
+            "--explain is about a workload file, a config.json or a model: a trace has no settings"
+        )
+    import msgspec
+    from rich.table import Table
+
+    from stepsight.documents import to_json
+    from stepsight.terminal import terminal
+    from stepsight.workload.settings import settings
+
+    chosen = [f"training.recipe={recipe}"] if recipe else []
+    on_workload, _ = split_assignments(assignments)
+    found = settings(workload, [*chosen, *on_workload])
+    if as_json:
+        click.echo(to_json([msgspec.to_builtins(one, enc_hook=str) for one in found]))
+        return
+    table = Table("setting", "value", "from", box=None, pad_edge=False)
+    for one in found:
+        table.add_row(one.name, str(one.value), one.origin)
+    terminal().print(table)
 
 
 def write_outputs(
