@@ -6,13 +6,13 @@ from stepsight.workload.settings import settings
 
 
 def origins(workload: str, *changes: str) -> dict[str, str]:
-    return {one.name: one.origin for one in settings(workload, changes)}
+    return {one.name: one.origin for one in settings(workload, changes, gpus=8)}
 
 
 def test_settings_of_a_model_come_from_its_name_the_command_line_and_its_recipe() -> None:
     found = origins("llama3-8b", "zero=3", "seq=4096")
     assert found["hidden"] == "file" and found["parallel.zero"] == "--set" and found["sequence"] == "--set"
-    assert any(origin.startswith("recipe ") for origin in found.values())
+    assert any(origin.startswith("recipe torchtitan") for origin in found.values())
     assert "default" in found.values()
 
 

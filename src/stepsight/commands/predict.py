@@ -78,7 +78,7 @@ def command(
     if bool(workload) + bool(trace) + bool(model) != 1:
         raise click.UsageError("give exactly one of WORKLOAD, --model and --trace")
     if explain:
-        _explain(model or workload, trace, recipe, assignments, as_json)
+        _explain(model or workload, platform, recipe, assignments, as_json)
         return
     check_outputs((timeline, html), folders=(chakra,))
     asked = {
@@ -128,12 +128,12 @@ def _plan(given: dict[str, float]) -> RunPlan | None:
 
 
 def _explain(
-    workload: str | Path | None, trace: tuple[Path, ...], recipe: str | None, assignments: tuple[str, ...],
+    workload: str | Path | None, platform: str | None, recipe: str | None, assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:  # fmt: skip
     from stepsight.capture.step.file import is_step_file
 
-    if trace or workload is None or is_step_file(Path(workload)):
+    if workload is None or is_step_file(Path(workload)):
         raise click.UsageError(
             "--explain is about a workload file, a config.json or a model: a trace has no settings"
         )
@@ -141,12 +141,16 @@ def _explain(
     from rich.table import Table
 
     from stepsight.documents import to_json
+    from stepsight.platform.load import load_platform
     from stepsight.terminal import terminal
     from stepsight.workload.settings import settings
 
     chosen = [f"training.recipe={recipe}"] if recipe else []
-    on_workload, _ = split_assignments(assignments)
-    found = settings(workload, [*chosen, *on_workload])
+    on_workload, on_platform = split_assignments(assignments)
+    if not platform:
+        raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
+    spec = load_platform(platform, on_platform).spec
+    found = settings(workload, [*chosen, *on_workload], gpus=spec.ranks, gpu=spec.gpu)
     if as_json:
         click.echo(to_json([msgspec.to_builtins(one, enc_hook=str) for one in found]))
         return

@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from stepsight.hardware.spec import GpuSpec
 from stepsight.records import Assignments, assigned, read_toml
 from stepsight.workload.fields import ALIASES, with_full_names
-from stepsight.workload.files import load_workload
+from stepsight.workload.files import load_workload, resolve
 from stepsight.workload.llm.config import LanguageTraining
 from stepsight.workload.llm.known import is_config, is_name, named, read_config
 from stepsight.workload.llm.layout import Layout
@@ -28,13 +29,15 @@ class Setting:
     origin: str
 
 
-def settings(workload: str | Path, overrides: Assignments = ()) -> list[Setting]:
-    """The settings of a workload file, a config.json or a well-known model, in the order of its sections."""
+def settings(
+    workload: str | Path, overrides: Assignments = (), *, gpus: int = 1, gpu: GpuSpec | None = None
+) -> list[Setting]:
+    """The settings of a workload file, a config.json or a well-known model on ``gpus`` GPUs, by section."""
     document = _document(workload)
     changed = {ALIASES.get(key, key): value for key, value in assigned(overrides)}
     found = {name: Setting(name, value, FILE) for name, value in _flat(document)}
     found |= {name: Setting(name, value, SET) for name, value in changed.items()}
-    loaded = load_workload(workload, overrides)
+    loaded = resolve(load_workload(workload, overrides), gpus, gpu)
     if isinstance(loaded, LanguageWorkload):
         recipe = recipe_of(loaded.config.recipe)
         by_recipe = {f"training.{k}": v for k, v in recipe.training.items()}
