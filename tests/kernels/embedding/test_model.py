@@ -258,7 +258,7 @@ def test_bags_of_different_length_slow_a_lookup_mildly(family: str) -> None:
     even = TableLookup(1_000_000, 128, 65_536, 20.0, UNIFORM)
     times = [time_us(family, replace(even, bag_spread=spread)) for spread in (0.0, 0.5, 1.0)]
     assert times == sorted(times)
-    assert times[0] < times[-1] < 2 * times[0]
+    assert times[0] < times[-1] < 2.2 * times[0]
 
 
 def test_kernels_of_a_kind_that_was_not_measured_have_a_wider_interval() -> None:

@@ -48,4 +48,4 @@ def test_coefficients_of_the_parts_are_found_again_from_their_times() -> None:
     assert fitted.row_cycles == pytest.approx(900, rel=0.15)
     assert fitted.pass_us == pytest.approx(16, rel=0.15)
     assert fitted.update_us == pytest.approx(18, rel=0.2)
-    assert predict_with(fitted, points) == pytest.approx([p.time_us for p in points], rel=0.06)
+    assert predict_with(fitted, points) == pytest.approx([p.time_us for p in points], rel=0.08)
