@@ -273,7 +273,7 @@ def _sort(m: Operands) -> PreparedCall:
 
 
 def _conv_operands(m: Operands) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[str, int]]:
-    """Input, weight, gradient of the output, and what the call is told."""
+    """Input, weight, gradient of the output, and the arguments of the call."""
     groups = m.dim("groups")
     settings = {"stride": m.dim("stride"), "padding": int(m.kernel.dim("padding", 0.0)), "groups": groups}
     x = m.tensor(m.dim("batch"), m.dim("c_in"), m.dim("h"), m.dim("w"))
