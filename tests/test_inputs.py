@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from lab.datasets.kernel_tables.files import read_table, time_table
-from stepsight.collectives.files.nccl_tests import read_nccl_tests
-from stepsight.collectives.files.platform_files import read_timings_csv
+from stepsight.collectives.benchmark_files import read_nccl_tests, read_timings_csv
 from stepsight.errors import InputError, StepsightError
 from stepsight.patterns import compiled
 from stepsight.platform.load import load_platform

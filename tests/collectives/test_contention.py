@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.collectives.contention import contention_of
+from stepsight.platform.conditions import contention_of
 
 from .platforms import platform
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.collectives.dispatch import dispatched
+from stepsight.collectives.models import dispatched
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import Copies
 

@@ -8,7 +8,7 @@ import pytest
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.extrapolate import OverNodes, between_ranks, stretched, to_kind, to_ranks
 from stepsight.collectives.measured import load_catalogue
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape
 
 SIZES = 2.0 ** np.arange(8, 31)
 EIGHT, SIXTEEN = GroupShape(8, 1, 8), GroupShape(16, 2, 8)

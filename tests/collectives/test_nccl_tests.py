@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.collectives.files.nccl_tests import read_nccl_tests
+from stepsight.collectives.benchmark_files import read_nccl_tests
 from stepsight.errors import InputError
 
 HEAD = """\

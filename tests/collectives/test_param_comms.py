@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.collectives.files.param_comms import read_param_comms
+from stepsight.collectives.benchmark_files import read_param_comms
 from stepsight.errors import InputError
 
 ROW = (

@@ -9,7 +9,7 @@ from stepsight.collectives.candidates import CurveCandidate
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
 from stepsight.collectives.pricing import price
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape
 from stepsight.estimate import Source
 
 from .platforms import platform

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lab.score.collectives.transfers import transfer_scores
-from stepsight.collectives.constants import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD, RELATIVE_SPREAD
+from stepsight.collectives.candidates import KIND_SPREAD, NODE_SPREAD, OTHER_NODE_SPREAD, RELATIVE_SPREAD
 
 
 def test_stated_spreads_cover_the_measured_transfer_errors():

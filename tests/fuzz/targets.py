@@ -24,9 +24,7 @@ from lab.datasets.kernel_tables.files import read_table, time_table
 from stepsight.calibrate.build import build
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
-from stepsight.collectives.files.nccl_tests import read_nccl_tests
-from stepsight.collectives.files.param_comms import read_param_comms
-from stepsight.collectives.files.platform_files import read_timings_csv
+from stepsight.collectives.benchmark_files import read_nccl_tests, read_param_comms, read_timings_csv
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict

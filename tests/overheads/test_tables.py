@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.overheads.operators import op_class, plain_name
-from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, eras, pooled
+from stepsight.overheads.tables import (
+    OpStats,
+    Overheads,
+    Stat,
+    class_defaults,
+    eras,
+    op_class,
+    plain_name,
+    pooled,
+)
 
 
 def _table(**ops: OpStats) -> Overheads:

@@ -12,7 +12,7 @@ from stepsight import load_platform, predict
 from stepsight.cli import cli
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
-from stepsight.hardware.precision import emulated, has_units
+from stepsight.hardware.spec import emulated, has_units
 from stepsight.tune.evaluate import evaluate
 from stepsight.tune.trial import ILLEGAL, Trial
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.overheads.constants import DIVIDE_NS
+from stepsight.overheads.tables import DIVIDE_NS
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.files import parse_workload

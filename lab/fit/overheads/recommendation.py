@@ -14,8 +14,7 @@ from pathlib import Path
 import msgspec
 
 from lab.fit.overheads.published import read_single
-from stepsight.overheads.operators import stem
-from stepsight.overheads.tables import OpStats, Overheads, Stat
+from stepsight.overheads.tables import OpStats, Overheads, Stat, stem
 
 NAME = "recommendation"
 MODELS = ("DLRM_default", "DLRM_MLPerf", "DLRM_DDP")

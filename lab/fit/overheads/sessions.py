@@ -14,11 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from stepsight.overheads.constants import PROFILER_CPU_EVENT_US
-from stepsight.overheads.gather import Gathered
-from stepsight.overheads.operators import stem
+from stepsight.overheads.gather import PROFILER_CPU_EVENT_US, Gathered
 from stepsight.overheads.sharing import Pace
-from stepsight.overheads.tables import OpStats, Stat, filled
+from stepsight.overheads.tables import OpStats, Stat, filled, stem
 
 _FEWEST = 3
 """An operator seen less often than this in a session has no vote on it."""

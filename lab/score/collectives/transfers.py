@@ -13,7 +13,7 @@ import numpy as np
 
 from stepsight.collectives.measured import Catalogue, MeasuredSystem, load_catalogue
 from stepsight.collectives.pricing import price
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape
 from stepsight.hardware.spec import GpuSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.score import BLIND, Score, gmae, mape
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.constants import NOISY
 from stepsight.calibrate.fit import fit_samples, pace_and_step, step_us
 from stepsight.calibrate.folder import drafted, write_folder
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.rehearsal import KINDS, InStep, Rehearsal, find_factors
 from stepsight.calibrate.session import NOISE, REHEARSAL
+from stepsight.constants import area
 from stepsight.platform.load import load_platform
 from stepsight.run.pace import followed
 from stepsight.workload.files import parse_workload
+
+_CONSTANTS = area("calibrate")
+NOISY = _CONSTANTS.number("NOISY")
 
 
 def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) -> dict[str, Any]:

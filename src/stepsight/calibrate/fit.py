@@ -13,11 +13,11 @@ import numpy as np
 
 from stepsight.calibrate.bench import fused_bench
 from stepsight.calibrate.bench.lookup_bench import ALONE, PHASES, beside_others, table_lookup
-from stepsight.calibrate.constants import PROFILED_STEPS, STALL_US, STEP_QUANTILE
 from stepsight.calibrate.journal import kernel_from_record, overheads_from_records
 from stepsight.calibrate.lookups.fit import fit_lookups as fit_tables
 from stepsight.calibrate.session import COLLECTIVES, CONTENTION, HOST, KERNELS, LOOKUPS
-from stepsight.collectives.files.timings import Timing
+from stepsight.collectives.benchmark_files import Timing
+from stepsight.constants import area
 from stepsight.errors import StepsightError
 from stepsight.hardware.spec import ContentionSpec
 from stepsight.kernels.columns import batches
@@ -31,8 +31,7 @@ from stepsight.kernels.measured import (
     variant,
 )
 from stepsight.overheads.gather import Gathered, HostSample
-from stepsight.overheads.operators import OP_CLASSES, op_class, plain_name
-from stepsight.overheads.tables import LAUNCH, OpStats, Overheads, Stat
+from stepsight.overheads.tables import LAUNCH, OP_CLASSES, OpStats, Overheads, Stat, op_class, plain_name
 from stepsight.program.job import HostTimes, Kernel
 from stepsight.run.ranks import Ranks
 from stepsight.trace.linking.launches import NO_OP
@@ -42,6 +41,11 @@ from stepsight.trace.reading.files import trace_files
 from stepsight.trace.reading.kineto import KinetoTrace, in_time_order, read_kineto
 from stepsight.trace.step.host_times import trace_samples
 from stepsight.workload.files import Workload
+
+_CONSTANTS = area("calibrate")
+PROFILED_STEPS = _CONSTANTS.whole("PROFILED_STEPS")
+STALL_US = _CONSTANTS.number("STALL_US")
+STEP_QUANTILE = _CONSTANTS.number("STEP_QUANTILE")
 
 # Host µs around an operator of eager torch on a CPU, a guess where profiled steps do not tell:
 # the gap before it, its start to its first kernel, its last kernel to its end, the gap between two

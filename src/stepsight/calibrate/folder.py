@@ -13,14 +13,12 @@ from typing import Any
 
 from stepsight.calibrate.fit import Fitted
 from stepsight.calibrate.rehearsal import ABOUT, InStep, processor_spec, scaled_contention
-from stepsight.collectives.files.platform_files import FOLDER as COLLECTIVES
-from stepsight.collectives.files.platform_files import write_timings_csv
-from stepsight.collectives.files.timings import Timing
+from stepsight.collectives.benchmark_files import FOLDER as COLLECTIVES
+from stepsight.collectives.benchmark_files import Timing, write_timings_csv
 from stepsight.documents import disk_error, write_whole
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.families import FAMILIES
-from stepsight.overheads.operators import op_class
-from stepsight.overheads.tables import OpStats, Overheads
+from stepsight.overheads.tables import OpStats, Overheads, op_class
 
 NOTES = "calibration.json"
 SPEC = "platform.toml"

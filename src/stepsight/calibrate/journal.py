@@ -12,8 +12,7 @@ import msgspec
 
 from stepsight.errors import InputError
 from stepsight.journals import JsonLines, is_sample
-from stepsight.overheads.operators import op_class
-from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
+from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, op_class
 from stepsight.program.job import Kernel
 
 FILE = "samples.jsonl"

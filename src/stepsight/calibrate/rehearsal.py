@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.constants import NEWTON_STEP, NOISE_OF_STEPS, PRIOR, TURNS_OF_NEWTON
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.hardware.gpus import find_gpu
-from stepsight.hardware.memory import BYTES_PER_GB
-from stepsight.hardware.spec import ContentionSpec, GpuSpec
+from stepsight.hardware.spec import BYTES_PER_GB, ContentionSpec, GpuSpec
 from stepsight.kernels.measured import MeasuredProcessor
-from stepsight.overheads.operators import op_class
+from stepsight.overheads.tables import op_class
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Op
 from stepsight.run.memory import machine_memory_bytes
@@ -33,6 +32,12 @@ from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import PricedJob, price
 from stepsight.simulate.timeline import run
 from stepsight.workload.files import Workload
+
+_CONSTANTS = area("calibrate")
+NEWTON_STEP = _CONSTANTS.number("NEWTON_STEP")
+NOISE_OF_STEPS = _CONSTANTS.number("NOISE_OF_STEPS")
+PRIOR = np.array(_CONSTANTS.numbers("PRIOR"))
+TURNS_OF_NEWTON = _CONSTANTS.whole("TURNS_OF_NEWTON")
 
 KINDS = (
     "gemm", "vector", "lookup forward", "lookup backward", "communication", "host forward", "host backward",

@@ -14,9 +14,9 @@ from stepsight.calibrate.bench.kernel_bench import chosen_kernels, rehearsal_doc
 from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.bench.lookup_bench import PHASES
 from stepsight.calibrate.bench.traced_shapes import traced_kernels
-from stepsight.calibrate.constants import ALONE_ROUNDS, FIRST_LOOKED_UP, PROFILED, SHORTEST_S, TOGETHER
 from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.rehearsal import random_torchrec
+from stepsight.constants import area
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.records import seconds
@@ -24,6 +24,13 @@ from stepsight.run.measure import measure_all, pace_us
 from stepsight.run.ranks import Ranks
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
+
+_CONSTANTS = area("calibrate")
+ALONE_ROUNDS = _CONSTANTS.whole("ALONE_ROUNDS")
+FIRST_LOOKED_UP = _CONSTANTS.whole("FIRST_LOOKED_UP")
+PROFILED = tuple(map(int, _CONSTANTS.numbers("PROFILED")))
+SHORTEST_S = _CONSTANTS.number("SHORTEST_S")
+TOGETHER = _CONSTANTS.whole("TOGETHER")
 
 Progress = Callable[[str, int, int], None]
 """Told the stage, how much of it is done, and how much there is."""

@@ -35,7 +35,7 @@ from stepsight.capture.recording.steps import StepBoundaries
 from stepsight.capture.recording.values import Values
 from stepsight.capture.step.captured import Samples
 from stepsight.capture.step.memory import MemoryUse, memory_use
-from stepsight.hardware.memory import USABLE_SHARE
+from stepsight.hardware.spec import USABLE_SHARE
 from stepsight.program.allocator import CachingAllocator
 from stepsight.program.aten.call import Precision
 from stepsight.workload.memory import CONTEXT_BYTES

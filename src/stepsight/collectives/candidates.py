@@ -11,24 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
-from stepsight.collectives.constants import (
-    FORCED_STEP,
-    GPU_STEP,
-    HARD_RANK_STEP,
-    KIND_SPREAD,
-    KIND_STEP,
-    LINK_STEP,
-    MESH_EXCHANGE_STEP,
-    NODE_SPREAD,
-    OTHER_NODE_SPREAD,
-    OTHER_RANK_SPREAD,
-    OTHER_STACK_STEP,
-    RANK_SPREAD,
-    RANK_STEP,
-    RELATIVE_SPREAD,
-    SAME_LINK,
-    TCP_STEP,
-)
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.extrapolate import (
     KIND_SUMS,
@@ -39,9 +21,28 @@ from stepsight.collectives.extrapolate import (
     to_ranks,
 )  # fmt: skip
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape
+from stepsight.constants import area
 from stepsight.estimate import Source
 from stepsight.hardware.spec import PlatformSpec
+
+_CONSTANTS = area("collectives")
+FORCED_STEP = _CONSTANTS.number("FORCED_STEP")
+GPU_STEP = _CONSTANTS.number("GPU_STEP")
+HARD_RANK_STEP = _CONSTANTS.number("HARD_RANK_STEP")
+KIND_SPREAD = _CONSTANTS.number("KIND_SPREAD")
+KIND_STEP = _CONSTANTS.number("KIND_STEP")
+LINK_STEP = _CONSTANTS.number("LINK_STEP")
+MESH_EXCHANGE_STEP = _CONSTANTS.number("MESH_EXCHANGE_STEP")
+NODE_SPREAD = _CONSTANTS.number("NODE_SPREAD")
+OTHER_NODE_SPREAD = _CONSTANTS.number("OTHER_NODE_SPREAD")
+OTHER_RANK_SPREAD = _CONSTANTS.number("OTHER_RANK_SPREAD")
+OTHER_STACK_STEP = _CONSTANTS.number("OTHER_STACK_STEP")
+RANK_SPREAD = _CONSTANTS.by_name("RANK_SPREAD")
+RANK_STEP = _CONSTANTS.number("RANK_STEP")
+RELATIVE_SPREAD = _CONSTANTS.number("RELATIVE_SPREAD")
+SAME_LINK = _CONSTANTS.number("SAME_LINK")
+TCP_STEP = _CONSTANTS.number("TCP_STEP")
 
 LINK_FAMILY = {
     "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",

@@ -17,19 +17,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.constants import (
-    ABOVE_SPREAD,
-    BELOW_SPREAD,
-    DEFAULT_SPREAD,
-    FLOOR_SHARE,
-    LATENCY_BYTES,
-    LEAST_SPREAD,
-    LONE_DIP,
-    TAIL_FACTOR,
-)
 from stepsight.collectives.shapes import Shapes, far_apart, shipped_shapes
+from stepsight.constants import area
 from stepsight.errors import StepsightError
 from stepsight.estimate import MAD_TO_SD, FloatArray
+
+_CONSTANTS = area("collectives")
+ABOVE_SPREAD = _CONSTANTS.number("ABOVE_SPREAD")
+BELOW_SPREAD = _CONSTANTS.number("BELOW_SPREAD")
+DEFAULT_SPREAD = _CONSTANTS.number("DEFAULT_SPREAD")
+FLOOR_SHARE = _CONSTANTS.number("FLOOR_SHARE")
+LATENCY_BYTES = _CONSTANTS.whole("LATENCY_BYTES")
+LEAST_SPREAD = _CONSTANTS.number("LEAST_SPREAD")
+LONE_DIP = _CONSTANTS.number("LONE_DIP")
+TAIL_FACTOR = _CONSTANTS.number("TAIL_FACTOR")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,17 +14,17 @@ from functools import lru_cache
 
 import numpy as np
 
-from stepsight.collectives.constants import (
-    LEAST_NIC_EFFICIENCY,
-    STARTED_BYTES,
-    TREE_LATENCY_OFFSET,
-    TWO_NODE_GAIN,
-)
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import RankTransfer
-from stepsight.collectives.roofline import bus_factor, remote_share
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape, bus_factor, remote_share
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
+
+_CONSTANTS = area("collectives")
+LEAST_NIC_EFFICIENCY = _CONSTANTS.number("LEAST_NIC_EFFICIENCY")
+STARTED_BYTES = _CONSTANTS.number("STARTED_BYTES")
+TREE_LATENCY_OFFSET = _CONSTANTS.number("TREE_LATENCY_OFFSET")
+TWO_NODE_GAIN = _CONSTANTS.number("TWO_NODE_GAIN")
 
 LAST_OCTAVE = 34
 """Curves over nodes reach up to this power of two in bytes."""

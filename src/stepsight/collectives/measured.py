@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from stepsight.collectives.curve import Curve
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape
 from stepsight.estimate import FloatArray
 
 CATALOGUE = Path(__file__).parent / "catalogue" / "curves.json"

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.files.platform_files import read_platform_curves
+from stepsight.collectives.benchmark_files import read_platform_curves
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
-from stepsight.collectives.pricing import Pricing, price
-from stepsight.collectives.rates import price_monotone
-from stepsight.collectives.roofline import bus_factor, remote_share
-from stepsight.collectives.topology import GroupShape, group_shape
+from stepsight.collectives.pricing import Pricing, price, price_monotone
+from stepsight.collectives.roofline import GroupShape, bus_factor, group_shape, remote_share
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
 from stepsight.hardware.spec import PlatformSpec
-from stepsight.program.job import COLLECTIVE_KINDS
+from stepsight.program.job import COLLECTIVE_KINDS, Copies
+
+if TYPE_CHECKING:
+    from stepsight.collectives.site import SiteCollectives
+
 
 BARRIER_BYTES = 4.0
 """A barrier is an all_reduce of one number (torch.distributed on NCCL)."""
@@ -143,3 +146,21 @@ def _checked_bytes(bytes: npt.ArrayLike) -> FloatArray:
     if not np.isfinite(sizes).all() or (sizes < 0).any():
         raise StepsightError("a collective needs byte counts of zero or more")
     return sizes
+
+
+KIND = "all_to_all"
+
+
+def dispatched(
+    models: CollectiveModels | SiteCollectives, bytes_: float, copies: Copies, ranks: Sequence[int]
+) -> Estimate:
+    """An all_to_all of ``bytes_``, all copies counted, whose rows are sent as `Copies` says."""
+    shape, each = group_shape(ranks, models.platform), bytes_ / copies.count
+    to_ranks = each * copies.reached(shape.ranks)
+    if shape.inside_a_node:
+        return models.estimate(KIND, [to_ranks], ranks)[0]
+    per_node = models.platform.gpus_per_node
+    node = [rank for rank in ranks if rank // per_node == ranks[0] // per_node]
+    over = models.estimate(KIND, [each * copies.reached(shape.nodes)], ranks)[0]
+    inside = models.estimate(KIND, [to_ranks], node)[0]
+    return max(over, inside, key=lambda e: e.time_us)

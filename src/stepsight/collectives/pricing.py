@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.collectives.candidates import CurveCandidate, candidates
-from stepsight.collectives.constants import (
-    FADE_OCTAVES,
-    FARTHEST,
-    FILL_ABOVE,
-    FILL_BELOW,
-    LATENCY_BYTES,
-    LEAST_PCIE_EFFICIENCY,
-    ROOFLINE_SPREAD,
-    STACK_SPREAD,
-)
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
-from stepsight.collectives.roofline import bus_factor, roofline
-from stepsight.collectives.topology import GroupShape
+from stepsight.collectives.roofline import GroupShape, bus_factor, roofline
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
+from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import PlatformSpec
+
+_CONSTANTS = area("collectives")
+FADE_OCTAVES = _CONSTANTS.number("FADE_OCTAVES")
+FARTHEST = _CONSTANTS.number("FARTHEST")
+FILL_ABOVE = _CONSTANTS.number("FILL_ABOVE")
+FILL_BELOW = _CONSTANTS.number("FILL_BELOW")
+LATENCY_BYTES = _CONSTANTS.whole("LATENCY_BYTES")
+LEAST_PCIE_EFFICIENCY = _CONSTANTS.number("LEAST_PCIE_EFFICIENCY")
+LISTED_RATE = _CONSTANTS.number("LISTED_RATE")
+RATES_GBPS = _CONSTANTS.numbers("RATES_GBPS")
+ROOFLINE_SPREAD = _CONSTANTS.number("ROOFLINE_SPREAD")
+STACK_SPREAD = _CONSTANTS.curve("STACK_SPREAD")
+
 
 ROOFLINE_NOTE = "no measured curve of this kind of link: data-sheet bandwidth and latency"
 SIZE_NOTE = "extrapolated beyond the measured sizes of {low} – {high} bytes"
@@ -164,3 +169,56 @@ def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> CurveCa
     sizes = np.exp2(np.arange(3.0, 35.0))
     curve = Curve(sizes, line.time_us(sizes), 0.0)
     return CurveCandidate.of(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)
+
+
+def price_monotone(
+    kind: str,
+    shape: GroupShape,
+    platform: PlatformSpec,
+    systems: Sequence[MeasuredSystem],
+    transfer: RankTransfer,
+) -> Pricing:
+    """The price list of a group, monotone in the rate of the link that bounds it."""
+    nic, link = platform.nic, platform.link
+
+    def over_nodes(rate: float) -> Pricing:
+        faster = None if nic is None else replace(nic, gbps=rate)
+        return price(kind, shape, replace(platform, nic=faster), systems, transfer)
+
+    def in_node(rate: float) -> Pricing:
+        return price(kind, shape, replace(platform, link=replace(link, gbps=rate)), systems, transfer)
+
+    if shape.inside_a_node:
+        entry = find_gpu(platform.gpu.name)
+        usual = entry.link.gbps if entry else 0.0
+        if usual <= 0 or link.gbps <= usual:
+            return in_node(link.gbps)
+        return _at_most(tuple(usual * 2.0**k for k in range(8)), link.gbps, in_node)
+    if nic is None or nic.gbps <= 0:
+        return price(kind, shape, platform, systems, transfer)
+    return _at_most(RATES_GBPS, nic.gbps, over_nodes)
+
+
+def _at_most(rates: tuple[float, ...], wanted: float, at: Callable[[float], Pricing]) -> Pricing:
+    """The price at a rate, at most that of every lower one of ``rates``; between two of them interpolated."""
+    rate = min(max(wanted, rates[0]), rates[-1])
+    near = [r for r in rates if abs(math.log(r / rate)) <= LISTED_RATE]
+    top = near[0] if near else min(r for r in rates if r > rate)
+    lists = [at(r) for r in rates if r <= top]
+    sizes = np.unique(np.concatenate([one.curve.sizes for one in lists]))
+    times = [one.curve.time_us(sizes) for one in lists]
+    best = np.minimum.reduce(times)
+    if not near:
+        below = rates[rates.index(top) - 1]
+        weight = math.log(rate / below) / math.log(top / below)
+        best = np.exp((1 - weight) * np.log(np.minimum.reduce(times[:-1])) + weight * np.log(best))
+    best = best * max(1.0, rate / wanted)  # slower than any listed rate
+    return _with_times(lists[-1], sizes, np.maximum.accumulate(best))
+
+
+def _with_times(priced: Pricing, sizes: FloatArray, times: FloatArray) -> Pricing:
+    """The same sources with other times."""
+    at = np.clip(np.searchsorted(priced.curve.sizes, sizes), 0, len(priced.curve) - 1)
+    return Pricing.of(
+        Curve(sizes, times, priced.curve.measured_spread), priced.pieces, priced.piece_of_knot[at]
+    )

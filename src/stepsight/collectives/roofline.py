@@ -7,15 +7,21 @@ common scale on which measured curves are carried from one group or link to anot
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.constants import KERNEL_FLOOR_US, LINK_EFFICIENCY
-from stepsight.collectives.topology import GroupShape
+from stepsight.constants import area
+from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import LinkSpec, PlatformSpec
+
+_CONSTANTS = area("collectives")
+KERNEL_FLOOR_US = _CONSTANTS.number("KERNEL_FLOOR_US")
+LINK_EFFICIENCY = _CONSTANTS.number("LINK_EFFICIENCY")
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -77,3 +83,43 @@ def remote_share(kind: str, shape: GroupShape) -> float:
     if kind in ("all_to_all", "all_to_allv"):
         return (shape.ranks - shape.per_node) / (shape.ranks - 1)
     return 1.0 / shape.per_node
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """All that a group's time depends on: its size and how it lies over the nodes.
+
+    ``per_node`` is the largest number of its ranks on one node.
+    """
+
+    ranks: int
+    nodes: int
+    per_node: int
+
+    @property
+    def inside_a_node(self) -> bool:
+        return self.nodes == 1
+
+    def __str__(self) -> str:
+        if self.inside_a_node:
+            return f"{self.ranks} GPUs of one node"
+        return f"{self.ranks} GPUs on {self.nodes} nodes"
+
+
+def group_shape(ranks: Sequence[int], platform: PlatformSpec) -> GroupShape:
+    """The shape of a group of global ranks on a platform; ranks fill the nodes in order."""
+    if not ranks:
+        raise InputError(f"platform {platform.name}", "a process group without ranks", "name at least one")
+    if len(set(ranks)) != len(ranks):
+        raise InputError(
+            f"platform {platform.name}", f"process group {tuple(ranks)} names a rank twice", "name each once"
+        )
+    if min(ranks) < 0 or max(ranks) >= platform.ranks:
+        raise InputError(
+            f"platform {platform.name}",
+            f"a process group names rank {max(ranks) if min(ranks) >= 0 else min(ranks)}, "
+            f"but the platform has {platform.ranks} GPUs",
+            "choose a larger platform, or fewer ranks",
+        )
+    per_node = Counter(rank // platform.gpus_per_node for rank in ranks)
+    return GroupShape(len(ranks), len(per_node), max(per_node.values()))

@@ -17,20 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.constants import (
-    ALIKE,
-    FAR_APART,
-    FEWEST_KNOWN,
-    FEWEST_SHARED,
-    KNOT_OCTAVES,
-    LEVEL,
-    ON_A_LINE,
-    STRAIGHT,
-)
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 
 if TYPE_CHECKING:
     from stepsight.collectives.curve import Curve
+
+_CONSTANTS = area("collectives")
+ALIKE = _CONSTANTS.number("ALIKE")
+FAR_APART = _CONSTANTS.number("FAR_APART")
+FEWEST_KNOWN = _CONSTANTS.whole("FEWEST_KNOWN")
+FEWEST_SHARED = _CONSTANTS.whole("FEWEST_SHARED")
+KNOT_OCTAVES = _CONSTANTS.number("KNOT_OCTAVES")
+LEVEL = _CONSTANTS.number("LEVEL")
+ON_A_LINE = _CONSTANTS.number("ON_A_LINE")
+STRAIGHT = _CONSTANTS.number("STRAIGHT")
 
 Name = tuple[Any, ...]
 PER_OCTAVE = 4

@@ -29,7 +29,7 @@ SHOW_HELP = "Print the file of a GPU (H100-SXM) or a platform (2x8xH100-SXM-400G
 def command(words: tuple[str, ...], show: str | None, as_json: bool) -> None:
     """List the GPUs of the catalogue; with WORDS only those that match them all (hopper, 80G, amd)."""
     if show:
-        from stepsight.platform.describe import described
+        from stepsight.platform.importing import described
 
         click.echo(described(show), nl=False)
         return

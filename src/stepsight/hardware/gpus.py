@@ -7,8 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from stepsight.errors import InputError
-from stepsight.hardware.checks import gpu_problems
-from stepsight.hardware.data_sheet import complete_gpu, read_link
+from stepsight.hardware.data_sheet import complete_gpu, gpu_problems, read_link
 from stepsight.hardware.spec import GpuSpec, LinkSpec
 from stepsight.records import Table, closest, read_toml, record
 

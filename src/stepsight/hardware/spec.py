@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stepsight.hardware.memory import BYTES_PER_GB, usable_bytes
-
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
@@ -131,3 +129,58 @@ class PlatformSpec:
     @property
     def ranks(self) -> int:
         return self.gpus_per_node * self.nodes
+
+
+BYTES_PER_GB = 2**30
+"""Data sheets, and so `GpuSpec.memory_gb`, state memory in binary gigabytes."""
+USABLE_SHARE = 0.96
+"""Of a GPU's memory, what a job's tensors can take before the CUDA context and NCCL's buffers fill it:
+between 0.94 and 0.98, which part best what ran from what did not (nine groups of an H100 sweep, four of
+published layouts)."""
+
+
+def usable_bytes(memory_gb: float) -> float:
+    """What a job's tensors may take of a GPU whose data sheet states ``memory_gb``."""
+    return memory_gb * BYTES_PER_GB * USABLE_SHARE
+
+
+NEVER_EMULATED = frozenset({"fp8", "fp4"})
+"""Types whose products fail to run without units of their own (Transformer Engine, torchao)."""
+INSTEAD = {"fp8": ("bf16", "fp16"), "fp4": ("fp8", "bf16"), "bf16": ("fp16",), "fp16": (), "tf32": ()}
+"""What people train in where a type is missing, best first."""
+
+
+def has_units(gpu: GpuSpec, dtype: str) -> bool:
+    """Whether products of a type run at a rate of their own; all others run at the fp32 rate."""
+    return dtype in gpu.peak_tflops or dtype not in INSTEAD
+
+
+def lack(gpu: GpuSpec, dtype: str) -> str:
+    """What to say of a type without units: the hardware has none, or a file states no peak."""
+    if gpu.source == "given":
+        return f"the description of {gpu.name} states no {dtype} peak"
+    return f"{gpu.name} has no {dtype} tensor cores" if dtype != "fp16" else f"{gpu.name} has no fast fp16"
+
+
+def substitute(gpu: GpuSpec, dtype: str) -> str:
+    """What to do instead."""
+    other = next((d for d in INSTEAD.get(dtype, ()) if d in gpu.peak_tflops), "fp32")
+    stated = f", or state gpu.peak_tflops.{dtype}" if gpu.source == "given" else ""
+    return f"use {other}{stated}"
+
+
+def emulated(gpu: GpuSpec, dtype: str) -> str:
+    """The warning for a type that runs without units of its own."""
+    if dtype == "tf32":
+        return f"{lack(gpu, dtype)}: PyTorch runs such products in fp32"
+    rate = f"products run at its fp32 rate, {rate_words(gpu, dtype)}"
+    return f"{lack(gpu, dtype)}: {rate}; {substitute(gpu, dtype)}"
+
+
+def rate_words(gpu: GpuSpec, dtype: str) -> str:
+    """How much slower that is than the type that people train in there."""
+    other = next((d for d in INSTEAD.get(dtype, ()) if d in gpu.peak_tflops), "")
+    fp32 = gpu.peak_tflops["fp32"]
+    if not other:
+        return f"{fp32:g} TFLOP/s"
+    return f"{fp32:g} TFLOP/s where {other} has {gpu.peak_tflops[other]:g}"

@@ -13,8 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.kernels.constants import MEETING
+
+_CONSTANTS = area("kernels")
+MEETING = _CONSTANTS.number("MEETING")
 
 
 @dataclass(frozen=True, slots=True)

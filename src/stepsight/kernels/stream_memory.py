@@ -11,23 +11,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.constants import (
-    CACHE_SPEEDUP,
-    CACHE_SPILL,
-    FOUND_BACKWARD,
-    IN_CACHE,
-    INLINE_ECC,
-    L2_REACHED,
-    LARGE_L2_MB,
-    ROWS_IN_CACHE,
-    SLOW_MEMORY,
-    SPILLED_HITS,
-    TURING_MEMORY,
-)
 from stepsight.kernels.machine import resident_threads
+
+_CONSTANTS = area("kernels")
+CACHE_SPEEDUP = _CONSTANTS.number("CACHE_SPEEDUP")
+CACHE_SPILL = _CONSTANTS.number("CACHE_SPILL")
+FOUND_BACKWARD = _CONSTANTS.number("FOUND_BACKWARD")
+INLINE_ECC = _CONSTANTS.number("INLINE_ECC")
+IN_CACHE = _CONSTANTS.number("IN_CACHE")
+L2_REACHED = _CONSTANTS.number("L2_REACHED")
+LARGE_L2_MB = _CONSTANTS.number("LARGE_L2_MB")
+ROWS_IN_CACHE = _CONSTANTS.number("ROWS_IN_CACHE")
+SLOW_MEMORY = _CONSTANTS.number("SLOW_MEMORY")
+SPILLED_HITS = _CONSTANTS.number("SPILLED_HITS")
+TURING_MEMORY = _CONSTANTS.number("TURING_MEMORY")
 
 
 @dataclass(frozen=True, slots=True)

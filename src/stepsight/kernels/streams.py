@@ -15,23 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, put_together
-from stepsight.kernels.constants import (
-    AMD_LONG_SOFTMAX,
-    GDDR_NORMS,
-    INDEXED_RATE,
-    OUTSIDE_SPREAD,
-    PAGEABLE_GBPS,
-    REDUCE_ROWS,
-    REDUCE_TURN_US,
-    REDUCE_TURNS,
-    UNMEASURED_SPREAD,
-    USUAL_SHARE,
-    WARP_COLUMNS,
-    WARP_HALF_RATE,
-)
 from stepsight.kernels.learned.events import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine, resident_threads
@@ -48,6 +35,20 @@ from stepsight.kernels.stream_costs import (
 )
 from stepsight.kernels.stream_memory import board_share, cache_speed, reread_bytes
 from stepsight.program.variants import PAGEABLE
+
+_CONSTANTS = area("kernels")
+AMD_LONG_SOFTMAX = _CONSTANTS.number("AMD_LONG_SOFTMAX")
+GDDR_NORMS = _CONSTANTS.number("GDDR_NORMS")
+INDEXED_RATE = _CONSTANTS.number("INDEXED_RATE")
+OUTSIDE_SPREAD = _CONSTANTS.number("OUTSIDE_SPREAD")
+PAGEABLE_GBPS = _CONSTANTS.number("PAGEABLE_GBPS")
+REDUCE_ROWS = _CONSTANTS.number("REDUCE_ROWS")
+REDUCE_TURNS = _CONSTANTS.number("REDUCE_TURNS")
+REDUCE_TURN_US = _CONSTANTS.number("REDUCE_TURN_US")
+UNMEASURED_SPREAD = _CONSTANTS.number("UNMEASURED_SPREAD")
+USUAL_SHARE = _CONSTANTS.number("USUAL_SHARE")
+WARP_COLUMNS = _CONSTANTS.whole("WARP_COLUMNS")
+WARP_HALF_RATE = _CONSTANTS.number("WARP_HALF_RATE")
 
 FILE = "streams.json"
 HALF = frozenset({"fp16", "bf16"})

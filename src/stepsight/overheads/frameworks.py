@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from stepsight.overheads.constants import REFERENCE_US
+from stepsight.constants import area
 from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes
 from stepsight.records import read_toml, record
+
+_CONSTANTS = area("overheads")
+REFERENCE_US = _CONSTANTS.number("REFERENCE_US")
 
 
 @dataclass(frozen=True, slots=True)

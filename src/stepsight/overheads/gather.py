@@ -13,18 +13,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.overheads.constants import (
-    FENCE,
-    FEWEST_TO_TRIM,
-    KEPT_SHARE,
-    LAUNCH_SHARE,
-    PROFILER_CPU_EVENT_US,
-    PROFILER_GPU_EVENT_US,
-)
-from stepsight.overheads.operators import op_class
-from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults
+from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, op_class
 from stepsight.program.job import HostTimes
+
+_CONSTANTS = area("overheads")
+FENCE = _CONSTANTS.number("FENCE")
+FEWEST_TO_TRIM = _CONSTANTS.whole("FEWEST_TO_TRIM")
+KEPT_SHARE = _CONSTANTS.number("KEPT_SHARE")
+LAUNCH_SHARE = _CONSTANTS.number("LAUNCH_SHARE")
+PROFILER_CPU_EVENT_US = _CONSTANTS.number("PROFILER_CPU_EVENT_US")
+PROFILER_GPU_EVENT_US = _CONSTANTS.number("PROFILER_GPU_EVENT_US")
 
 NOTHING = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0)
 

@@ -13,11 +13,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.overheads.constants import FEWEST_SHARED, FEWEST_TO_TRIM, LEAST_US, ROUNDS
 from stepsight.overheads.gather import HostSample, trimmed_means
-from stepsight.overheads.operators import op_class, stem
+from stepsight.overheads.tables import op_class, stem
 from stepsight.program.job import HostTimes
+
+_CONSTANTS = area("overheads")
+FEWEST_SHARED = _CONSTANTS.whole("FEWEST_SHARED")
+FEWEST_TO_TRIM = _CONSTANTS.whole("FEWEST_TO_TRIM")
+LEAST_US = _CONSTANTS.number("LEAST_US")
+ROUNDS = _CONSTANTS.whole("ROUNDS")
 
 Key = tuple[str | int, ...]
 _PARTS_OF_PACE = ([0], [1, 2, 4], [3])

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stepsight.collectives.constants import LINK_EFFICIENCY
-from stepsight.collectives.dispatch import dispatched
-from stepsight.collectives.roofline import roofline
+from stepsight.collectives.models import dispatched
+from stepsight.collectives.roofline import group_shape, roofline
 from stepsight.collectives.site import SiteBandwidth, SiteCollectives
-from stepsight.collectives.topology import group_shape
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import Estimate, Estimates, FloatArray
-from stepsight.hardware.spec import PlatformSpec
+from stepsight.hardware.spec import ContentionSpec, PlatformSpec
 from stepsight.kernels.families import category
 from stepsight.platform.power import Draw, Draws, Power, draws, light_us
 from stepsight.program.job import Copies, HostTimes, Kernel
@@ -30,6 +29,13 @@ from stepsight.records import record
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
     from stepsight.kernels.models import KernelModels
+
+_CONSTANTS = area("collectives")
+COMM_UNDER_COMPUTE = _CONSTANTS.number("COMM_UNDER_COMPUTE")
+COMPUTE_BESIDE_COMPUTE = _CONSTANTS.number("COMPUTE_BESIDE_COMPUTE")
+COMPUTE_UNDER_COMM = _CONSTANTS.number("COMPUTE_UNDER_COMM")
+LINK_EFFICIENCY = _CONSTANTS.number("LINK_EFFICIENCY")
+
 
 LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
 """A learned factor beyond these says that a description is wrong, not that a machine is slow."""
@@ -216,3 +222,23 @@ def check_axes(site: SiteBandwidth | None, groups: Iterable[str], where: str) ->
         f"names {', '.join(sorted(asked))}, and the job has {', '.join(sorted(named))}",
         "leave axes out: the figures then hold for every group over nodes",
     )  # fmt: skip
+
+
+MEASURED_LINKS = ("nvlink_mesh", "nvswitch")
+
+
+def contention_of(platform: PlatformSpec) -> ContentionSpec:
+    """The slowdown factors of a platform, with where they come from."""
+    if platform.host.synchronous:
+        return ContentionSpec(source="nothing runs concurrently here")
+    streams = ContentionSpec(
+        compute_beside_compute=COMPUTE_BESIDE_COMPUTE, source="profiler traces of DLRM training on V100"
+    )
+    if platform.ranks == 1:
+        return streams
+    measured = "profiler traces of DLRM and CNN training on V100, A100 and H100 with NVLink"
+    if platform.link.kind not in MEASURED_LINKS:
+        measured = f"assumed as on NVLink: {measured}"
+    return replace(
+        streams, compute_under_comm=COMPUTE_UNDER_COMM, comm_under_compute=COMM_UNDER_COMPUTE, source=measured
+    )

@@ -7,6 +7,7 @@ user's own platform: a TOML file, or the folder that ``stepsight calibrate`` wro
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -15,23 +16,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepsight.collectives.contention import contention_of
-from stepsight.collectives.site import SiteBandwidth
+from stepsight.collectives.site import SiteBandwidth, read_site
 from stepsight.errors import InputError
-from stepsight.hardware.checks import check_platform
-from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, read_link
+from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, check_platform, read_link
 from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu, nearest_gpu
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
+from stepsight.inputs import read_text
 from stepsight.overheads.tables import Overheads
-from stepsight.platform.calibration import Calibration
-from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, read_learned
+from stepsight.platform.conditions import NOTHING_LEARNED, Conditions, Learned, contention_of, read_learned
 from stepsight.platform.evidence import Evidence, note, read_evidence
-from stepsight.platform.site import read_site
 from stepsight.records import Table, assigned, nearest, override, read_toml, record
 
 if TYPE_CHECKING:
     from stepsight.collectives.models import CollectiveModels
     from stepsight.kernels.models import KernelModels
+
 
 __all__ = ["Platform", "load_gpu", "load_platform"]
 
@@ -397,3 +396,31 @@ def _fields(value: Any) -> Table:
         k: (dict(v) if isinstance(v, dict) else list(v) if isinstance(v, tuple) else v)
         for k, v in fields.items()
     }
+
+
+FILE = "calibration.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """``rehearsal_spread``: standard deviation of ln(predicted / measured) over the steps that were trained
+    at the end of the calibration; ``pace_us``: what the machine's probe took beside them."""
+
+    rehearsal_spread: float = 0.0
+    pace_us: float | None = None
+
+    @classmethod
+    def read(cls, folder: Path) -> Calibration:
+        path = folder / FILE
+        if not path.exists():
+            return cls()
+        try:
+            content = json.loads(read_text(path, "calibrate again"))
+            errors = [float(e) for e in content.get("rehearsal_error", {}).values()]
+            pace = content.get("pace_us")
+            spread = (sum(e * e for e in errors) / len(errors)) ** 0.5 if errors else 0.0
+            return cls(spread, float(pace) if pace else None)
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(
+                str(path), f"is not a calibration's account ({error})", "calibrate again"
+            ) from None

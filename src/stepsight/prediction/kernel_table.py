@@ -19,8 +19,7 @@ from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.gpus import load_gpu
-from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
-from stepsight.hardware.spec import GpuSpec
+from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
 from stepsight.inputs import csv_rows, read_text
 from stepsight.kernels.columns import Batch, complete, kinds
 from stepsight.kernels.families import FAMILIES, missing_sizes

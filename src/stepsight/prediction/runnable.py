@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stepsight.errors import InputError
-from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
-from stepsight.hardware.spec import GpuSpec
+from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
 from stepsight.kernels.attention.versions import FASTEST, impossible, runs_wide
 from stepsight.kernels.families import FAMILIES
 from stepsight.platform.load import Platform

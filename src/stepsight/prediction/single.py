@@ -12,7 +12,7 @@ from stepsight.dtypes import DTYPE_BYTES
 from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
-from stepsight.hardware.precision import NEVER_EMULATED, emulated, has_units, lack, substitute
+from stepsight.hardware.spec import NEVER_EMULATED, emulated, has_units, lack, substitute
 from stepsight.kernels.attention.versions import impossible
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.families import FAMILIES, missing_sizes

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.embedding.traffic import missing_rows
 from stepsight.platform.load import Platform
-from stepsight.sharding.constants import LEVEL
 from stepsight.sharding.pricing.loads import Loads, TablePart
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
@@ -29,6 +29,9 @@ from stepsight.tables.table import DEVICE, UVM_CACHING, Table
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
+
+_CONSTANTS = area("sharding")
+LEVEL = _CONSTANTS.number("LEVEL")
 
 SEARCHED = "search"
 

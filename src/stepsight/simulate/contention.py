@@ -19,12 +19,19 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import ContentionSpec
-from stepsight.simulate.constants import FILLS_US, MOST_WALKS, SETTLED_SHARE, SETTLED_US, SHARED_LINK
 from stepsight.simulate.engine import LaneTimes, Priced, Walk
 from stepsight.simulate.intervals import covered_by_rank
 from stepsight.simulate.lowering import Lane, LoweredProgram, Meeting
+
+_CONSTANTS = area("simulate")
+FILLS_US = _CONSTANTS.number("FILLS_US")
+MOST_WALKS = _CONSTANTS.whole("MOST_WALKS")
+SETTLED_SHARE = _CONSTANTS.number("SETTLED_SHARE")
+SETTLED_US = _CONSTANTS.number("SETTLED_US")
+SHARED_LINK = _CONSTANTS.number("SHARED_LINK")
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -17,7 +17,7 @@ import numpy as np
 from stepsight.estimate import Estimate, Estimates, FloatArray, IntArray, Source
 from stepsight.kernels.families import category
 from stepsight.overheads.frameworks import framework_times, profile_of
-from stepsight.overheads.host_work import host_work_us
+from stepsight.overheads.tables import host_work_us
 from stepsight.platform.load import Platform
 from stepsight.program.job import Collective, Copies, Group, HostTimes, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import UNOBSERVED, Observation, Observations, ObservedJob, of_launches

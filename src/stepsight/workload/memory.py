@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from stepsight.hardware.memory import usable_bytes
+from stepsight.hardware.spec import usable_bytes
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.operators import optimizers
 from stepsight.workload.operators.lifetimes import Lifetimes, peaks

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepsight import predict
+from stepsight.collectives.site import read_site
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.platform.site import read_site
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.predict import walk_language
 from stepsight.prediction.summary import exposed_by_group

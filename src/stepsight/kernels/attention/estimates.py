@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.attention import flash2
@@ -20,12 +21,14 @@ from stepsight.kernels.attention.versions import (
     version_on,
 )
 from stepsight.kernels.columns import Batch, put_together
-from stepsight.kernels.constants import OUTSIDE_SPREAD
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import FAR, Residual, nearest
 from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.roofline import BoolArray
 from stepsight.program.variants import EFFICIENT, FLASH1, FLASH2, SERVING
+
+_CONSTANTS = area("kernels")
+OUTSIDE_SPREAD = _CONSTANTS.number("OUTSIDE_SPREAD")
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}

@@ -10,13 +10,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.constants import USUAL_SHARE
 from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
 from stepsight.kernels.sorts import ONE_BLOCK_KEYS
 from stepsight.kernels.streams import cached_streams, measured_stream
+
+_CONSTANTS = area("kernels")
+USUAL_SHARE = _CONSTANTS.number("USUAL_SHARE")
 
 SHIPPED = Path(__file__).parents[1] / "artefacts" / "embedding_gpu.json"
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 
 from stepsight.hardware.gpus import gpu_catalogue
-from stepsight.hardware.memory import usable_bytes
-from stepsight.hardware.spec import GpuSpec
+from stepsight.hardware.spec import GpuSpec, usable_bytes
 from stepsight.prediction.memory import MemoryLine
 from stepsight.program.setup import Setup
 

@@ -14,14 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
-from stepsight.prediction.traced.constants import (
-    COLLECTIVE_WEIGHT,
-    MOST_COLLECTIVE_RATIO,
-    MOST_KERNEL_RATIO,
-    UNSIZED_SPREAD,
-)
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
 from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped_weights
 from stepsight.program.job import Collective, HostTimes, Kernel, Op, Sizing
@@ -36,6 +31,12 @@ from stepsight.simulate.price import estimate_collective
 from stepsight.simulate.sustained import sustained
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.missing_ranks import TYPICAL, waited_us
+
+_CONSTANTS = area("traced")
+COLLECTIVE_WEIGHT = _CONSTANTS.number("COLLECTIVE_WEIGHT")
+MOST_COLLECTIVE_RATIO = _CONSTANTS.number("MOST_COLLECTIVE_RATIO")
+MOST_KERNEL_RATIO = _CONSTANTS.number("MOST_KERNEL_RATIO")
+UNSIZED_SPREAD = _CONSTANTS.number("UNSIZED_SPREAD")
 
 Like = tuple[str, str, float]
 """What like collectives share: group, kind and bytes."""

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepsight.prediction.traced.constants import TOUCH_US
+from stepsight.constants import area
 from stepsight.program.job import HOST
 from stepsight.simulate.timeline import RankTimes
+
+_CONSTANTS = area("traced")
+TOUCH_US = _CONSTANTS.number("TOUCH_US")
 
 HOST_PART = "host"
 WAITING = "waiting for other ranks"

@@ -10,8 +10,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.overheads.gather import Gathered
-from stepsight.overheads.operators import plain_name
-from stepsight.overheads.tables import Stat
+from stepsight.overheads.tables import Stat, plain_name
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.traced.critical_path import by_part, critical_path
 from stepsight.prediction.traced.predict import predict_trace

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
@@ -22,7 +23,6 @@ from stepsight.prediction.answer import METHOD_SPREAD, Prediction, predict_job
 from stepsight.prediction.origin import Origin, TimedBy
 from stepsight.prediction.sensitivity import HOST_SPREAD
 from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
-from stepsight.prediction.traced.constants import MOST_RESCALING, SAID_RESCALING
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
 from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE
@@ -34,6 +34,10 @@ from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.missing_ranks import without_late_peers
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
+
+_CONSTANTS = area("traced")
+MOST_RESCALING = _CONSTANTS.number("MOST_RESCALING")
+SAID_RESCALING = _CONSTANTS.number("SAID_RESCALING")
 
 PREFIX = "platform."
 

@@ -15,11 +15,11 @@ from functools import partial
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray, IntArray
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.platform.load import Platform
 from stepsight.program.job import Kernel
-from stepsight.sharding.constants import CUT_WIDTH, MOST_CUT
 from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
 from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
@@ -33,6 +33,10 @@ from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload, build
 from stepsight.workload.dlrm.embeddings import INDEX_BYTES, PlanOps, rank_lookup
+
+_CONSTANTS = area("sharding")
+CUT_WIDTH = _CONSTANTS.whole("CUT_WIDTH")
+MOST_CUT = _CONSTANTS.whole("MOST_CUT")
 
 COPY_INDICES, COPY_OFFSETS, FORWARD, JOIN, BACKWARD, EXCHANGE, EXCHANGE_BACK = (
     "copy_indices", "copy_offsets", "forward", "join", "backward", "exchange", "exchange_back",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.constants import COLD_RANKS, MOVES, SPREADS, SWAPS
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY
 from stepsight.sharding.search.draft import Draft, Move
 from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.tables.plan import DATA_PARALLEL, TABLE_WISE
+
+_CONSTANTS = area("sharding")
+COLD_RANKS = _CONSTANTS.whole("COLD_RANKS")
+MOVES = _CONSTANTS.whole("MOVES")
+SPREADS = _CONSTANTS.whole("SPREADS")
+SWAPS = _CONSTANTS.whole("SWAPS")
 
 
 def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Move]:

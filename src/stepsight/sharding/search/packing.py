@@ -11,11 +11,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from stepsight.sharding.constants import NODES
+from stepsight.constants import area
 from stepsight.sharding.pricing.loads import EXTRAS, MEMORY, PartCosts, TablePart
 from stepsight.sharding.search.draft import Draft
 from stepsight.sharding.search.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import ROW_WISE
+
+_CONSTANTS = area("sharding")
+NODES = _CONSTANTS.whole("NODES")
 
 SLACK = 1e-9
 """Rounding allowance, as a share of a rank's room."""

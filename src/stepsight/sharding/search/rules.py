@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.errors import InputError
-from stepsight.sharding.constants import LEAST_WIDTH, REPLICATED_BYTES, ROWS_PER_RANK
 from stepsight.sharding.pricing.loads import PartCosts
 from stepsight.tables.plan import (
     COLUMN_WISE,
@@ -19,6 +19,11 @@ from stepsight.tables.plan import (
     TABLE_WISE,
     part_bytes,
 )
+
+_CONSTANTS = area("sharding")
+LEAST_WIDTH = _CONSTANTS.whole("LEAST_WIDTH")
+REPLICATED_BYTES = _CONSTANTS.whole("REPLICATED_BYTES")
+ROWS_PER_RANK = _CONSTANTS.whole("ROWS_PER_RANK")
 
 USUAL_KINDS = KINDS
 """What a search may use unless kinds are named: all that a stack supports."""

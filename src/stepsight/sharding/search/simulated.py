@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.constants import SIMULATED_PLANS
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import OBJECTIVES, Found
 from stepsight.tables.plan import COLUMN_WISE, Plan, Shard
+
+_CONSTANTS = area("sharding")
+SIMULATED_PLANS = _CONSTANTS.whole("SIMULATED_PLANS")
 
 
 def search_simulated(

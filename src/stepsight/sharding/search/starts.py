@@ -11,12 +11,18 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.constants import EXCHANGE_WEIGHTS, GRAINS, REPLICATE, STEEPNESS
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY, PartCosts
 from stepsight.sharding.search.draft import Draft
 from stepsight.sharding.search.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
+
+_CONSTANTS = area("sharding")
+EXCHANGE_WEIGHTS = _CONSTANTS.numbers("EXCHANGE_WEIGHTS")
+GRAINS = _CONSTANTS.numbers("GRAINS")
+REPLICATE = _CONSTANTS.numbers("REPLICATE")
+STEEPNESS = _CONSTANTS.whole("STEEPNESS")
 
 FORWARD, EXCHANGE, BACKWARD = range(3)
 

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.constants import SAME_LOAD, TIE
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import knowledge
+
+_CONSTANTS = area("sharding")
+SAME_LOAD = _CONSTANTS.number("SAME_LOAD")
+TIE = _CONSTANTS.number("TIE")
 
 
 def level_with(fastest: int, step_us: FloatArray, among: Sequence[int]) -> list[int]:

@@ -16,18 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.constants import (
-    CLOSE_ENOUGH,
-    EVENNESS,
-    LEAST_EXPOSED,
-    OVERFULL,
-    PLANS_AT_LEAST,
-    PLANS_PER_TABLE,
-    SHAKES,
-    STARTS,
-    WALKED,
-)
 from stepsight.sharding.pricing.bound import least_loads
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
@@ -38,6 +28,17 @@ from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import starts, table_weights
 from stepsight.sharding.search.ties import level_with, preferred
 from stepsight.tables.plan import TABLE_WISE, Plan
+
+_CONSTANTS = area("sharding")
+CLOSE_ENOUGH = _CONSTANTS.number("CLOSE_ENOUGH")
+EVENNESS = _CONSTANTS.number("EVENNESS")
+LEAST_EXPOSED = _CONSTANTS.number("LEAST_EXPOSED")
+OVERFULL = _CONSTANTS.number("OVERFULL")
+PLANS_AT_LEAST = _CONSTANTS.whole("PLANS_AT_LEAST")
+PLANS_PER_TABLE = _CONSTANTS.whole("PLANS_PER_TABLE")
+SHAKES = _CONSTANTS.whole("SHAKES")
+STARTS = _CONSTANTS.whole("STARTS")
+WALKED = _CONSTANTS.whole("WALKED")
 
 OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "mean": lambda us: np.asarray(us.mean(axis=-1)),

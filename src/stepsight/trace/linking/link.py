@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from stepsight.estimate import FloatArray
-from stepsight.overheads.operators import op_class
+from stepsight.overheads.tables import op_class
 from stepsight.trace.linking.clocks import gpu_clock
 from stepsight.trace.linking.hidden_waits import hidden_waits
 from stepsight.trace.linking.launches import NO_OP, Launch

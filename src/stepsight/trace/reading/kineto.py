@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from stepsight.errors import InputError
-from stepsight.hardware.memory import BYTES_PER_GB
+from stepsight.hardware.spec import BYTES_PER_GB
 from stepsight.limits import check
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.events import (

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from stepsight.overheads.operators import op_class
+from stepsight.overheads.tables import op_class
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event

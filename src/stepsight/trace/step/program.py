@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from stepsight.overheads.gather import NOTHING
-from stepsight.overheads.operators import op_class, plain_name
+from stepsight.overheads.tables import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 from stepsight.program.observation import UNOBSERVED, Observation, OpObservations
 from stepsight.trace.linking.hidden_waits import HIDDEN

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.hardware.memory import usable_bytes as usable_bytes
+from stepsight.hardware.spec import usable_bytes as usable_bytes
 from stepsight.workload.llm.blocks import owned
 from stepsight.workload.llm.config import FROZEN_BYTES, LanguageConfig
 from stepsight.workload.llm.cut import Piece, pieces
@@ -17,7 +17,7 @@ from stepsight.workload.memory import MemoryReport, RankMemory
 
 CONTEXT_BYTES = 0.25e9
 """Small tensors and workspaces inside the caching allocator; what lies outside it is in
-`stepsight.hardware.memory.USABLE_SHARE`."""
+`stepsight.hardware.spec.USABLE_SHARE`."""
 ALLOCATOR_OVERHEAD = 0.20
 """Copies that operators keep beside what they need, and blocks that the caching allocator cannot join, as a
 share of activations: regressed on the memory of 639 runs of ten groups of an H100 sweep with weights,

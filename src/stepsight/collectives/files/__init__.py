@@ -1,1 +1,0 @@
-"""Benchmark outputs and platform files that hold collective timings."""
