@@ -11,8 +11,8 @@ from stepsight.records import read_toml
 from stepsight.tables.plan import Plan
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, load_workload, parse_workload, resolve
+from stepsight.workload.llm.eager.build import TransformerWorkload
 from stepsight.workload.llm.workload import LanguageWorkload
-from stepsight.workload.transformers.build import TransformerWorkload
 
 EXAMPLES = Path(__file__).parents[1] / "data" / "workloads"
 """The examples with a number of ranks of their own."""

@@ -8,7 +8,7 @@ from stepsight.prediction.predict import predict
 from stepsight.program.job import COMPUTE, HOST, Kernel, Op, Wait
 from stepsight.workload.files import load_workload, parse_workload
 from stepsight.workload.graphs import GRAPH_LAUNCH, captured
-from stepsight.workload.transformers.build import TransformerWorkload
+from stepsight.workload.llm.eager.build import TransformerWorkload
 
 
 def small(**training: object) -> dict[str, object]:

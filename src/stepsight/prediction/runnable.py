@@ -18,8 +18,8 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.eager.build import TransformerWorkload
 from stepsight.workload.llm.recipe import recipe_of
-from stepsight.workload.transformers.build import TransformerWorkload
 
 OUTPACED = ("flash", FLASH2, "flash1")
 """Kernels that a newer one of the same GPU replaces without another change."""

@@ -18,9 +18,9 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
+from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.training import Training
-from stepsight.workload.transformers.config import TransformerConfig
 
 if TYPE_CHECKING:
     from stepsight.run.models.torchrec import TorchrecSteps

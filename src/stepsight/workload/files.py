@@ -15,14 +15,14 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.fields import ALIASES, with_full_names
 from stepsight.workload.llm.config import read_language
+from stepsight.workload.llm.eager.build import TransformerWorkload
+from stepsight.workload.llm.eager.config import read_transformer
 from stepsight.workload.llm.known import is_config, is_name, named, read_config, shipped_sizes
 from stepsight.workload.llm.workload import (
     LanguageWorkload,
     is_language_model,
     refuse_fields_of_the_other,
 )
-from stepsight.workload.transformers.build import TransformerWorkload
-from stepsight.workload.transformers.config import read_transformer
 
 Workload = DlrmWorkload | TransformerWorkload | LanguageWorkload
 KINDS = ("dlrm", "transformer")

@@ -26,7 +26,7 @@ from stepsight.program.job import Kernel
 from stepsight.run.worker import Rank
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import Workload
-from stepsight.workload.transformers.build import MODELS
+from stepsight.workload.llm.eager.build import MODELS
 
 ROUND_BYTES = 160 << 20
 """Operands of one round: several last-level caches, so that what is not fresh has gone cold."""

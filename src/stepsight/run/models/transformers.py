@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from stepsight.workload.transformers.config import TransformerConfig
+from stepsight.workload.llm.eager.config import TransformerConfig
 
 
 def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:

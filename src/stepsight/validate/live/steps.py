@@ -23,7 +23,7 @@ from stepsight.platform.load import Platform
 from stepsight.prediction.predict import predict
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
-from stepsight.workload.transformers.build import MODELS
+from stepsight.workload.llm.eager.build import MODELS
 
 Item = TypeVar("Item")
 PREDICTED, MEASURED = "predicted", "measured"

@@ -1,6 +1,6 @@
 """Launches of a layer that is written in plain PyTorch, where one kernel of ours stands for several of its.
 
-Counted on the operator-by-operator programs of GPT-2, BERT and Llama (`stepsight.workload.transformers`),
+Counted on the operator-by-operator programs of GPT-2, BERT and Llama (`stepsight.workload.llm.eager`),
 which follow the code of Hugging Face transformers: what the host launches, whatever a fused kernel does.
 """
 

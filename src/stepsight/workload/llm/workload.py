@@ -19,7 +19,7 @@ from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.memory import MemoryReport
 
 EAGER_FAMILIES = ("bert", "gpt2", "gpt", "opt", "llama")
-"""Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.transformers`)."""
+"""Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.llm.eager`)."""
 TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
 SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
 NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")

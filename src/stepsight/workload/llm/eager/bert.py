@@ -6,13 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from stepsight.workload.operators.matmuls import linear
-from stepsight.workload.operators.norms import cross_entropy
-from stepsight.workload.operators.pointwise import add, dropout, gelu
-from stepsight.workload.operators.tape import Tape
-from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import contiguous, permute, reshape, transpose, view
-from stepsight.workload.transformers.blocks import (
+from stepsight.workload.llm.eager.blocks import (
     Pair,
     attend,
     buffer,
@@ -27,8 +21,14 @@ from stepsight.workload.transformers.blocks import (
     scaled_scores,
     split_heads,
 )
-from stepsight.workload.transformers.config import TransformerConfig
-from stepsight.workload.transformers.decoder import kept_or_run_again
+from stepsight.workload.llm.eager.config import TransformerConfig
+from stepsight.workload.llm.eager.decoder import kept_or_run_again
+from stepsight.workload.operators.matmuls import linear
+from stepsight.workload.operators.norms import cross_entropy
+from stepsight.workload.operators.pointwise import add, dropout, gelu
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import contiguous, permute, reshape, transpose, view
 
 
 @dataclass(frozen=True, slots=True)

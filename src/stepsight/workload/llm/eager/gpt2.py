@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stepsight.workload.operators.matmuls import addmm
-from stepsight.workload.operators.pointwise import add, mul, scalar, tanh
-from stepsight.workload.operators.tape import Tape
-from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import split, view
-from stepsight.workload.parallel.tensor_parallel import enter, leave
-from stepsight.workload.transformers.blocks import (
+from stepsight.workload.llm.eager.blocks import (
     Pair,
     buffer,
     causal_attention,
@@ -22,8 +16,14 @@ from stepsight.workload.transformers.blocks import (
     residual,
     split_heads,
 )
-from stepsight.workload.transformers.config import StagePart, TransformerConfig
-from stepsight.workload.transformers.decoder import decoder
+from stepsight.workload.llm.eager.config import StagePart, TransformerConfig
+from stepsight.workload.llm.eager.decoder import decoder
+from stepsight.workload.llm.eager.tensor_parallel import enter, leave
+from stepsight.workload.operators.matmuls import addmm
+from stepsight.workload.operators.pointwise import add, mul, scalar, tanh
+from stepsight.workload.operators.tape import Tape
+from stepsight.workload.operators.tensor import Tensor
+from stepsight.workload.operators.views import split, view
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from stepsight.workload.llm.eager.blocks import buffer, embedding, norm, norm_pair
+from stepsight.workload.llm.eager.config import StagePart, TransformerConfig
 from stepsight.workload.operators.matmuls import linear
 from stepsight.workload.operators.norms import cross_entropy
 from stepsight.workload.operators.pointwise import add, dropout
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import contiguous, narrow, reshape, view
-from stepsight.workload.transformers.blocks import buffer, embedding, norm, norm_pair
-from stepsight.workload.transformers.config import StagePart, TransformerConfig
 
 Block = TypeVar("Block")
 

@@ -7,6 +7,17 @@ from dataclasses import dataclass
 
 from stepsight.program.aten.movement import fill_kernel
 from stepsight.program.job import Kernel
+from stepsight.workload.llm.eager.blocks import (
+    Pair,
+    buffer,
+    constant,
+    dense,
+    embedding,
+    linear_pair,
+    norm,
+    norm_pair,
+)
+from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.operators.einsum import einsum
 from stepsight.workload.operators.matmuls import linear
 from stepsight.workload.operators.norms import cross_entropy, softmax
@@ -23,17 +34,6 @@ from stepsight.workload.operators.views import (
     transpose,
     view,
 )
-from stepsight.workload.transformers.blocks import (
-    Pair,
-    buffer,
-    constant,
-    dense,
-    embedding,
-    linear_pair,
-    norm,
-    norm_pair,
-)
-from stepsight.workload.transformers.config import TransformerConfig
 
 
 @dataclass(frozen=True, slots=True)

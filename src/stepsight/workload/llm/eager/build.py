@@ -9,14 +9,13 @@ from stepsight.errors import InputError
 from stepsight.program.job import Call, Job, Kernel, Op
 from stepsight.program.setup import Setup
 from stepsight.workload.described import Described
+from stepsight.workload.llm.eager import bert, gpt, gpt2, llama, pipeline, xlnet
+from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.operators.lifetimes import followed
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.parallel import pipeline
 from stepsight.workload.parallel.step import train_step
-from stepsight.workload.transformers.config import TransformerConfig
-from stepsight.workload.transformers.families import bert, gpt, gpt2, llama, xlnet
 
 
 def _unsplit(model: Callable[[Tape, TransformerConfig], Callable[[], Tensor]]) -> pipeline.Model:

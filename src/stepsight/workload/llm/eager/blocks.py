@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from stepsight.program.aten.movement import gather_kernel, scatter_kernels
 from stepsight.program.aten.products import attention_kernel
 from stepsight.program.job import Kernel
+from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.operators.matmuls import linear, matmul
 from stepsight.workload.operators.norms import layer_norm, softmax
 from stepsight.workload.operators.pointwise import add, dropout, emit, like, lowered, scalar
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import contiguous, given, permute, reshape, swapped, transpose, view
-from stepsight.workload.transformers.config import TransformerConfig
 
 
 @dataclass(frozen=True, slots=True)

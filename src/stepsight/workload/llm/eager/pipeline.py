@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, Group, Job, Op, Period, RankProgram, Wait
+from stepsight.workload.llm.eager.config import StagePart, TransformerConfig
 from stepsight.workload.memory import MemoryReport, RankMemory, dense_memory
 from stepsight.workload.operators import optimizers
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.parallel.step import start_backward
-from stepsight.workload.transformers.config import StagePart, TransformerConfig
 
 LEAST_BLOCKS = 3
 """A period shows in the advances of two blocks in a row, which takes three."""

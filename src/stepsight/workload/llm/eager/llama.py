@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from stepsight.workload.llm.eager.blocks import buffer, constant, embedding, flash_attention
+from stepsight.workload.llm.eager.config import TransformerConfig
+from stepsight.workload.llm.eager.decoder import kept_or_run_again, lm_head
 from stepsight.workload.operators.matmuls import linear, matmul
 from stepsight.workload.operators.norms import rms_norm, softmax
 from stepsight.workload.operators.pointwise import add, dropout, mul, negate, scalar, silu
@@ -21,9 +24,6 @@ from stepsight.workload.operators.views import (
     unsqueeze,
     view,
 )
-from stepsight.workload.transformers.blocks import buffer, constant, embedding, flash_attention
-from stepsight.workload.transformers.config import TransformerConfig
-from stepsight.workload.transformers.decoder import kept_or_run_again, lm_head
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""The transformer families, each written once over symbolic tensors."""
