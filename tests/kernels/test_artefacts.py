@@ -7,7 +7,7 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.artefacts import SHIPPED, load_models, save_models, shipped_models
+from stepsight.kernels.learned.model import SHIPPED, load_models, save_models, shipped_models
 
 
 def test_the_shipped_artefacts_are_small() -> None:

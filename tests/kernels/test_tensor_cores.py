@@ -7,8 +7,8 @@ import pytest
 
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.gemms import off_boundaries
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.training_gemms import off_boundaries
 from stepsight.program.job import Kernel
 from stepsight.program.variants import UNALIGNED
 

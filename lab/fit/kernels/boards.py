@@ -11,8 +11,8 @@ from lab.fit.kernels.learn import FIT_DATE, spread_of
 from lab.fit.kernels.model_products import FILE, Products
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.learned.boards import Board, Boards
 from stepsight.kernels.learned.model import LearnedModel
+from stepsight.kernels.learned.transfer import Board, Boards
 from stepsight.kernels.models import KernelModels
 from stepsight.score import gmae
 

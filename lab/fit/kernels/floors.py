@@ -7,7 +7,7 @@ import numpy as np
 from lab.fit.kernels.anchors import small_gemm_us
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.events import EventPath, output_tiles
+from stepsight.kernels.learned.model import EventPath, output_tiles
 from stepsight.kernels.machine import Machine
 
 CLEAR_OF_FLOOR = 1.15

@@ -22,8 +22,7 @@ from lab.fit.kernels.split import mixed_sizes
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels import training_gemms
-from stepsight.kernels.attention import flash2
+from stepsight.kernels import flash2, training_gemms
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
 from stepsight.kernels.models import KernelModels

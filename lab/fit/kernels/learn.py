@@ -14,10 +14,16 @@ from lab.fit.kernels.floors import CLEAR_OF_FLOOR
 from lab.fit.kernels.sources import Measured
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.events import EventPath
-from stepsight.kernels.learned.features import FEATURES
-from stepsight.kernels.learned.model import LIGHT, RANGE_KEYS, REACH, LearnedModel, Provenance, base_us
-from stepsight.kernels.learned.reach import REACH_BYTES
+from stepsight.kernels.learned.features import FEATURES, REACH_BYTES
+from stepsight.kernels.learned.model import (
+    LIGHT,
+    RANGE_KEYS,
+    REACH,
+    EventPath,
+    LearnedModel,
+    Provenance,
+    base_us,
+)
 from stepsight.kernels.machine import Machine
 from stepsight.score import gmae, mape
 

@@ -24,12 +24,9 @@ from lab.fit.kernels.sources import (
 )
 from lab.fit.kernels.streams import fit_streams
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.learned.artefacts import save_models
-from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
-from stepsight.kernels.learned.boards import Board, save_boards
-from stepsight.kernels.learned.events import EventPath
-from stepsight.kernels.learned.model import LIGHT, REACH, TILED, LearnedModel
-from stepsight.kernels.learned.transfer import THROTTLED
+from stepsight.kernels.learned.model import LIGHT, REACH, TILED, EventPath, LearnedModel, save_models
+from stepsight.kernels.learned.transfer import FILE as BOARDS_FILE
+from stepsight.kernels.learned.transfer import THROTTLED, Board, save_boards
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.streams import Streamed, save_streams
 

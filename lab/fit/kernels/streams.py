@@ -9,7 +9,7 @@ import numpy as np
 from lab.fit.kernels.learn import FIT_DATE, SCORED_ABOVE_US
 from lab.fit.kernels.sources import Measured
 from stepsight.estimate import FloatArray
-from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.stream_costs import STREAMS
 from stepsight.kernels.streams import Streamed

@@ -15,7 +15,7 @@ from lab.fit.kernels.recipes import event_model
 from lab.fit.kernels.sources import Measured
 from lab.score.kernels.judged import Judged, judge
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.learned.artefacts import shipped_models
+from stepsight.kernels.learned.model import shipped_models
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.models import KernelModels
 from stepsight.score import Score

@@ -22,9 +22,8 @@ from lab.fit.kernels.sources import Measured
 from lab.fit.kernels.split import held_out
 from lab.score.kernels.judged import Judged, judge
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.learned.artefacts import shipped_models
-from stepsight.kernels.learned.boards import Boards
-from stepsight.kernels.learned.model import LearnedModel
+from stepsight.kernels.learned.model import LearnedModel, shipped_models
+from stepsight.kernels.learned.transfer import Boards
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.models import KernelModels
 from stepsight.score import Score

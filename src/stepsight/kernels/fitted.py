@@ -9,13 +9,11 @@ import numpy as np
 
 from stepsight.estimate import Estimates
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.boards import Boards
+from stepsight.kernels.columns import Batch, beyond_shapes, joined
 from stepsight.kernels.learned.model import LearnedModel
 from stepsight.kernels.learned.residual import Residual, nearest
-from stepsight.kernels.learned.transfer import NO_BOARDS, Choice, choose
+from stepsight.kernels.learned.transfer import NO_BOARDS, Boards, Choice, choose
 from stepsight.kernels.machine import Machine, feeding_share
-from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.streams import Streamed, measured_stream
 from stepsight.kernels.tiles import tiled_us
 

@@ -12,21 +12,19 @@ import numpy as np
 
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.attention.estimates import FusedAttention
+from stepsight.kernels.attention import FusedAttention
 from stepsight.kernels.changed_gpu import Rescaled, as_chip, catalogue_gpu
 from stepsight.kernels.columns import Batch, batches, chunks_by_size, put_together
 from stepsight.kernels.conv.estimators import convolutions
 from stepsight.kernels.fitted import Fitted
-from stepsight.kernels.learned.artefacts import SHIPPED, shipped_models
-from stepsight.kernels.learned.boards import FILE as BOARDS_FILE
-from stepsight.kernels.learned.boards import Boards, load_boards
-from stepsight.kernels.learned.model import LearnedModel
+from stepsight.kernels.gemms import Products
+from stepsight.kernels.learned.model import SHIPPED, LearnedModel, shipped_models
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals
-from stepsight.kernels.learned.transfer import NO_BOARDS
+from stepsight.kernels.learned.transfer import FILE as BOARDS_FILE
+from stepsight.kernels.learned.transfer import NO_BOARDS, Boards, load_boards
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.measured import FILE as MEASURED_FILE
 from stepsight.kernels.measured import MeasuredKernels
-from stepsight.kernels.products import Products
 from stepsight.kernels.roofline import BoolArray, Roofline, at_most_peak
 from stepsight.kernels.streams import FILE as STREAMS_FILE
 from stepsight.kernels.streams import Streamed, cached_streams

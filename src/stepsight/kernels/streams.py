@@ -18,11 +18,10 @@ import numpy as np
 from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.columns import Batch, put_together
-from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.columns import Batch, beyond_shapes, joined, put_together
+from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
 from stepsight.kernels.machine import Machine, resident_threads
-from stepsight.kernels.notes import beyond_shapes, joined
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.sorts import chain_us, passes_us
 from stepsight.kernels.stream_costs import (

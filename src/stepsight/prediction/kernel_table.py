@@ -21,10 +21,9 @@ from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
 from stepsight.inputs import csv_rows, read_text
-from stepsight.kernels.columns import Batch, complete, kinds
+from stepsight.kernels.columns import Batch, complete, joined, kinds
 from stepsight.kernels.families import FAMILIES, missing_sizes
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.notes import joined
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES
 from stepsight.limits import limit
 from stepsight.records import nearest

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
-from stepsight.kernels.attention.versions import FASTEST, impossible, runs_wide
+from stepsight.kernels.attention import FASTEST, impossible, runs_wide
 from stepsight.kernels.families import FAMILIES
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction

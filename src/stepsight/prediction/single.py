@@ -13,11 +13,10 @@ from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import NEVER_EMULATED, emulated, has_units, lack, substitute
-from stepsight.kernels.attention.versions import impossible
-from stepsight.kernels.columns import Batch
+from stepsight.kernels.attention import impossible
+from stepsight.kernels.columns import Batch, joined
 from stepsight.kernels.families import FAMILIES, missing_sizes
 from stepsight.kernels.models import KernelModels
-from stepsight.kernels.notes import joined
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, speed_of_light_us
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform

@@ -6,7 +6,7 @@ import pytest
 
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.learned.boards import Board, Boards, load_boards, save_boards
+from stepsight.kernels.learned.transfer import Board, Boards, load_boards, save_boards
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.models import KernelModels
 from stepsight.program.job import Kernel

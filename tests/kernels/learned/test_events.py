@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.learned.model import EventPath
 
 PATH = EventPath(added_us=30.0, floor_us=60.0, second_us=5.0, split_depth=200.0, split_slope=1000.0)
 

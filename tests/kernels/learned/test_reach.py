@@ -5,7 +5,7 @@ import pytest
 
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.reach import look_up_stretch, span_bytes
+from stepsight.kernels.learned.features import look_up_stretch, span_bytes
 from stepsight.kernels.machine import Machine
 
 P100 = Machine.of(load_gpu("P100-PCIE-16G"), "fp32")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.events import EventPath
-from stepsight.kernels.learned.features import FEATURES
-from stepsight.kernels.learned.reach import look_up_stretch
+from stepsight.kernels.learned.features import FEATURES, look_up_stretch
 from stepsight.kernels.learned.trees import ObliviousTrees, as_table
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.tiles import tiled_us
@@ -35,6 +38,55 @@ RANGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "rows": ("rows", "cols", "light"),
 }
 """The columns whose fitted range decides whether a shape is an extrapolation."""
+
+
+SPLIT_TILE = 128
+"""Side of the output tiles by which a product's thread blocks are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventPath:
+    """What events add to a kernel's time.
+
+    ``added_us`` passes between the first event and the kernel's start; no reading falls below
+    ``floor_us``, the host's own time for the operator. ``stretch``: how much longer kernels took on the
+    measured board than its clocks allow, where its table ran throttled.
+
+    Deep products with few output tiles are split along k: a second kernel adds the parts, and the host takes
+    ``second_us`` longer: from a k of ``split_depth``, and of ``split_slope`` more for each output tile per
+    multiprocessor.
+    """
+
+    added_us: float = 0.0
+    floor_us: float = 0.0
+    stretch: float = 1.0
+    second_us: float = 0.0
+    split_depth: float = 0.0
+    split_slope: float = 0.0
+
+    def reading_us(self, kernel_us: FloatArray, second: FloatArray | float = 0.0) -> FloatArray:
+        """What the events would read around kernels that take ``kernel_us``.
+
+        ``second``: 1 for operators that launch a second kernel, else 0 (see `second_launch`).
+        """
+        return np.maximum(self.stretch * kernel_us + self.added_us, self.floor_us + self.second_us * second)
+
+    def unthrottled(self) -> EventPath:
+        """The same host around a board that runs at its usual clocks."""
+        return replace(self, stretch=1.0)
+
+    def second_launch(self, dims: Mapping[str, FloatArray], sms: int) -> FloatArray | float:
+        """1 for products that are split along k, else 0."""
+        if self.second_us == 0 or "k" not in dims:
+            return 0.0
+        deepest = self.split_depth + self.split_slope * output_tiles(dims) / sms
+        return np.asarray(dims["k"] > deepest, dtype=np.float64)
+
+
+def output_tiles(dims: Mapping[str, FloatArray]) -> FloatArray:
+    """Thread blocks of a product, one for each tile of its output."""
+    tiles = np.ceil(dims["m"] / SPLIT_TILE) * np.ceil(dims["n"] / SPLIT_TILE) * np.maximum(dims["batch"], 1.0)
+    return np.asarray(tiles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +185,97 @@ def light_us(batch: Batch, machine: Machine, stretch: FloatArray | float = 1.0) 
     """Speed of light against the figures of ``machine``; ``stretch`` multiplies the arithmetic."""
     arithmetic = batch.flops / (machine.tflops * 1e6) * stretch
     return np.maximum(arithmetic, batch.bytes / (machine.memory_gbps * 1e3))
+
+
+SHIPPED = Path(__file__).parents[1] / "artefacts"
+FORMAT = 1
+
+
+def save_models(path: Path, models: Sequence[LearnedModel]) -> None:
+    """Write models into one compressed .npz; thresholds go as 8-bit indices into shared edges."""
+    arrays: dict[str, Any] = {}
+    headers = []
+    for i, model in enumerate(models):
+        headers.append(_header(model))
+        edges, index = np.unique(model.trees.threshold, return_inverse=True)
+        arrays[f"{i}_feature"] = model.trees.feature.astype(np.uint8)
+        arrays[f"{i}_edges"] = edges.astype(np.float32)
+        arrays[f"{i}_threshold"] = index.reshape(model.trees.threshold.shape).astype(np.uint16)
+        arrays[f"{i}_leaf"] = model.trees.leaf.astype(np.float16)
+    text = json.dumps({"format": FORMAT, "models": headers}, sort_keys=True)
+    arrays["header"] = np.frombuffer(text.encode(), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    draft.replace(path)  # a reader never meets half a file
+
+
+def load_models(path: Path) -> list[LearnedModel]:
+    """The models of one .npz."""
+    try:
+        with np.load(path) as arrays:
+            header = json.loads(arrays["header"].tobytes().decode())
+            if header["format"] != FORMAT:
+                raise InputError(str(path), f"format {header['format']} is not {FORMAT}", "fit it again")
+            return [_model(record, arrays, i) for i, record in enumerate(header["models"])]
+    except (OSError, KeyError, ValueError) as error:
+        raise InputError(
+            str(path), f"not a kernel artefact ({error})", "write it with python -m lab fit"
+        ) from error
+
+
+def models_in(folder: Path) -> Iterator[LearnedModel]:
+    """Every model of every artefact in a folder, in the order of file names."""
+    for path in sorted(folder.glob("*.npz")):
+        yield from load_models(path)
+
+
+@lru_cache(maxsize=1)
+def shipped_models() -> tuple[LearnedModel, ...]:
+    """The models that come with stepsight."""
+    return tuple(models_in(SHIPPED))
+
+
+def _header(model: LearnedModel) -> dict[str, Any]:
+    return {
+        "family": model.family,
+        "dtype": model.dtype,
+        "variant": model.variant,
+        "features": model.features,
+        "columns": model.columns,
+        "machine": asdict(model.machine),
+        "bias": model.trees.bias,
+        "low": model.low,
+        "high": model.high,
+        "spread": model.spread,
+        "provenance": asdict(model.provenance),
+        "path": asdict(model.path),
+        "stacks": model.stacks,
+        "base": model.base,
+    }
+
+
+def _model(record: dict[str, Any], arrays: Any, i: int) -> LearnedModel:
+    trees = ObliviousTrees(
+        arrays[f"{i}_feature"].astype(np.int64),
+        arrays[f"{i}_edges"][arrays[f"{i}_threshold"]],
+        arrays[f"{i}_leaf"].astype(np.float32),
+        record["bias"],
+    )
+    return LearnedModel(
+        family=record["family"],
+        dtype=record["dtype"],
+        variant=record["variant"],
+        features=record["features"],
+        columns=tuple(record["columns"]),
+        machine=Machine(**record["machine"]),
+        trees=trees,
+        low=tuple(record["low"]),
+        high=tuple(record["high"]),
+        spread=record["spread"],
+        provenance=Provenance(**record["provenance"]),
+        path=EventPath(**record["path"]),
+        stacks=tuple(record["stacks"]),
+        base=record.get("base", LIGHT),
+    )

@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import prod
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.kernels.training_gemms import ROW_BYTES
+from stepsight.kernels.gemms import ROW_BYTES
 from stepsight.program.job import Kernel
 from stepsight.program.variants import UNALIGNED
 from stepsight.trace.reading.events import Event

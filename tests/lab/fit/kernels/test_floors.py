@@ -5,7 +5,7 @@ import pytest
 
 from lab.fit.kernels.floors import launch_path
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.events import EventPath
+from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.machine import Machine
 
 MACHINE = Machine("test", "volta", 14.0, 900.0, 80, 6.0)

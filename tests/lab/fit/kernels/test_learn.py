@@ -9,8 +9,7 @@ from lab.fit.kernels.sources import Measured
 from lab.fit.kernels.split import held_out
 from lab.fit.kernels.streams import fit_streams
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.learned.events import EventPath
-from stepsight.kernels.learned.model import BASE_US, light_us
+from stepsight.kernels.learned.model import BASE_US, EventPath, light_us
 from stepsight.kernels.machine import Machine
 
 MACHINE = Machine("test", "ampere", 20.0, 1500.0, 108, 40.0)

@@ -5,9 +5,9 @@ import pytest
 
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.attention.geometry import tiled_pairs, visible_pairs
-from stepsight.kernels.attention.versions import version_on
+from stepsight.kernels.attention import version_on
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.families import tiled_pairs, visible_pairs
 from stepsight.kernels.models import KernelModels
 from stepsight.program.job import Kernel
 from stepsight.program.variants import classify

@@ -14,8 +14,8 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.attention.geometry import thread_blocks, tiled_pairs
 from stepsight.kernels.columns import Batch
+from stepsight.kernels.families import thread_blocks, tiled_pairs
 from stepsight.kernels.machine import Machine
 
 HEAD_SIZES = np.array([32.0, 64.0, 96.0, 128.0, 160.0, 192.0, 224.0, 256.0])
