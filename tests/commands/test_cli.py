@@ -142,3 +142,22 @@ def test_a_predicted_step_goes_out_to_chakra(tmp_path):
     done = stepsight("predict", "examples/dlrm.toml", "-p", "4xV100-SXM2", "--chakra", str(tmp_path / "et"))
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "et").glob("*.et"))) == 4
+
+
+def test_what_does_not_fit_comes_with_options_that_were_tried():
+    done = stepsight("predict", "llama3-8b", "-p", "8xH100-SXM")
+    line = next(line for line in done.stdout.splitlines() if "to make it fit: --set" in line)
+    options = line.split("--set ", 1)[1].split("  (")[0]
+    again = stepsight("predict", "llama3-8b", "-p", "8xH100-SXM", "--must-fit", "--set", options)
+    assert again.returncode == 0, again.stdout
+    assert "DOES NOT FIT" not in again.stdout
+
+
+def test_sizes_of_a_kernel_are_plain_arguments():
+    plain = stepsight("kernel", "gemm", "m=512", "n=512", "k=512", "--gpu", "H100")
+    named = stepsight("kernel", "gemm", "--dim", "m=512", "--dim", "n=512", "--dim", "k=512", "--gpu", "H100")
+    assert plain.returncode == 0, plain.stderr
+    assert plain.stdout == named.stdout
+    wrong = stepsight("kernel", "gemm", "512", "--gpu", "H100")
+    assert wrong.returncode == 2
+    assert "NAME=SIZE" in wrong.stderr

@@ -181,3 +181,28 @@ def test_mfu_is_against_the_peak_of_the_stated_type() -> None:
     setup = Setup(model_flops=4e12, product_dtype="fp8")
     rates = throughput(job, 2, 1e6, setup, stepsight.load_gpu("H100-SXM"))
     assert (rates.dtype, rates.mfu) == ("fp8", pytest.approx(2.0 / 1978.9))
+
+
+def test_recomputed_flops_count_for_hfu_only() -> None:
+    plain = stepsight.predict("llama3-8b", "8xH100-SXM", set={"parallel.zero": 3}).throughput
+    again = stepsight.predict(
+        "llama3-8b", "8xH100-SXM", set={"parallel.zero": 3, "training.recompute": "full"}
+    ).throughput
+    assert plain.hfu is None
+    assert again.hfu is not None and again.mfu is not None
+    assert 1.25 * again.mfu < again.hfu < 4 / 3 * again.mfu
+
+
+def test_fp8_mfu_is_also_given_against_the_bf16_peak() -> None:
+    rates = stepsight.predict(
+        "llama3-8b", "8xH100-SXM", set={"zero": 3, "training.precision": "fp8"}
+    ).throughput
+    assert rates.mfu is not None
+    assert rates.mfu_of_bf16_peak == pytest.approx(2 * rates.mfu, rel=1e-3)
+
+
+def test_image_models_count_images() -> None:
+    found = stepsight.predict("vit-l", "8xH100-SXM", set={"mbs": 64})
+    assert found.throughput.tokens_per_s is None
+    assert found.throughput.samples_per_s == pytest.approx(512 / (found.step_us / 1e6))
+    assert "512 (64 per rank" in assumed(found)

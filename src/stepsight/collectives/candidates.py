@@ -126,7 +126,7 @@ def _in_node(
             if ranks == 0:
                 notes.append(f"interpolated in ranks to {shape.ranks}")
             elif doublings:
-                notes.append(f"extrapolated from {ranks} to {shape.ranks} ranks (±{rank_spread:.0%})")
+                notes.append(f"extrapolated from {ranks} to {shape.ranks} ranks (±{100 * rank_spread:.0f} %)")
             source = Source.LEARNED if names or doublings or ranks == 0 or forced else Source.MEASURED
             if not (same_gpu and same_link):
                 source = Source.TRANSFERRED
@@ -167,7 +167,9 @@ def _over_nodes(
             # A machine that falls short of its NICs does so at every number of nodes.
             rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
             way = OverNodes(kind, measured, system.nic_gbps, shape, nic.gbps, rdma)
-            notes.append(f"curve of {measured} of {system.name}, scaled to this group (±{spread:.0%})")
+            notes.append(
+                f"curve of {measured} of {system.name}, scaled to this group (±{100 * spread:.0f} %)"
+            )
             yield CurveCandidate(
                 partial(way.carried, curve),
                 way.range_bytes(curve),

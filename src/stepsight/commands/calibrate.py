@@ -188,15 +188,15 @@ def _show(folder: Path, found: dict[str, Any]) -> None:
         "slower in a step than alone",
         ", ".join(f"{kind} ×{factor:.2f}" for kind, factor in found["in_step"].items()),
     )
-    table.add_row("error on check steps", f"±{found['rehearsal_spread']:.1%}")
+    table.add_row("error on check steps", f"±{100 * found['rehearsal_spread']:.1f} %")
     table.add_row(
         "repeated measurements differ by",
-        f"kernels {found['kernel_repeat_error']:.1%}, steps {found['step_repeat_error']:.1%}",
+        f"kernels {100 * found['kernel_repeat_error']:.1f} %, steps {100 * found['step_repeat_error']:.1f} %",
     )
     console.print(table)
     if found["noisy"]:
         console.print(
             f"This machine was noisy (load {found['load_at_start']} at the start, "
-            f"{found['stolen_share']:.1%} of its time stolen): calibrate again when it is quiet."
+            f"{100 * found['stolen_share']:.1f} % of its time stolen): calibrate again when it is quiet."
         )
     console.print(f"Predict with: stepsight predict WORKLOAD.toml --platform {folder}", soft_wrap=True)

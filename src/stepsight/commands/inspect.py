@@ -121,8 +121,8 @@ def _print_table(file: Path, summaries: Sequence[TableSummary]) -> None:
         high, most = s.pooling[2:]
         table.add_row(
             str(s.table), f"{s.bags:,}", f"{s.lookups:,}", f"{s.mean_pooling:.2f}", f"{high:g}", f"{most:g}",
-            f"{s.unique_rows:,}", f"{s.mean_reuse:.2f}", f"{s.reuse[0]:.0%}",
-            f"{_hit_at(s, 0.01):.0%}", f"{_hit_at(s, 0.1):.0%}",
+            f"{s.unique_rows:,}", f"{s.mean_reuse:.2f}", f"{100 * s.reuse[0]:.0f} %",
+            f"{100 * (_hit_at(s, 0.01)):.0f} %", f"{100 * (_hit_at(s, 0.1)):.0f} %",
         )  # fmt: skip
     console = terminal()
     console.print(table)

@@ -13,9 +13,10 @@ from stepsight.errors import InputError
 
 @click.command()
 @click.argument("family", required=False)
+@click.argument("sizes", nargs=-1, metavar="[NAME=SIZE]...")
 @click.option("--gpu", help="A GPU of the catalogue; for a table, the GPU of rows that name none.")
 @click.option("--dtype", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, fp8 …")
-@click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, such as m=4096.")
+@click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, as NAME=SIZE without --dim.")
 @click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
 @click.option("--table", type=click.Path(path_type=Path), help="CSV file, one kernel per row.")
 @click.option(
@@ -29,6 +30,7 @@ from stepsight.errors import InputError
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     family: str | None,
+    sizes: tuple[str, ...],
     gpu: str | None,
     dtype: str,
     dims: tuple[str, ...],
@@ -41,7 +43,7 @@ def command(
     """Time one kernel of FAMILY, or every row of a table.
 
     \b
-    stepsight kernel gemm --gpu H100 --dtype bf16 --dim m=4096 --dim n=4096 --dim k=4096
+    stepsight kernel gemm m=4096 n=4096 k=4096 --gpu H100 --dtype bf16
     stepsight kernel --table rows.csv --out out.csv
     """
     if table is not None and sustained:
@@ -49,7 +51,7 @@ def command(
     if table is not None:
         _table(table, out, gpu, as_json)
     elif family is not None:
-        _single(family, gpu, dtype, dims, name, sustained, as_json)
+        _single(family, gpu, dtype, (*sizes, *dims), name, sustained, as_json)
     else:
         raise InputError("stepsight kernel", "neither a family nor --table is given", "see --help")
 
@@ -99,16 +101,20 @@ def _single(
     shape = " ".join(f"{key}={value:g}" for key, value in found.dims.items())
     click.echo(f"{family} {dtype} {shape} on {found.gpu}")
     click.echo(f"  {found.time_us:.2f} µs  ({found.low_us:.2f} – {found.high_us:.2f})")
-    click.echo(f"  speed of light {found.speed_of_light_us:.2f} µs, {found.efficiency:.0%} of it reached")
+    click.echo(
+        f"  speed of light {found.speed_of_light_us:.2f} µs, {100 * found.efficiency:.0f} % of it reached"
+    )
     click.echo(f"  from {source_look(found.source).word}" + (f": {found.note}" if found.note else ""))
 
 
 def _sizes(dims: tuple[str, ...]) -> dict[str, float]:
     sizes: dict[str, float] = {}
     for dim in dims:
-        key, _, value = dim.partition("=")
+        key, equals, value = dim.partition("=")
+        if not equals:
+            raise InputError(dim, "is not NAME=SIZE", "write m=4096")
         try:
             sizes[key] = float(value)
         except ValueError:
-            raise InputError(f"--dim {dim}", "not a number", f"write {key}=1024") from None
+            raise InputError(dim, "not a number", f"write {key}=1024") from None
     return sizes

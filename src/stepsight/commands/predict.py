@@ -23,11 +23,13 @@ from stepsight.commands.options import (
     write_files,
 )
 from stepsight.errors import InputError
+from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.whole_run import RunPlan, WholeRun, whole_run
 
 DOES_NOT_FIT = 3
 """Exit code of ``--must-fit`` for a job that does not fit."""
+MOST_REMEDIES = 3
 TRACE_HELP = "Predict from traces instead: files or folders of one run."
 MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory."
 
@@ -197,15 +199,37 @@ def predict_file(
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     on_workload, on_platform = split_assignments(assignments)
     if model:
-        return predict(load_model(model, on_workload), load_platform(platform, on_platform))
+        here = load_platform(platform, on_platform)
+        return _with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)
     if workload.suffix == ".json" and is_step_file(workload):
         return predict(load_step(workload), load_platform(platform, captured_assignments(assignments)))
     here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload)
     if tables is not None:
         from stepsight.commands.shard import with_tables_of
 
-        loaded = with_tables_of(loaded, tables, here.spec.ranks, workload)
-    return predict(loaded, here)
+        return predict(with_tables_of(loaded, tables, here.spec.ranks, workload), here)
+    return _with_remedies(predict(loaded, here), workload, here, on_workload)
+
+
+def _with_remedies(
+    p: Prediction, workload: str | Path, platform: Platform, assignments: list[str]
+) -> Prediction:
+    """Where a job does not fit: changes that make it fit, as options that were tried."""
+    if p.fits is not False:
+        return p
+    from stepsight.prediction.advise.advice import advise
+    from stepsight.prediction.units import change, size, time
+
+    tried = [
+        f"{one.set_line}  ({time(one.step_us)} per step, {change(one.gain, 1)} samples/s, "
+        f"{size(one.memory_bytes or 0.0)})"
+        for one in advise(workload, platform, assignments=assignments).changes
+        if one.fits
+    ]
+    if not tried and p.language is not None:
+        tried = [*p.what_would_help, f"or search all layouts: stepsight tune {workload} -p {p.platform}"]
+        return replace(p, remedies=tuple(tried))
+    return replace(p, remedies=tuple(tried[:MOST_REMEDIES]))
 
 
 def show_prediction(prediction: Prediction, as_json: bool, run: WholeRun | None = None) -> None:

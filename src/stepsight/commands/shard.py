@@ -180,8 +180,8 @@ def with_tables_of(workload: Workload, tables: str | None, gpus: int, path: Path
 
 def _progress(state: Progress) -> None:
     gap = state.step_us / state.bound_us - 1
-    line = f"\r{state.seconds:5.1f} s  {state.priced:>8,} plans  {state.step_us / 1e3:.3f} ms  gap {gap:.1%} "
-    click.echo(line, nl=False, err=True)
+    done = f"{state.seconds:5.1f} s  {state.priced:>8,} plans  {state.step_us / 1e3:.3f} ms"
+    click.echo(f"\r{done}  gap {100 * gap:.1f} % ", nl=False, err=True)
 
 
 def _write(

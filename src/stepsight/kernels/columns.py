@@ -281,8 +281,7 @@ def beyond_shapes(inside: float, outside: float) -> str:
     """
     if outside < WORTH_SAYING * inside:
         return ""
-    sure = f"its time is known to {either_way(outside)} instead of {either_way(inside)}"
-    return f"larger or smaller than the measured shapes: {sure}"
+    return f"outside measured shapes: {either_way(outside)} (usually {either_way(inside)})"
 
 
 def joined(*notes: str) -> str:

@@ -134,7 +134,7 @@ def learned_text(learned: Learned, evidence: Evidence, based_on: str, name: str)
     for part in PARTS:
         if abs(getattr(learned, part) - 1) > WHOLE:
             value = f"{part} = {getattr(learned, part):.4f}"
-            lines.append(f"{value:32s}# ± {math.expm1(evidence.spread(part)):.0%}: {WORDS[part]}")
+            lines.append(f"{value:32s}# ± {100 * math.expm1(evidence.spread(part)):.0f} %: {WORDS[part]}")
     if abs(learned.memory - 1) > WHOLE:
         lines.append(f"memory = {learned.memory:.4f}                 # measured ÷ predicted peak memory")
     lines += [

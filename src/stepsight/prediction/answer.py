@@ -72,6 +72,8 @@ class Prediction:
     gpus: int = 0
     price_per_gpu_hour: float | None = None
     carbon_g_per_kwh: float | None = None
+    remedies: tuple[str, ...] = ()
+    """Changes that were tried and make a job fit that does not, each as an option with what it gives."""
 
     def __repr__(self) -> str:
         return notebook.one_line(self)
@@ -131,9 +133,9 @@ class Prediction:
 
     @property
     def what_would_help(self) -> tuple[str, ...]:
-        """Changes that would make a job fit that does not."""
-        if self.memory is None:
-            return ()
+        """Changes that would make a job fit that does not: tried ones where there are any."""
+        if self.memory is None or self.remedies:
+            return self.remedies
         return what_would_help(self.memory, self.gpu, len(self.ranks), self.setup)
 
     @property

@@ -48,8 +48,9 @@ class TimedBy:
     def words(self) -> str:
         """The shares in a sentence."""
         return (
-            f"{self.known_sizes:.0%} of the traced GPU time is timed by models with known sizes,"
-            f" {self.guessed_sizes:.0%} with guessed sizes, {self.trace:.0%} by the trace's own durations"
+            f"{100 * self.known_sizes:.0f} % of the traced GPU time is timed by models with known sizes,"
+            f" {100 * self.guessed_sizes:.0f} % with guessed sizes,"
+            f" {100 * self.trace:.0f} % by the trace's own durations"
         )
 
 

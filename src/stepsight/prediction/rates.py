@@ -36,29 +36,34 @@ def peak_words(p: Prediction) -> str:
     rates = p.throughput
     if rates.mfu is None or rates.peak_tflops is None:
         return ""
-    return f"of the dense {rates.dtype} peak, {rates.peak_tflops:g} TFLOP/s"
+    words = f"of the dense {rates.dtype} peak, {rates.peak_tflops:g} TFLOP/s"
+    if rates.mfu_of_bf16_peak is not None:
+        words += f"; {share(rates.mfu_of_bf16_peak)} of the bf16 peak"
+    return words + (f"; HFU {share(rates.hfu)} (with recomputation)" if rates.hfu is not None else "")
 
 
 def assumed(p: Prediction) -> str:
     """Batch, sequence, precision, parallelism and GPUs of a prediction, in one line."""
     setup, ranks = p.setup, len(p.ranks)
-    said: list[str] = []
+    words: list[str] = []
     if setup and setup.samples:
-        said.append(f"batch {rate(setup.samples)}{_each(setup, ranks)}")
+        words.append(f"batch {rate(setup.samples)}{_each(setup, ranks)}")
     if setup and setup.sequence:
-        said.append(f"sequence {setup.sequence:,}")
+        words.append(f"sequence {setup.sequence:,}")
     if setup and setup.precision:
-        said.append(setup.precision)
+        words.append(setup.precision)
     axes = [f"{name} {size:,}" for name, size in (setup.parallel if setup else ()) if size > 1]
     if axes:
-        said.append("parallel: " + " × ".join(axes))
-    said += list(setup.details) if setup else []
+        words.append("parallel: " + " × ".join(axes))
+    words += list(setup.details) if setup else []
     if setup and setup.recipe:
-        said.append(f"recipe {setup.recipe}" + _differing(setup))
+        words.append(f"recipe {setup.recipe}" + _differing(setup))
     elif setup and setup.framework:
-        said.append(f"framework {setup.framework}")
-    said.append(f"on {ranks:,} of {p.gpus:,} GPUs" if p.gpus else f"{ranks:,} ranks")
-    return ", ".join(said)
+        words.append(f"framework {setup.framework}")
+    words.append(
+        f"on {ranks:,} of {p.gpus:,} {p.gpu.name if p.gpu else 'GPUs'}" if p.gpus else f"{ranks:,} ranks"
+    )
+    return ", ".join(words)
 
 
 def _differing(setup: Setup) -> str:

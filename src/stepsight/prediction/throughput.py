@@ -21,6 +21,8 @@ FLASH_BACKWARD = 2.0 / 2.5
 twice the forward is the model's own."""
 RECOMPUTED = "recompute"
 """The phase of operators that run a second time in the backward pass: no FLOPs of the model."""
+LOW_PRECISION = ("fp8", "nvfp4", "mxfp8")
+"""Types whose MFU is also given against the bf16 peak, as many papers do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Throughput:
     GPUs could do at the dense peak of ``dtype`` in the same time. ``dtype`` is the type that the workload
     states for its matrix products (fp8, if these are in fp8), else the type of most of the job's FLOPs.
     ``counted`` says where the FLOPs come from: "model" (stated by the workload) or "kernels" (summed over the
-    job's matrix products). Costs are known where the platform has a price.
+    job's matrix products). ``hfu`` counts recomputed FLOPs as well, where there are any; ``mfu_of_bf16_peak``
+    is MFU against the bf16 peak where ``dtype`` is fp8. Costs are known where the platform has a price.
     """
 
     samples_per_s: float | None
@@ -43,6 +46,8 @@ class Throughput:
     peak_tflops: float | None
     dtype: str
     counted: str
+    hfu: float | None = None
+    mfu_of_bf16_peak: float | None = None
     cost_per_step: float | None = None
     cost_per_million_samples: float | None = None
     cost_per_million_tokens: float | None = None
@@ -73,16 +78,22 @@ def throughput(
     tokens = setup.tokens / seconds if setup and setup.tokens and seconds > 0 else None
     samples = setup.samples / seconds if setup and setup.samples and seconds > 0 else None
     cost = price * ranks * seconds / 3600 if price is not None else None
+    mfu = per_gpu / peak if peak else None
+    again = setup.recomputed_flops / flops if setup and flops else 0.0
+    again = again or (recomputed_share(job) if job is not None and mfu is not None else 0.0)
+    half = gpu.peak_flops("bf16") / 1e12 if gpu and dtype in LOW_PRECISION else None
     return Throughput(
         samples_per_s=samples,
         tokens_per_s=tokens,
         tokens_per_s_per_gpu=tokens / ranks if tokens else None,
         model_flops=flops,
         tflops_per_gpu=per_gpu,
-        mfu=per_gpu / peak if peak else None,
+        mfu=mfu,
         peak_tflops=peak,
         dtype=dtype,
         counted="model" if stated is not None else "kernels",
+        hfu=mfu * (1 + again) if mfu is not None and again else None,
+        mfu_of_bf16_peak=per_gpu / half if half else None,
         cost_per_step=cost,
         cost_per_million_samples=_per_million(cost, setup.samples if setup else None),
         cost_per_million_tokens=_per_million(cost, setup.tokens if setup else None),
@@ -93,16 +104,24 @@ def _per_million(cost: float | None, count: float | None) -> float | None:
     return 1e6 * cost / count if cost is not None and count else None
 
 
-def job_flops(job: Job, seen: Observations = ()) -> dict[str, float]:
-    """FLOPs of the matrix products of one step over all ranks, by the type they compute in."""
+def recomputed_share(job: Job) -> float:
+    """FLOPs that run a second time, as a share of the model's own."""
+    if not any(op.phase == RECOMPUTED for program in job.programs for op in program.ops):
+        return 0.0
+    return sum(job_flops(job, recomputed=True).values()) / (sum(job_flops(job).values()) or 1.0)
+
+
+def job_flops(job: Job, seen: Observations = (), *, recomputed: bool = False) -> dict[str, float]:
+    """FLOPs of the matrix products of one step over all ranks, by the type they compute in: the model's own,
+    or those that are ``recomputed``."""
     ranks = Counter(job.program_of_rank)
     total: dict[str, float] = {}
     observed = ObservedJob(job, seen)
     for number, program in enumerate(job.programs):
         ops = list(observed.of_program(number))
-        kernels = _kernels(ops)
+        kernels = _kernels(ops, recomputed)
         if program.period:  # blocks that are not listed are like the last listed one
-            block = _kernels(ops[slice(*program.period.starts[-2:])])
+            block = _kernels(ops[slice(*program.period.starts[-2:])], recomputed)
             kernels += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
         for (family, dims, dtype, share), times in kernels.items():
             flops = times * ranks[number] * share * _flops(family, dims)
@@ -112,13 +131,13 @@ def job_flops(job: Job, seen: Observations = ()) -> dict[str, float]:
 
 
 def _kernels(
-    ops: Sequence[tuple[Op, OpObservations]],
+    ops: Sequence[tuple[Op, OpObservations]], recomputed: bool
 ) -> Counter[tuple[str, tuple[tuple[str, float], ...], str, float]]:
     """Kernels by what they compute. In a trace one call may be several kernels, each with its share."""
     return Counter(
         (k.family, k.dims, k.dtype, o.share)
         for op, seen in ops
-        if op.phase != RECOMPUTED
+        if (op.phase == RECOMPUTED) is recomputed
         for k, o in zip(op.kernels, seen, strict=False)
     )
 

@@ -13,7 +13,8 @@ class Setup:
     are sequences of ``sequence`` tokens). ``parallel`` names the axes with their sizes, such as
     ``(("data", 4), ("tensor", 2))``. ``details`` are further choices worth a reader's glance.
     ``model_flops`` is what one step of the whole job must compute by its definition: forward and
-    backward pass without recomputation. Without it FLOPs are counted from the job's kernels.
+    backward pass without recomputation; ``recomputed_flops`` run a second time. Without it FLOPs are counted
+    from the job's kernels.
     ``product_dtype`` is the type that the description states for matrix products, whose peak MFU is measured
     against, even where some of them stay in another (attention, in fp8 training).
     ``default_batch``: the description gives no batch, so that one sample per replica is assumed.
@@ -32,6 +33,7 @@ class Setup:
     parallel: tuple[tuple[str, int], ...] = ()
     details: tuple[str, ...] = ()
     model_flops: float | None = None
+    recomputed_flops: float = 0.0
     at_once: float | None = None
     product_dtype: str = ""
     framework: str = ""

@@ -36,7 +36,14 @@ def differences(c: Comparison) -> list[tuple[str, str, str]]:
     """What differs between A and B before any time: name, A's value, B's value."""
     one, other = _settings(c.before), _settings(c.after)
     rows = [(name, one.get(name, "–"), other.get(name, "–")) for name in dict.fromkeys((*one, *other))]
-    return [row for row in rows if row[1] != row[2]]
+    return [row for row in (*rows, *_details(c)) if row[1] != row[2]]
+
+
+def _details(c: Comparison) -> list[tuple[str, str, str]]:
+    """Further choices that only one of the two has."""
+    a, b = (p.setup.details if p.setup else () for p in (c.before, c.after))
+    only_a, only_b = (", ".join(x for x in one if x not in two) for one, two in ((a, b), (b, a)))
+    return [("settings", only_a or "–", only_b or "–")]
 
 
 def _settings(p: Prediction) -> dict[str, str]:
@@ -52,7 +59,6 @@ def _settings(p: Prediction) -> dict[str, str]:
     found["ZeRO stage"] = str(setup.zero or "")
     found["recompute"] = setup.recompute
     found["framework"] = setup.framework
-    found["details"] = ", ".join(setup.details)
     return {name: value for name, value in found.items() if value}
 
 
@@ -88,6 +94,19 @@ def fits_words(m: MemoryLine) -> str:
         return "fits" if sure else f"fits with a probability of {100 * m.fit_probability:.0f} %"
     by = f"does not fit, by {size(m.excess_bytes)}"
     return by if sure else f"{by} ({100 * m.fit_probability:.0f} % chance to fit)"
+
+
+_MEMORY = {
+    "buckets": "gradient buckets",
+    "context": "CUDA context and libraries",
+    "temporary": "logits, gathered parameters and other buffers",
+    "cached_by_allocator": "fragmentation of the allocator",
+}
+
+
+def memory_word(part: str) -> str:
+    """What a part of memory is called."""
+    return _MEMORY.get(part) or part.replace("_", " ")
 
 
 def grouped_notes(notes: Iterable[str]) -> list[str]:

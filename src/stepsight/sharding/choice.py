@@ -327,7 +327,7 @@ def _words(cause: str, share: float, loads: Loads) -> str:
     rank = int(np.argmax(by_rank))
     over = by_rank[rank] / by_rank.mean() - 1
     word = "imbalance" if cause == "lookup" else "all_to_all"
-    return f"{word}: rank {rank} is {over:.0%} over the mean"
+    return f"{word}: rank {rank} is {100 * over:.0f} % over the mean"
 
 
 def _nowhere(pricer: PlanPricer, rules: Rules, plan: Plan) -> tuple[str, str]:

@@ -110,7 +110,7 @@ def _need(way: _Way, c: LanguageConfig, row: Row) -> str:
     """How much of the memory a configuration takes as the framework runs it, and how likely that fits."""
     peak_gb = _peak_gb(way, c)
     likely = fit_probability(1e9 * peak_gb, 1e9 * row.usable_gb)
-    return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {likely:.0%} likely to fit"
+    return f"{peak_gb:.0f} of {row.usable_gb:.0f} GB there, {100 * likely:.0f} % likely to fit"
 
 
 def _peak_gb(way: _Way, c: LanguageConfig) -> float:

@@ -51,7 +51,7 @@ def table(scores: Sequence[Score]) -> None:
     for s in scores:
         verdict = Text("missed", style="red") if s.met is False else s.verdict
         note = f"{s.rows_used}; {s.note}" if s.note else s.rows_used
-        errors = ("" if error is None else f"{error:.2%}" for error in (s.gmae, s.mape))
+        errors = ("" if error is None else f"{100 * error:.2f} %" for error in (s.gmae, s.mape))
         figure = [str(s.figure or "")] if figures else []
         board.add_row(s.topic, s.name, str(s.rows), *errors, *figure, s.target, verdict, note)
     terminal().print(board)

@@ -5,20 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.advise.changes import Change, changes_of
+from stepsight.prediction.advise.changes import BATCH, Change, changes_of
 from stepsight.prediction.advise.rewrites import rewrites_of
+from stepsight.prediction.advise.room import largest_batch
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.learn.steps import AskedStep, JobFile, ask
 from stepsight.prediction.memory import fits
 from stepsight.prediction.predict import predict
+from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.files import Workload
+from stepsight.workload.llm.workload import LanguageWorkload
 
 LEAST_GAIN = 0.005
 """Changes that gain less are not advised."""
@@ -100,7 +104,7 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
     assert not isinstance(base, CapturedStep)
     p = predict(base, on)
     before = ask(base, on)
-    tried = list(_tried(job, on, before, changes_of(base)))
+    tried = list(_tried(job, on, before, chain(changes_of(base), _smaller_batch(base, p))))
     found = [_advice(change, after, before, p, on) for change, after in tried]
     if p.fits is False:
         room = [one for one in found if one.fits]
@@ -114,6 +118,18 @@ def _of_described(job: JobFile, on: Platform) -> Advised:
         notes = () if room else p.what_would_help
         return Advised(p, tuple(sorted(room, key=lambda one: -one.gain)), len(tried), tuple(notes))
     return Advised(p, _best(found), len(tried))
+
+
+def _smaller_batch(base: Workload, p: Prediction) -> Iterator[Change]:
+    """The largest batch whose activations fit, where the job does not."""
+    if p.memory is None or p.memory.fits or p.setup is None:
+        return
+    most = largest_batch(p.memory, p.setup)
+    most -= most % 8 if most > 8 else 0
+    if most < 1 or isinstance(base, LanguageWorkload):
+        return
+    line = f"batch={most * len(p.ranks)}" if isinstance(base, DlrmWorkload) else f"batch_per_rank={most}"
+    yield Change(f"batch of {most:,} per rank", (line,), "batch size", BATCH)
 
 
 def _best(found: Sequence[Advice]) -> tuple[Advice, ...]:

@@ -44,13 +44,20 @@ def _activations(memory: MemoryLine, job: Setup) -> list[str]:
     left = memory.usable_bytes - (memory.total_bytes - held)
     if memory.parts_bytes.get("activations", 0.0) <= 0 or held <= 0 or left <= 0:
         return []
-    at_once = job.at_once or (job.samples or 0.0) / job.replicas
-    most = int(at_once * left / held)
+    most = largest_batch(memory, job)
     if most >= 1:
         field = "parallel.micro_batch of at most" if job.at_once else "a batch of at most"
         each = "" if job.at_once else f" {job.shared_by}"
         return [_either(f"{field} {most:,}{each}", *_recomputation(job))]
     return [_either(*_recomputation(job), _split_sequences(job))]
+
+
+def largest_batch(memory: MemoryLine, job: Setup) -> int:
+    """Samples of a rank whose activations fit next to parameters and optimizer state."""
+    held = _held(memory)
+    left = memory.usable_bytes - (memory.total_bytes - held)
+    at_once = job.at_once or (job.samples or 0.0) / job.replicas
+    return int(at_once * left / held) if held > 0 and left > 0 else 0
 
 
 def _held(memory: MemoryLine) -> float:

@@ -51,7 +51,7 @@ def headline_facts(seen: Inspection) -> list[str]:
     )
     lines = [
         f"Step time {milliseconds(seen.measured_us)} on the GPU timeline ({found}).",
-        f"{seen.link_rate:.1%} of kernels are linked to their operator.",
+        f"{100 * seen.link_rate:.1f} % of kernels are linked to their operator.",
     ]
     if seen.orphans:
         lines.append(f"{seen.orphans:,} kernels were launched before the recording began.")
@@ -108,7 +108,7 @@ def _ranks(seen: Inspection) -> Listing:
 
 def _path(seen: Inspection) -> Listing:
     whole = sum(seen.critical_path_us.values()) or 1.0
-    rows = _rows((k, milliseconds(v), f"{v / whole:.1%}") for k, v in seen.critical_path_us.items())
+    rows = _rows((k, milliseconds(v), f"{100 * (v / whole):.1f} %") for k, v in seen.critical_path_us.items())
     return Listing("path", "critical path of the rank the others wait for", ("part", "time", "share"), rows)
 
 
@@ -128,14 +128,14 @@ def _overheads(seen: Inspection) -> Listing:
     columns = ("operator", "count", "T1", "T2", "T3", "T4", "T5", "spread")
     rows = _rows(
         (o.name, str(o.count), *(f"{x:.1f}" for x in (o.t1_us, o.t2_us, o.t3_us, o.t4_us, o.t5_us)),
-         f"{o.spread:.0%}")
+         f"{100 * o.spread:.0f} %")
         for o in seen.overheads
     )  # fmt: skip
     return Listing("overheads", "host overheads in µs, without the profiler's own cost", columns, rows)
 
 
 def _coverage(seen: Inspection) -> Listing:
-    rows = _rows((source, f"{share:.1%}") for source, share in seen.coverage.items())
+    rows = _rows((source, f"{100 * share:.1f} %") for source, share in seen.coverage.items())
     return Listing(
         "coverage", "which models would time the kernels", ("source", "share of kernel time"), rows
     )

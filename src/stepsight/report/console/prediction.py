@@ -13,7 +13,7 @@ from stepsight.prediction.rates import assumed, peak_words, rate_lines
 from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
 from stepsight.prediction.units import share, size, time
 from stepsight.report.ranks import identical_summaries
-from stepsight.report.words import fits_words, grouped_notes, sources_sentence
+from stepsight.report.words import fits_words, grouped_notes, memory_word, sources_sentence
 
 BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
@@ -51,7 +51,7 @@ def _fits(p: Prediction, console: Console) -> None:
     where = f"rank {m.rank} needs" if len(p.ranks) > 1 else "it needs"
     console.print(
         Text(
-            f"DOES NOT FIT: {where} {size(m.total_bytes)}, {size(m.usable_bytes)} of the GPU are usable",
+            f"DOES NOT FIT: {where} {size(m.total_bytes)}, {size(m.usable_bytes)} of the GPU is usable",
             style="bold red",
         )
     )
@@ -100,7 +100,7 @@ def _breakdown(p: Prediction) -> Table:
     free[IDLE] = free.pop("host", p.step_us)
     total = sum(p.breakdown_us.values()) or 1.0
     for name, us in sorted(p.breakdown_us.items(), key=lambda item: -item[1]):
-        bar = "█" * max(1, round(BAR_WIDTH * us / total))
+        bar = "█" * round(BAR_WIDTH * us / total) or "▏"
         colour = COLOURS.get(name, "white")
         without = time(free[name]) if name in free else ""
         table.add_row(look(name).word, time(us), share(us / total), Text(bar, style=colour), without)
@@ -134,7 +134,7 @@ def _why(p: Prediction, console: Console) -> None:
         said[0] += f" (pipeline bubble {share(p.language.bubble)})"
     if len(p.ranks) > 1:
         said.append(f"imbalance {share(p.imbalance)}")
-    said.append(f"kernels of the busiest stream alone {time(p.naive_us)}")
+    said.append(f"sum of the busiest stream's kernels {time(p.naive_us)}")
     console.print("; ".join(said), soft_wrap=True)
 
 
@@ -142,7 +142,7 @@ def _memory(p: Prediction, console: Console) -> None:
     if not p.memory:
         return
     m = p.memory
-    parts = ", ".join(f"{name.replace('_', ' ')} {size(b)}" for name, b in m.parts_bytes.items() if b)
+    parts = ", ".join(f"{memory_word(name)} {size(b)}" for name, b in m.parts_bytes.items() if b)
     where = f"memory of rank {m.rank}, the fullest" if len(p.ranks) > 1 else "memory"
     console.print(
         f"{where}: {size(m.total_bytes)} of {size(m.usable_bytes)} usable, {fits_words(m)} ({parts})"
@@ -161,4 +161,5 @@ def _trust(p: Prediction, console: Console) -> None:
     for note in notes[:MOST_NOTES]:
         console.print(Text(f"note: {note}", style="dim"))
     if len(notes) > MOST_NOTES:
-        console.print(Text(f"… {len(notes) - MOST_NOTES} more notes in --json", style="dim"))
+        more = len(notes) - MOST_NOTES
+        console.print(Text(f"… {more} more note{'s' * (more > 1)} in --json", style="dim"))

@@ -33,7 +33,7 @@ from stepsight.report.page.pieces import (
 from stepsight.report.page.ranks import rank_section
 from stepsight.report.page.timeline import picture
 from stepsight.report.ranks import identical_ranks
-from stepsight.report.words import fits_words, grouped_notes, sources_sentence
+from stepsight.report.words import fits_words, grouped_notes, memory_word, sources_sentence
 from stepsight.simulate.price import COMMUNICATION
 
 MATTERS = 0.05
@@ -200,7 +200,7 @@ def _memory(p: Prediction) -> Html | None:
         return None
     m = p.memory
     colours = ("gemm", "embedding", "copy", "optimizer", "attention", "vector", "conv", "other")
-    held = [(name.replace("_", " "), b) for name, b in m.parts_bytes.items() if b > 0]
+    held = [(memory_word(name), b) for name, b in m.parts_bytes.items() if b > 0]
     parts = [Fragment(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(held)]
     rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.usable_bytes or 1.0))) for x in parts]
     columns = [

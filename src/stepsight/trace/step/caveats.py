@@ -29,14 +29,14 @@ def caveats(run: TraceRun, step: int) -> list[str]:
         if not any(event.grid() for one in linked.values() for event in one.trace.gpu):
             how = "without launch grids either, kernels count as they took and collectives as small"
         notes.append(
-            f"kernels of {guessed:.0%} of the GPU time have no recorded sizes: {how}"
+            f"kernels of {100 * guessed:.0f} % of the GPU time have no recorded sizes: {how}"
             " (record with record_shapes=True)"
         )
     kept = max(opaque_share(program) for program in programs.values())
     if kept > _MANY_GUESSED:
         notes.append(
-            f"{kept:.0%} of the GPU time is kernels whose sizes nothing tells: they keep the trace's times,"
-            " so that the models answer for the rest only"
+            f"{100 * kept:.0f} % of the GPU time is kernels of unknown size: they keep the trace's times;"
+            " models time the rest"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
@@ -71,8 +71,8 @@ def cut_off(run: TraceRun) -> list[str]:
     if max(shares) <= _MUCH_CUT_OFF:
         return []
     return [
-        f"{max(shares):.0%} of the GPU time was launched before the recording began: the step shown is a"
-        " part of the real one"
+        f"{100 * max(shares):.0f} % of the GPU time was launched before the recording began:"
+        " the step shown is a part of the real one"
     ]
 
 

@@ -381,7 +381,7 @@ def _layout(
     context = parallel.integer("context", 1)
     others = tensor * pipeline * context
     data = data_ranks(parallel, others, "tensor × context × pipeline")
-    batch = _batch(fields, data)
+    batch = _batch(fields, parallel, data)
     micro = parallel.integer("micro_batch", batch if pipeline == 1 else 1)
     if batch % micro:
         raise parallel.fail(
@@ -454,16 +454,16 @@ def _expert_overlap(parallel: Fields) -> str:
     return parallel.choice("expert_overlap", EXPERT_OVERLAP, "none")
 
 
-def _batch(fields: Fields, data: int) -> int:
+def _batch(fields: Fields, parallel: Fields, data: int) -> int:
+    if not fields.has("global_batch") and not fields.has("batch_per_rank"):
+        return parallel.integer("micro_batch", 1)
     if not fields.has("global_batch"):
         return fields.integer("batch_per_rank", DEFAULT_BATCH)
     if fields.has("batch_per_rank"):
         raise fields.fail("batch_per_rank", "given together with global_batch", "give one of the two")
     batch = fields.integer("global_batch")
     if batch % data:
-        raise fields.fail(
-            "global_batch", f"{batch} sequences do not divide by data = {data}", "use a multiple"
-        )
+        raise fields.fail("global_batch", f"{batch} is not a multiple of data = {data}", "use a multiple")
     return batch // data
 
 

@@ -63,23 +63,30 @@ def model_name(name: str) -> str:
     """The shipped model that a name means, with or without its owner, dashes and suffixes on a hub."""
     known = {_letters(one): one for one in shipped()}
     short = name.lower().rpartition("/")[2].removeprefix("meta-")
-    found, rest = known.get(_letters(short)) or _SHORT_NAMES.get(short), short
+    found, rest = known.get(_letters(short)) or _SHORT_NAMES.get(_letters(short)), short
     while found is None and _SUFFIX.search(rest):
         rest = _SUFFIX.sub("", rest)
-        found = known.get(_letters(rest))
+        found = known.get(_letters(rest)) or _SHORT_NAMES.get(_letters(rest))
     if found is None:
         near = difflib.get_close_matches(short, shipped(), 3, 0.3)
         fix = f"did you mean {' or '.join(near)}?" if near else "give a config.json, or a workload file"
-        raise InputError(name, "neither a file nor a known model", fix)
+        raise InputError(name, "unknown model, and no such file", fix)
     return found
 
 
 _SUFFIX = re.compile(r"-(?:hf|base|instruct|chat|it|pt|uncased|cased|1124|bf16|\d+k|v\d[\d.]*)$")
 """What hubs append to the names of the same sizes."""
 _SHORT_NAMES = {
-    "gpt2": "gpt2-124m", "gpt2-medium": "gpt2-355m", "gpt2-large": "gpt2-774m", "gpt2-xl": "gpt2-1.5b",
-    "olmo-2-1124-7b": "olmo2-7b", "llama-2": "llama2-7b", "gpt3": "gpt3-175b", "gpt-3": "gpt3-175b",
+    "gpt2": "gpt2-124m", "gpt2medium": "gpt2-355m", "gpt2large": "gpt2-774m", "gpt2xl": "gpt2-1.5b",
+    "gpt3": "gpt3-175b", "olmo211247b": "olmo2-7b", "bert": "bert-base", "t5": "t5-v1.1-large",
+    "llama2": "llama2-7b", "llama3": "llama3-8b", "llama31": "llama3-8b", "llama3405b": "llama3.1-405b",
+    "mistral": "mistral-7b", "mixtral": "mixtral-8x7b", "mixtral8x": "mixtral-8x7b",
+    "qwen2": "qwen2-7b", "qwen25": "qwen2.5-7b", "qwen3": "qwen3-8b", "qwen3235b": "qwen3-235b-a22b",
+    "qwen330b": "qwen3-30b-a3b", "gemma": "gemma-7b", "gemma2": "gemma2-9b", "gemma3": "gemma3-4b",
+    "deepseek": "deepseek-v3", "deepseekr1": "deepseek-v3", "phi3": "phi-3-mini", "phi3mini4k": "phi-3-mini",
+    "vit": "vit-b-16", "vitb": "vit-b-16", "vitl": "vit-l-16", "vith": "vit-h-14", "vitg": "vit-g-14",
 }  # fmt: skip
+"""Names that people type, letters and digits only; a family's name is its best-known size."""
 
 
 def _letters(name: str) -> str:

@@ -108,6 +108,13 @@ def refuse_fields_of_the_other(document: Mapping[str, Any], where: str) -> None:
             )
 
 
+def _recomputed_flops_per_token(c: LanguageConfig) -> float:
+    """The forward pass of layers that run again in full; selective recomputation repeats hardly any GEMM."""
+    layers = c.training.recompute_layers or (c.model.layers if c.training.recompute == "full" else 0)
+    forward = c.model.flops_per_token(c.sequence) / 3 - 2.0 * c.model.vocab * c.model.hidden
+    return forward * min(layers / c.model.layers, 1.0)
+
+
 @dataclass(frozen=True)
 class LanguageWorkload(Described[LanguageConfig]):
     """A language model and how it is trained."""
@@ -116,6 +123,7 @@ class LanguageWorkload(Described[LanguageConfig]):
         """Batch, sequence, precision and the axes of parallelism."""
         c, s = self.config, self.config.layout
         axes = [(name, int(getattr(s, name))) for name in NAMED_AXES if int(getattr(s, name, 1)) > 1]
+        images = c.model.patches > 0
         details = _sharing(s)
         details += _schedule(c)
         details += _recomputation(c)
@@ -124,8 +132,9 @@ class LanguageWorkload(Described[LanguageConfig]):
         return Setup(
             samples=c.tokens_per_step / c.sequence,
             default_batch=not c.states_batch,
-            tokens=c.tokens_per_step,
-            sequence=c.sequence,
+            tokens=None if images else c.tokens_per_step,
+            sequence=None if images else c.sequence,
+            sample_kind="images" if images else "samples",
             precision=c.training.precision,
             parallel=tuple(axes),
             details=tuple(details),
@@ -137,6 +146,7 @@ class LanguageWorkload(Described[LanguageConfig]):
             zero=s.zero,
             recompute="partial" if c.training.recompute_layers else c.training.recompute,
             model_flops=c.tokens_per_step * c.model.flops_per_token(c.sequence, frozen=c.training.frozen),
+            recomputed_flops=c.tokens_per_step * _recomputed_flops_per_token(c),
         )
 
     def on(self, gpu: GpuSpec) -> LanguageWorkload:
