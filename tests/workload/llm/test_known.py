@@ -17,7 +17,9 @@ from stepsight.workload.llm.workload import LanguageWorkload
 PARAMETERS_B = {
     "llama2-7b": 6.74, "llama3-8b": 8.03, "llama3-70b": 70.6, "llama3.1-405b": 405.9, "mixtral-8x7b": 46.7,
     "qwen3-30b-a3b": 30.5, "qwen3-235b-a22b": 235, "deepseek-v3": 671, "deepseek-v2": 236, "mpt-7b": 6.65,
-    "gpt3-175b": 175, "gemma-7b": 8.54, "opt-13b": 12.9, "opt-6.7b": 6.66, "opt-30b": 30.0, "opt-66b": 65.7, "opt-175b": 174.6, "qwen2.5-0.5b": 0.494, "qwen2.5-1.5b": 1.54,
+    "gpt3-175b": 175, "gemma-7b": 8.54, "opt-13b": 12.9,
+    "opt-6.7b": 6.66, "opt-30b": 30.0, "opt-66b": 65.7, "opt-175b": 174.6,
+    "qwen2.5-0.5b": 0.494, "qwen2.5-1.5b": 1.54,
     "qwen2.5-3b": 3.09, "qwen2.5-7b": 7.62, "qwen2.5-14b": 14.8, "qwen2.5-32b": 32.8, "qwen2.5-72b": 72.7,
     "qwen3-0.6b": 0.596, "qwen3-1.7b": 1.72, "qwen3-4b": 4.02, "qwen3-14b": 14.8, "qwen3-32b": 32.8,
     "mixtral-8x22b": 140.6, "mistral-nemo-12b": 12.2, "mistral-small-24b": 23.6, "mistral-large-123b": 122.6,
