@@ -22,7 +22,7 @@ from lab.fit.kernels.split import mixed_sizes
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels import flash2, training_gemms
+from stepsight.kernels import flash2, gemms
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
 from stepsight.kernels.models import KernelModels
@@ -130,7 +130,7 @@ def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Resid
     for timed in parts:
         first = timed.operator.kernels[0]
         batched = bool((first.dims["batch"] > 1).any())
-        groups.setdefault(training_gemms.variant_of(first.kinds[0], batched), []).append(timed)
+        groups.setdefault(gemms.variant_of(first.kinds[0], batched), []).append(timed)
     for variant, members in groups.items():
         named: list[dict[str, FloatArray]] = []
         base = []
@@ -138,16 +138,16 @@ def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Resid
             kernels = timed.operator.kernels
             times = [
                 batched_us(kernel, spec)
-                if variant.startswith(training_gemms.BATCHED)
+                if variant.startswith(gemms.BATCHED)
                 else tables.estimate_batch(kernel).time_us
                 for kernel in kernels
             ]
             base.append(np.sum(times, axis=0))
             added = np.full(len(kernels[0]), float(kernels[0].kinds[0].variant == "baddbmm"))
-            named.append(training_gemms.columns(training_gemms.forward_sizes(kernels[0]), added, spec))
+            named.append(gemms.columns(gemms.forward_sizes(kernels[0]), added, spec))
         joined = {key: np.concatenate([part[key] for part in named]) for key in named[0]}
         yield fit_residual(
             "gemm", variant, spec, joined, np.concatenate(base), np.concatenate([t.time_us for t in members]),
             np.concatenate([t.left_out for t in members]), source,
-            BATCHED_SETTINGS if variant.startswith(training_gemms.BATCHED) else GEMM_SETTINGS,
+            BATCHED_SETTINGS if variant.startswith(gemms.BATCHED) else GEMM_SETTINGS,
         )  # fmt: skip
