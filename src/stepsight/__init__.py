@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from stepsight.prediction.answer import Prediction
     from stepsight.prediction.compare import Comparison, compare
     from stepsight.prediction.diagnose.diagnosis import diagnose
+    from stepsight.prediction.kernel_times import collective_time, kernel_time
     from stepsight.prediction.learn.lesson import learn
     from stepsight.prediction.predict import predict
-    from stepsight.prediction.single import collective_time, kernel_time
     from stepsight.prediction.traced.predict import predict_trace
     from stepsight.sharding.choice import choose
     from stepsight.trace.step.run import load_trace
@@ -68,8 +68,8 @@ _HOMES = {
     "predict_trace": "stepsight.prediction.traced.predict",
     "Prediction": "stepsight.prediction.answer",
     "compare": "stepsight.prediction.compare",
-    "kernel_time": "stepsight.prediction.single",
-    "collective_time": "stepsight.prediction.single",
+    "kernel_time": "stepsight.prediction.kernel_times",
+    "collective_time": "stepsight.prediction.kernel_times",
     "Comparison": "stepsight.prediction.compare",
     "advise": "stepsight.prediction.advise.advice",
     "diagnose": "stepsight.prediction.diagnose.diagnosis",

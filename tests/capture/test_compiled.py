@@ -14,7 +14,7 @@ from stepsight.capture.step.fusing.groups import Grouping
 from stepsight.capture.step.fusing.parts import Part, part_of, traffic_bytes
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
-from stepsight.prediction.captured import predict_captured
+from stepsight.prediction.predict import predict_captured
 from stepsight.program.aten.call import AtenCall, Precision, TensorFact
 from stepsight.program.aten.table import lower
 from stepsight.program.job import Kernel

@@ -8,7 +8,7 @@ import pytest
 from lab.datasets.kernel_tables.files import read_table, time_table
 from lab.datasets.kernel_tables.rows import rows_of
 from stepsight.errors import InputError
-from stepsight.prediction.kernel_table import write_table
+from stepsight.prediction.kernel_times import write_table
 
 
 def test_the_fp32_gemm_layout_whose_n_is_the_reduction() -> None:

@@ -12,9 +12,8 @@ from stepsight.capture.step.captured import CapturedStep
 from stepsight.capture.step.file import save_step
 from stepsight.cli import cli
 from stepsight.platform.load import load_platform
-from stepsight.prediction.captured import CapturedOn
 from stepsight.prediction.compare import compare
-from stepsight.prediction.predict import predict
+from stepsight.prediction.predict import CapturedOn, predict
 from stepsight.prediction.traced.questions import changed, work_ratio
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
 from stepsight.report.words import comparison_sentence

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from stepsight.prediction.answer import MemoryLine, Prediction
-from stepsight.prediction.units import time
+from stepsight.prediction.display import time
 from stepsight.report.page.prediction import page
 
 from .predictions import uneven

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.units import time
+from stepsight.prediction.display import time
 from stepsight.report.page.prediction import page
 
 POINT = """

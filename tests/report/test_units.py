@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepsight.prediction.units import change, share, size, time
+from stepsight.prediction.display import change, share, size, time
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from lab.datasets.kernel_tables.parquet import read_parquet
 from lab.datasets.kernel_tables.rows import rows_of
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
-from stepsight.prediction.kernel_table import Table, TableTimes
-from stepsight.prediction.kernel_table import read_table as read_csv_table
+from stepsight.prediction.kernel_times import Table, TableTimes
+from stepsight.prediction.kernel_times import read_table as read_csv_table
 
 OPERATOR_COLUMNS = frozenset({"gpu", "op", "mp", "b", "l", "h", "dim"})
 """The layout whose rows are operators of several kernels (`megatron`)."""

@@ -10,7 +10,7 @@ from stepsight.errors import InputError
 from stepsight.estimate import Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
-from stepsight.prediction.kernel_table import TableTimes
+from stepsight.prediction.kernel_times import TableTimes
 
 PASS = "pass"
 """The column that says forward or backward; without it rows are forwards."""

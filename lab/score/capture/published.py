@@ -12,7 +12,7 @@ from lab.datasets.llm import published
 from lab.score.capture.scripts import captured
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
-from stepsight.prediction.captured import predict_captured
+from stepsight.prediction.predict import predict_captured
 
 FILE = "other_training.csv"
 SOURCE = "pytorch/torchtitan"

@@ -19,7 +19,7 @@ from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.capture.step.file import load_step, save_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.captured import predict_captured
+from stepsight.prediction.predict import predict_captured
 from stepsight.workload.memory import CONTEXT_BYTES
 
 OTHER_MODEL = ("Unknown model", "parameters, the row")

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab.score.capture.scripts import captured
 from stepsight.errors import StepsightError
 from stepsight.platform.load import load_platform
-from stepsight.prediction.captured import predict_captured
+from stepsight.prediction.predict import predict_captured
 from stepsight.program.job import Op
 from stepsight.trace.step.job import rank_program, typical_step
 from stepsight.trace.step.run import load_trace, measured_step_us

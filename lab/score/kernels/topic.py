@@ -25,7 +25,7 @@ from stepsight.estimate import IntArray
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.models import KernelModels
-from stepsight.prediction.kernel_table import TableTimes
+from stepsight.prediction.kernel_times import TableTimes
 from stepsight.score import BLIND, CHOSEN, FIT, Score
 
 OPTIONS = ("data", "rows")

@@ -23,12 +23,12 @@ from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
-from stepsight.prediction.captured import predict_captured
 from stepsight.prediction.learn.regression import Observed, Posterior, learn
 from stepsight.prediction.learn.response import LanguageResponse, elasticities
 from stepsight.prediction.learn.steps import asked, interval_spread
 from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import Composer
+from stepsight.prediction.predict import predict_captured
 from stepsight.score import CHOSEN, COVERAGE, Score
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.workload import LanguageWorkload

@@ -17,7 +17,7 @@ import msgspec
 from lab.fit.traces.left_out import Refits
 from lab.fit.traces.residuals import again, left_out_prediction
 from lab.fit.traces.runs import ScoredRun, scored_runs
-from stepsight.prediction.origin import TimedBy
+from stepsight.prediction.provenance import TimedBy
 from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.trace.rules import RULES
 from stepsight.trace.step.run import TraceRun

@@ -21,7 +21,7 @@ from lab.score.traces.rows import RunRow, rows
 from lab.score.traces.shared_hosts import SharedHosts
 from lab.score.traces.tables import show_pairs, show_rules, show_runs
 from stepsight.errors import InputError
-from stepsight.prediction.summary import naive_us
+from stepsight.prediction.breakdown import naive_us
 from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED
 from stepsight.prediction.traced.predict import simulate_trace
 from stepsight.score import CHOSEN, FIT, Figure, Score, gmae, interval_score

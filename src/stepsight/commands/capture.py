@@ -66,7 +66,7 @@ def command(
     from stepsight.capture.api import capture
     from stepsight.commands.predict import show_prediction, write_outputs
     from stepsight.platform.load import load_platform
-    from stepsight.prediction.captured import predict_captured
+    from stepsight.prediction.predict import predict_captured
 
     check_outputs((save, timeline, html))
     chosen = load_platform(platform, platform_assignments(assignments, "a script", SCRIPT_FIX))

@@ -62,7 +62,7 @@ def _time(kind: str, platform_name: str, ranks: int | None, sizes: list[float], 
 
     from stepsight.documents import to_json
     from stepsight.platform.load import load_platform
-    from stepsight.prediction.single import collective_time
+    from stepsight.prediction.kernel_times import collective_time
 
     platform = load_platform(platform_name)
     asked = sizes or [float(4**i) for i in range(5, 16)]

@@ -133,7 +133,7 @@ def _of_captured(
 ) -> Comparison:
     from stepsight.capture.step.file import is_step_file, load_step
     from stepsight.platform.load import load_platform
-    from stepsight.prediction.captured import CapturedOn
+    from stepsight.prediction.predict import CapturedOn
     from stepsight.prediction.traced.questions import changed, work_ratio
 
     if a.suffix != ".json" or not is_step_file(a):
@@ -166,7 +166,7 @@ def _json(comparison: Comparison) -> str:
     import msgspec
 
     from stepsight.documents import to_json
-    from stepsight.prediction.document import document
+    from stepsight.prediction.answer import document
 
     return to_json(
         {

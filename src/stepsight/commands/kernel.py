@@ -57,7 +57,7 @@ def command(
 
 
 def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None:
-    from stepsight.prediction.kernel_table import (
+    from stepsight.prediction.kernel_times import (
         read_table,
         table_text,
         time_table,
@@ -89,8 +89,8 @@ def _single(
 ) -> None:
     import msgspec
 
-    from stepsight.prediction.categories import source_look
-    from stepsight.prediction.single import kernel_time
+    from stepsight.prediction.display import source_look
+    from stepsight.prediction.kernel_times import kernel_time
 
     if gpu is None:
         raise InputError("--gpu", "missing", "name a GPU; stepsight platforms lists them")

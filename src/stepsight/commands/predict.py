@@ -218,7 +218,7 @@ def _with_remedies(
     if p.fits is not False:
         return p
     from stepsight.prediction.advise.advice import advise
-    from stepsight.prediction.units import change, size, time
+    from stepsight.prediction.display import change, size, time
 
     tried = [
         f"{one.set_line}  ({time(one.step_us)} per step, {change(one.gain, 1)} samples/s, "
@@ -236,7 +236,7 @@ def show_prediction(prediction: Prediction, as_json: bool, run: WholeRun | None 
     """Print the answer, as JSON or as tables, with the whole run where one was asked for."""
     if as_json:
         from stepsight.documents import to_json
-        from stepsight.prediction.document import document
+        from stepsight.prediction.answer import document
 
         more = {"whole_run": run.to_dict()} if run else {}
         click.echo(to_json(document(prediction) | more))

@@ -1,20 +1,20 @@
-"""Predict a workload on a platform: the one call that joins all parts."""
+"""Predict a workload or a captured step on a platform: the one call that joins all parts."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from stepsight.capture.step.captured import CapturedStep
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
 from stepsight.capture.step.file import is_step_file, load_step
 from stepsight.errors import InputError
 from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain
-from stepsight.prediction.captured import predict_captured
+from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain, predict_job
+from stepsight.prediction.breakdown import RankSummary
 from stepsight.prediction.llm.predict import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
@@ -25,6 +25,9 @@ from stepsight.prediction.runnable import (
     language_warnings,
     missing_units,
 )
+from stepsight.prediction.throughput import job_flops
+from stepsight.program.job import Job
+from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.dlrm.build import DlrmWorkload
@@ -32,6 +35,7 @@ from stepsight.workload.dlrm.constants import METHOD_SPREAD as DLRM_METHOD_SPREA
 from stepsight.workload.files import Workload, changed, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
+from stepsight.workload.memory import CONTEXT_BYTES
 
 PLATFORM = "platform."
 """The beginning of a changed field's name that is the platform's."""
@@ -150,3 +154,86 @@ def _memory(workload: Workload, platform: Platform) -> MemoryLine:
     return MemoryLine(
         parts, platform.spec.gpu.usable_bytes, fullest, peaks[0], peaks[1], reclaimable_bytes=held.reclaimable
     )
+
+
+@dataclass(frozen=True, slots=True)
+class CapturedOn:
+    """A captured step on a platform, as what-if questions change it."""
+
+    step: CapturedStep
+    job: Job
+    platform: Platform
+    measured_us: float | None = None
+
+    @classmethod
+    def of(cls, step: CapturedStep, platform: Platform) -> CapturedOn:
+        return cls(step, step.job, platform)
+
+    def on(self, platform: Platform) -> CapturedOn:
+        return replace(self, platform=platform)
+
+    def predicted(self) -> Prediction:
+        return predict_captured(replace(self.step, job=self.job), self.platform)
+
+
+def predict_captured(step: CapturedStep, platform: Platform, *, steps: int = STEADY_STEPS) -> Prediction:
+    """The time of one optimizer step, with the capture's notes."""
+    memory = _captured_memory(step.fullest, platform) if step.fullest else None
+    made = predict_job(
+        step.job, platform, workload=step.name, steps=steps, memory=memory, notes=_notes(step, platform),
+        setup=_setup(step),
+    )  # fmt: skip
+    return _mean_step(made, step.steps) if step.steps > 1 else made
+
+
+def _setup(step: CapturedStep) -> Setup:
+    """What one step trains, as far as the capture knows."""
+    seen = step.samples
+    count = seen.count / step.steps
+    replicas = (("data", step.ranks),) if step.ranks > 1 and seen.count and not seen.stated else ()
+    return Setup(
+        samples=count or None, tokens=count * seen.length or None, sequence=seen.length or None,
+        parallel=replicas, sample_kind=seen.kind,
+    )  # fmt: skip
+
+
+def _notes(step: CapturedStep, platform: Platform) -> tuple[str, ...]:
+    notes = step.all_notes()
+    if step.gpu and step.gpu != platform.spec.gpu.name:
+        notes = (*notes, f"captured for {step.gpu}: kernels are those the script chose for that GPU")
+    return notes
+
+
+def _captured_memory(use: RankMemoryUse, platform: Platform) -> MemoryLine:
+    """What is active at the peak, what the allocator holds besides, and the process's context."""
+    parts = {name: float(value) for name, value in use.parts_bytes.items()}
+    parts["cached_by_allocator"] = max(use.peak_reserved_bytes - sum(parts.values()), 0.0)
+    parts["context"] = CONTEXT_BYTES
+    parts = {name: platform.learned.memory * value for name, value in parts.items()}
+    return MemoryLine(
+        parts,
+        platform.spec.gpu.usable_bytes,
+        use.rank,
+        use.peak_active_bytes,
+        use.peak_reserved_bytes,
+        use.at,
+    )
+
+
+def _mean_step(made: Prediction, steps: int) -> Prediction:
+    """Of several recorded steps the mean one."""
+    return replace(
+        made, step_us=made.step_us / steps, low_us=made.low_us / steps, high_us=made.high_us / steps,
+        naive_us=made.naive_us / steps, ranks=tuple(_scaled(r, steps) for r in made.ranks),
+        breakdown_us={name: us / steps for name, us in made.breakdown_us.items()},
+        notes=(*made.notes, f"the mean of {steps} steps"),
+        setup=replace(
+            made.setup or Setup(),
+            model_flops=sum(job_flops(made.timeline.priced.job).values()) / steps,
+        ),
+    )  # fmt: skip
+
+
+def _scaled(rank: RankSummary, steps: int) -> RankSummary:
+    times = {f.name: getattr(rank, f.name) / steps for f in fields(rank) if f.name.endswith("_us")}
+    return replace(rank, **times)

@@ -10,8 +10,8 @@ from stepsight.kernels.attention import FASTEST, impossible, runs_wide
 from stepsight.kernels.families import FAMILIES
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.display import share
 from stepsight.prediction.throughput import PRODUCTS
-from stepsight.prediction.units import share
 from stepsight.program.job import Job
 from stepsight.program.variants import FLASH2
 from stepsight.workload.dlrm.build import DlrmWorkload

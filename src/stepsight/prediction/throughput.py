@@ -1,24 +1,30 @@
-"""A step time in the field's units: samples/s, tokens/s, TFLOP/s per GPU, MFU."""
+"""A step time in the field's units: samples/s, tokens/s, TFLOP/s per GPU, MFU, joules."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.families import FAMILIES
+from stepsight.platform.power import Power
 from stepsight.program.job import Job, Kernel, Op
 from stepsight.program.observation import Observations, ObservedJob, OpObservations
 from stepsight.program.setup import Setup
+
+if TYPE_CHECKING:
+    from stepsight.prediction.answer import Prediction
 
 PRODUCTS = ("gemm", "conv", "attention")
 """Categories whose FLOPs count: matrix products, as MFU is defined (PaLM, arXiv 2204.02311, appendix B)."""
 FLASH_BACKWARD = 2.0 / 2.5
 """Flash attention computes the scores again in its backward pass: 2.5 times the forward FLOPs, of which
 twice the forward is the model's own."""
+J_PER_WH = 3600.0
 RECOMPUTED = "recompute"
 """The phase of operators that run a second time in the backward pass: no FLOPs of the model."""
 LOW_PRECISION = ("fp8", "nvfp4", "mxfp8")
@@ -153,3 +159,41 @@ def _flops(family: str, dims: tuple[tuple[str, float], ...]) -> float:
     }
     flops = float(known.flops(sizes)[0])
     return flops * FLASH_BACKWARD if family == "attention_backward" else flops
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """What the boards of all GPUs of the job draw in one step; hosts, switches and cooling are not counted.
+
+    ``clock`` is the share of the boost clock at which average power while computing meets the board's limit.
+    ``gpu_w`` is the average power of one board over the step. ``grams_co2`` is known where the
+    carbon intensity of the grid is given.
+    """
+
+    step_j: float
+    step_wh: float
+    gpu_w: float
+    clock: float
+    j_per_token: float | None
+    j_per_sample: float | None
+    grams_co2: float | None = None
+
+
+def energy(p: Prediction) -> Energy | None:
+    """None where the board's power is not known, or every time comes from a trace."""
+    power = Power.of(p.gpu) if p.gpu is not None else None
+    priced = p.timeline.priced
+    if power is None or priced.dynamic_j is None or p.step_us <= 0:
+        return None
+    gpus, seconds = len(p.ranks), p.step_us / 1e6
+    step_j = min(priced.dynamic_j + gpus * power.idle_w * seconds, gpus * power.limit_w * seconds)
+    setup = p.setup
+    return Energy(
+        step_j=step_j,
+        step_wh=step_j / J_PER_WH,
+        gpu_w=step_j / seconds / gpus,
+        clock=priced.clock,
+        j_per_token=step_j / setup.tokens if setup and setup.tokens else None,
+        j_per_sample=step_j / setup.samples if setup and setup.samples else None,
+        grams_co2=None if p.carbon_g_per_kwh is None else step_j / J_PER_WH / 1e3 * p.carbon_g_per_kwh,
+    )

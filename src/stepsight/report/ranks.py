@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from stepsight.prediction.summary import RankSummary
+from stepsight.prediction.breakdown import RankSummary
 from stepsight.simulate.timeline import Timeline
 
 

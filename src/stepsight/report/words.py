@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import source_look
 from stepsight.prediction.compare import Comparison
+from stepsight.prediction.display import rate, share, size, source_look, time
 from stepsight.prediction.memory import MemoryLine
-from stepsight.prediction.units import rate, share, size, time
 
 SAME = 0.0005
 """Step times that differ by less than this share are the same."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stepsight.prediction.categories import look
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
+from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
+from stepsight.prediction.display import look
 from stepsight.tune.dimensions import short_names
 from stepsight.tune.search import SURE, ranked, score
 from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of

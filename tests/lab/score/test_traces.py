@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.score.traces.rows import RunRow
 from lab.score.traces.topic import DLRM, TRANSFORMER, Row, _shared, board
-from stepsight.prediction.origin import TimedBy
+from stepsight.prediction.provenance import TimedBy
 from stepsight.score import CHOSEN, FIT
 
 

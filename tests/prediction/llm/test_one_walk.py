@@ -12,9 +12,9 @@ from stepsight import predict
 from stepsight.collectives.site import read_site
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.breakdown import exposed_by_group
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.predict import walk_language
-from stepsight.prediction.summary import exposed_by_group
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload

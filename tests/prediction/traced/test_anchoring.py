@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.prediction.document import document
+from stepsight.prediction.answer import document
 from stepsight.prediction.traced.predict import predict_trace, traced_step
 from stepsight.prediction.traced.questions import changed
 from stepsight.prediction.traced.weights import PRODUCT, shipped_weights

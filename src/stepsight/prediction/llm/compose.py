@@ -9,10 +9,10 @@ from stepsight.dtypes import dtype_bytes
 from stepsight.overheads.frameworks import profile_of
 from stepsight.platform.load import Platform
 from stepsight.platform.power import NO_DRAW, Draw
+from stepsight.prediction.breakdown import IDLE, WAITING
 from stepsight.prediction.llm.passes import HOST, Part, PassCache, PassTime, Pricer, Scale
 from stepsight.prediction.llm.piece_times import SHARD, Durations, PieceTimes, StageParts, drawn
 from stepsight.prediction.llm.pipeline import walk
-from stepsight.prediction.summary import IDLE, WAITING
 from stepsight.workload.llm.blocks import gradient_messages, parameter_messages
 from stepsight.workload.llm.build import RUNS
 from stepsight.workload.llm.config import LanguageConfig

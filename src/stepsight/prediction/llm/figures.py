@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from stepsight.hardware.spec import GpuSpec
+from stepsight.prediction.breakdown import EXPOSED, exposed_by_group, summarise
 from stepsight.prediction.memory import fit_probability
-from stepsight.prediction.summary import EXPOSED, exposed_by_group, summarise
 from stepsight.prediction.throughput import throughput
 from stepsight.simulate.timeline import Timeline
 from stepsight.workload.llm.config import LanguageConfig

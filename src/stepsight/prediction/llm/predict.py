@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
+from stepsight.prediction.breakdown import RankSummary, Sensitivity, naive_us, summarise
 from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
-from stepsight.prediction.sensitivity import Sensitivity
-from stepsight.prediction.summary import RankSummary, coverage, naive_us, summarise
+from stepsight.prediction.provenance import coverage
 from stepsight.simulate.price import COMMUNICATION, price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 from stepsight.workload.llm.build import build

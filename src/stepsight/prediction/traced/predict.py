@@ -20,8 +20,8 @@ from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import METHOD_SPREAD, Prediction, predict_job
-from stepsight.prediction.origin import Origin, TimedBy
-from stepsight.prediction.sensitivity import HOST_SPREAD
+from stepsight.prediction.breakdown import HOST_SPREAD
+from stepsight.prediction.provenance import Origin, TimedBy
 from stepsight.prediction.traced.anchoring import anchored, by_models_elsewhere, moved, rescaled, same_gpu
 from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with_kept_delays
 from stepsight.program.observation import ObservedJob, of_collective

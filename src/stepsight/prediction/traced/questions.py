@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from stepsight.errors import InputError
 from stepsight.inputs import finite, whole
 from stepsight.limits import limit
-from stepsight.prediction.captured import CapturedOn
+from stepsight.prediction.predict import CapturedOn
 from stepsight.prediction.traced import whatif
 from stepsight.prediction.traced.anchoring import with_waits_kept
 from stepsight.prediction.traced.predict import Basis, TracedStep

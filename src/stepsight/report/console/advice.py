@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.advise.advice import Advice, Advised
-from stepsight.prediction.units import change, size, time
+from stepsight.prediction.display import change, size, time
 
 
 def headline(found: Advised) -> str:

@@ -7,10 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look
 from stepsight.prediction.compare import Comparison
-from stepsight.prediction.rates import assumed, rate_lines
-from stepsight.prediction.units import time
+from stepsight.prediction.display import assumed, look, rate_lines, time
 from stepsight.report.words import comparison_sentence, differences
 
 

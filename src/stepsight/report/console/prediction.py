@@ -7,11 +7,17 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look
-from stepsight.prediction.energy import energy_words
-from stepsight.prediction.rates import assumed, peak_words, rate_lines
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
-from stepsight.prediction.units import share, size, time
+from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
+from stepsight.prediction.display import (
+    assumed,
+    energy_words,
+    look,
+    peak_words,
+    rate_lines,
+    share,
+    size,
+    time,
+)
 from stepsight.report.ranks import identical_summaries
 from stepsight.report.words import fits_words, grouped_notes, memory_word, sources_sentence
 

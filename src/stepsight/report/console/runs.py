@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepsight.prediction.categories import look
 from stepsight.prediction.diagnose.diagnosis import SLOW, USUAL, Diagnosis
+from stepsight.prediction.display import change, look, share, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
-from stepsight.prediction.units import change, share, time
 from stepsight.prediction.whole_run import Range, WholeRun
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from stepsight.prediction.units import share, size, time
+from stepsight.prediction.display import share, size, time
 from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.tables.plan import Plan, plan_summary
 from stepsight.tables.table import UVM_CACHING

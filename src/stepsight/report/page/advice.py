@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepsight.prediction.advise.advice import Advised
-from stepsight.prediction.units import change, size, time
+from stepsight.prediction.display import change, size, time
 from stepsight.report.console.advice import headline, lead
 from stepsight.report.page.pieces import Column, frame, joined, section, table, tag
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look
 from stepsight.prediction.compare import Comparison
-from stepsight.prediction.rates import rate_lines
-from stepsight.prediction.units import change, share, time
+from stepsight.prediction.display import change, look, rate_lines, share, time
 from stepsight.report.page.charts import Fall, waterfall
 from stepsight.report.page.pieces import (
     Column,

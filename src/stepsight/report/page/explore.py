@@ -10,7 +10,7 @@ import msgspec
 
 from stepsight.errors import StepsightError
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look
+from stepsight.prediction.display import look
 from stepsight.report.page.pieces import Html, asset, frame, section, tag
 
 FIGURES = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from stepsight.prediction.display import share, time
 from stepsight.prediction.traced.inspection import Inspection, RankView
-from stepsight.prediction.units import share, time
 from stepsight.report.console.inspection import Listing, headline_facts, listings
 from stepsight.report.page.pieces import (
     Column,

@@ -6,11 +6,18 @@ from collections.abc import Mapping, Sequence
 
 from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look, source_look
-from stepsight.prediction.rates import assumed, peak_words, rate_lines
-from stepsight.prediction.sensitivity import HOST, Sensitivity
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING
-from stepsight.prediction.units import change, share, size, time
+from stepsight.prediction.breakdown import EXPOSED, HOST, IDLE, WAITING, Sensitivity
+from stepsight.prediction.display import (
+    assumed,
+    change,
+    look,
+    peak_words,
+    rate_lines,
+    share,
+    size,
+    source_look,
+    time,
+)
 from stepsight.report.page.pieces import (
     Column,
     Fragment,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look
-from stepsight.prediction.summary import EXPOSED, IDLE, WAITING, RankSummary
-from stepsight.prediction.units import share, time
+from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING, RankSummary
+from stepsight.prediction.display import look, share, time
 from stepsight.report.page.pieces import Column, Fragment, Html, bar, legend, section, table, tag
 from stepsight.report.ranks import RankSet
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from stepsight.prediction.diagnose.diagnosis import Diagnosis
+from stepsight.prediction.display import change, share, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
-from stepsight.prediction.units import change, share, time
 from stepsight.report.console.runs import diagnosis_sentence
 from stepsight.report.page.pieces import Column, Html, frame, joined, section, table, tag
 

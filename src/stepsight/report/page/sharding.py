@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stepsight.prediction.units import share, size, time
+from stepsight.prediction.display import share, size, time
 from stepsight.report.console.sharding import SAME_TIME_NOTE, kinds_sentence
 from stepsight.report.page.pieces import (
     Column,

@@ -15,8 +15,7 @@ import numpy as np
 
 from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.categories import look, source_look
-from stepsight.prediction.units import size
+from stepsight.prediction.display import look, size, source_look
 from stepsight.program.job import Collective, Kernel, Op
 from stepsight.report.page.pieces import Fragment, Html, asset, joined, legend, tag, text
 from stepsight.report.perfetto import launches, name_of

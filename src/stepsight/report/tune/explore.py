@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stepsight.errors import StepsightError
-from stepsight.prediction.summary import EXPOSED
+from stepsight.prediction.breakdown import EXPOSED
 from stepsight.report.page.explore import Axis, Cell, explore_page
 from stepsight.tune.over import parsed_over
 from stepsight.tune.trial import Row

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stepsight.prediction.categories import look
-from stepsight.prediction.summary import IDLE, WAITING
+from stepsight.prediction.breakdown import IDLE, WAITING
+from stepsight.prediction.display import look
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import (
     Column,

@@ -1,19 +1,24 @@
-"""From a timeline to figures: who was busy with what, for how long, and who waited."""
+"""Where a step goes: who was busy with what, who waited, and what each part means for the step.
+
+What the step would be if one part took no time, or longer by its spread, are configurations of one walk: the
+same program with some times scaled, on the engine's configuration axis.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepsight.estimate import FloatArray, Source
+from stepsight.estimate import FloatArray
+from stepsight.platform.load import Platform
 from stepsight.program.job import Collective
-from stepsight.simulate.engine import LaneTimes
+from stepsight.simulate.engine import LaneTimes, Priced
 from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import launches_of
-from stepsight.simulate.price import COMMUNICATION, PricedLane
-from stepsight.simulate.timeline import RankTimes, Timeline
+from stepsight.simulate.price import COMMUNICATION
+from stepsight.simulate.timeline import RankTimes, Timeline, step_times
+from stepsight.trace.rules import RULES
 
 EXPOSED = "exposed_communication"
 WAITING = "waiting_for_ranks"
@@ -24,8 +29,6 @@ FIGURES = (
     "gpu_active_us", "compute_us", "communication_us", "exposed_communication_us", "rank_wait_us", "idle_us",
 )  # fmt: skip
 """Of a rank's summary, what adds up over the parts of a step."""
-MOST_UNMODELLED = 20
-"""How many operators without a model are listed by name; the rest is in the shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,28 +49,6 @@ class RankSummary:
     exposed_communication_us: float
     rank_wait_us: float
     idle_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class Unmodelled:
-    """An operation that no measurement stands behind."""
-
-    op: str
-    kernel: str
-    source: str
-    time_us: float
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """Share of all device time by source, and what has no fitted model, longest first.
-
-    ``guessed_sizes`` is the share of what has sizes that a trace did not record.
-    """
-
-    share_by_source: Mapping[str, float]
-    without_model: tuple[Unmodelled, ...]
-    guessed_sizes: float = 0.0
 
 
 def summarise(timeline: Timeline) -> tuple[tuple[RankSummary, ...], dict[str, float]]:
@@ -204,47 +185,72 @@ def naive_us(timeline: Timeline) -> float:
     return busiest
 
 
-def coverage(timeline: Timeline) -> Coverage:
-    """What the prediction rests on, weighted by device time."""
-    by_source: dict[str, float] = {}
-    unmodelled: dict[tuple[str, str, str], float] = {}
-    guessed = 0.0
-    for lane in timeline.priced.lanes:
-        time = lane.times.device_us[:, 0, :] * lane.lane.tape.launch_times[:, None] * lane.weight
-        for source in Source:
-            us = float(time[lane.source == source].sum())
-            if us:
-                by_source[source.label] = by_source.get(source.label, 0.0) + us
-        _collect(timeline, lane, time, unmodelled)
-        guessed += _guessed_us(timeline, lane.lane.program_of_rank[0], lane.source, time)
-    total = sum(by_source.values()) or 1.0
-    listed = sorted(unmodelled.items(), key=lambda item: -item[1])[:MOST_UNMODELLED]
-    return Coverage(
-        {name: us / total for name, us in sorted(by_source.items(), key=lambda item: -item[1])},
-        tuple(Unmodelled(*names, us) for names, us in listed),
-        guessed / total,
-    )
+HOST, EMBEDDING = "host", "embedding"
+HOST_SPREAD = 0.2
+"""Host overheads of another machine of the same era: shared overheads cost the published
+method about 2 points of accuracy at a host share near 10 % (METHOD §2)."""
+MOST_NUMBERS = 4_000_000
+"""Launch times held at once: bounds memory when many ranks have their own times, and arrays of 32 MB are
+reused where larger ones are handed back to the system each time."""
 
 
-def _guessed_us(timeline: Timeline, program: int, source: np.ndarray, time: FloatArray) -> float:
-    """Device time of what has guessed sizes, unless the trace itself gave its times."""
-    items = (i for op in timeline.priced.job.programs[program].ops for i in launches_of(op))
-    guessed = np.array([i.size_spread > 0 for i in items], dtype=bool)
-    return float(time[guessed][source[guessed] != Source.TRACE].sum())
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What one category means for the step.
+
+    ``if_free_us`` is the step time if the category took no time at all; ``step_spread`` how
+    far, as a fraction, the step moves when the category is slower by its spread.
+    """
+
+    category: str
+    if_free_us: float
+    step_spread: float
 
 
-def _collect(
-    timeline: Timeline, lane: PricedLane, time: FloatArray, unmodelled: dict[tuple[str, str, str], float]
-) -> None:
-    program, source, weight = lane.lane.program_of_rank[0], lane.source, lane.weight
-    weak = (source == Source.ROOFLINE) | (source == Source.DEFAULT)
-    if not weak.any():
-        return
-    items = [(op, i) for op in timeline.priced.job.programs[program].ops for i in launches_of(op)]
-    for k in np.flatnonzero(weak.any(axis=1)):
-        op, item = items[k]
-        label = Source(int(source[k].max())).label
-        name = item.label
-        key = (op.name, name, label)
-        mean_us = time[k][weak[k]].sum() / weight[weak[k]].sum()
-        unmodelled[key] = unmodelled.get(key, 0.0) + float(mean_us)
+def sensitivities(
+    timeline: Timeline, platform: Platform, *, steps: int, host_spread: float = HOST_SPREAD
+) -> tuple[Sensitivity, ...]:
+    """One entry per category and one for the host, those that matter most first."""
+    lanes = timeline.priced.lanes
+    names = [*sorted({name for lane in lanes for name in lane.category}), HOST]
+    if any(times.late_us is not None for times in timeline.stretched):
+        names.append(WAITING)
+    questions = [(name, kind) for name in names for kind in ("free", "slow")]
+    size = sum(s.device_us.shape[0] * s.device_us.shape[2] for s in timeline.stretched) or 1
+    at_once = max(1, min(len(questions) + 1, MOST_NUMBERS // size))
+    answers: list[float] = []
+    asked = [("", ""), *questions]
+    for lo in range(0, len(asked), at_once):
+        times = [_scaled(timeline, i, asked[lo : lo + at_once], host_spread) for i in range(len(lanes))]
+        answers += step_times(timeline.priced, platform, times, steps=steps).tolist()
+    base = answers[0]
+    found = [
+        Sensitivity(name, answers[1 + 2 * i], abs(answers[2 + 2 * i] / base - 1) if base > 0 else 0.0)
+        for i, name in enumerate(names)
+    ]
+    return tuple(sorted(found, key=lambda s: s.if_free_us))
+
+
+def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], host_spread: float) -> Priced:
+    """The lane's times with one configuration a question."""
+    priced, stretched = timeline.priced.lanes[lane], timeline.stretched[lane]
+    names = np.array(priced.category)
+    slow = np.exp(np.average(priced.spread, axis=1, weights=priced.weight))
+    device: FloatArray = np.repeat(stretched.device_us, len(questions), axis=1)
+    host: FloatArray = np.repeat(stretched.host_us, len(questions), axis=1)
+    late = None if stretched.late_us is None else np.repeat(stretched.late_us, len(questions), axis=1)
+    for c, (name, kind) in enumerate(questions):
+        if name == HOST:
+            host[:, c] *= 0.0 if kind == "free" else np.exp(host_spread)
+        elif name == WAITING and late is not None:
+            late[:, c] *= 0.0 if kind == "free" else np.exp(RULES.value("late_spread"))
+        elif name:
+            chosen = names == name
+            if kind == "free":
+                if name == EMBEDDING:
+                    device[:, c] -= timeline.kept_off_us[lane][:, 0]
+                device[chosen, c] = 0.0
+            else:  # what others hold a launch up for does not grow with it
+                alone = np.broadcast_to(priced.times.device_us, stretched.device_us.shape)[chosen, 0]
+                device[chosen, c] += alone * (slow[chosen, None] - 1)
+    return Priced(host, device, late)
