@@ -75,6 +75,12 @@ def _constants() -> Mapping[str, Any]:
     return read_toml(Path(__file__).with_name("power.toml"))
 
 
+def _of(gpu: GpuSpec, name: str) -> float:
+    """A constant of a GPU's generation."""
+    table = _constants()[name]
+    return float(table.get(gpu.architecture, table["value"]))
+
+
 @dataclass(frozen=True, slots=True)
 class Power:
     """Energy of one GPU: watts where nothing runs, its limit, joules per FLOP by type and per byte."""
@@ -101,10 +107,12 @@ class Power:
         spare_w = (1 - idle_share) * board_w
         per_flop = {}
         for dtype, tflops in chip.peak_tflops.items():
-            share = table["vector_draw" if dtype in ("fp32", "fp64") else "peak_draw"]
-            per_flop[dtype] = share.get(gpu.architecture, share["value"]) * spare_w / (1e12 * tflops)
+            share = _of(gpu, "vector_draw" if dtype in ("fp32", "fp64") else "peak_draw")
+            per_flop[dtype] = share * spare_w / (1e12 * tflops)
+        if "fp8" in per_flop and "bf16" in per_flop:
+            per_flop["fp8"] = _of(gpu, "fp8_energy") * per_flop["bf16"]
         per_byte = table["bandwidth_draw"]["value"] * spare_w / (1e9 * chip.memory_gbps)
-        return cls(idle_w, gpu.power_w, per_flop, per_byte, table["voltage_floor"]["value"])
+        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, "voltage_floor"))
 
     def energy_scale(self, clock: float) -> float:
         """Energy per FLOP at a clock, over that at boost: voltage squared."""
