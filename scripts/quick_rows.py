@@ -1,6 +1,6 @@
 """Chooses the kernel rows that ``stepsight validate quick`` ships with, from aiconfigurator-core.
 
-Only shapes that no shipped model was fitted on (`lab.fit.kernels.split`), spread evenly over the
+Only shapes that no shipped model was fitted on (`lab.fit.kernels.sources`), spread evenly over the
 measured times; the choice looks at no prediction.
 
     scripts/quick_rows.py > src/stepsight/validate/quick/kernels.json

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.calibrate.build import build
+from stepsight.calibrate.folder import build
 from stepsight.calibrate.journal import Journal
 
 from .synthetic import samples

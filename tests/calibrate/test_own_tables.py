@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from stepsight.calibrate.bench.own_tables import check_measurable, measure_tables
+from stepsight.calibrate.bench.lookup_bench import check_measurable, measure_tables
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.run.ranks import Ranks

@@ -14,9 +14,9 @@ from stepsight.calibrate.bench.kernel_bench import (
     rounds_of,
     time_kernels,
     tiny,
+    traced_kernels,
 )
 from stepsight.calibrate.bench.torch_kernels import operand_count, prepare
-from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.kernels.families import FAMILIES
 from stepsight.program.job import Kernel
 from stepsight.run.worker import Rank

@@ -20,7 +20,7 @@ import numpy as np
 
 from lab.datasets.kernel_tables.eager import ADDED_US, USUAL_ADDED_US, known_kernels
 from lab.datasets.kernel_tables.files import read_table
-from lab.fit.kernels.model_products import FILE, SLOW_RUNS
+from lab.fit.kernels.boards import FILE, SLOW_RUNS
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.program.job import HostTimes, Job, Kernel, Op, RankProgram, Sizing, world

@@ -10,7 +10,7 @@ import msgspec
 from lab.datasets.folder import data_folder
 from lab.fit.anchoring.operator_steps import operator_steps
 from lab.fit.anchoring.weights import fit_weights, pair_samples
-from lab.fit.kernels.model_products import FILE as TABLE
+from lab.fit.kernels.boards import FILE as TABLE
 from stepsight.errors import InputError
 from stepsight.prediction.traced.weights import SHIPPED
 

@@ -7,14 +7,14 @@ import importlib
 import click
 
 SUBCOMMANDS = {
-    "kernels": ("lab.fit.commands.kernels", "Kernel models, from the measured kernel tables."),
+    "kernels": ("lab.fit.kernels.recipes", "Kernel models, from the measured kernel tables."),
     "embedding": ("lab.fit.commands.embedding", "Lookups on GPUs, or a CPU's from --samples."),
     "collectives": (
         "lab.fit.collectives.catalogue",
         "Collective curves, from nccl-tests style tables.",
     ),
     "overheads": (
-        "lab.fit.commands.overheads",
+        "lab.fit.overheads.shipped",
         "Host overheads, from studies and traces.",
     ),
     "traces": ("lab.fit.commands.traces", "Constants of trace predictions, by run and source."),

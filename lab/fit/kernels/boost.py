@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from stepsight.estimate import FloatArray
+from stepsight.hardware.spec import GpuSpec
+from stepsight.kernels.learned.residual import Residual
 from stepsight.kernels.learned.trees import ObliviousTrees
+from stepsight.score import gmae
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +132,106 @@ def _grow(
         cut.append(best_cut)
         leaf = leaf * 2 + (binned[best_at] > best_cut)
     return feature, cut, leaf
+
+
+RATE_ROUNDS = 5
+NEIGHBOURS = 25
+"""Rows, in the order of the file, whose median says at which rate a row ran."""
+CERTAIN = 0.06
+"""Residuals further than this from the middle between the rates speak for themselves."""
+APART = 0.05
+"""Rates closer than this (in logarithms) are taken to be one."""
+LEAST_SLOW_SHARE = 0.15
+"""Share of the rows below which a rate is a disturbance."""
+
+
+def at_one_rate(table: FloatArray, target: FloatArray, settings: Settings) -> ObliviousTrees:
+    """Trees at the rate around which the rows lie closer; rows in the order they were measured in.
+
+    ``table`` is features × rows, ``target`` the logarithm to fit.
+    """
+    columns = table.astype(np.float32)
+    slow, apart = np.zeros(len(target), dtype=bool), 0.0
+    trees = boost(table, target, settings)
+    for _ in range(RATE_ROUNDS):
+        left = target - trees.predict(columns)
+        slow = _slow(left, slow)
+        if not LEAST_SLOW_SHARE < slow.mean() < 1 - LEAST_SLOW_SHARE:
+            return boost(table, target, settings)
+        apart = float(np.median(left[slow]) - np.median(left[~slow]))
+        trees = boost(table, target - apart * slow, settings)
+    if apart < APART:
+        return boost(table, target, settings)
+    rates = [trees, replace(trees, bias=trees.bias + apart)]
+    return min(rates, key=lambda fit: gmae(np.exp(fit.predict(columns) - target), np.ones(len(target))))
+
+
+def _slow(left: FloatArray, before: np.typing.NDArray[np.bool_]) -> np.typing.NDArray[np.bool_]:
+    """Which rows ran at the lower rate, by what a fit leaves of them and of their neighbours."""
+    middle = float(np.median(left))
+    if before.any() and not before.all():
+        middle = float(np.median(left[before]) + np.median(left[~before])) / 2
+    reach = NEIGHBOURS // 2
+    padded = np.pad(left, reach, mode="reflect")
+    around = np.median(np.lib.stride_tricks.sliding_window_view(padded, NEIGHBOURS), axis=1)
+    certain = np.abs(left - middle) > CERTAIN
+    return np.asarray(np.where(certain, left > middle, around > middle))
+
+
+RESIDUAL_SETTINGS = Settings(trees=150, depth=4, rate=0.1)
+"""Few, shallow trees: the base carries the shape; chosen on the left-out fifth of A100's operators."""
+LEAST_SPREAD = 0.01
+ROUNDS = 4
+"""Fits, each weighing rows by the inverse of the last one's error: towards the median, which repeated
+measurements at two clock rates (A100's rows of one shape differ by up to 1.24) do not pull between them."""
+LEAST_ERROR = 0.02
+
+
+def fit_residual(
+    family: str, variant: str, spec: GpuSpec, named: Mapping[str, FloatArray], base_us: FloatArray,
+    time_us: FloatArray, left_out: npt.NDArray[np.bool_], source: str, settings: Settings = RESIDUAL_SETTINGS,
+    rounds: int = ROUNDS, two_rates: bool = False,
+) -> Residual:  # fmt: skip
+    """Trees on the rows that are not left out; spread and error on those that are.
+
+    ``two_rates``: the rows, in the order they were measured in, may have run at two clock rates.
+    """
+    table = np.stack(list(named.values()))
+    target = np.log(time_us / base_us)
+    kept = ~left_out
+    if two_rates:
+        trees = at_one_rate(table[:, kept], target[kept], settings)
+    else:
+        trees = _towards_median(table[:, kept], target[kept], settings, rounds)
+    predicted = base_us * np.exp(trees.predict(table.astype(np.float32)))
+    judged = left_out if left_out.any() else kept
+    errors = np.log(predicted[judged] / time_us[judged])
+    return Residual(
+        family=family,
+        variant=variant,
+        gpu=spec.name,
+        architecture=spec.architecture,
+        sms=spec.sms,
+        columns=tuple(named),
+        low=tuple(float(v) for v in table[:, kept].min(axis=1)),
+        high=tuple(float(v) for v in table[:, kept].max(axis=1)),
+        spread=round(max(ninety_percent(errors), LEAST_SPREAD), 4),
+        rows=int(kept.sum()),
+        gmae=round(gmae(predicted[judged], time_us[judged]), 5),
+        source=source,
+        trees=trees,
+    )
+
+
+def _towards_median(table: FloatArray, target: FloatArray, settings: Settings, rounds: int) -> ObliviousTrees:
+    weight = np.ones(len(target))
+    trees = boost(table, target, settings, weight)
+    for _ in range(rounds - 1):
+        weight = 1 / np.maximum(np.abs(target - trees.predict(table.astype(np.float32))), LEAST_ERROR)
+        trees = boost(table, target, settings, weight / weight.mean())
+    return trees
+
+
+def ninety_percent(errors: FloatArray) -> float:
+    """The standard deviation of a normal distribution whose 90 % interval holds 90 % of these errors."""
+    return float(np.quantile(np.abs(errors), 0.90) / 1.645)

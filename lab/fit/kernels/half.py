@@ -6,8 +6,9 @@ how many ranks share the model are one shape.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,8 @@ import numpy.typing as npt
 from lab.datasets.kernel_tables.files import read_table
 from lab.datasets.kernel_tables.megatron import FILE, Operator, edition, operators, possible
 from lab.datasets.kernel_tables.rows import Table
-from lab.fit.kernels.boost import Settings
-from lab.fit.kernels.residuals import SETTINGS, fit_residual
-from lab.fit.kernels.split import mixed_sizes
+from lab.fit.kernels.boost import RESIDUAL_SETTINGS, Settings, fit_residual
+from lab.fit.kernels.sources import mixed_sizes
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
@@ -27,7 +27,7 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, save_residuals
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.streams import HALF_VARIANT, stream_columns, stream_us
-from stepsight.kernels.tiles import batched_us
+from stepsight.kernels.tiles import BatchedConstants, batched_us
 from stepsight.program.variants import FLASH2
 
 LEFT_OUT_PERCENT = 20
@@ -113,7 +113,7 @@ def _streams(spec: GpuSpec, source: str, timed: Timed) -> Iterator[Residual]:
     for kernel in kernels:
         yield fit_residual(
             kernel.family, stream_variant(kernel), spec, stream_columns(kernels[0], spec), base,
-            timed.time_us, timed.left_out, source, SETTINGS,
+            timed.time_us, timed.left_out, source, RESIDUAL_SETTINGS,
         )  # fmt: skip
 
 
@@ -151,3 +151,35 @@ def _gemms(spec: GpuSpec, source: str, parts: Sequence[Timed]) -> Iterator[Resid
             np.concatenate([t.left_out for t in members]), source,
             BATCHED_SETTINGS if variant.startswith(gemms.BATCHED) else GEMM_SETTINGS,
         )  # fmt: skip
+
+
+GPU = "A100-SXM4-80G"
+LONG_REDUCTION = (("bmm", "forward"), ("baddbmm", "backward"))
+"""Operators whose every product sums over the sequence, not over a head."""
+MEMORY = np.arange(0.76, 0.96, 0.02)
+MATRIX = np.arange(0.60, 0.80, 0.02)
+TRIED_START_US = (3.0, 6.0)
+"""Tried values."""
+
+
+def fit_constants(operators: Iterable[Timed]) -> BatchedConstants:
+    """The constants with the least mean error of the logarithm, on rows that are not left out."""
+    spec = load_gpu(GPU)
+    chosen = [
+        timed.rows(~timed.left_out)
+        for timed in operators
+        if timed.operator.gpu == GPU and (timed.operator.op, timed.operator.direction) in LONG_REDUCTION
+    ]
+
+    def error(constants: BatchedConstants) -> float:
+        off = []
+        for timed in chosen:
+            kernels = timed.operator.kernels
+            total = np.sum([batched_us(kernel, spec, constants=constants) for kernel in kernels], axis=0)
+            off.append(np.abs(np.log(total / timed.time_us)))
+        return float(np.concatenate(off).mean())
+
+    tried = [
+        BatchedConstants(round(a, 2), round(b, 2), c) for a, b, c in product(MEMORY, MATRIX, TRIED_START_US)
+    ]
+    return min(tried, key=error)

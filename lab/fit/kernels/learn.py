@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lab.fit.kernels.anchors import Anchors
 from lab.fit.kernels.boost import Settings, boost
-from lab.fit.kernels.floors import CLEAR_OF_FLOOR
 from lab.fit.kernels.sources import Measured
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
@@ -23,8 +21,12 @@ from stepsight.kernels.learned.model import (
     LearnedModel,
     Provenance,
     base_us,
+    light_us,
+    output_tiles,
 )
 from stepsight.kernels.machine import Machine
+from stepsight.kernels.stream_costs import STREAMS
+from stepsight.kernels.streams import Streamed
 from stepsight.score import gmae, mape
 
 FEATURE_SET = {
@@ -143,3 +145,137 @@ def fingerprint(measured: Sequence[Measured]) -> str:
     """A short name for these readings, whatever their order."""
     times = np.sort(np.concatenate([part.time_us for part in measured]))
     return hashlib.sha256(np.round(times, 3).tobytes()).hexdigest()[:16]
+
+
+START_US = 3.0
+PER_K_US = 0.010
+"""A thread block walks the whole of k: 3–5 µs at k = 16, 6–12 µs at k = 256–512, 19–25 µs at
+k = 1000–2048 for single-wave fp32 GEMMs on V100 (trace_kernels.parquet, v100_addmm_small.csv)."""
+SPLIT_K = 1200.0
+"""Beyond about this depth the library splits k over more thread blocks."""
+ARITHMETIC = 0.5
+"""Share of peak that small tiles reach: 0.50–0.56 for 27–68 µs GEMMs of the V100 DLRM lists."""
+COUNT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """Shapes below the reach of the measurement, with times from first principles."""
+
+    batch: Batch
+    time_us: FloatArray
+
+
+def small_gemm_us(batch: Batch, machine: Machine) -> FloatArray:
+    """The time of a GEMM too small to be seen above the launch path."""
+    depth = np.minimum(batch.dims["k"], SPLIT_K)
+    return START_US + PER_K_US * depth + light_us(batch, machine) / ARITHMETIC
+
+
+def gemm_anchors(
+    machine: Machine, floor_us: float, batched: bool, seed: int, most: Mapping[str, float] | None = None
+) -> Anchors:
+    """Random small shapes whose time lies well below the measurement floor.
+
+    ``most``: the largest measured sizes. Beyond them these shapes would be all that the trees know, and
+    large products with such a size would be timed as small ones.
+    """
+    limits = {"m": 1024.0, "n": 1024.0, "k": 2048.0, "batch": 128.0}
+    limits = {key: min(high, (most or {}).get(key, high)) for key, high in limits.items()}
+    rng = np.random.default_rng(seed)
+    draw = 8 * COUNT
+
+    def sizes(high: float) -> np.typing.NDArray[np.float64]:
+        return np.floor(np.exp(rng.uniform(0.0, np.log(high), draw)))
+
+    dims = {key: sizes(limits[key]) for key in ("m", "n", "k")}
+    dims["batch"] = sizes(limits["batch"]) if batched else np.ones(draw)
+    batch = Batch.of("gemm", "fp32", dims)
+    time_us = small_gemm_us(batch, machine)
+    small = np.nonzero(time_us < 0.5 * floor_us)[0][:COUNT]
+    return Anchors(batch.take(small), time_us[small])
+
+
+CLEAR_OF_FLOOR = 1.15
+"""Rows whose reading is less than this times the launch floor show the host, not the kernel."""
+LAUNCHED_AT = 0.5
+"""Where in a GEMM operator's host time its kernel is launched: readings of the V100 linear table
+exceed the kernels of like shape in the V100 kernel lists by 20–50 µs, its floor is 65 µs."""
+HIDDEN = 0.40
+"""Products whose time from first principles is below this share of the floor show the host alone."""
+MOST = 1.3
+"""Readings above this times the floor are no launch, whatever first principles say."""
+FEWEST_HIDDEN = 100
+DEPTHS = np.array([50.0, 80, 120, 160, 200, 250, 300, 350, 400, 500, 600, 800, 1000])
+SLOPES = np.array([0.0, 200, 400, 600, 900, 1200, 1600, 2200, 3000, 4000])
+"""Tried limits of k from which a product is split: with no output tile, and more per tile and
+multiprocessor."""
+
+
+def launch_path(batch: Batch, time_us: FloatArray, machine: Machine, *, splits: bool) -> EventPath:
+    """The event path of a table of products, read off those too short to show.
+
+    ``splits``: the library splits them along k, which it does not do with batched ones.
+    """
+    floor = launch_floor(time_us)
+    added = LAUNCHED_AT * floor
+    hidden = (small_gemm_us(batch, machine) < HIDDEN * floor) & (time_us < MOST * floor)
+    if not splits or hidden.sum() < FEWEST_HIDDEN:
+        return EventPath(added_us=added, floor_us=floor)
+    dims = {key: column[hidden] for key, column in batch.dims.items()}
+    reading = np.log(time_us[hidden])
+    once = float(np.median(reading))
+    best = (float(np.abs(reading - once).sum()), EventPath(added_us=added, floor_us=float(np.exp(once))))
+    blocks = output_tiles(dims) / machine.sms
+    for depth in DEPTHS:
+        for slope in SLOPES:
+            split = dims["k"] > depth + slope * blocks
+            if min(split.sum(), (~split).sum()) < FEWEST_HIDDEN / 4:
+                continue
+            one, two = float(np.median(reading[~split])), float(np.median(reading[split]))
+            error = float(np.abs(reading - np.where(split, two, one)).sum())
+            if two > one and error < best[0]:
+                second = float(np.exp(two) - np.exp(one))
+                best = (error, EventPath(added, float(np.exp(one)), 1.0, second, float(depth), float(slope)))
+    return best[1]
+
+
+def launch_floor(time_us: FloatArray) -> float:
+    """What readings no kernel shows in crowd around: those near the fastest per cent."""
+    least = float(np.quantile(time_us, 0.01))
+    return float(np.median(time_us[time_us < CLEAR_OF_FLOOR * least]))
+
+
+def fit_streams(measured: Sequence[Measured], machine: Machine) -> Streamed:
+    """One GPU's element-wise ops: ``reading = added + start + bytes / (share × bandwidth)``."""
+    start = STREAMS["elementwise"].start_us
+    share, path = {}, {}
+    predicted, truth = [], []
+    for part in measured:
+        kept = ~part.held_out
+        intercept, slope = _line(part.batch.bytes[kept], part.time_us[kept])
+        share[part.variant] = round(1e-3 / (slope * machine.memory_gbps), 4)
+        path[part.variant] = EventPath(added_us=round(max(intercept - start, 0.0), 3))
+        shown = part.held_out & (part.time_us > SCORED_ABOVE_US)
+        predicted.append(intercept + slope * part.batch.bytes[shown])
+        truth.append(part.time_us[shown])
+    p, t = np.concatenate(predicted), np.concatenate(truth)
+    rows = int(sum((~part.held_out).sum() for part in measured))
+    return Streamed(
+        machine=machine,
+        share=share,
+        path=path,
+        spread=float(np.std(np.log(p / t))),
+        source=measured[0].source,
+        rows=rows,
+        date=FIT_DATE,
+        gmae=gmae(p, t),
+        mape=mape(p, t),
+    )
+
+
+def _line(bytes_: FloatArray, time_us: FloatArray) -> tuple[float, float]:
+    """Least squares on the relative error."""
+    design = np.stack([np.ones_like(bytes_), bytes_], axis=1) / time_us[:, None]
+    (intercept, slope), *_ = np.linalg.lstsq(design, np.ones(len(time_us)), rcond=None)
+    return float(intercept), float(slope)

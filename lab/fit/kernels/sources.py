@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from lab.datasets.kernel_tables.files import read_table
 from lab.datasets.kernel_tables.rows import Rows, Table, rows_of
-from lab.fit.kernels.split import held_out
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
@@ -136,3 +135,34 @@ def _serving(
     part["gpu"] = np.full(int(kept.sum()), gpu, dtype=object)
     source = "aiconfigurator-core " + "/".join(path.parts[-4:])
     yield from measured_rows(part, np.asarray(part["latency"], dtype=np.float64) * 1e3, source, keys)
+
+
+HELD_OUT_PERCENT = 10
+
+
+def held_out(dims: Mapping[str, FloatArray], keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """True for the shapes that no fit may see: a tenth of them, the same on every GPU.
+
+    ``keys`` names the sizes that make up a shape: all of them, or ("n", "k") where whole
+    pairs are to be left out.
+    """
+    kept: npt.NDArray[np.bool_] = mixed_sizes(dims, keys) % np.uint64(100) < HELD_OUT_PERCENT
+    return kept
+
+
+def mixed_sizes(dims: Mapping[str, FloatArray], keys: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """One number per shape that looks random and is always the same."""
+    mixed = np.zeros(len(next(iter(dims.values()))), dtype=np.uint64)
+    for key in keys:
+        mixed = _mix(mixed ^ dims[key].astype(np.int64).view(np.uint64))
+    return mixed
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The finaliser of splitmix64: every input bit stirs every output bit."""
+    with np.errstate(over="ignore"):
+        x = x + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed: npt.NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed

@@ -162,8 +162,7 @@ def _six(nccl: MeasuredRows, stated: bool, which: str) -> list[Score]:
 
 def _group_sizes(nccl: MeasuredRows) -> list[Score]:
     """4 → 8 GPUs on NVSwitch, the doubling learned without any run of the scored machine."""
-    from lab.fit.collectives.catalogue import nvswitch_rows
-    from lab.fit.collectives.rank_transfer import KINDS, POSITIONS, doubling_samples, fit_doubling
+    from lab.fit.collectives.catalogue import KINDS, POSITIONS, doubling_samples, fit_doubling, nvswitch_rows
     from stepsight.errors import InputError
 
     try:

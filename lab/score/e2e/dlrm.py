@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.datasets.folder import read_csv
-from lab.fit.overheads.recommendation import MODELS, NAME
+from lab.fit.overheads.published import MODELS, NAME
 from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict

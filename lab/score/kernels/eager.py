@@ -9,7 +9,7 @@ import numpy as np
 
 from lab.datasets.kernel_tables.eager import FILE, EagerRow, eager_rows, read_times
 from lab.datasets.kernel_tables.files import read_table
-from lab.fit.kernels.model_products import SLOW_RUNS
+from lab.fit.kernels.boards import SLOW_RUNS
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.program.job import Kernel

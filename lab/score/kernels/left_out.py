@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lab.fit.kernels.boards import fit_board
+from lab.fit.kernels.boards import Products, fit_board, model_products
 from lab.fit.kernels.learn import fingerprint
-from lab.fit.kernels.model_products import Products, model_products
 from lab.fit.kernels.recipes import event_model
-from lab.fit.kernels.sources import Measured
-from lab.fit.kernels.split import held_out
+from lab.fit.kernels.sources import Measured, held_out
 from lab.score.kernels.judged import Judged, judge
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.learned.model import LearnedModel, shipped_models

@@ -62,7 +62,7 @@ def try_task(
     budget_s: float = 2.0,
 ) -> Trial:  # fmt: skip
     """Predict all plans of a task, then measure them in rounds of interleaved blocks."""
-    from stepsight.calibrate.bench.own_tables import measure_tables
+    from stepsight.calibrate.bench.lookup_bench import measure_tables
     from stepsight.run.measure import measure_all
 
     plans = {name: sharder(task.tables, task.ranks) for name, sharder in SHARDERS.items()}

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.calibrate.bench import lookup_bench
-from stepsight.calibrate.bench.kernel_bench import chosen_kernels, rehearsal_documents, rounds_of
+from stepsight.calibrate.bench.kernel_bench import (
+    chosen_kernels,
+    rehearsal_documents,
+    rounds_of,
+    traced_kernels,
+)
 from stepsight.calibrate.bench.kernel_bench import measure as measure_kernels
 from stepsight.calibrate.bench.lookup_bench import PHASES
-from stepsight.calibrate.bench.traced_shapes import traced_kernels
 from stepsight.calibrate.journal import Journal, kernel_record, overhead_records
 from stepsight.calibrate.rehearsal import random_torchrec
 from stepsight.constants import area

@@ -134,7 +134,7 @@ def _calibrate(
     device: str, ranks: int, folder: Path, seconds: float, resume: bool, kernels_from: Path | None,
     stack: str, name: str, seed: int, port: int, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.calibrate.build import build
+    from stepsight.calibrate.folder import build
     from stepsight.calibrate.journal import Journal
     from stepsight.calibrate.session import HOST, KERNELS, LOOKUPS, SHARED, Calibration
     from stepsight.run.ranks import Ranks

@@ -140,7 +140,7 @@ def margin(text: str) -> float:
 
 def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
     def measure(pricer: PlanPricer) -> MeasuredTables:
-        from stepsight.calibrate.bench.own_tables import check_measurable, measure_tables
+        from stepsight.calibrate.bench.lookup_bench import check_measurable, measure_tables
         from stepsight.run.ranks import Ranks
 
         check_measurable(pricer)

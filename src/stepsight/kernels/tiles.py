@@ -89,7 +89,7 @@ class BatchedConstants:
 
 
 BATCHED = BatchedConstants(0.82, 0.74, 6.0)
-"""Fitted by `lab/fit/kernels/batched.py` on A100's products with a long reduction (probabilities × values,
+"""Fitted by `lab/fit/kernels/half.py` on A100's products with a long reduction (probabilities × values,
 gradients of scores; Megatron's operators). With a short one A100's library takes up to twice as long."""
 BATCHED_SPREAD = 0.14
 """Of A100's constants on GH200's four kinds of batched products, and for chips further away."""

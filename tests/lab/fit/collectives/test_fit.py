@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.fit.collectives.catalogue import Run, fit_catalogue, pool
-from lab.fit.collectives.rank_transfer import POSITIONS, DoublingSample, fit_doubling
+from lab.fit.collectives.catalogue import POSITIONS, DoublingSample, Run, fit_catalogue, fit_doubling, pool
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import catalogue_from_record, load_catalogue
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.fit.kernels.floors import launch_path
+from lab.fit.kernels.learn import launch_path
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.machine import Machine

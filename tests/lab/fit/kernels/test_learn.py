@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from lab.fit.kernels.anchors import gemm_anchors
 from lab.fit.kernels.boost import Settings, boost
-from lab.fit.kernels.learn import learn
-from lab.fit.kernels.sources import Measured
-from lab.fit.kernels.split import held_out
-from lab.fit.kernels.streams import fit_streams
+from lab.fit.kernels.learn import fit_streams, gemm_anchors, learn
+from lab.fit.kernels.sources import Measured, held_out
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.model import BASE_US, EventPath, light_us
 from stepsight.kernels.machine import Machine

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.fit.kernels.boost import Settings
-from lab.fit.kernels.rates import at_one_rate
+from lab.fit.kernels.boost import Settings, at_one_rate
 
 SETTINGS = Settings(trees=60, depth=3, features=1.0)
 
