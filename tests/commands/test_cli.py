@@ -161,3 +161,16 @@ def test_sizes_of_a_kernel_are_plain_arguments():
     wrong = stepsight("kernel", "gemm", "512", "--gpu", "H100")
     assert wrong.returncode == 2
     assert "NAME=SIZE" in wrong.stderr
+
+
+@pytest.mark.parametrize(("name", "parameters_gb"), [("resnet50", 0.102), ("stable-diffusion", 3.46)])
+def test_vision_models_have_a_name_and_run_on_any_number_of_gpus(name, parameters_gb):
+    rates = []
+    for gpus in (1, 8):
+        done = stepsight("predict", name, "-p", f"{gpus}xA100-SXM4-80G", "--json")
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        assert len(answer["ranks"]) == gpus
+        assert answer["memory"]["parts_bytes"]["parameters"] == pytest.approx(1e9 * parameters_gb, rel=0.01)
+        rates.append(answer["throughput"]["samples_per_s"])
+    assert 7 < rates[1] / rates[0] <= 8

@@ -136,7 +136,7 @@ def _of_captured(
     from stepsight.prediction.predict import CapturedOn
     from stepsight.prediction.traced.questions import changed, work_ratio
 
-    if a.suffix != ".json" or not is_step_file(a):
+    if not is_step_file(a):
         raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")

@@ -201,7 +201,7 @@ def predict_file(
     if model:
         here = load_platform(platform, on_platform)
         return _with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)
-    if workload.suffix == ".json" and is_step_file(workload):
+    if is_step_file(workload):
         return predict(load_step(workload), load_platform(platform, captured_assignments(assignments)))
     here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload)
     if tables is not None:

@@ -155,7 +155,7 @@ def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int)
     from stepsight.capture.step.file import is_step_file
     from stepsight.workload.files import load_workload
 
-    if path.suffix == ".json" and is_step_file(path):
+    if is_step_file(path):
         raise InputError(
             str(path), "is a captured step, whose tables cannot be moved", "describe the DLRM in a TOML file"
         )

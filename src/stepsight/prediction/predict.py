@@ -79,6 +79,7 @@ def predict(
 
 def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Prediction:
     if isinstance(given, CapturedStep):
+        given = given.over(on.spec.ranks)
         on = on.with_ranks(given.ranks)
         check_job(given.job, on.spec.gpu)
         found = predict_captured(given, on, steps=steps)

@@ -41,7 +41,7 @@ def described(model: Model, assignments: Sequence[str] = ()) -> tuple[dict[str, 
         document = dict(model)
     elif is_name(model):
         document = named(str(model))
-    elif Path(model).suffix == ".json" and is_step_file(Path(model)):
+    elif is_step_file(Path(model)):
         if assignments:
             raise InputError(f"--set {assignments[0]}", "a captured step has no fields", "capture it again")
         return {"kind": CAPTURED, "file": str(Path(model).absolute())}, where

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stepsight.program.job import Job
+from stepsight.program.job import Group, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class CapturedStep:
     """What `stepsight capture` found. ``steps`` optimizer steps make up the job's program.
 
     ``guessed`` counts calls whose kernel is a generic pass over their tensors, ``assumed`` the values that
-    only a GPU would know. ``samples`` are those of all ranks.
+    only a GPU would know. ``samples`` are those of all ranks. ``replicated``: every rank runs the first
+    program and every group is all ranks, so that the step can run on any number of them (`over`).
     """
 
     name: str
@@ -49,6 +50,18 @@ class CapturedStep:
     notes: tuple[str, ...] = ()
     torch: str = ""
     samples: Samples = Samples()
+    replicated: bool = False
+
+    def over(self, ranks: int) -> CapturedStep:
+        """A replicated step on another number of ranks: each has the same share of the batch."""
+        if not self.replicated or ranks == self.ranks:
+            return self
+        groups = {name: (Group(name, tuple(range(ranks))),) for name in self.job.groups}
+        return replace(
+            self,
+            job=Job(self.job.programs[:1], (0,) * ranks, groups),
+            samples=replace(self.samples, count=self.samples.count * ranks // self.ranks),
+        )
 
     @property
     def ranks(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,7 @@ class StepFile(msgspec.Struct, omit_defaults=True):
     notes: list[str] = []
     torch: str = ""
     samples: Samples = Samples()
+    replicated: bool = False
 
 
 def encode_program(program: RankProgram) -> ProgramRow:
@@ -191,12 +194,30 @@ def save_step(step: CapturedStep, path: Path) -> None:
 
 
 def load_step(path: str | Path) -> CapturedStep:
-    """The captured step in a file that ``stepsight capture --save`` wrote."""
-    return decode(read_bytes(path), str(path))
+    """The captured step in a file that ``stepsight capture --save`` wrote, or a shipped one by its name."""
+    name = _shipped(path)
+    if name is None:
+        return decode(read_bytes(path), str(path))
+    packed = (resources.files("stepsight.capture.shipped") / f"{name}.json.gz").read_bytes()
+    return decode(gzip.decompress(packed), name)
+
+
+_SHIPPED = {
+    "resnet50": "resnet50", "rn50": "resnet50", "stablediffusion": "stable-diffusion",
+    "stablediffusion2": "stable-diffusion", "sd": "stable-diffusion", "sd2": "stable-diffusion",
+}  # fmt: skip
+"""Steps that come with the package, by the names that people type (letters and digits)."""
+
+
+def _shipped(path: str | Path) -> str | None:
+    name = _SHIPPED.get("".join(c for c in str(path).lower() if c.isalnum()))
+    return name if name and not Path(path).exists() else None
 
 
 def is_step_file(path: Path) -> bool:
-    """Whether a JSON file is a captured step: it says so in its first bytes."""
+    """Whether a JSON file is a captured step, as its first bytes state, or the name of a shipped one."""
+    if _shipped(path):
+        return True
     try:
         with path.open("rb") as file:
             return FORMAT.encode() in file.read(200)
@@ -226,7 +247,7 @@ def decode(content: bytes, where: str) -> CapturedStep:
         raise InputError(where, f"does not hold together: {error}", fix) from None
     return CapturedStep(
         row.name, row.gpu, job, memory, row.steps, row.guessed, row.assumed, tuple(row.notes), row.torch,
-        row.samples,
+        row.samples, row.replicated,
     )  # fmt: skip
 
 
