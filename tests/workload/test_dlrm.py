@@ -65,7 +65,7 @@ def test_rows_are_updated_one_by_one_where_the_file_says_so() -> None:
         workload = dlrm(f"training.sparse_update={given}")
         ops = workload.job().programs[0].ops
         lookups = [kernel.lookup for op in ops for kernel in op.kernels if kernel.lookup is not None]
-        assert [lookup.sorted_update for lookup in lookups] == [is_sorted, is_sorted]
+        assert [lookup.update == "sorted" for lookup in lookups] == [is_sorted, is_sorted]
 
 
 def test_the_all_to_all_carries_each_ranks_columns_to_every_rank() -> None:
@@ -218,3 +218,11 @@ def test_lookups_that_are_not_fused_take_the_host_longer():
         predict(small(parallel__fused_lookup=fused), platform).step_us for fused in (True, False)
     )
     assert separate > fused + 4 * 10  # four tables on each rank
+
+
+def test_index_files_are_found_next_to_the_workload(tmp_path: Path) -> None:
+    np.savez(tmp_path / "indices.npz", indices=np.arange(40) % 7, offsets=np.arange(5) * 10)
+    text = Path("examples/dlrm.toml").read_text().replace("{ zipf = 1.05 } ", '{ file = "indices.npz" } ')
+    (tmp_path / "dlrm.toml").write_text(text)
+    table = load_workload(tmp_path / "dlrm.toml").config.tables[0]
+    assert table.indices.path == str(tmp_path / "indices.npz")

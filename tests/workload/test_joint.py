@@ -57,6 +57,45 @@ def test_a_graph_helps_where_the_host_is_slow():
     assert times[0] < times[1]
 
 
+def ops(*changes: str, rank: int = 0):
+    job = load_workload(LARGE, changes).job()
+    return job.programs[job.program_of_rank[rank]].ops
+
+
+def test_the_host_stages_the_next_batch_before_it_waits_for_the_device():
+    names = [op.name for op in ops(rank=3)]
+    staged = [op for op in ops(rank=3) if op.name == "cudaMemcpyAsync"]
+    held = len(load_workload(LARGE).plan.on_rank(3))
+    assert staged[0].host_bytes == 2 * 8 * 65536 * held  # int64 indices, read and written
+    assert names[-1] == "cudaDeviceSynchronize" and names.index("cudaMemcpyAsync") > names.index(
+        "Optimizer.step#SGD.step"
+    )
+
+
+def test_a_gradient_scaler_exposes_the_loader():
+    def slower(precision: str) -> float:
+        job = load_workload(LARGE, (f"training.precision={precision}",))
+        slow, fast = (load_platform("8xA100-SXM4-80G", [f"host.speed={s}"]) for s in (0.5, 1.0))
+        return predict(job, slow).step_us - predict(job, fast).step_us
+
+    assert slower("fp16") > 2 * slower("tf32")
+
+
+def test_autocast_casts_weights_and_gradients_and_apex_the_bottom_mlps_output():
+    autocast, apex, full = (
+        [k for op in ops(*changes) for k in op.kernels if k.operator == "cast"]
+        for changes in (
+            ("training.precision=fp16",),
+            ("training.precision=fp16", "training.master_weights=true", "training.cuda_graph=false"),
+            (),
+        )
+    )
+    layers = 3 + 5
+    on_copy_stream = len(full)  # dense features come as fp16
+    assert len(autocast) == on_copy_stream + 2 * 2 * layers
+    assert len(apex) == on_copy_stream + 4
+
+
 @pytest.mark.parametrize(
     "change", ["training.optimizer=adam", "dense.interaction=cat", "training.loss=mse", "tables.0.dim=64"]
 )

@@ -12,6 +12,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding.gpu import GpuCoefficients, GpuTimes, shipped_coefficients
 from stepsight.kernels.embedding.model import FAMILIES, EmbeddingModel
 from stepsight.program.job import Kernel
+from stepsight.tables.lookup import SORTED
 
 BACKWARDS = ", backward"
 """How the backwards of a source are told apart from its forwards."""
@@ -48,9 +49,10 @@ ARRANGE = {
 UPDATE = {
     "update_us": (9.0, 3.0, 25.0),
     "run_cycles": (4000.0, 500.0, 2e4),
+    "block_cycles": (6000.0, 500.0, 2e4),
 }
 """Fitted on the kernels of FBGEMM's backwards that update rows: for each row eight or so loads that wait for
-each other."""
+each other; a block adds up the sums of its warps between barriers."""
 WARPS = {**FORWARD, **ARRANGE, **UPDATE}
 _GUESS = {name: guess for name, (guess, _, _) in {**MEMORY, **WARPS}.items()}
 _FIRST = GpuCoefficients(**_GUESS)
@@ -83,7 +85,7 @@ class MeasuredKernel:
     @property
     def legacy(self) -> bool:
         """A kernel of 2020, which updates rows one by one."""
-        return self.kernel.lookup is not None and not self.kernel.lookup.sorted_update
+        return self.kernel.lookup is not None and self.kernel.lookup.update != SORTED
 
 
 def predict(points: Sequence[MeasuredKernel]) -> FloatArray:

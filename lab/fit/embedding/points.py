@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
+from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, MULTI_HOT_ROWS, MULTI_HOT_SIZES, ORDERED
 from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
-from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.tables.lookup import SCATTERED, Lookup, TableLookup
 
 V100, A100, H100 = "V100-SXM2-32G", "A100-SXM4-40G", "H100-SXM-80G"
 POINTS, REPORTS = "V100 points", "H100 report"
 FORWARD, BACKWARD = "embedding", "embedding_backward"
+FEW_TABLES = 3
+"""With more, sums of rows and of lookups leave it open which tables of a known model they are."""
 LITTLE_KNOWN = 0.3
 """Weight of a kernel whose indices matter and are not known."""
 
@@ -32,6 +35,18 @@ LISTED = {
     "DDP": (DDP, (80_000,) * 8, 128, 10, ORDERED),
 }
 """DLRM programs by the name in their list's file: source, rows of each table, dim, pooling, indices."""
+
+
+def multi_hot_tables(tables: int, rows: float, pooling: float) -> Sequence[tuple[int, int]]:
+    """Rows and lookups per bag of a few tables of MLPerf's multi-hot model, if some add up to exactly these:
+    a published trace of that model records sums over the tables of a rank alone."""
+    if tables > FEW_TABLES:
+        return ()
+    known = zip(MULTI_HOT_ROWS, MULTI_HOT_SIZES, strict=True)
+    for some in combinations(known, tables):
+        if sum(r for r, _ in some) == rows and sum(p for _, p in some) == pooling:
+            return some
+    return ()
 
 
 def gpu(name: str) -> GpuSpec:
@@ -63,7 +78,7 @@ def _points(path: Path) -> Iterator[MeasuredKernel]:
     for row in _rows(path):
         batch, rows, tables, pooling, dim = (int(row[name]) for name in "BETLD")
         table = TableLookup(rows, dim, batch, pooling, IndexDistribution.uniform())
-        lookup = Lookup((table,) * tables, sorted_update=False, replayed=True)
+        lookup = Lookup((table,) * tables, update=SCATTERED, replayed=True)
         family = FORWARD if row["op"].endswith("fwd") else BACKWARD
         yield MeasuredKernel(POINTS, gpu(V100), Kernel(family, lookup=lookup), float(row["kernel_us"]))
 
@@ -75,9 +90,7 @@ def _list(path: Path) -> Iterator[MeasuredKernel]:
         return
     source, rows, dim, pooling, value = LISTED[model]
     indices = IndexDistribution.parse(value, str(path))
-    lookup = Lookup(
-        tuple(TableLookup(r, dim, int(batch), pooling, indices) for r in rows), sorted_update=False
-    )
+    lookup = Lookup(tuple(TableLookup(r, dim, int(batch), pooling, indices) for r in rows), update=SCATTERED)
     for row in _rows(path):
         for name, family in (("forward", FORWARD), ("backward_sgd", BACKWARD)):
             if f"batched_embedding_{name}_kernel" in row["kernel"]:
@@ -172,10 +185,15 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     told = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
     dim = max(round(min(widths, key=lambda width: abs(width / told - 1))), 1)
     dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
-    rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
-    spread = traced_spread(lookups, batch, tables)
-    table = TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
-    looked_up = (table,) * tables
+    looked_up = tuple(
+        TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)
+        for rows, pooling in multi_hot_tables(tables, values / dim, lookups / batch)
+    )
+    if not looked_up:
+        rows, pooling = max(values // (tables * dim), 1), lookups / (batch * tables)
+        spread = traced_spread(lookups, batch, tables)
+        table = TableLookup(rows, dim, batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
+        looked_up = (table,) * tables
     known = row["gpu"] or ""
     spec = gpu(V100 if "V100" in known else A100)
     kernel = Kernel(FORWARD, lookup=Lookup(looked_up, "rowwise_adagrad"))

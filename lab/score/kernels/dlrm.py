@@ -20,7 +20,7 @@ from stepsight.program.job import Kernel
 from stepsight.score import FIT, Score
 from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.tables.lookup import SCATTERED, Lookup, TableLookup
 
 BATCH = 2048
 GPU = "V100-SXM2-16G"
@@ -162,5 +162,5 @@ def _lookup(model: Model, family: str) -> Kernel:
         TableLookup(rows, model.dim, BATCH, model.pooling, IndexDistribution.parse(model.indices, model.file))
         for rows in model.rows
     ]
-    lookup = Lookup(tuple(tables), optimizer="sgd", sorted_update=False)
+    lookup = Lookup(tuple(tables), optimizer="sgd", update=SCATTERED)
     return Kernel(family, (), "fp32", operator=family, lookup=lookup)

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 EMBEDDING_BAG, FBGEMM = "embedding_bag", "fbgemm"
 """Operators of a CPU: one torch call per table, or FBGEMM's table-batched one for all of them."""
+SORTED, SCATTERED, INDEX_ADD = "sorted", "scattered", "index_add"
+"""How a backward updates rows: indices are sorted and each distinct row is written once (FBGEMM,
+nn.EmbeddingBag); every lookup updates its row as it comes (table-batched kernels of 2020); or the gradient is
+a sparse tensor that ATen's index_add_ adds value by value."""
 FBGEMM_OPTIMIZERS = {
     "sgd": "EXACT_SGD",
     "adagrad": "EXACT_ADAGRAD",
@@ -54,11 +58,9 @@ class Lookup:
 
     ``optimizer``: none, sgd, adagrad, rowwise_adagrad, adam. ``fused`` is False for one
     ``nn.EmbeddingBag`` call per table. The order of the tables means nothing.
-    ``sorted_update``: the backward sorts the indices and touches each distinct row once
-    (FBGEMM, nn.EmbeddingBag); without it every lookup reads and writes its row as it comes
-    (the table-batched kernels of 2020). ``replayed``: the same batch has just gone through
-    the caches, as in a micro-benchmark; in a training step they start cold. ``part``: the
-    share of the whole that one kernel does, where a trace shows a backward as many.
+    ``update``: how the backward writes rows (`SORTED`, `SCATTERED`, `INDEX_ADD`). ``replayed``: the same
+    batch has just gone through the caches, as in a micro-benchmark; in a training step they start cold.
+    ``part``: the share of the whole that one kernel does, where a trace shows a backward as many.
     ``output_dtype``: of the pooled vectors and their gradients. ``operator``: what looks up on a CPU; empty
     for the one that its platform was calibrated with.
     """
@@ -66,7 +68,7 @@ class Lookup:
     tables: tuple[TableLookup, ...]
     optimizer: str = "sgd"
     fused: bool = True
-    sorted_update: bool = True
+    update: str = SORTED
     replayed: bool = False
     output_dtype: str = "fp32"
     part: float = 1.0

@@ -17,6 +17,7 @@ from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.traffic import CacheView
 from stepsight.kernels.sorts import ONE_BLOCK_KEYS
 from stepsight.kernels.streams import cached_streams, measured_stream
+from stepsight.tables.lookup import INDEX_ADD, SORTED
 
 _CONSTANTS = area("kernels")
 USUAL_SHARE = _CONSTANTS.number("USUAL_SHARE")
@@ -39,6 +40,13 @@ SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
 """Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
 TAG_BYTES = 256
 """A set of FBGEMM's cache has 32 places, each with a tag of eight bytes."""
+INTEGER_LANES = 64
+"""32-bit integer instructions per cycle of an SM (white papers of V100, A100 and H100)."""
+INT32_VALUES = 2.0**31
+"""Values of a matrix up to which ATen indexes by 32 bits."""
+VALUE_INSTRUCTIONS = (120.0, 50.0)
+"""Integer instructions of index_add_ per value with 64-bit and 32-bit indices: stated estimates. A division
+is a subroutine of about 70 or 20 of them; offsets, loop and atomic take the rest (ATen, Indexing.cu)."""
 ROUNDING = 1e-6
 """Residue of taking a power and its root."""
 
@@ -55,8 +63,8 @@ class GpuCoefficients:
     A sorted backward first arranges the indices: small kernels of ``small_us``, passes of a sort of
     ``pass_us`` and their bytes at ``sort_efficiency``; to number the rows a warp takes 32 bags one after the
     other, ``number_cycles`` for each 32 lookups of a bag. Then it folds gradients and updates rows: kernels
-    that take ``update_us`` however little they do (a second one where rows have many lookups), and
-    ``run_cycles`` of a warp for each row besides its lookups.
+    that take ``update_us`` however little they do (a second one where rows have many lookups), ``run_cycles``
+    of a warp for each row besides its lookups, or ``block_cycles`` of a block, whose warps add up their sums.
 
     ``legacy_*``: the table-batched kernels of 2020, whose backward updates rows one by one:
     ``scattered_bytes`` is the traffic that an update far from the last ones is worth besides its own,
@@ -88,6 +96,7 @@ class GpuCoefficients:
     sort_efficiency: float
     update_us: float
     run_cycles: float
+    block_cycles: float
     l2_efficiency: float = 1.0
     bus_efficiency: float = 0.93
     warps_per_sm: float = 64.0
@@ -107,7 +116,7 @@ def shipped_coefficients() -> GpuCoefficients:
 UNCALIBRATED_CPU = GpuCoefficients(
     read_efficiency=0.5, write_efficiency=0.4, l2_efficiency=0.3, start_us=20.0, warps_per_sm=1.0,
     resident_warps=1.0, bag_cycles=12.0, row_cycles=10.0, miss_cycles=0.0, small_us=2.0, pass_us=0.0,
-    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0,
+    number_cycles=0.0, sort_efficiency=inf, update_us=8.0, run_cycles=80.0, block_cycles=80.0,
     legacy_bag_cycles=12.0, legacy_row_cycles=10.0, scattered_bytes=0.0, contended_cycles=0.0, spread=0.6,
 )  # fmt: skip
 """A stated guess for a CPU that nobody has measured, from one core of an AMD EPYC of 2023 with torch's
@@ -128,11 +137,11 @@ class GpuTimes:
         near_bytes = spec.shared_kb_per_sm * 2**10
         return CacheView(l2_bytes, spec.sector_bytes, bags, near_bytes, spec.sms)
 
-    def forward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
-        """A fused forward; ``sorted_update`` False is the kernel of 2020."""
+    def forward_us(self, sums: FloatArray, *, update: str = SORTED) -> FloatArray:
+        """A fused forward: FBGEMM's, or the simpler gathers of stacks that do not sort."""
         c = self.coefficients
         memory = self._memory_us(sums, c.read_efficiency)
-        latency = self._latency_us(sums) if sorted_update else self._legacy_latency_us(sums)
+        latency = self._latency_us(sums) if update == SORTED else self._legacy_latency_us(sums)
         parts = memory, self._cache_us(sums), latency, self._bus_us(sums)
         # Empty bags are set up and written, too.
         return self.fill_us(sums) + self._joined(sums, traffic.WARP_BAGS, c.start_us, *parts)
@@ -155,9 +164,9 @@ class GpuTimes:
         wire = np.maximum(sums[..., traffic.BUS_DOWN], sums[..., traffic.BUS_UP])
         return np.asarray(wire / (self.spec.pcie_gbps * 1e3 * self.coefficients.bus_efficiency))
 
-    def backward_us(self, sums: FloatArray, *, sorted_update: bool = True) -> FloatArray:
+    def backward_us(self, sums: FloatArray, *, update: str = SORTED) -> FloatArray:
         """A fused backward and update; without a sort every lookup reads and writes its row."""
-        if sorted_update:
+        if update == SORTED:
             return self.arrange_us(sums) + self.update_us(sums)
         c = self.coefficients
         memory = self._memory_us(sums, c.write_efficiency)
@@ -165,7 +174,14 @@ class GpuTimes:
         contended = sums[..., traffic.HOTTEST] * c.contended_cycles / self.spec.clock_mhz
         latency = self._legacy_latency_us(sums)
         start = c.start_us + contended
-        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), latency)
+        adding = self._adding_us(sums) if update == INDEX_ADD else np.zeros_like(latency)
+        return self._joined(sums, traffic.LOOKUPS, start, memory, self._cache_us(sums), latency, adding)
+
+    def _adding_us(self, sums: FloatArray) -> FloatArray:
+        """index_add_ finds the place of every value by a division, of 64 bits in matrices that need them."""
+        wide = sums[..., traffic.TABLE_VALUES] > INT32_VALUES
+        instructions = sums[..., traffic.VALUES] * np.where(wide, *VALUE_INSTRUCTIONS)
+        return np.asarray(instructions / (self.spec.sms * INTEGER_LANES) / self.spec.clock_mhz)
 
     def arrange_us(self, sums: FloatArray) -> FloatArray:
         """What a sorted backward does before it touches a gradient: number the rows, sort, find the runs."""
@@ -185,6 +201,7 @@ class GpuTimes:
         c = self.coefficients
         long = sums[..., traffic.LONG_RUNS]
         work = self._work_us(sums, c.resident_warps, c.run_cycles, c.row_cycles, c.miss_cycles)
+        work = work + self._blocks_us(sums)
         any_long = -np.expm1(-long)
         start = c.update_us * (1 + any_long) + c.small_us * (1 - any_long)
         # Gradients are read alone; rows and their state are written back.
@@ -192,6 +209,15 @@ class GpuTimes:
         memory = self._memory_us(sums, c.read_efficiency) + written / (self._memory_gbps * 1e3)
         parts = memory, self._cache_us(sums), work, self._bus_us(sums)
         return self._joined(sums, traffic.LOOKUPS, start, *parts)
+
+    def _blocks_us(self, sums: FloatArray) -> FloatArray:
+        """Blocks of 1,024 threads: registers leave room for one on an SM, which takes as long as each of its
+        warps does."""
+        c = self.coefficients
+        cycles = sums[..., traffic.BLOCK_RUNS] * c.block_cycles
+        cycles = cycles + sums[..., traffic.BLOCK_LOOKUPS] * c.row_cycles
+        cycles = cycles + sums[..., traffic.BLOCK_MISSES] * c.miss_cycles
+        return np.asarray(cycles / self.spec.sms / self.spec.clock_mhz)
 
     def _memory_us(self, sums: FloatArray, efficiency: float) -> FloatArray:
         return np.asarray(sums[..., traffic.DRAM] / (self._memory_gbps * 1e3 * efficiency))

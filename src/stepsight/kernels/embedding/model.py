@@ -14,7 +14,7 @@ from stepsight.kernels.embedding import traffic
 from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, GpuTimes, shipped_coefficients
 from stepsight.program.job import Kernel
 from stepsight.tables.indices.index_files import extrapolation
-from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.tables.lookup import INDEX_ADD, SCATTERED, SORTED, Lookup, TableLookup
 from stepsight.tables.table import UVM_CACHING
 
 CPU = "cpu"
@@ -22,6 +22,8 @@ CPU = "cpu"
 FAMILIES = ("embedding", "embedding_backward")
 UNMEASURED_SPREAD = 0.3
 """Chosen: about twice that of kernels of a kind that was measured."""
+MEASURED_BAG_SPREAD = 0.5
+"""Bags in traces vary as counts do: by 0.17 to 0.37."""
 POOLED_DTYPE = "fp32"
 """What FBGEMM's fused lookup returns, and its gradient, whatever its rows are (its default output_dtype)."""
 
@@ -63,7 +65,7 @@ class EmbeddingModel:
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")
         source = np.full(len(kernels), int(Source.TRANSFERRED))
-        notes = {i: note for i, kernel in enumerate(kernels) if (note := _extrapolated(_lookup_of(kernel)))}
+        notes = {i: note for i, kernel in enumerate(kernels) if (note := _note(kernel))}
         return Estimates(times, source, np.array([self._spread(kernel) for kernel in kernels]), notes)
 
     def _alike_us(self, family: str, together: int, how: Lookup, lookups: Sequence[Lookup]) -> FloatArray:
@@ -73,15 +75,15 @@ class EmbeddingModel:
         of_launch = self._times.forward_us if family == FAMILIES[0] else self._times.backward_us
         if how.fused:
             columns = columns.reshape(len(lookups), together, columns.shape[1]).sum(axis=1)
-            return how.part * of_launch(columns, sorted_update=how.sorted_update)
+            return how.part * of_launch(columns, update=how.update)
         owner = np.repeat(np.arange(len(lookups)), [len(lookup.tables) for lookup in lookups])
-        times = of_launch(columns, sorted_update=how.sorted_update)
+        times = of_launch(columns, update=how.update)
         summed: FloatArray = np.bincount(owner, how.part * times, len(lookups)).astype(np.float64)
         return summed
 
     def _spread(self, kernel: Kernel) -> float:
         c = self.coefficients
-        if kernel.lookup is not None and not kernel.lookup.sorted_update:
+        if kernel.lookup is not None and kernel.lookup.update == SCATTERED:
             return c.legacy_spread
         usual = c.spread if kernel.family == "embedding" else c.backward_spread
         return max(usual, UNMEASURED_SPREAD) if kernel.lookup and _unmeasured(kernel.lookup) else usual
@@ -127,23 +129,24 @@ class EmbeddingModel:
         """Time of a kernel whose `launches` are known."""
         assert kernel.lookup is not None  # launches() has looked
         times = self._times.forward_us if kernel.family == FAMILIES[0] else self._times.backward_us
-        return float(times(launches, sorted_update=kernel.lookup.sorted_update).sum()) * kernel.lookup.part
+        return float(times(launches, update=kernel.lookup.update).sum()) * kernel.lookup.part
 
     def _columns(self, family: str, lookup: Lookup, together: int) -> FloatArray:
         cache, replayed = self._times.cache, lookup.replayed
-        pooled = lookup.output_dtype if lookup.fused and lookup.sorted_update else ""
+        pooled = lookup.output_dtype if lookup.fused and lookup.update != SCATTERED else ""
         if family == FAMILIES[0]:
             return traffic.forward_columns(
                 lookup.tables, cache, together=together, replayed=replayed, pooled_dtype=pooled
             )
         return traffic.backward_columns(
             lookup.tables, cache, together=together, optimizer=lookup.optimizer,
-            sorted_update=lookup.sorted_update, replayed=replayed, pooled_dtype=pooled,
+            update=lookup.update, replayed=replayed, pooled_dtype=pooled,
         )  # fmt: skip
 
 
-def _extrapolated(lookup: Lookup) -> str:
-    """What a batch that is larger than its index file was continued by."""
+def _note(kernel: Kernel) -> str:
+    """What a batch that is larger than its index file was continued by, or what few measurements show."""
+    lookup = _lookup_of(kernel)
     for table in lookup.tables:
         if table.indices.kind == "file":
             whole = getattr(table.indices, "whole_rows", table.rows)
@@ -151,17 +154,30 @@ def _extrapolated(lookup: Lookup) -> str:
             note = extrapolation(table.indices.path, table.indices.table, whole, table.lookups / share)
             if note:
                 return note
+    if kernel.family == "embedding_backward" and lookup.update == SORTED and _by_blocks(lookup):
+        return f"most rows have more than {traffic.WARP_RUN} lookups, which FBGEMM folds by a block per row"
     return ""
 
 
+def _by_blocks(lookup: Lookup) -> bool:
+    """Whether most lookups are of tables whose rows have more of them than a warp folds."""
+    many = sum(
+        table.lookups
+        for table in lookup.tables
+        if table.indices.stats(table.rows, table.lookups).mean_reuse > traffic.WARP_RUN
+    )
+    return many > 0.5 * sum(table.lookups for table in lookup.tables)
+
+
 def _unmeasured(lookup: Lookup) -> bool:
-    """Whether most lookups are of a kind that no measurement took part in: rows through a cache, or rows that
-    are asked for more often than a warp folds."""
+    """Whether most lookups are of a kind that at most one source measured: index_add_, rows through a
+    cache, rows that blocks fold, or bags of very different length."""
+    if lookup.update == INDEX_ADD or _by_blocks(lookup):
+        return True
     known = sum(
         table.lookups
         for table in lookup.tables
-        if table.placement != UVM_CACHING
-        and table.indices.stats(table.rows, table.lookups).mean_reuse <= traffic.WARP_RUN
+        if table.placement != UVM_CACHING and table.bag_spread <= MEASURED_BAG_SPREAD
     )
     return known < 0.5 * sum(table.lookups for table in lookup.tables)
 

@@ -14,7 +14,8 @@ import numpy as np
 from stepsight.dtypes import dtype_bytes
 from stepsight.estimate import FloatArray
 from stepsight.tables.bags import longest_over_mean
-from stepsight.tables.indices.stats import REUSE_EDGES, IndexStats
+from stepsight.tables.indices.stats import REUSE_BINS, REUSE_EDGES, IndexStats
+from stepsight.tables.lookup import SORTED as SORTED_UPDATE
 from stepsight.tables.lookup import TableLookup
 from stepsight.tables.table import DEVICE, UVM, UVM_CACHING, optimizer_state, row_bytes
 
@@ -33,14 +34,16 @@ host memory (see `bus_bytes`)."""
 FILLED, CACHED = range(11, 13)
 """Of a forward: bytes on the wire to bring missing rows into a cache on the device and to write as many back,
 and lookups whose rows are sought in one."""
-SCATTERED, HOTTEST = range(11, 13)
+SCATTERED, HOTTEST, VALUES, TABLE_VALUES = range(11, 15)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
-address translation (see `TRANSLATED_BYTES`), and those of every table's most popular row."""
-ROWS, SORTED, LONG_RUNS, UPDATED = range(11, 15)
+address translation (see `TRANSLATED_BYTES`), those of every table's most popular row; values that are added,
+and values of the tables."""
+ROWS, SORTED, UPDATED, LONG_RUNS, BLOCK_RUNS, BLOCK_LOOKUPS, BLOCK_MISSES = range(11, 18)
 """Of a sorted backward, in the same places: rows that indices tell apart, keys that are sorted (each lookup
-twice with per-sample weights), runs of lookups of one row that whole blocks fold (see `WARP_RUN`), and those
-of the bytes from memory that are read to be written back."""
-FORWARD_COLUMNS, COLUMNS = 13, 15
+twice with per-sample weights), those of the bytes from memory that are read to be written back, and runs of
+lookups of one row that whole blocks fold (see `WARP_RUN`). Of these in units of a full block's
+occupancy: blocks, lookups of each warp of a block, and those that no cache serves."""
+FORWARD_COLUMNS, COLUMNS = 13, 18
 CONCAVE = (CHAIN, MISS_CHAIN, WIDEST, ROWS, LONG_RUNS)
 """Columns whose first part costs most: roots of power sums, passes of a sort, the first long run."""
 CHAIN_POWER = 8.0
@@ -50,12 +53,11 @@ WARP_LANES, LANE_VALUES, FEWEST_LANES = 32, 4, 8
 """FBGEMM gives a bag one lane per four values, at least eight lanes and at most a warp."""
 BLOCK_THREADS, FORWARD_THREADS = 1024, 512
 """Threads of a block in the kernels of 2020, and of FBGEMM's forward in traces."""
-HOLD = 0.5
-"""How much of the idle places of blocks with bags of different length shows: chosen between none of it (the
-work in flight stays the same) and all of it (latency does not depend on load). Forwards in profiler traces
-with their source left out: 18 % and 12 % with 0, 9 % and 3 % with 0.5, 1 % and 4 % with 1."""
-WARP_RUN = 32
-"""Lookups of one row that FBGEMM's backward leaves to a single warp (max_segment_length_per_warp)."""
+WARP_RUN, BLOCK_RUN, BLOCK_WARPS = 32, 1024, 32
+"""Lookups of one row that FBGEMM's backward leaves to a single warp (max_segment_length_per_warp) and to a
+single block (max_segment_length_per_cta), whose warps share them (32 in the launches of traces)."""
+_RUN_LENGTHS = 0.75 * 2.0 ** np.arange(REUSE_BINS)
+"""The middle of every bin of `IndexStats.reuse`."""
 WIDTH_POWER = 16.0
 """The widest row over tables is the 16-norm: for 100 tables alike 33 % above the maximum. With higher powers
 a table that leaves a sum would not leave it clean in double precision."""
@@ -144,7 +146,7 @@ def forward_columns(
 
 def backward_columns(
     tables: Sequence[TableLookup], cache: CacheView, *, together: int, optimizer: str,
-    sorted_update: bool = True, replayed: bool = False, pooled_dtype: str = "",
+    update: str = SORTED_UPDATE, replayed: bool = False, pooled_dtype: str = "",
 ) -> FloatArray:  # fmt: skip
     """Columns of the backward with its fused update: one row per table. ``pooled_dtype``: of the gradient."""
     per_element, per_row = optimizer_state(optimizer)
@@ -156,7 +158,7 @@ def backward_columns(
         state = cache.sectors(per_element * table.dim * ACCUMULATE_BYTES)
         state += cache.sectors(per_row * ACCUMULATE_BYTES)
         streamed = _streamed_bytes(table, pooled_dtype)
-        if sorted_update:
+        if update == SORTED_UPDATE:
             # Lookups of one row lie together; their gradients come from all over the batch.
             grad = cache.sectors(table.dim * (dtype_bytes(pooled_dtype) if pooled_dtype else 4))
             missed = np.clip(1 - share / max(grad * table.batch, 1.0), 0.0, 1.0)
@@ -171,7 +173,7 @@ def backward_columns(
             out[i, L2] = updated + table.lookups * grad + streamed
             _count(out[i], table, float(missed))
             _longest_bag(out[i], table)
-            _runs(out[i], table, stats)
+            _runs(out[i], table, stats, float(missed))
         else:
             hit = _hit_rate(stats, share / (row + state) / window(table), replayed)
             touched = table.lookups * 2 * (row + state)
@@ -180,6 +182,8 @@ def backward_columns(
             spread_over = window(table) * table.rows * row
             out[i, SCATTERED] = table.lookups * (1 - hit) * max(1 - TRANSLATED_BYTES / spread_over, 0.0)
             out[i, HOTTEST] = stats.hottest
+            out[i, VALUES] = table.lookups * table.dim
+            out[i, TABLE_VALUES] = table.rows * table.dim
             _count(out[i], table, 1 - hit)
     return out
 
@@ -234,13 +238,23 @@ def _count(out: FloatArray, table: TableLookup, missed: float) -> None:
     out[WIDEST] = float(table.dim) ** WIDTH_POWER
 
 
-def _runs(out: FloatArray, table: TableLookup, stats: IndexStats) -> None:
+def _runs(out: FloatArray, table: TableLookup, stats: IndexStats, missed: float) -> None:
     """A sorted backward works run by run: all lookups of one row, a short one by a warp, a long one by the
-    warps of a block. Either way each lookup is one gradient to load and add; idle warps of a block leave the
-    SM's issue slots to others."""
-    first = REUSE_EDGES.index(WARP_RUN) + 1
-    out[WARP_BAGS] = stats.unique_rows * _warps(table)
-    out[LONG_RUNS] = float(stats.reuse[first:].sum()) * stats.unique_rows
+    warps of a block of its own."""
+    first, warps = REUSE_EDGES.index(WARP_RUN) + 1, _warps(table)
+    runs = stats.reuse * stats.unique_rows
+    lengths = np.append(_RUN_LENGTHS[:-1], max(_RUN_LENGTHS[-1], stats.hottest))
+    lookups = runs * lengths
+    lookups *= table.lookups / max(float(lookups.sum()), 1e-9)
+    blocks = float(runs[first:] @ np.maximum(lengths[first:] / BLOCK_RUN, 1.0))
+    by_blocks = float(lookups[first:].sum())
+    out[WARP_BAGS] = float(runs[:first].sum()) * warps
+    out[WARP_LOOKUPS] = (table.lookups - by_blocks) * warps
+    out[WARP_MISSES] = out[WARP_LOOKUPS] * missed
+    out[LONG_RUNS] = float(runs[first:].sum())
+    out[BLOCK_RUNS] = blocks * warps
+    out[BLOCK_LOOKUPS] = by_blocks / BLOCK_WARPS * warps
+    out[BLOCK_MISSES] = out[BLOCK_LOOKUPS] * missed
     out[ROWS] = table.rows
     out[SORTED] = table.lookups * (2 if table.weighted else 1)
 
@@ -251,11 +265,10 @@ def _warps(table: TableLookup) -> float:
 
 
 def _hold(out: FloatArray, table: TableLookup) -> None:
-    """Bags of different length: the last block ends with the batch's longest bag, and before it a block's
-    places stay taken until its own longest is done. Fewer warps at work wait less for each other, so that
-    only the root of that factor shows (see `HOLD`)."""
+    """Bags of different length: a block's places stay taken until its longest bag is done, and the last block
+    ends with the batch's longest."""
     in_block = min(int(FORWARD_THREADS / _lanes(table)), table.batch)
-    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, in_block) ** HOLD
+    out[WARP_LOOKUPS : WARP_MISSES + 1] *= longest_over_mean(table.bag_spread, in_block)
     _longest_bag(out, table)
 
 

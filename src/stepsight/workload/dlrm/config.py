@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from stepsight.records import nearest
 from stepsight.tables.bags import spread_of
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.indices.index_files import open_index_file
-from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM
+from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, SCATTERED, SORTED
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import PLACEMENTS
 from stepsight.tables.table import CACHE_SHARE, DEVICE, MOST_BAG_SPREAD, ROW_DTYPES, UVM_CACHING, Table
@@ -25,7 +25,7 @@ from stepsight.workload.training import Training
 
 INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")
-SPARSE_UPDATES = ("sorted", "scattered")
+SPARSE_UPDATES = (SORTED, SCATTERED)
 CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
 EAGER = "eager"
 DLRM_2020 = "dlrm-2020"
@@ -97,7 +97,7 @@ class DlrmConfig:
     cross_layers: int = 3
     cross_rank: int = 512
     sparse_optimizer: str = "sgd"
-    sparse_update: str = "sorted"
+    sparse_update: str = SORTED
     input_dist: bool = False
     fused_lookup: bool = True
     cpu_lookup: str = EMBEDDING_BAG
@@ -135,7 +135,7 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         raise training_fields.fail("loader", f"has no effect on stack = {stack!r}", "leave it out")
     loader = training_fields.choice("loader", LOADERS, "memory")
     training = Training.read(training_fields, LOSSES, "sgd", 0.0, _WITHOUT_EFFECT)
-    tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry))
+    tables = tuple(table for entry in fields.sections("tables") for table in _tables(entry, source))
     _name_apart(tables, source)
     ranks = parallel.integer("ranks", _planned_ranks(parallel, source))
     batch = fields.integer("batch")
@@ -255,10 +255,12 @@ def _sparse_optimizer(given: str, training: Training, source: str) -> str:
     return {"adamw": "adam", "none": "none"}.get(training.optimizer, training.optimizer)
 
 
-def _tables(entry: Fields) -> list[Table]:
+def _tables(entry: Fields, source: str) -> list[Table]:
     count = entry.integer("count", 1)
     rows, dim = entry.integer("rows"), entry.integer("dim")
     indices = IndexDistribution.parse(entry.anything("indices", "uniform"), entry.at("indices"))
+    if indices.kind == "file":
+        indices = replace(indices, path=str(_next_to(source, indices.path)))
     pooling, bag_spread = _bags(entry, indices)
     dtype = entry.choice("dtype", ROW_DTYPES, "fp32")
     name = entry.text("name", "")

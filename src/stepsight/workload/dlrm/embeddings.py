@@ -59,8 +59,9 @@ def rank_lookup(config: DlrmConfig, plan: Plan, rank: int, *, fused: bool) -> Lo
     """What one rank looks up in a step."""
     parts = [_part(config, config.table_of_name[shard.table], shard) for shard in plan.on_rank(rank)]
     operator = config.cpu_lookup if config.cpu_lookup != EMBEDDING_BAG else ""
-    in_order = config.sparse_update == "sorted"
-    return Lookup(tuple(parts), config.sparse_optimizer, fused, in_order, operator=operator)
+    return Lookup(
+        tuple(parts), config.sparse_optimizer, fused, update=config.sparse_update, operator=operator
+    )
 
 
 def _part(config: DlrmConfig, table: Table, shard: Shard) -> TableLookup:

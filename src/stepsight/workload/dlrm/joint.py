@@ -4,8 +4,12 @@ All tables of a rank are one matrix that one gather reads. Their gradient is a s
 ``torch.optim.SGD`` scales and then adds to the matrix row by row. MLPs are apex's (a GEMM, then bias
 and relu in one pass), the dot interaction is one kernel each way. From two GPUs on the bottom MLP runs
 on rank 0 for the whole batch, vectors change ranks in one all_to_all that nothing overlaps, and the top
-MLP is data-parallel. The loop waits for the device before every step; the next batch is copied in
-meanwhile.
+MLP is data-parallel.
+
+The loop waits for the device before every step. Before it waits it fetches the next batch: indices are int64
+and lie in pageable memory, so the host's thread stages them (CUDA runtime API, asynchronous transfers of
+pageable memory), on a stream of their own. Where a step waits for its gradients earlier, to see whether any
+overflowed (autocast with a gradient scaler), only the update overlaps with that.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, Job, Kernel, Op, RankProgram, Wait
-from stepsight.tables.lookup import Lookup
+from stepsight.tables.lookup import INDEX_ADD, Lookup
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.graphs import captured
@@ -53,12 +57,13 @@ class _Joint:
     phase: str = "forward"
 
     def program(self) -> tuple[Op, ...]:
-        self._inputs()
+        self._begin()
         first = len(self.ops)
         self._forward()
         self._backward()
         last = len(self.ops)
         self._optimizer()
+        self._next_batch()
         self._add("cudaDeviceSynchronize", waits=(Wait(HOST, COMPUTE), Wait(HOST, COPY)))
         if self.config.training.cuda_graph:
             return captured(self.ops, first, last)
@@ -80,13 +85,23 @@ class _Joint:
         return 2 if self._half else 4
 
     @property
+    def _masters(self) -> bool:
+        """apex O2: parameters in half precision with fp32 copies."""
+        return self._half and self.config.training.master_weights
+
+    @property
+    def _casting(self) -> bool:
+        """Autocast: parameters in fp32."""
+        return self._half and self.config.training.autocast
+
+    @property
     def _has_bottom(self) -> bool:
         return self.rank == 0
 
     @property
     def _lookup(self) -> Lookup:
         return replace(
-            embeddings.rank_lookup(self.config, self.config.plan, self.rank, fused=True), sorted_update=False
+            embeddings.rank_lookup(self.config, self.config.plan, self.rank, fused=True), update=INDEX_ADD
         )
 
     @property
@@ -117,26 +132,33 @@ class _Joint:
     def _gemm(self, name: str, m: int, n: int, k: int) -> Kernel:
         return Kernel.of("gemm", self.config.training.precision, operator=name, batch=1, m=m, n=n, k=k)
 
-    def _inputs(self) -> None:
-        """The next batch on its own stream: narrow integers and half-precision features, widened there."""
+    def _batch_bytes(self) -> dict[str, tuple[int, int]]:
+        """A batch on its way to the device, and as the step reads it."""
         config, batch = self.config, self.config.batch
-        tables = [s.table for s in config.plan.on_rank(self.rank)]
-        rows = {t.name: t.rows for t in config.tables}
-        index_bytes = sum(batch * _narrow_bytes(rows[name]) for name in tables)
-        moved = {"indices": index_bytes, "target": 4 * batch}
+        indices = 8 * batch * len(config.plan.on_rank(self.rank))
+        sizes = {"indices": (indices, indices), "target": (4 * batch, 4 * batch)}
         if self._has_bottom:
-            moved["dense"] = 2 * batch * config.features
-        for label, size in moved.items():
+            sizes["dense"] = (2 * batch * config.features, 4 * batch * config.features)
+        return {label: pair for label, pair in sizes.items() if pair[0]}
+
+    def _begin(self) -> None:
+        self._add("LearningRateScheduler.step")
+        if self.config.training.cuda_graph:  # which reads its inputs from fixed places
+            for label, (_, size) in self._batch_bytes().items():
+                self._add("aten::copy_", Kernel.of("copy_d2d", "fp32", operator=label, bytes=float(size)))
+
+    def _next_batch(self) -> None:
+        """The loader's thread has read the files; this one takes the batch over and copies it in."""
+        self._add("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
+        for label, (size, wide) in self._batch_bytes().items():
             copy = Kernel.of("copy_h2d", "fp32", operator=label, stream=COPY, bytes=float(size))
             self.ops.append(Op("aten::to", (copy,), label=label))
-        self._add("LearningRateScheduler.step")
-        if config.training.cuda_graph:
-            wide = {"indices": 8 * batch * len(tables), "target": 4 * batch}
-            if self._has_bottom:
-                wide["dense"] = 4 * batch * config.features
-            for label, size in wide.items():
-                if size:
-                    self._add("aten::copy_", Kernel.of("copy_d2d", "fp32", operator=label, bytes=float(size)))
+            self.ops.append(Op("cudaMemcpyAsync", host_bytes=2.0 * size, label=label))
+            self._add("aten::record_stream")
+            if wide > size:
+                widened = Kernel.of("elementwise", "fp32", operator="cast", stream=COPY, elements=wide / 4,
+                                    read_bytes=size, write_bytes=wide)  # fmt: skip
+                self._add("aten::to", widened)
 
     def _forward(self) -> None:
         config, batch, local = self.config, self.config.batch, self.config.batch_per_rank
@@ -144,6 +166,10 @@ class _Joint:
         if self._has_bottom:
             self._casts(self._layers("bottom"))
             self._mlp("bottom", batch)
+            if self._masters:  # apex returns a module's output as fp32, which is cast back
+                values = batch * dim
+                self._add("aten::to", self._pass("cast", 2 * values, 4 * values, "fp32"))
+                self._add("aten::to", self._pass("cast", 4 * values, 2 * values))
         if self._columns:
             self._gather(batch)
         if config.ranks > 1:
@@ -179,6 +205,7 @@ class _Joint:
         self._add("AddmmBackward0", self._gemm("dgrad", local, k, n), self._gemm("wgrad", n, k, local),
                   Kernel.of("reduce", self._dtype, operator="sum", rows=n, cols=local))  # fmt: skip
         self._mlp_backward("top", local)
+        self._gradient_casts(self._layers("top"))
         reduced = self._reduce() if config.ranks > 1 else None
         grad = self._size * local * vectors * dim
         out = self._size * local * interaction_columns(config)
@@ -199,7 +226,12 @@ class _Joint:
         if self._columns:
             self._scatter_gradient(batch)
         if self._has_bottom:
+            if self._masters:
+                values = batch * dim
+                self._add("ToCopyBackward0", self._pass("cast", 2 * values, 4 * values, "fp32"))
+                self._add("ToCopyBackward0", self._pass("cast", 4 * values, 2 * values))
             self._mlp_backward("bottom", batch)
+            self._gradient_casts(self._layers("bottom"))
         if reduced is not None:
             self._unflatten(reduced)
 
@@ -209,11 +241,14 @@ class _Joint:
         config = self.config
         layers = self._layers("top") + (self._layers("bottom") if self._has_bottom else [])
         elements = sum(k * n + n for k, n in layers)
-        read, written = (10, 6) if self._half and config.training.master_weights else (8, 4)
+        read, written = 8, 6 if self._masters else 4
+        if self._masters:  # gradients to those of the fp32 copies, with a look at overflows
+            copied = self._pass("unscale", 2 * elements, 4 * elements, "fp32")
+            self._add("apex::multi_tensor_scale", Kernel.of("fill", "fp32", bytes=4.0), copied)
         update = Kernel.of("optimizer", "fp32", operator="fused_sgd", elements=elements,
                            read_bytes=read * elements, write_bytes=written * elements,
                            tensors=2 * len(layers))  # fmt: skip
-        if self._half and config.training.autocast:
+        if self._casting:
             check = self._pass("unscale", 4 * elements, 4 * elements, "fp32")
             self._add("aten::_amp_foreach_non_finite_check_and_unscale_", check)
             # GradScaler.step reads whether anything overflowed: the host waits for the gradients.
@@ -223,7 +258,7 @@ class _Joint:
         if not self._columns:
             return
         values = 4 * config.batch * self._columns
-        if self._half and config.training.autocast:
+        if self._casting:
             check = self._pass("unscale", values, values, "fp32")
             self._add("aten::_amp_foreach_non_finite_check_and_unscale_", check)
         scaled = self._pass("mul", values, values, "fp32")
@@ -247,11 +282,19 @@ class _Joint:
         return layers if which == "bottom" else layers[:-1]
 
     def _casts(self, layers: Sequence[tuple[int, int]]) -> None:
-        """Autocast brings every parameter to half precision once a step; apex O2 holds them so."""
-        if not (self._half and self.config.training.autocast):
+        """Autocast brings every parameter to half precision once per step; apex O2 holds them so."""
+        if not self._casting:
             return
         for k, n in layers:
             self._add("aten::to", self._pass("cast", 4 * k * n, 2 * k * n), self._pass("cast", 4 * n, 2 * n))
+
+    def _gradient_casts(self, layers: Sequence[tuple[int, int]]) -> None:
+        """Autograd returns gradients in the type of their parameters."""
+        if not self._casting:
+            return
+        for k, n in layers:
+            kernels = [self._pass("cast", 2 * size, 4 * size, "fp32") for size in (k * n, n)]
+            self._add("torch::autograd::AccumulateGrad", *kernels)
 
     def _mlp(self, which: str, batch: int) -> None:
         """apex's MLP: with relu, bias and activation are a kernel of their own (apex, mlp_cuda.cu)."""
@@ -323,10 +366,4 @@ class _Joint:
 
     @property
     def _reduced_bytes(self) -> int:
-        in_half = self._half and self.config.training.master_weights
-        return (2 if in_half else 4) * sum(k * n + n for k, n in self._layers("top"))
-
-
-def _narrow_bytes(rows: int) -> int:
-    """The integer that the data set keeps a feature's index in."""
-    return 1 if rows <= 127 else 2 if rows <= 32767 else 4
+        return (2 if self._masters else 4) * sum(k * n + n for k, n in self._layers("top"))
