@@ -92,7 +92,7 @@ class _Joint:
     @property
     def _casting(self) -> bool:
         """Autocast: parameters in fp32."""
-        return self._half and self.config.training.autocast
+        return self._half and bool(self.config.training.autocast)
 
     @property
     def _has_bottom(self) -> bool:
