@@ -9,6 +9,7 @@ from pathlib import Path
 from lab.datasets.folder import part, read_csv
 from lab.datasets.llm import layouts, nvidia, others, published
 from lab.datasets.llm.case import Case, Row
+from stepsight.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,6 @@ def all_cases(data: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[LlmFile,
 def _read(file: LlmFile, row: Row) -> Case:
     try:
         return file.case(row)
-    except (KeyError, ValueError, IndexError, ZeroDivisionError) as error:
+    except (KeyError, ValueError, IndexError, ZeroDivisionError, InputError) as error:
         name = " ".join(value for value in list(row.values())[:4] if value)
         return Case(name, None, lacks=f"the row cannot be read ({type(error).__name__}: {error})")

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from lab.datasets.llm.case import Case, Row, number, platform_name, unexpressed, whole
+from stepsight.workload.llm.known import model_name
 
 DGXC, MLPERF, ABLATIONS = "dgxc_llm", "mlperf_llm", "megatron_bridge_ablations"
 
@@ -30,7 +31,7 @@ _NODES = {
 
 
 def nemo(row: Row) -> Case | str:
-    """NeMo (2024) or Megatron-Bridge (2025): layouts are stated, what the stack does is the recipe's."""
+    """NeMo (to spring 2024) or Megatron-Bridge (2025): rows state layouts, the recipe what the stack does."""
     model = re.sub(r" *\(.*\)", "", row["model"]).strip().lower()
     if model not in _NEMO:
         return "a model with state-space layers or unpublished sizes"
@@ -56,7 +57,7 @@ def nemo(row: Row) -> Case | str:
     training: dict[str, Any] = {"precision": products, "adapters": row["task"] == "LoRA"}
     if products == "fp8" and bridge:
         training["fp8_scaling"] = "block" if "MX" in row["precision"].split(" ")[0] else "current"
-    settings: dict[str, Any] = {"training": {"attention": "cudnn", "gradients": "half"}, "parallel": more}
+    settings: dict[str, Any] = {"training": {"gradients": "half"}, "parallel": more}
     if expert > 1:
         _with_experts(row, model, settings["training"], more)
     stated = {
@@ -66,7 +67,7 @@ def nemo(row: Row) -> Case | str:
         "training": training,
         "parallel": parallel,
     }
-    recipe = "nemo-2025" if bridge else "nemo-2024"
+    recipe = "nemo-2025" if bridge else "nemo-2023"
     return Case("", stated, recipe, settings, platform_name(gpus, per_node, gpu, nic))
 
 
@@ -113,27 +114,17 @@ def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict
 
 # --- DGX Cloud recipes: NeMo on H100 ---
 
-_DGXC: dict[str, dict[str, Any]] = {
-    "Llama 3.1 8b": {"model": "llama3.1-8b"},
-    "Llama 3.1 70b": {"model": "llama3.1-70b"},
-    "Llama 3.1 405b": {"model": "llama3.1-405b"},
-    "NeMo Megatron": {"model": "gpt3-175b"},
-    "Nemotron4 340b": {"model": "nemotron-340b"},
-    # Parmar et al. 2024 (arXiv 2402.16819): squared ReLU, grouped queries, untied embeddings.
-    "Nemotron4 15b": {
-        "family": "llama", "name": "nemotron-15b", "layers": 32, "hidden": 6144, "heads": 48, "kv_heads": 8,
-        "ffn": 24576, "vocab": 256000, "gated": False,
-    },
-}  # fmt: skip
+_DGXC = {"NeMo Megatron": "gpt3-175b"}
+"""Models that are named otherwise than in the catalogue."""
 
 
 def dgxc(row: Row) -> Case:
     """One row of a release's tables."""
     name = f"{row['release']} {row['model']} {row['precision']} on {row['gpus']} {row['gpu']}"
-    model, node = _DGXC.get(row["model"]), _NODES.get(f"DGX-{row['gpu']}")
-    group = row["model"]
-    if model is None or node is None:
-        return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
+    group, node = row["model"], _NODES.get(f"DGX-{row['gpu']}")
+    if node is None:
+        return unexpressed(name, "a GPU that is not in the catalogue", group)
+    model = model_name(_DGXC.get(group, group))
     axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
     gpus = whole(row, "gpus")
     found = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), axes)
@@ -142,14 +133,16 @@ def dgxc(row: Row) -> Case:
     parallel, more = found
     if row.get("ep"):
         parallel["expert"] = whole(row, "ep")
-    stated = {
-        **model,
+    stated: dict[str, Any] = {
+        "model": model,
         "sequence": whole(row, "seq"),
         "global_batch": whole(row, "global_batch"),
         "training": {"precision": row["precision"].lower()},
         "parallel": parallel,
     }
-    settings = {"training": {"attention": "cudnn", "gradients": "half"}, "parallel": more}
+    if row.get("layers"):
+        stated["layers"] = whole(row, "layers")
+    settings = {"training": {"gradients": "half"}, "parallel": more}
     release = tuple(int(part) for part in re.findall(r"\d+", row["release"])[:2])
     recipe = "nemo-2025" if release > (25, 4) else "nemo-2024"
     return Case(
@@ -160,41 +153,69 @@ def dgxc(row: Row) -> Case:
 
 # --- MLPerf Training ---
 
-_MLPERF_GPUS = {"H100-SXM5": "H100-SXM-80G", "H200-SXM5": "H200-SXM-141G", "B200": "B200-SXM-180G"}
-_MLPERF: dict[str, dict[str, Any]] = {
-    "llama2_70b_lora": {"model": "llama2-70b", "training": {"adapters": True}},
-    "gpt3": {"model": "gpt3-175b", "training": {}},
-}
+_MLPERF_GPUS = {
+    "GB300": "GB300-288G", "GB200": "GB200-186G", "B300": "B300-SXM-288G", "B200": "B200-SXM-180G",
+    "H200-NVL": "H200-NVL", "H200": "H200-SXM-141G", "H100-NVL": "H100-NVL", "H100-PCIE": "H100-PCIE-80G",
+    "H100": "H100-SXM-80G", "A100": "A100-SXM4-80G", "MI355X": "MI355X", "MI350X": "MI350X",
+    "MI325X": "MI325X", "MI300X": "MI300X", "PRO-6000": "RTX-PRO-6000", "L40S": "L40S",
+}  # fmt: skip
+"""Parts of GPU names, the more specific first."""
+_MLPERF = {"llama2_70b_lora": "llama2-70b", "gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b",
+           "llama31_8b": "llama3.1-8b"}  # fmt: skip
+_WIDEST_TENSOR = 4
+"""Tensor ranks of the fine-tuning submissions at most; further model-parallel ranks split the sequence."""
+_TRAYS = ("GB200", "GB300")
+"""GPUs whose nodes of four share one NVLink domain of a rack."""
 
 
 def mlperf(row: Row) -> Case:
-    """One result; layouts only where the submission's configuration is sure."""
+    """One result; where the configuration is not sure, the layout follows from what the run logged."""
     name = f"{row['round']} {row['submitter']} {row['system']} {row['benchmark']}"
-    group = row["benchmark"]
-    gpu = next((ours for theirs, ours in _MLPERF_GPUS.items() if theirs in row["gpu"]), None)
-    known = _MLPERF.get(group)
-    if known is None or gpu is None:
+    group, shown = row["benchmark"], row["gpu"].upper().replace(" ", "-")
+    gpu = next((ours for theirs, ours in _MLPERF_GPUS.items() if theirs in shown), None)
+    if group not in _MLPERF or gpu is None:
         return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
-    if row["config_sure"] != "yes" or not row["tp"]:
+    gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch", 1)
+    sure = row["config_sure"] == "yes" and bool(row["tp"])
+    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")} if sure else _logged(row)
+    if axes is None:
         return unexpressed(name, "the layout is not sure", group)
-    axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
-    gpus = whole(row, "gpus")
-    found = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), axes)
+    found = _layout(gpus, batch, micro, axes)
     if isinstance(found, str):
         return unexpressed(name, found, group)
     parallel, _ = found
+    if row.get("ep"):
+        parallel["expert"] = whole(row, "ep")
+    lora = {"adapters": True} if "lora" in group else {}
     stated = {
-        "model": known["model"],
+        "model": _MLPERF[group],
         "sequence": whole(row, "seq"),
-        "global_batch": whole(row, "global_batch"),
-        "training": {"precision": row["precision"] or "bf16", **known["training"]},
+        "global_batch": batch,
+        "training": {**({"precision": row["precision"].lower()} if row["precision"] else {}), **lora},
         "parallel": parallel,
     }
+    amd = gpu.startswith("MI")
+    per_node = -(-gpus // whole(row, "nodes"))
+    if any(tray in gpu for tray in _TRAYS):
+        per_node = next(n for n in range(min(gpus, 72), 0, -1) if gpus % n == 0)
     return Case(
-        name, stated, "mlperf-nvidia-2024", _submission(row, parallel),
-        platform_name(gpus, -(-gpus // whole(row, "nodes")), gpu, "400G"),
+        name, stated, "mlperf-amd-2025" if amd else "mlperf-nvidia-2024",
+        _submission(row, parallel) if sure else {}, platform_name(gpus, per_node, gpu, "400G"),
         measured_ms=number(row, "step_ms"), group=group,
     )  # fmt: skip
+
+
+def _logged(row: Row) -> dict[str, int] | None:
+    """The layout of a fine-tuning run from its logged gradient accumulation: that gives the replicas, and so
+    the ranks of one; they split the tensors first. None where that is not enough."""
+    if "lora" not in row["benchmark"] or not row.get("grad_acc_logged"):
+        return None
+    replicas = whole(row, "global_batch") // (whole(row, "grad_acc_logged") * whole(row, "micro_batch", 1))
+    ranks, rest = divmod(whole(row, "gpus"), max(1, replicas))
+    if rest or ranks & (ranks - 1):
+        return None
+    tensor = min(ranks, _WIDEST_TENSOR)
+    return {"TP": tensor, "PP": 1, "CP": ranks // tensor, "VP": 1}
 
 
 def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
@@ -243,7 +264,7 @@ def ablation(row: Row) -> Case:
         },
         "parallel": parallel,
     }
-    training: dict[str, Any] = {"attention": "cudnn", "gradients": "half"}
+    training: dict[str, Any] = {"gradients": "half"}
     if "expandable_segments" in row["recompute"]:
         training["expandable_segments"] = True
     if "current" in row["precision"]:

@@ -19,6 +19,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import Composer
 from stepsight.prediction.memory import fits
+from stepsight.prediction.runnable import check_runnable
 from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload, resolve
 from stepsight.workload.llm.memory import stage_memory, usable_bytes
@@ -135,6 +136,7 @@ def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) ->
         workload = resolve(parse_workload(document, case.name), platform.spec.ranks, platform.spec.gpu)
         if not isinstance(workload, LanguageWorkload):
             return Answer(lacks="not a language model")
+        check_runnable(workload, platform)
         peak = workload.memory().peak_bytes
         does_fit = fits(peak, platform.spec.gpu.usable_bytes)
         first = stage_memory(workload.config)[0]

@@ -33,18 +33,38 @@ def test_as_asked_holds_what_the_row_states_and_the_recipe_alone() -> None:
         "data", "tensor", "pipeline", "context", "micro_batch", "virtual_stages",
     }  # fmt: skip
     assert set(case.asked["training"]) == {"precision", "recipe"}
-    assert case.document["training"]["attention"] == "cudnn"
+    assert case.document["training"]["gradients"] == "half"
     assert case.document["parallel"]["sequence_parallel"] is True
     assert case.measured_ms == pytest.approx(14600.0)
     assert case.platform == "8x8xH100-SXM-80G-400G"
 
 
-def test_a_layout_that_is_not_sure_is_not_used() -> None:
-    row = {
-        "round": "v4.1", "submitter": "a", "system": "b", "benchmark": "llama2_70b_lora",
-        "gpu": "H100-SXM5-80GB", "gpus": "8", "nodes": "1", "config_sure": "no", "tp": "4.0",
-    }  # fmt: skip
-    assert mlperf(row).lacks == "the layout is not sure"
+MLPERF = {
+    "round": "v4.1", "submitter": "a", "system": "b", "benchmark": "llama2_70b_lora", "precision": "",
+    "gpu": "H100-SXM5-80GB", "gpus": "16", "nodes": "2", "config_sure": "no", "tp": "4.0", "pp": "", "cp": "",
+    "vp": "", "global_batch": "8", "micro_batch": "", "seq": "8192", "grad_acc_logged": "4.0",
+    "config_json": "", "step_ms": "2189.2",
+}  # fmt: skip
+
+
+def test_a_layout_that_is_not_sure_follows_from_the_logged_accumulation() -> None:
+    stated = mlperf(MLPERF).stated
+    assert stated is not None  # 8 sequences in 4 steps: 2 replicas of 8 ranks, 4 of them over tensors
+    assert stated["parallel"] == {"data": 2, "tensor": 4, "pipeline": 1, "context": 2, "micro_batch": 1}
+    assert mlperf({**MLPERF, "grad_acc_logged": ""}).lacks == "the layout is not sure"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "nodes", "platform", "recipe"),
+    [
+        ("NVIDIA GB200", "4", "16xGB200-186G", "mlperf-nvidia-2024"),
+        ("AMD Instinct MI325X 256GB HBM3e", "2", "2x8xMI325X-400G", "mlperf-amd-2025"),
+        ("NVIDIA H200-NVL-141GB", "2", "2x8xH200-NVL-400G", "mlperf-nvidia-2024"),
+    ],
+)
+def test_a_result_names_its_platform_and_recipe(gpu: str, nodes: str, platform: str, recipe: str) -> None:
+    case = mlperf({**MLPERF, "gpu": gpu, "nodes": nodes})
+    assert (case.platform, case.recipe) == (platform, recipe)
 
 
 def test_tokens_per_second_become_the_time_of_a_step() -> None:
