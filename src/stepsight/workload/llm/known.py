@@ -84,7 +84,8 @@ _SHORT_NAMES = {
     "qwen2": "qwen2-7b", "qwen25": "qwen2.5-7b", "qwen3": "qwen3-8b", "qwen3235b": "qwen3-235b-a22b",
     "qwen330b": "qwen3-30b-a3b", "gemma": "gemma-7b", "gemma2": "gemma2-9b", "gemma3": "gemma3-4b",
     "nemotron4340b": "nemotron-340b", "grok1314b": "grok-1", "llama4maverick400b": "llama4-maverick",
-    "llama4scout109b": "llama4-scout", "deepseekv3671b": "deepseek-v3", "deepseek": "deepseek-v3", "deepseekr1": "deepseek-v3", "phi3": "phi-3-mini", "phi3mini4k": "phi-3-mini",
+    "llama4scout109b": "llama4-scout", "deepseekv3671b": "deepseek-v3", "deepseek": "deepseek-v3",
+    "deepseekr1": "deepseek-v3", "phi3": "phi-3-mini", "phi3mini4k": "phi-3-mini",
     "vit": "vit-b-16", "vitb": "vit-b-16", "vitl": "vit-l-16", "vith": "vit-h-14", "vitg": "vit-g-14",
 }  # fmt: skip
 """Names that people type, letters and digits only; a family's name is its best-known size."""
