@@ -88,7 +88,7 @@ def borrowed(c: LanguageConfig) -> tuple[str, ...]:
     recipe = recipe_of(c.recipe) if c.recipe else None
     if recipe is None or not recipe.borrows:
         return ()
-    return (f"recipe {recipe.name} has no host profile of its own: launches cost what {recipe.borrows}'s do",)
+    return (f"recipe {recipe.name} has no measured host overheads: those of {recipe.borrows} are used",)
 
 
 def precision_warning(answer: Prediction) -> str:
@@ -113,9 +113,8 @@ def faster_attention(c: LanguageConfig, platform: Platform, attention_share: flo
         return ()
     gpu = platform.spec.gpu.name
     return (
-        f"attention is FlashAttention-2's, which uses part of {gpu}'s tensor cores:"
-        f" with training.attention={name} (Transformer Engine, torch's SDPA) the step takes"
-        f" about {share(gain)} less",
+        f"FlashAttention-2 uses only part of {gpu}'s tensor cores: --set training.attention={name}"
+        f" (Transformer Engine, torch's SDPA) shortens the step by about {share(gain)}",
     )
 
 

@@ -13,8 +13,8 @@ from stepsight.prediction.memory import MemoryLine
 
 SAME = 0.0005
 """Step times that differ by less than this share are the same."""
-_NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w-])")
-"""A number that stands by itself: not one in the name of a GPU or a kernel."""
+_NUMBER = re.compile(r"(?<![\w.,-])\d+(?:,\d{3})*(?:\.\d+)?(?:–\d+)?(?![\w-])")
+"""A number, or a range of two, that stands by itself: not one in the name of a GPU or a kernel."""
 DOUBT = 0.01
 """A verdict that is less likely than this to be wrong stands without its probability."""
 
@@ -120,8 +120,11 @@ def _as_one(notes: Sequence[str]) -> str:
     texts = _NUMBER.split(notes[0])
     columns = zip(*(_NUMBER.findall(note) for note in notes), strict=True)
     ranges = []
-    for seen in (sorted(set(column), key=lambda n: float(n.replace(",", ""))) for column in columns):
-        ranges.append(seen[0] if len(seen) == 1 else f"{seen[0]}–{seen[-1]}")
+    for column in columns:
+        ends = sorted(
+            {n for text in column for n in text.split("–")}, key=lambda n: float(n.replace(",", ""))
+        )
+        ranges.append(ends[0] if len(ends) == 1 else f"{ends[0]}–{ends[-1]}")
     joined = "".join(f"{text}{number}" for text, number in zip(texts, [*ranges, ""], strict=True))
     return f"{joined} ({len(notes)} similar notes)"
 

@@ -24,6 +24,7 @@
   }
   const whole = [data.from, data.to];
   const step = [Math.min(...data.ranks.map((r) => r.window[0])), Math.max(...data.ranks.map((r) => r.window[1]))];
+  const LABEL = "12px system-ui, sans-serif";
   let view = [...step], width = 0, gutter = 0, colours = {}, at = null, frame = 0;
   let matches = null, hits = [], hit = -1, range = null;
 
@@ -153,9 +154,12 @@
   }
 
   function label(row, i, left, w, category, isPale) {
-    const words = describe(row, i).name.replace(BACKWARD, "");
+    const whole = describe(row, i).name.replace(BACKWARD, "");
     pen.save(); pen.beginPath(); pen.rect(left, row.y, w - 3, row.h); pen.clip();
     pen.font = (row.isHost ? "11px" : "12px") + " system-ui, sans-serif";
+    const fit = Math.floor((whole.length * (w - 12)) / pen.measureText(whole).width);
+    if (fit < Math.min(4, whole.length)) return pen.restore();
+    const words = fit < whole.length ? whole.slice(0, fit - 1) + "…" : whole;
     pen.textAlign = "left"; pen.textBaseline = "middle";
     if (isPale) { pen.fillStyle = colours.page; pen.fillRect(left + 3, row.y + 4, pen.measureText(words).width + 6, row.h - 8); }
     pen.fillStyle = isPale ? colours.ink : colours.inkOf[category];
@@ -179,7 +183,7 @@
       pen.fillStyle = colours.ink; pen.font = "600 13px system-ui, sans-serif";
       pen.fillText(rank.name, 0, rank.top + NAME_HEIGHT / 2 - 2);
     }
-    pen.fillStyle = colours.soft; pen.font = "12px system-ui, sans-serif";
+    pen.fillStyle = colours.soft; pen.font = LABEL;
     for (const row of rows) pen.fillText(row.track.name, 0, row.y + row.h / 2);
     if (range) shade();
     if (at) highlight();
@@ -335,7 +339,8 @@
     ArrowRight: "right", d: "right", 0: "step", Home: "step", End: "all" };
 
   function size() {
-    width = root.clientWidth; gutter = width < 560 ? 62 : 92;
+    width = root.clientWidth; pen.font = LABEL;
+    gutter = Math.min(width / 3, 12 + Math.max(...rows.map((row) => pen.measureText(row.track.name).width)));
     const density = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * density); canvas.height = Math.round(height * density);
     canvas.style.height = height + "px";

@@ -15,7 +15,7 @@ from stepsight.report.page.pieces import Column, Html, joined, legend, table, ta
 from stepsight.report.page.pieces import Fragment as LegendPart
 
 WIDTH, HEIGHT = 720.0, 300.0
-LEFT, RIGHT, TOP, BOTTOM = 92.0, 16.0, 8.0, 46.0
+LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 8.0, 46.0
 TICKS = 5
 COLOURS = ("gemm", "communication", "embedding", "attention", "optimizer", "vector", "conv", "copy")
 

@@ -141,7 +141,7 @@ def _figures(p: Prediction) -> Html:
     # Of the ranks' own steps: where ranks enter one after the other these are longer than the job's.
     whole = sum(p.breakdown_us.values()) or 1.0
     waiting, idle = p.breakdown_us.get(WAITING, 0.0), p.breakdown_us.get(IDLE, 0.0)
-    covered = f"{share(waiting / whole)} is waiting" if waiting else "not covered by compute"
+    covered = f"and {share(waiting / whole)} waiting" if waiting else "not covered by compute"
     entries = [
         (term(name), value, peak_words(p)) if name == "MFU" else (name, value, _whole_job(name))
         for name, value in rate_lines(p)
@@ -246,7 +246,11 @@ def _trust(p: Prediction) -> Html:
         )  # fmt: skip
     if p.notes:
         body += [tag("h3", "Notes"), notes(grouped_notes(p.notes))]
-    return section("How far to trust it", *body, lead=sources_sentence(shares).capitalize() + ".")
+    return section("How far to trust it", *body, lead=_sentence(sources_sentence(shares)))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
 
 
 def _by_trust(shares: Mapping[str, float]) -> list[tuple[str, float]]:

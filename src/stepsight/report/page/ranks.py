@@ -23,9 +23,9 @@ def rank_section(prediction: Prediction, sets: Sequence[RankSet]) -> Html:
     longest = max((r.step_us for r in ranks), default=0.0) or 1.0
     key = legend(Fragment(word, 0.0, "", colour) for word, colour, _ in _split(ranks[0]))
     if len(sets) <= MOST_BARS:
-        return section(
-            "Ranks", _bars([(a.label, ranks[a.first]) for a in sets], longest), key, lead=_lead(sets, ranks)
-        )
+        names = [f"all {len(ranks):,}"] if len(sets) == 1 < len(ranks) else [a.label for a in sets]
+        named = [(name, ranks[a.first]) for name, a in zip(names, sets, strict=True)]
+        return section("Ranks", _bars(named, longest), key, lead=_lead(sets, ranks))
     by_compute = sorted(ranks, key=lambda r: (r.compute_us, r.rank))
     telling = [
         (f"busiest, rank {by_compute[-1].rank:,}", by_compute[-1]),

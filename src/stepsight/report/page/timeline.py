@@ -98,7 +98,14 @@ def picture(prediction: Prediction, sets: Sequence[RankSet]) -> tuple[Html, Html
         f"<script>\n{asset('timeline.js')}</script>"
     )
     key = legend(Fragment(look(c).word, 0.0, "", look(c).colour) for c in _categories(prediction, drawn))
-    return joined([place, key, tag("p", note, classes="soft") if left_out else ""]), script
+    return joined([tag("p", note, classes="soft") if left_out else "", *_cut(prediction), place, key]), script
+
+
+def _cut(prediction: Prediction) -> list[Html]:
+    """What of the step is not drawn, before the drawing."""
+    skipped = prediction.timeline.micro_batches_left_out
+    words = f"{skipped:,} of the micro-batches repeat like those drawn and are left out; times are true."
+    return [tag("p", words, classes="soft")] if skipped else []
 
 
 def _spoken(prediction: Prediction, drawn: Sequence[RankSet]) -> str:

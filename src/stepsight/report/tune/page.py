@@ -162,7 +162,7 @@ def _point(row: Row) -> Point:
 
 
 def _flags(one: Flags) -> Html:
-    lacks = tag("p", f"It has no {one.lacks}.") if one.lacks else Html("")
+    lacks = tag("p", f"Not the same configuration: {one.lacks}.") if one.lacks else Html("")
     note = tag("p", one.note) if one.note else Html("")
     text = tag("pre", one.text) if one.text else Html("")
     return tag("div", tag("h3", one.framework), lacks, note, text)
