@@ -8,7 +8,7 @@ from stepsight.prediction.predict import predict
 from stepsight.program.job import COMPUTE, HOST, Kernel, Op, Wait
 from stepsight.workload.files import load_workload, parse_workload
 from stepsight.workload.graphs import GRAPH_LAUNCH, captured
-from stepsight.workload.llm.eager.build import TransformerWorkload
+from stepsight.workload.llm.workload import LanguageWorkload
 
 
 def small(**training: object) -> dict[str, object]:
@@ -50,7 +50,7 @@ def test_transformers_capture_too():
         load_workload("examples/gpt2.toml", (*overrides, f"training.cuda_graph={on}"))
         for on in ("false", "true")
     )
-    assert isinstance(graphed, TransformerWorkload)
+    assert isinstance(graphed, LanguageWorkload)
     platform = load_platform("1xH100-SXM")
     assert predict(graphed, platform).step_us < predict(eager, platform).step_us
 

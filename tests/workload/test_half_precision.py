@@ -38,8 +38,6 @@ def test_half_precision_throughout_is_never_slower_than_autocast(family: str) ->
         ("dlrm", "training.dropout=0.1"),
         ("xlnet", "training.recompute=true"),
         ("xlnet", 'training.attention="flash"'),
-        ("gpt2", "kv_heads=4"),
-        ("bert", "kv_heads=4"),
         ("gpt2", "training.master_weights=true"),
     ],
 )

@@ -372,7 +372,11 @@ def deep_learning_examples(row: Row) -> Case | str:
     micro = min(micro // (2 if precision == "fp32" else 1), batch // gpus)
     if micro < 1 or batch % (gpus * micro):
         return "the batch does not divide over the ranks"
-    training: dict[str, Any] = {"optimizer": "lamb", "attention": "eager" if old else "fused"}
+    training: dict[str, Any] = {
+        "optimizer": "lamb", "attention": "eager" if old else "fused", "clip_gradients": True,
+    }  # fmt: skip
+    if precision == "fp16":  # apex O2
+        training |= {"master_weights": True, "loss_scaling": True}
     more: dict[str, Any] = {"parallel": {"overlap_gradients": False}} if gpus > 1 else {}
     if not old:
         training["loss_share"] = 0.16

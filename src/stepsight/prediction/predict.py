@@ -87,7 +87,7 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
     training = resolve(given, on.spec.ranks, on.spec.gpu)
     on = on.with_ranks(training.ranks)
     check_runnable(training, on)
-    if isinstance(training, LanguageWorkload):
+    if isinstance(training, LanguageWorkload) and training.eager is None:
         found = predict_language(training.config, on, _memory(training, on), steps=steps)
         return replace(
             found,

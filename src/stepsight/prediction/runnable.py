@@ -18,7 +18,6 @@ from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.attention import core
 from stepsight.workload.llm.config import LanguageConfig
-from stepsight.workload.llm.eager.build import TransformerWorkload
 from stepsight.workload.llm.recipe import recipe_of
 
 OUTPACED = ("flash", FLASH2, "flash1")
@@ -32,12 +31,12 @@ def check_runnable(workload: Workload, platform: Platform) -> None:
     gpu = platform.spec.gpu
     if platform.spec.host.synchronous or isinstance(workload, DlrmWorkload):
         return
-    if isinstance(workload, TransformerWorkload):
-        training = workload.config.training
-        if training.attention == "flash" and not training.half:
+    eager = workload.eager
+    if eager is not None:
+        if eager.training.attention == "flash" and not eager.training.half:
             raise InputError(
                 "training.attention",
-                f"is flash: its kernels compute in half precision, not in {training.precision}",
+                f"is flash: its kernels compute in half precision, not in {eager.training.precision}",
                 'set training.precision = "bf16", or training.attention = "eager"',
             )
         return

@@ -19,7 +19,6 @@ from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK, DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup, replicated
 from stepsight.workload.files import Workload
 from stepsight.workload.llm.eager.config import TransformerConfig
-from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.training import Training
 
 if TYPE_CHECKING:
@@ -54,14 +53,17 @@ class Trainer:
         if isinstance(workload, DlrmWorkload):
             module, self.batches = _dlrm(workload.config, rank, device, batches, generator)
             bucket_mb = workload.config.bucket_mb
-        elif isinstance(workload, LanguageWorkload):
-            raise InputError(
-                workload.name, "only plain data parallelism is really trained", "leave out framework and axes"
-            )
+            self.training: Training = workload.config.training
         else:
-            module, self.batches = _transformer(workload.config, device, batches, generator)
-            bucket_mb = workload.config.bucket_mb
-        self.training: Training = workload.config.training
+            config = workload.eager
+            if config is None:
+                raise InputError(
+                    workload.name,
+                    "only plain data parallelism is really trained",
+                    "leave out framework and axes",
+                )
+            module, self.batches = _transformer(config, device, batches, generator)
+            bucket_mb, self.training = config.bucket_mb, config.training
         self.module = module.to(device)
         self.model: torch.nn.Module = self.module
         if workload.ranks > 1:

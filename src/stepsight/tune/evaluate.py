@@ -144,7 +144,7 @@ def _captured_step(path: str, written: object) -> CapturedStep:
 def _timed(
     workload: Workload, platform: Platform, intervals: bool, known: PassCache | None
 ) -> dict[str, Any]:
-    if isinstance(workload, LanguageWorkload):
+    if isinstance(workload, LanguageWorkload) and workload.eager is None:
         return _language(Composer(workload.config, platform, known), intervals)
     answer = predict(workload, platform)
     rates = answer.throughput

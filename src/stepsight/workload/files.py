@@ -14,17 +14,10 @@ from stepsight.records import Assignments, Table, assigned, nearest, override, r
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import EXCHANGE_FIELDS, read_dlrm
 from stepsight.workload.fields import ALIASES, with_full_names
-from stepsight.workload.llm.config import read_language
-from stepsight.workload.llm.eager.build import TransformerWorkload
-from stepsight.workload.llm.eager.config import read_transformer
 from stepsight.workload.llm.known import is_config, is_name, named, read_config, shipped_sizes
-from stepsight.workload.llm.workload import (
-    LanguageWorkload,
-    is_language_model,
-    refuse_fields_of_the_other,
-)
+from stepsight.workload.llm.workload import LanguageWorkload, read_transformer
 
-Workload = DlrmWorkload | TransformerWorkload | LanguageWorkload
+Workload = DlrmWorkload | LanguageWorkload
 KINDS = ("dlrm", "transformer")
 
 
@@ -80,7 +73,7 @@ def parse_workload(document: Mapping[str, Any], where: str) -> Workload:
     if not _leaves_ranks_open(document):
         return _parse(document, where)
     fewest = _with_some_batch(_without_replicas(_on_fewest_ranks(document)))
-    return replace(_parse(fewest, where, document), open_ranks=document)
+    return replace(_parse(fewest, where), open_ranks=document)
 
 
 def resolve(workload: Workload, gpus: int, gpu: GpuSpec | None = None) -> Workload:
@@ -176,17 +169,12 @@ def _leaves_ranks_open(document: Mapping[str, Any]) -> bool:
     return not {"ranks", "data"} & set(parallel) and isinstance(parallel.get("sharding", ""), str)
 
 
-def _parse(document: Mapping[str, Any], where: str, whole: Mapping[str, Any] | None = None) -> Workload:
-    """``whole``: what it is part of, which decides how a transformer is trained."""
-    kind, whole = document.get("kind"), whole or document
+def _parse(document: Mapping[str, Any], where: str) -> Workload:
+    kind = document.get("kind")
     if kind == "dlrm":
         return DlrmWorkload(read_dlrm(document, where))
     if kind == "transformer":
-        refuse_fields_of_the_other(whole, where)
-    if kind == "transformer" and is_language_model(whole):
-        return LanguageWorkload(read_language(document, where))
-    if kind == "transformer":
-        return TransformerWorkload(read_transformer(document, where))
+        return read_transformer(document, where)
     if kind is None:
         raise InputError(f"{where}: kind", "is missing", f'write kind = "{KINDS[0]}" or "{KINDS[1]}"')
     raise InputError(f"{where}: kind", f"unknown kind {kind!r}", nearest(str(kind), KINDS))

@@ -43,7 +43,7 @@ def test_a_layer_launches_what_its_operators_do(name: str, precision: str, tmp_p
     autocast = ["training.master_weights=false"] if precision == "bf16" else []
     layer = layer_work(plain(name, tmp_path, chosen, *attention, *autocast), experts=False)
     for phase, counted in (("forward", layer.forward), ("backward", layer.backward)):
-        real = sum(launches(op) for op in ops if op.phase == phase) / listed.config.layers  # type: ignore[union-attr]
+        real = sum(launches(op) for op in ops if op.phase == phase) / listed.config.model.layers  # type: ignore[union-attr]
         assert counted.launches == pytest.approx(real, rel=1 / 6)
 
 

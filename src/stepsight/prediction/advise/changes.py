@@ -70,7 +70,7 @@ def changes_of(job: Workload) -> Iterator[Change]:
     yield from COMMON
     if isinstance(job, DlrmWorkload):
         yield from _dlrm(job)
-    elif isinstance(job, LanguageWorkload):
+    elif job.eager is None:
         yield from (TRANSFORMER[0], *LANGUAGE)
         yield from _language(job)
     else:
@@ -78,7 +78,7 @@ def changes_of(job: Workload) -> Iterator[Change]:
         batch = job.config.batch_per_rank
         yield Change("twice the batch", (f"batch_per_rank={2 * batch}",), "batch size", BATCH)
         yield Change("half the batch", (f"batch_per_rank={max(batch // 2, 1)}",), "batch size", BATCH)
-        yield from _padding(job.config.vocab)
+        yield from _padding(job.config.model.vocab)
 
 
 def _dlrm(job: DlrmWorkload) -> Iterator[Change]:

@@ -30,7 +30,7 @@ def as_learned(made: Prediction, given: Workload | CapturedStep, on: Platform) -
 
 
 def _response(made: Prediction, given: Workload | CapturedStep, on: Platform) -> Response:
-    if isinstance(given, LanguageWorkload):
+    if isinstance(given, LanguageWorkload) and given.eager is None:
         training = resolve(given, on.spec.ranks, on.spec.gpu)
         assert isinstance(training, LanguageWorkload)
         return LanguageResponse(Composer(training.config, on))

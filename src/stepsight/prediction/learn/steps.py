@@ -60,7 +60,7 @@ class JobFile:
 def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
     """Price a job for questions; what was learned of the platform is left out."""
     on = unlearned(platform)
-    if isinstance(workload, LanguageWorkload):
+    if isinstance(workload, LanguageWorkload) and workload.eager is None:
         return _language(workload, on)
     return asked(predict(workload, on), on, workload.steps if isinstance(workload, CapturedStep) else 1)
 

@@ -175,7 +175,7 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         training,
         "master_weights",
         training.has("master_weights") and t.master_weights and not t.half,
-        "only half-precision training has fp32 copies",
+        "has no effect: only half-precision training has fp32 copies",
         'set precision = "bf16", or leave it out',
     )
     refuse(
@@ -202,7 +202,7 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     refuse(
         training,
         "attention",
-        t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION,
+        t.dtype == "fp32" and t.attention not in PLAIN_ATTENTION and c.framework.name != "eager",
         f"{t.attention} kernels compute in half precision, and the training is in {t.precision}",
         'set precision = "bf16", or attention = "eager"',
     )

@@ -63,6 +63,7 @@ class LanguageTraining:
     ``fp8_scaling``: delayed, current (an extra pass to find amax) or block (MXFP8, DeepSeek's).
     ``loss_share``: fraction of tokens that reach the LM head (BERT's masked tokens).
     ``cuda_graphs``: each pass is launched as one CUDA graph.
+    ``fused_optimizer``, ``zero_grad``, ``read_loss``, ``synchronize``: of plain PyTorch (`Training`).
     """
 
     precision: str = "bf16"
@@ -90,6 +91,10 @@ class LanguageTraining:
     fused_experts: bool = False
     fp8_scaling: str = "delayed"
     loss_share: float = 1.0
+    fused_optimizer: bool = False
+    zero_grad: str = "none"
+    read_loss: bool = False
+    synchronize: bool = False
 
     @property
     def dtype(self) -> str:
@@ -253,13 +258,14 @@ def with_attention_of(c: LanguageConfig, gpu: GpuSpec) -> LanguageConfig:
     """The configuration with the attention kernel that its recipe picks on a GPU, unless it states one."""
     if "attention" not in c.left_open:
         return c
-    attention = _usual_attention(recipe_of(c.recipe), c.training.precision, gpu)
+    attention = _usual_attention(recipe_of(c.recipe), c.training.precision, c.family, gpu)
     return replace(c, training=replace(c.training, attention=attention))
 
 
-def _usual_attention(recipe: Recipe, precision: str, gpu: GpuSpec | None) -> str:
-    """The recipe's kernel; fused ones compute in half precision only."""
-    return "eager" if precision in PLAIN_PRECISIONS else recipe.attention(gpu)
+def _usual_attention(recipe: Recipe, precision: str, family: str, gpu: GpuSpec | None) -> str:
+    """The recipe's kernel; fused ones compute in half precision only, and none does what XLNet needs."""
+    plain = precision in PLAIN_PRECISIONS or family == "xlnet"
+    return "eager" if plain else recipe.attention(gpu)
 
 
 def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
@@ -275,18 +281,27 @@ def _notes(fields: Fields, sequence: int) -> tuple[str, ...]:
 
 
 PLAIN_PRECISIONS = ("fp32", "tf32")
+PLAIN_FIELDS = {
+    "fused_optimizer": (True, "the update is fused"),
+    "zero_grad": ("zero", "gradients are zeroed"),
+    "read_loss": (False, "the loss is not read"),
+    "synchronize": (False, "the host does not wait at the end of a step"),
+}
+"""Fields of ``training`` that only plain PyTorch has, and what other frameworks do in any case."""
 
 
 def usual_framework(document: Mapping[str, Any]) -> str:
     """The framework of a description that names none, whichever way its model was named: fully sharded
-    training is torchtitan's, training in fp32 or with attention operator by operator is plain PyTorch, and
-    everything else is Megatron's."""
+    training is torchtitan's; training in fp32, with eager attention or with a field that only plain PyTorch
+    has is plain PyTorch; everything else is Megatron's."""
     training, parallel = document.get("training") or {}, document.get("parallel") or {}
     if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
         return "megatron"  # reading the fields says what is wrong
     if str(parallel.get("zero", 0)) in ("3", "fsdp"):
         return "torchtitan"
     plain = training.get("precision") in PLAIN_PRECISIONS or training.get("attention") == "eager"
+    plain |= any(k in training for k in PLAIN_FIELDS)
+    plain |= "head" in document or document.get("family") == "xlnet"
     return "eager" if plain else "megatron"
 
 
@@ -338,7 +353,7 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         precision=precision,
         attention=fields.choice("attention", ATTENTION, "flash2")
         if fields.has("attention")
-        else _usual_attention(recipe, precision, gpu),
+        else _usual_attention(recipe, precision, family, gpu),
         recompute=str(recompute),
         recompute_layers=layers,
         recompute_modules=modules,
@@ -362,6 +377,10 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         fused_experts=fields.flag("fused_experts", False),
         fp8_scaling=fields.choice("fp8_scaling", FP8_SCALING, "delayed"),
         loss_share=fields.number("loss_share", 1.0, least=0.001, most=1.0),
+        fused_optimizer=fields.flag("fused_optimizer", False),
+        zero_grad=fields.choice("zero_grad", ("none", "zero"), "none"),
+        read_loss=fields.flag("read_loss", False),
+        synchronize=fields.flag("synchronize", False),
     )
 
 

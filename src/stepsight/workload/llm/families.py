@@ -23,6 +23,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "megatron": {**_LAYER_NORM, "tied": True, "dropout": 0.1},
     "mpt": {**_LAYER_NORM, "bias": False, "positions": "alibi", "tied": True},
     "bert": {**_LAYER_NORM, "causal": False, "tied": True, "dropout": 0.1},
+    "xlnet": {**_LAYER_NORM, "causal": False, "positions": "relative", "tied": True, "dropout": 0.1},
     "t5": {"positions": "none", "tied": True, "dropout": 0.1, "gated": True},
     "vit": {**_LAYER_NORM, "causal": False},
 }
@@ -65,6 +66,7 @@ def read_model(fields: Fields) -> LanguageModel:
         encoder_layers=fields.integer("encoder_layers", 0, least=0) if family == "t5" else 0,
         patches=fields.integer("patch_values", 588) if family == "vit" else 0,
         qk_norm=fields.flag("qk_norm", usual.get("qk_norm", False)),
+        head=fields.choice("head", ("lm", "none"), "lm"),
     )
     if model.full_layers and (not model.window or model.window_every > 1):
         raise fields.fail(

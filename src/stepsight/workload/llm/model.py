@@ -48,7 +48,8 @@ class LanguageModel:
     ``window_every``: of so many layers one sees everything, ``full_layers``: so many layers in all do, where
     that is no pattern. ``causal``: no token sees the future.
     ``encoder_layers`` are those of an encoder in front (T5), whose output every decoder layer attends to.
-    ``patches``: an image model (ViT), whose tokens are patches of so many values each.
+    ``patches``: an image model (ViT), whose tokens are patches of so many values each. ``head``: lm ends in
+    the vocabulary, none stops at the last hidden state.
     """
 
     layers: int
@@ -74,6 +75,7 @@ class LanguageModel:
     encoder_layers: int = 0
     patches: int = 0
     qk_norm: bool = False
+    head: str = "lm"
 
     def has_experts(self, layer: int) -> bool:
         """Whether the MLP of that layer is a mixture of experts."""

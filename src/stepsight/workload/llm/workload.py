@@ -12,16 +12,13 @@ from stepsight.program.job import Job
 from stepsight.program.setup import Setup
 from stepsight.workload.described import Described
 from stepsight.workload.llm.build import build
-from stepsight.workload.llm.config import LanguageConfig, usual_framework, with_attention_of
-from stepsight.workload.llm.families import FAMILIES
+from stepsight.workload.llm.config import PLAIN_FIELDS, LanguageConfig, read_language, with_attention_of
+from stepsight.workload.llm.eager import build as eager_build
+from stepsight.workload.llm.eager.config import TransformerConfig, eager_step
 from stepsight.workload.llm.layout import Layout
 from stepsight.workload.llm.memory import language_memory
 from stepsight.workload.memory import MemoryReport
 
-EAGER_FAMILIES = ("bert", "gpt2", "gpt", "opt", "llama")
-"""Families that plain data-parallel PyTorch runs operator by operator (`stepsight.workload.llm.eager`)."""
-TAPED_PARALLEL = frozenset({"data", "ranks", "bucket_mb"})
-SPLIT_PARALLEL = frozenset({*TAPED_PARALLEL, "tensor", "pipeline", "micro_batch"})
 NAMED_AXES = ("data", "tensor", "pipeline", "context", "expert")
 """Axes of parallelism as answers name them."""
 SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
@@ -29,83 +26,32 @@ SCHEDULES = {"afab": "all-forward-all-backward", "zero_bubble": "zero-bubble"}
 ADAPTER_NAMES = {"lora": "LoRA", "qlora": "QLoRA", "dora": "DoRA"}
 SAFE = 0.92
 """Of the usable memory, what a micro-batch that nobody stated may fill: memory is known to ±8 %."""
-PLAIN_RECIPES = ("eager", "pytorch")
-"""Framework and recipe of plain PyTorch."""
-BEYOND_TAPES = ("model", "global_batch", "moe", "mla", "head_dim", "window")
-OF_TAPES = {
-    "fused_optimizer": "the update is always fused",
-    "zero_grad": "gradients are always zeroed",
-    "read_loss": "the loss is not read",
-    "synchronize": "the host does not wait at the end of a step",
-}
-"""Fields of ``training`` that only plain training has, and what a language model's does instead."""
-OF_LANGUAGE_MODELS = (
-    "compile", "clip_gradients", "fused_norm", "fused_experts", "gradients", "fp8_scaling", "loss_scaling",
-    "loss_share", "adapters", "adapter_rank", "adapter_targets", "frozen_weights", "offload", "cuda_graphs",
-)  # fmt: skip
-"""The other way round."""
 
 
-def is_language_model(document: Mapping[str, Any]) -> bool:
-    """Whether a transformer's description asks for what only language-model training has.
+def read_transformer(document: Mapping[str, Any], where: str) -> LanguageWorkload:
+    """A transformer from the content of its file."""
+    found = LanguageWorkload(read_language(document, where))
+    c, training = found.config, document.get("training", {})
 
-    Plain eager data parallelism (and gpt2, gpt, opt split by tensor and pipeline) goes operator by operator.
-    """
-    return bool(_asks(document))
+    def refuse(field: str, problem: str, fix: str) -> None:
+        raise InputError(f"{where}: {field}", problem, fix)
 
-
-def _asks(document: Mapping[str, Any]) -> str:
-    """The field that asks for language-model training; empty where none does."""
-    family = document.get("family")
-    training, parallel = document.get("training") or {}, document.get("parallel") or {}
-    if not isinstance(training, Mapping) or not isinstance(parallel, Mapping):
-        return ""
-    if isinstance(family, str) and family in FAMILIES and family not in EAGER_FAMILIES:
-        return "family"
-    for key in ("recipe", "framework"):
-        if training.get(key) and training[key] not in PLAIN_RECIPES:
-            return f"training.{key}"
-    if not isinstance(family, str) or family not in FAMILIES:
-        return ""
-    if training.get("precision") in ("fp8", "fp4", "nvfp4", "mxfp4"):
-        return "training.precision"
-    taped = SPLIT_PARALLEL if family in ("gpt2", "gpt", "opt") else TAPED_PARALLEL
-    beyond = [k for k in BEYOND_TAPES if k in document] + [
-        f"parallel.{k}" for k in parallel if k not in taped
-    ]
-    if beyond:
-        return beyond[0]
-    asked = {training.get("recipe"), training.get("framework")} & set(PLAIN_RECIPES)
-    plain = (
-        asked
-        or usual_framework(document) == "eager"
-        or "head" in document
-        or any(k in OF_TAPES for k in training)
-    )
-    return "" if plain else "training.precision"
-
-
-def refuse_fields_of_the_other(document: Mapping[str, Any], where: str) -> None:
-    """A field that only plain training has in a language model's description, or the other way round: say
-    which field decides, instead of calling it unknown."""
-    training = document.get("training") or {}
-    if not isinstance(training, Mapping):
-        return
-    asks = _asks(document)
-    for key in training:
-        if asks and key in OF_TAPES:
-            raise InputError(
-                f"{where}: [training]: {key}",
-                f"is of plain data parallelism only; {asks} asks for a language model's training, where "
-                f"{OF_TAPES[key]}",
-                f"remove {key}, or {asks}",
-            )
-        if not asks and key in OF_LANGUAGE_MODELS:
-            raise InputError(
-                f"{where}: [training]: {key}",
-                "is of a language model's training only; this is plain data parallelism",
-                'remove it, or name a framework: framework = "hf"',
-            )
+    if c.model.head == "none" and c.training.loss != "none":
+        refuse("head", "a model without head has no loss", 'set [training] loss = "none"')
+    if c.family == "xlnet" and c.training.recompute != "none":
+        refuse("[training]: recompute", "has no effect: XLNet keeps its activations", "leave it out")
+    if c.family == "xlnet" and c.training.attention != "eager":
+        refuse("[training]: attention", "has no effect: XLNet has no fused kernel", "leave it out")
+    if found.eager is not None:
+        return found
+    for key, (anyway, words) in PLAIN_FIELDS.items():
+        if training.get(key, anyway) != anyway:
+            problem = f"has no effect outside plain data-parallel PyTorch: in this step {words}"
+            refuse(f"[training]: {key}", problem, f"remove {key}")
+    if c.family == "xlnet" or c.model.head == "none":
+        field = "family" if c.family == "xlnet" else "head"
+        refuse(field, "is of plain data-parallel PyTorch only", "leave other settings out")
+    return found
 
 
 def _recomputed_flops_per_token(c: LanguageConfig) -> float:
@@ -156,17 +102,28 @@ class LanguageWorkload(Described[LanguageConfig]):
         if "micro_batch" in c.left_open:
             sizes = [n for n in range(1, c.batch_per_rank + 1) if c.batch_per_rank % n == 0]
             tried = [replace(c, layout=replace(c.layout, micro_batches=n)) for n in sizes]
-            fits = (one for one in tried if language_memory(one).peak_bytes <= SAFE * gpu.usable_bytes)
+            fits = (
+                one
+                for one in tried
+                if replace(self, config=one).memory().peak_bytes <= SAFE * gpu.usable_bytes
+            )
             c = next(fits, replace(tried[-1], left_open=c.left_open - {"micro_batch"}))
         return replace(self, config=c)
 
-    def job(self, device: str = "cuda") -> Job:
-        """One program for each stage of the pipeline."""
-        return build(self.config)
+    @property
+    def eager(self) -> TransformerConfig | None:
+        """What plain PyTorch's operators are written from; None where passes stand for them."""
+        return eager_step(self.config)
+
+    def job(self, device: str = "cuda", blocks: int | None = None) -> Job:
+        """All ranks' operators in plain PyTorch, else one program for each stage of the pipeline."""
+        eager = self.eager
+        return build(self.config, blocks) if eager is None else eager_build.build(eager, device, blocks)
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        return language_memory(self.config)
+        eager = self.eager
+        return language_memory(self.config) if eager is None else eager_build.memory(eager)
 
 
 def _sharing(s: Layout) -> list[str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from stepsight.errors import InputError
 from stepsight.program.job import Call, Job, Kernel, Op
-from stepsight.program.setup import Setup
-from stepsight.workload.described import Described
 from stepsight.workload.llm.eager import bert, gpt, gpt2, llama, pipeline, xlnet
 from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.memory import MemoryReport, dense_memory
@@ -33,70 +30,50 @@ MODELS: dict[str, pipeline.Model] = {
 }
 
 
-@dataclass(frozen=True)
-class TransformerWorkload(Described[TransformerConfig]):
-    """A transformer that can be turned into rank programs."""
+def build(c: TransformerConfig, device: str = "cuda", blocks: int | None = None) -> Job:
+    """Every rank's program; ranks that do the same share one.
 
-    def setup(self) -> Setup:
-        """Batch, sequence, precision and the axes of parallelism."""
-        c = self.config
-        samples = c.batch_per_rank * c.data
-        return Setup(
-            samples=samples,
-            tokens=samples * c.sequence,
-            sequence=c.sequence,
-            precision=c.training.precision,
-            parallel=(("data", c.data), ("tensor", c.tensor), ("pipeline", c.pipeline)),
-            details=("recomputation",) if c.training.recompute else (),
-            recompute="full" if c.training.recompute else "none",
-        )
+    Of micro-batches that repeat ``blocks`` are listed at most, all by default.
+    """
+    if _staged(c):
+        if c.training.cuda_graph:
+            raise InputError(
+                f"{c.name}: cuda_graph", "the host waits between the stages of a pipeline",
+                "leave it out, or use one stage and one micro-batch",
+            )  # fmt: skip
+        return pipeline.build(c, device, MODELS[c.family], blocks)
+    program = _tape(c, device).program(c.name)
+    if c.tensor == 1:
+        return Job.replicated(program, c.ranks)
+    return Job((program,), (0,) * c.ranks, pipeline.groups(c))
 
-    def job(self, device: str = "cuda", blocks: int | None = None) -> Job:
-        """Every rank's program; ranks that do the same share one.
 
-        Of micro batches that repeat ``blocks`` are listed at most, all by default.
-        """
-        c = self.config
-        if self._staged:
-            if c.training.cuda_graph:
-                raise InputError(
-                    f"{self.name}: cuda_graph", "the host waits between the stages of a pipeline",
-                    "leave it out, or use one stage and one micro batch",
-                )  # fmt: skip
-            return pipeline.build(c, device, MODELS[c.family], blocks)
-        program = self._tape(device).program(self.name)
-        if c.tensor == 1:
-            return Job.replicated(program, self.ranks)
-        return Job((program,), (0,) * self.ranks, pipeline.groups(c))
+def memory(c: TransformerConfig) -> MemoryReport:
+    """What each rank's device must hold at the peak."""
+    if _staged(c):
+        return pipeline.memory(c, MODELS[c.family])
+    with followed():
+        tape = _tape(c, "cuda")
+    return MemoryReport((dense_memory(tape, c.training, c.data),) * c.ranks)
 
-    def memory(self) -> MemoryReport:
-        """What each rank's device must hold at the peak."""
-        c = self.config
-        if self._staged:
-            return pipeline.memory(c, MODELS[c.family])
-        with followed():
-            tape = self._tape("cuda")
-        return MemoryReport((dense_memory(tape, c.training, c.data),) * self.ranks)
 
-    @property
-    def _staged(self) -> bool:
-        """Micro batches or stages."""
-        return self.config.pipeline * self.config.micro_batches > 1
+def _staged(c: TransformerConfig) -> bool:
+    """Micro-batches or stages."""
+    return c.pipeline * c.micro_batches > 1
 
-    def _tape(self, device: str) -> Tape:
-        c = self.config
 
-        def model(tape: Tape) -> Callable[[], Tensor]:
-            forward = MODELS[c.family](tape, c, c.whole)
+def _tape(c: TransformerConfig, device: str) -> Tape:
+    def model(tape: Tape) -> Callable[[], Tensor]:
+        forward = MODELS[c.family](tape, c, c.whole)
 
-            def run() -> Tensor:
-                _copy_inputs(tape, c)
-                return forward()
+        def run() -> Tensor:
+            _copy_inputs(tape, c)
+            return forward()
 
-            return run
+        return run
 
-        group = "world" if c.tensor == 1 else "data"
-        return train_step(c.training, device, c.data, c.bucket_mb, model, group)
+    group = "world" if c.tensor == 1 else "data"
+    return train_step(c.training, device, c.data, c.bucket_mb, model, group)
 
 
 def _copy_inputs(tape: Tape, c: TransformerConfig) -> None:

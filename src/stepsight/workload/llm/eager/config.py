@@ -1,29 +1,18 @@
-"""A transformer as its TOML file describes it."""
+"""What the operator-by-operator emission of a transformer reads of its description."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
-from stepsight.workload.fields import Fields
-from stepsight.workload.parallel.axes import data_ranks
-from stepsight.workload.training import Training
+from stepsight.workload.llm.config import LanguageConfig, LanguageTraining
+from stepsight.workload.llm.families import FAMILIES
+from stepsight.workload.llm.layout import Layout
+from stepsight.workload.operators.optimizers import OPTIMIZERS
+from stepsight.workload.training import PRECISIONS, Training
 
-FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama")
+EAGER_FAMILIES = ("bert", "gpt2", "xlnet", "gpt", "opt", "llama")
 SPLITTABLE = ("gpt2", "gpt", "opt")
 """Families that can be spread by tensor and pipeline parallelism."""
-LOSSES = ("cross_entropy", "none")
-_DROPOUT = {"llama": 0.0}
-"""Dropout of the published models: 0.1 everywhere, none in Llama."""
-
-_WITHOUT_EFFECT = {
-    "xlnet": {
-        "recompute": "XLNet is not run again layer by layer",
-        "attention": "XLNet's two-stream attention has no fused kernel",
-    },
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,86 +65,69 @@ class StagePart:
     last: bool = True
 
 
-def read_transformer(document: Mapping[str, Any], source: str) -> TransformerConfig:
-    """The file's fields, checked."""
-    fields = Fields(document, source)
-    fields.choice("kind", ("transformer",))
-    family = fields.choice("family", FAMILIES)
-    training_fields, parallel = fields.section("training"), fields.section("parallel")
-    for key in ("framework", "recipe"):
-        training_fields.anything(key, "")
-    training = Training.read(
-        training_fields, LOSSES, "adamw", _DROPOUT.get(family, 0.1), _WITHOUT_EFFECT.get(family)
-    )
-    heads = fields.integer("heads")
-    tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
-    batch = fields.integer("batch_per_rank")
-    micro = parallel.integer("micro_batch", batch)
-    config = TransformerConfig(
-        name=fields.text("name", Path(source).stem),
-        family=family,
-        layers=fields.integer("layers"),
-        hidden=fields.integer("hidden"),
-        heads=heads,
-        ffn=fields.integer("ffn", 4 * fields.integer("hidden")),
-        vocab=fields.integer("vocab"),
-        sequence=fields.integer("sequence"),
-        batch_per_rank=batch,
-        training=training,
-        kv_heads=fields.integer("kv_heads", heads),
-        head=fields.choice("head", ("lm", "none"), "lm"),
-        data=data_ranks(parallel, tensor * pipeline, "tensor × pipeline"),
-        tensor=tensor,
-        pipeline=pipeline,
-        micro_batches=max(batch // micro, 1),
-        bucket_mb=parallel.number("bucket_mb", 25.0, least=0.001),
-        source=source,
-    )
-    for section in (parallel, fields):
-        section.finish()
-    _check(config, fields, parallel, micro)
-    return config
+def eager_step(c: LanguageConfig) -> TransformerConfig | None:
+    """The description as the emission reads it; None where passes of condensed kernels stand for the step: in
+    other frameworks, and for what no family here writes out."""
+    m, s = c.model, c.layout
+    if c.framework.name != "eager" or not _usual_model(c) or not _usual_training(c.training):
+        return None
+    if not _plain_layout(s) or m.layers % s.pipeline:
+        return None
+    if s.tensor * s.pipeline * s.micro_batches > 1 and c.family not in SPLITTABLE:
+        return None
+    return TransformerConfig(
+        name=c.name, family=c.family, layers=m.layers, hidden=m.hidden, heads=m.heads, ffn=m.ffn,
+        vocab=m.vocab, sequence=c.sequence, batch_per_rank=c.batch_per_rank, training=_training(c.training),
+        kv_heads=m.kv_heads, head=m.head, data=s.data, tensor=s.tensor, pipeline=s.pipeline,
+        micro_batches=s.micro_batches, bucket_mb=s.bucket_mb, source=c.source,
+    )  # fmt: skip
 
 
-def _check(config: TransformerConfig, fields: Fields, parallel: Fields, micro: int) -> None:
-    if config.hidden % config.heads:
-        raise fields.fail(
-            "heads", f"{config.heads} heads do not divide hidden = {config.hidden}", "use a divisor"
-        )
-    if config.heads % config.kv_heads:
-        raise fields.fail(
-            "kv_heads", f"{config.kv_heads} do not divide heads = {config.heads}", "use a divisor"
-        )
-    if config.kv_heads != config.heads and config.family != "llama":
-        raise fields.fail(
-            "kv_heads", f"has no effect: {config.family} has as many key heads as heads", "leave it out"
-        )
-    if config.batch_per_rank % micro:
-        raise parallel.fail(
-            "micro_batch",
-            f"{micro} does not divide batch_per_rank = {config.batch_per_rank}",
-            "use a divisor",
-        )
-    if config.heads % config.tensor or config.ffn % config.tensor:
-        raise parallel.fail(
-            "tensor",
-            f"{config.tensor} does not divide heads = {config.heads} and ffn = {config.ffn}",
-            "use a divisor",
-        )
-    if config.tensor * config.pipeline * config.micro_batches > 1 and config.family not in SPLITTABLE:
-        raise parallel.fail(
-            "tensor, pipeline, micro_batch", f"{config.family} runs data-parallel only",
-            f"families that can be split: {', '.join(SPLITTABLE)}",
-        )  # fmt: skip
-    if config.layers % config.pipeline:
-        raise parallel.fail(
-            "pipeline", f"{config.pipeline} stages do not divide layers = {config.layers}", "use a divisor"
-        )
-    if parallel.has("bucket_mb") and config.data == 1:
-        raise parallel.fail(
-            "bucket_mb",
-            "has no effect: one replica reduces no gradients",
-            "leave it out, or set data above 1",
-        )
-    if config.training.loss != "none" and config.head == "none":
-        raise fields.fail("head", "a model without head has no loss", 'set [training] loss = "none"')
+def _usual_model(c: LanguageConfig) -> bool:
+    """A model as its family has it, without experts, windows or other projections."""
+    m, usual = c.model, FAMILIES[c.family]
+    as_usual = all(
+        getattr(m, name) == usual.get(name, value)
+        for name, value in (("gated", True), ("bias", False), ("tied", False), ("qk_norm", False))
+    )
+    grouped = m.kv_heads == m.heads or c.family == "llama"
+    plain = m.experts is None and m.latent is None and not m.window and m.head_dim * m.heads == m.hidden
+    return c.family in EAGER_FAMILIES and as_usual and grouped and plain
+
+
+def _usual_training(t: LanguageTraining) -> bool:
+    return (
+        t.precision in PRECISIONS
+        and t.optimizer in OPTIMIZERS
+        and t.recompute in ("none", "full")
+        and not t.recompute_layers
+        and not (t.compiled or t.clipping or t.frozen or t.loss_scaling)
+        and t.offload == "none"
+        and t.loss_share == 1.0
+    )
+
+
+def _plain_layout(s: Layout) -> bool:
+    """Data, tensor and pipeline parallelism as torch and Megatron's first version have them."""
+    usual = Layout(
+        data=s.data, tensor=s.tensor, pipeline=s.pipeline, micro_batches=s.micro_batches,
+        bucket_mb=s.bucket_mb, context_kind=s.context_kind, prefetch=s.prefetch,
+    )  # fmt: skip
+    return s == usual
+
+
+def _training(t: LanguageTraining) -> Training:
+    return Training(
+        precision=t.precision,
+        optimizer=t.optimizer,
+        loss=t.loss,
+        fused_optimizer=t.fused_optimizer,
+        zero_grad=t.zero_grad,
+        dropout=t.dropout,
+        attention="eager" if t.attention == "eager" else "flash",
+        recompute=t.recompute == "full",
+        read_loss=t.read_loss,
+        synchronize=t.synchronize,
+        master_weights=t.half and t.master_weights,
+        cuda_graph=t.cuda_graphs,
+    )
