@@ -164,7 +164,7 @@ def test_another_group_size_says_so_and_is_less_sure():
 
 def test_a_relative_stands_in_marked_as_such():
     answer = MODELS["8xL4"].estimate("all_reduce", [2**24], tuple(range(8)))[0]
-    assert answer.source is Source.TRANSFERRED and "scaled by the link rates" in answer.note
+    assert answer.source is Source.TRANSFERRED and "usual PCIe server" in answer.note
 
 
 def test_across_nodes_says_how_far_it_can_be_trusted():

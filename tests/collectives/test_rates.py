@@ -24,6 +24,7 @@ def test_a_faster_nic_never_costs_time(gpu: str, kind: str) -> None:
     ]
     for slower, faster in pairwise(times):
         assert (faster <= slower * (1 + 1e-9)).all()
+        assert faster[-1] < 0.95 * slower[-1]
 
 
 @pytest.mark.parametrize("gpu", sorted(gpu_catalogue()))
@@ -36,3 +37,26 @@ def test_a_faster_link_never_costs_time_and_large_messages_use_it(gpu: str) -> N
     twice = load_platform(f"8x{gpu}", [f"link.gbps={2 * rate}"]).collectives
     assert (twice.estimate("all_reduce", SIZES, range(8)).time_us <= times * (1 + 1e-9)).all()
     assert 1.75 * SIZES[-1] / times[-1] / 1e3 > 0.15 * rate
+
+
+@pytest.mark.parametrize("rate", [6.0, 24.0, 48.0])
+def test_peer_access_is_faster_than_staging_through_host_memory(rate: float) -> None:
+    peer, staged = (
+        load_platform("8xL40S", [f"link.gbps={rate}", f"link.peer_access={flag}"]).collectives
+        for flag in ("true", "false")
+    )
+    for kind in ("all_reduce", "all_to_all"):
+        times = [models.estimate(kind, SIZES, range(8)).time_us[-1] for models in (peer, staged)]
+        assert 1.1 * times[0] < times[1]
+
+
+def test_pcie_bandwidth_is_the_path_of_a_usual_server_and_says_so() -> None:
+    found = {gpu: load_platform(f"8x{gpu}").collectives for gpu in ("L40S", "RTX-3090", "RTX-4090")}
+    gbps = {
+        gpu: 1.75e9 / m.estimate("all_reduce", [1e9], range(8)).time_us[0] / 1e3 for gpu, m in found.items()
+    }
+    assert gbps["L40S"] > 1.2 * max(gbps["RTX-3090"], gbps["RTX-4090"])
+    assert abs(gbps["L40S"] - gbps["RTX-3090"]) > 0.1
+    answer = found["RTX-4090"].estimate("all_reduce", [1e9], range(8))[0]
+    assert "usual PCIe server" in answer.note
+    assert answer.spread > 0.4

@@ -49,7 +49,7 @@ def test_above_the_range_the_slope_goes_on(curves):
 def test_collectives_of_a_trace_meet_their_curves(measured_data: Path):
     found = {s.name: s for s in trace_scores(measured_data / "collectives" / "trace_collectives.csv")}
     assert found["trace astra_megatron_tp8_8xA100"].gmae <= 0.05
-    assert all(score.gmae <= 0.25 for score in found.values())
+    assert all(score.gmae <= 0.3 for score in found.values())
 
 
 def test_a_folder_without_tables_scores_nothing(tmp_path: Path):

@@ -30,10 +30,30 @@ def test_everything_that_is_missing_is_named_at_once() -> None:
         assert field in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_nonsense_is_refused(value: float) -> None:
-    with pytest.raises(InputError, match="memory_gbps"):
-        gpu_entry_from({**SHEET, "memory_gbps": value}, "mine.toml")
+WRONG = [float("nan"), float("inf"), float("-inf"), -1e200, -1, 1e200]
+FIELDS = [
+    "gpu.sms", "gpu.clock_mhz", "gpu.memory_gb", "gpu.memory_gbps", "gpu.l2_mb", "gpu.l2_gbps",
+    "gpu.pcie_gbps", "gpu.power_w",
+    "gpu.speed", "gpu.launch_us", "gpu.kernel_gap_us", "gpu.peak_tflops.bf16", "link.gbps",
+    "link.latency_us", "nic.gbps", "nic.latency_us", "host.speed", "host.cores",
+    "contention.compute_under_comm",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("value", WRONG)
+def test_a_figure_that_no_hardware_has_is_refused_by_name(field: str, value: float) -> None:
+    with pytest.raises(InputError, match=field.rsplit(".", 1)[-1]):
+        load_platform("2x8xH100-SXM", [f"{field}={value}"])
+
+
+def test_figures_beyond_their_range_are_refused_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'gpu = "H100-SXM"\ngpus_per_node = 8\n[host]\nspeed = 1e5\n[contention]\nlookups_forward = 1e5\n'
+    )
+    with pytest.raises(InputError, match=r"host.speed is 100000, .*contention.lookups_forward is 100000"):
+        load_platform(file)
 
 
 def test_a_network_is_given_in_gigabits_or_gigabytes_never_both() -> None:

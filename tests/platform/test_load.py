@@ -118,5 +118,15 @@ def test_multiprocessors_and_clock_move_the_peaks_that_they_make():
 def test_a_board_is_not_much_faster_than_others_of_its_kind():
     """Beyond, kernels would run above the peak: the figures are what to change."""
     assert load_platform("8xH100-SXM", ["gpu.speed=1.1"]).spec.gpu.speed == 1.1
-    with pytest.raises(InputError, match=r"speed is 3, .*peak_tflops"):
+    with pytest.raises(InputError, match=r"speed is 3, must be from 1e-06 to 1.3"):
         load_platform("8xH100-SXM", ["gpu.speed=3"])
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [("8xA100", "A100-SXM4-40G"), ("2x8xA100-200G", "A100-SXM4-40G"), ("H100", "H100-SXM-80G")],
+)
+def test_a_short_name_says_which_board_it_took(name, taken):
+    said = load_platform(name).notes[0]
+    assert f"is taken as {taken}; others: " in said
+    assert load_platform("8xA100-SXM4-80G").notes == ()

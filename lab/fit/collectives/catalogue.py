@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 
 from lab.datasets.folder import data_folder
+from lab.fit.collectives.pcie import reached_shares, shares
 from lab.fit.collectives.rows import MeasuredRows, read_aiconfigurator, read_nccl, read_paper
+from lab.fit.constants import store
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.extrapolate import curve_position
 from stepsight.collectives.measured import CATALOGUE
@@ -200,6 +202,8 @@ def command(folder: str | None, out: Path, as_json: bool) -> None:
     from stepsight.documents import to_json, write_whole
 
     record = fit_catalogue(data_folder(folder))
+    if out == CATALOGUE:
+        store("collectives", {"PCIE_SHARE": shares(reached_shares(data_folder(folder)))})
     write_whole(out, msgspec.json.format(msgspec.json.encode(record), indent=0) + b"\n")
     written = [
         {"machine": system["name"], "curves": len(system["curves"]), "provenance": system["provenance"]}

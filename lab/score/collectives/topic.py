@@ -33,12 +33,13 @@ Mask = npt.NDArray[np.bool_]
 def scores(data: Path) -> list[Score]:
     """Every score that the folder's tables allow; all are on rows that took no part in the fit."""
     folder = data / "collectives"
-    from lab.score.collectives.transfers import transfer_scores
+    from lab.score.collectives.transfers import pcie_score, transfer_scores
 
     found: list[Score] = []
     if (folder / "nccl.parquet").is_file():
         nccl = read_nccl(data)
         found += _sizes(nccl) + _group_sizes(nccl) + _stacks(nccl, data) + transfer_scores()
+        found.append(pcie_score(data))
     if (folder / "paper_4xV100.csv").is_file():
         found += _published_plot(folder / "paper_4xV100.csv")
     if (folder / "trace_collectives.csv").is_file():

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from lab.fit.collectives.pcie import reached_shares, shares
 from stepsight.collectives.measured import Catalogue, MeasuredSystem, load_catalogue
 from stepsight.collectives.pricing import price
 from stepsight.collectives.roofline import GroupShape
@@ -43,6 +45,17 @@ def transfer_scores() -> list[Score]:
     return found
 
 
+def pcie_score(data: Path) -> Score:
+    """Bandwidth of large messages over PCIe: every machine by the paths of the others."""
+    reached = reached_shares(data)
+    pairs = [(one.share, shares(reached, one.machine).get(one.path)) for one in reached]
+    times = np.array([(1 / other, 1 / own) for own, other in pairs if other]).T
+    used = "machine left out; large messages by path (peers, staged, one way)"
+    return Score(
+        "collectives", "bandwidth over PCIe", len(times[0]), gmae(*times), mape(*times), used, exposure=BLIND
+    )
+
+
 def _errors(
     catalogue: Catalogue,
     wanted: Callable[[MeasuredSystem, Key], bool],
@@ -57,7 +70,8 @@ def _errors(
             kept = {other: c for other, c in system.curves.items() if not removed(key, other)}
             if not kept and not removed(key, ("", GroupShape(0, 0, 0))):
                 continue  # nothing of this machine is left to carry from
-            rest = tuple(replace(s, curves=kept) if s is system else s for s in catalogue.systems)
+            mine = replace(system, curves=kept, own=bool(kept))
+            rest = tuple(mine if s is system else s for s in catalogue.systems)
             carried = price(*key, platform, rest, catalogue.rank_transfer).time_us(sizes)
             yield gmae(carried, curve.time_us(sizes)), mape(carried, curve.time_us(sizes))
 

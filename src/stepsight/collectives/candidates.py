@@ -21,7 +21,7 @@ from stepsight.collectives.extrapolate import (
     to_ranks,
 )  # fmt: skip
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
-from stepsight.collectives.roofline import GroupShape
+from stepsight.collectives.roofline import GroupShape, bus_factor, pcie_gbps
 from stepsight.constants import area
 from stepsight.estimate import Source
 from stepsight.hardware.spec import PlatformSpec
@@ -38,6 +38,7 @@ NODE_SPREAD = _CONSTANTS.number("NODE_SPREAD")
 OTHER_NODE_SPREAD = _CONSTANTS.number("OTHER_NODE_SPREAD")
 OTHER_RANK_SPREAD = _CONSTANTS.number("OTHER_RANK_SPREAD")
 OTHER_STACK_STEP = _CONSTANTS.number("OTHER_STACK_STEP")
+PCIE_SPREAD = _CONSTANTS.number("PCIE_SPREAD")
 RANK_SPREAD = _CONSTANTS.by_name("RANK_SPREAD")
 RANK_STEP = _CONSTANTS.number("RANK_STEP")
 RELATIVE_SPREAD = _CONSTANTS.number("RELATIVE_SPREAD")
@@ -48,6 +49,7 @@ LINK_FAMILY = {
     "nvswitch": "nvlink", "nvlink_mesh": "nvlink", "nvlink_pairs": "pairs", "xgmi": "xgmi", "pcie": "pcie",
 }  # fmt: skip
 SLOW_NETWORKS = ("ethernet",)
+PCIE_NOTE = "bandwidth of a usual PCIe server, which differ severalfold: import nccl-tests of yours"
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,13 @@ def _in_node(
             elif doublings:
                 notes.append(f"extrapolated from {ranks} to {shape.ranks} ranks (±{100 * rank_spread:.0f} %)")
             source = Source.LEARNED if names or doublings or ranks == 0 or forced else Source.MEASURED
-            if not (same_gpu and same_link):
+            if link.kind == "pcie" and not system.own:
+                # The path between slots is the server's: one machine does not speak for others.
+                reached = bus_factor(kind, shape.ranks) * carried.sizes[-1] / carried.times_us[-1] / 1e3
+                carried = stretched(carried, float(reached) / pcie_gbps(kind, shape.ranks, link))
+                source, spread = Source.TRANSFERRED, math.hypot(spread, PCIE_SPREAD)
+                notes.append(PCIE_NOTE)
+            elif not (same_gpu and same_link):
                 source = Source.TRANSFERRED
                 carried = stretched(carried, rate)
                 notes.append(f"curve of {system.name}, scaled by the link rates")

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from stepsight.collectives.candidates import CurveCandidate, candidates
 from stepsight.collectives.curve import Curve
+from stepsight.collectives.extrapolate import wire_share
 from stepsight.collectives.measured import MeasuredSystem, RankTransfer
-from stepsight.collectives.roofline import GroupShape, bus_factor, roofline
+from stepsight.collectives.roofline import GroupShape, roofline
 from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.gpus import find_gpu
@@ -24,14 +25,16 @@ FARTHEST = _CONSTANTS.number("FARTHEST")
 FILL_ABOVE = _CONSTANTS.number("FILL_ABOVE")
 FILL_BELOW = _CONSTANTS.number("FILL_BELOW")
 LATENCY_BYTES = _CONSTANTS.whole("LATENCY_BYTES")
-LEAST_PCIE_EFFICIENCY = _CONSTANTS.number("LEAST_PCIE_EFFICIENCY")
 LISTED_RATE = _CONSTANTS.number("LISTED_RATE")
 RATES_GBPS = _CONSTANTS.numbers("RATES_GBPS")
 ROOFLINE_SPREAD = _CONSTANTS.number("ROOFLINE_SPREAD")
+TWO_NODE_GAIN = _CONSTANTS.number("TWO_NODE_GAIN")
 STACK_SPREAD = _CONSTANTS.curve("STACK_SPREAD")
 
 
 ROOFLINE_NOTE = "no measured curve of this kind of link: data-sheet bandwidth and latency"
+LEAST_LEFT = 0.5
+"""Of a price, what a link that is twice as fast leaves at least."""
 SIZE_NOTE = "extrapolated beyond the measured sizes of {low} – {high} bytes"
 
 
@@ -101,19 +104,9 @@ def price(
     if not found:
         found = [_data_sheet(kind, shape, platform)]
     sizes, times, owner = _knots(found)
-    if shape.inside_a_node and platform.link.kind == "pcie" and not any(c.own for c in found):
-        times = np.minimum(times, _through_host(kind, shape, platform, sizes, times))
     used = np.unique(owner)
     # The curve's own spread lies with its pieces; beyond its range it grows as any curve's does.
     return Pricing.of(Curve(sizes, times, 0.0), tuple(found[i] for i in used), np.searchsorted(used, owner))
-
-
-def _through_host(
-    kind: str, shape: GroupShape, platform: PlatformSpec, sizes: FloatArray, times: FloatArray
-) -> FloatArray:
-    """The longest that a machine with ordinary PCIe takes: the latency, then a share of the link's rate."""
-    wire = bus_factor(kind, shape.ranks) * sizes / (platform.link.gbps * 1e3)
-    return np.asarray(np.minimum.accumulate(times[::-1])[-1] + wire / LEAST_PCIE_EFFICIENCY, dtype=np.float64)
 
 
 def _knots(found: Sequence[CurveCandidate]) -> tuple[FloatArray, FloatArray, IntArray]:
@@ -188,32 +181,43 @@ def price_monotone(
     def in_node(rate: float) -> Pricing:
         return price(kind, shape, replace(platform, link=replace(link, gbps=rate)), systems, transfer)
 
+    per_byte = wire_share(kind, shape) / 1e3
     if shape.inside_a_node:
         entry = find_gpu(platform.gpu.name)
         usual = entry.link.gbps if entry else 0.0
-        if usual <= 0 or link.gbps <= usual:
+        if usual <= 0 or link.gbps == usual:
             return in_node(link.gbps)
-        return _at_most(tuple(usual * 2.0**k for k in range(8)), link.gbps, in_node)
+        return _at_most(tuple(usual * 2.0**k for k in range(-4, 8)), link.gbps, in_node, per_byte * 0.5)
     if nic is None or nic.gbps <= 0:
         return price(kind, shape, platform, systems, transfer)
-    return _at_most(RATES_GBPS, nic.gbps, over_nodes)
+    gain = TWO_NODE_GAIN if shape.nodes == 2 else 1.0
+    return _at_most(RATES_GBPS, nic.gbps, over_nodes, per_byte / gain)
 
 
-def _at_most(rates: tuple[float, ...], wanted: float, at: Callable[[float], Pricing]) -> Pricing:
-    """The price at a rate, at most that of every lower one of ``rates``; between two of them interpolated."""
+def _at_most(
+    rates: tuple[float, ...], wanted: float, at: Callable[[float], Pricing], per_byte: float
+) -> Pricing:
+    """The price at a rate, interpolated between the listed ones.
+
+    A faster link saves at least what its bytes (``per_byte`` µs at 1 GB/s) spend less on the wire, whichever
+    machine is nearest.
+    """
     rate = min(max(wanted, rates[0]), rates[-1])
     near = [r for r in rates if abs(math.log(r / rate)) <= LISTED_RATE]
     top = near[0] if near else min(r for r in rates if r > rate)
-    lists = [at(r) for r in rates if r <= top]
+    listed = [r for r in rates if r <= top]
+    lists = [at(r) for r in listed]
     sizes = np.unique(np.concatenate([one.curve.sizes for one in lists]))
-    times = [one.curve.time_us(sizes) for one in lists]
-    best = np.minimum.reduce(times)
+    best = [lists[0].curve.time_us(sizes)]
+    for one, slower, faster in zip(lists[1:], listed, listed[1:], strict=False):
+        saved = per_byte * sizes * (1 / slower - 1 / faster)
+        best.append(np.minimum(one.curve.time_us(sizes), np.maximum(best[-1] - saved, LEAST_LEFT * best[-1])))
+    times = best[-1]
     if not near:
-        below = rates[rates.index(top) - 1]
-        weight = math.log(rate / below) / math.log(top / below)
-        best = np.exp((1 - weight) * np.log(np.minimum.reduce(times[:-1])) + weight * np.log(best))
-    best = best * max(1.0, rate / wanted)  # slower than any listed rate
-    return _with_times(lists[-1], sizes, np.maximum.accumulate(best))
+        weight = math.log(rate / listed[-2]) / math.log(top / listed[-2])
+        times = np.exp((1 - weight) * np.log(best[-2]) + weight * np.log(times))
+    times = times * max(1.0, rate / wanted)  # slower than any listed rate
+    return _with_times(lists[-1], sizes, np.maximum.accumulate(times))
 
 
 def _with_times(priced: Pricing, sizes: FloatArray, times: FloatArray) -> Pricing:

@@ -22,6 +22,8 @@ from stepsight.hardware.spec import LinkSpec, PlatformSpec
 _CONSTANTS = area("collectives")
 KERNEL_FLOOR_US = _CONSTANTS.number("KERNEL_FLOOR_US")
 LINK_EFFICIENCY = _CONSTANTS.number("LINK_EFFICIENCY")
+PCIE_SHARE = _CONSTANTS.by_name("PCIE_SHARE")
+ONE_WAY = ("broadcast", "reduce")
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -33,6 +35,22 @@ def bus_factor(kind: str, ranks: int) -> float:
     if kind in ("all_to_all", "all_to_allv", "all_gather", "reduce_scatter"):
         return (ranks - 1) / ranks
     return 1.0
+
+
+def pcie_gbps(kind: str, ranks: int, link: LinkSpec) -> float:
+    """Bus bandwidth of large messages over PCIe in GB/s.
+
+    Two peers write to each other at the link's rate. More of them share root complexes and the sockets'
+    interconnect. Without peer access every byte is written to host memory and read from there. Chains in one
+    direction (broadcast, reduce) load a link one way only.
+    """
+    if kind in ONE_WAY:
+        share = PCIE_SHARE["one_way"]
+    elif not link.peer_access:
+        share = PCIE_SHARE["staged"]
+    else:
+        share = PCIE_SHARE["peer_pair" if ranks <= 2 else "peer"]
+    return share * link.gbps
 
 
 def latency_steps(kind: str, ranks: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.hardware.spec import ContentionSpec, GpuSpec, HostSpec, LinkSpec, PlatformSpec
+from stepsight.hardware.spec import ContentionSpec, GpuSpec, LinkSpec, PlatformSpec
 from stepsight.limits import check
 
 REQUIRED: Mapping[str, str] = {
@@ -66,14 +67,17 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) and 0 < value < float("inf") else 1.0
 
 
-POSITIVE = ("sms", "clock_mhz", "memory_gb", "memory_gbps", "l2_mb", "l2_gbps", "pcie_gbps",
-            "shared_kb_per_sm", "sector_bytes", "speed", "l2_copies")  # fmt: skip
-NOT_NEGATIVE = ("launch_us", "kernel_gap_us")
-FASTEST = 1.3
-"""``gpu.speed`` tells a board from others of its kind, which differ by less; beyond it kernels would
-run above the peak."""
-LEAST, MOST = 1e-6, 1e9
-"""No figure of a data sheet, in the units of `GpuSpec` and `LinkSpec`, comes near either."""
+LEAST = 1e-6
+RANGES: Mapping[str, tuple[float, float]] = {
+    "sms": (1, 1e5), "clock_mhz": (LEAST, 1e5), "memory_gb": (LEAST, 1e5), "memory_gbps": (LEAST, 1e6),
+    "l2_mb": (LEAST, 1e6), "l2_gbps": (LEAST, 1e7), "pcie_gbps": (LEAST, 1e4),
+    "shared_kb_per_sm": (LEAST, 1e6), "sector_bytes": (1, 4096), "l2_copies": (1, 64),
+    "launch_us": (0, 1e4), "kernel_gap_us": (0, 1e4),
+    "power_w": (1, 1e5), "speed": (LEAST, 1.3), "peak_tflops": (LEAST, 1e6), "gbps": (0, 1e5),
+    "latency_us": (0, 1e6), "host.speed": (1e-3, 1e3), "cores": (0, 1e5), "contention": (1e-2, 1e2),
+}  # fmt: skip
+"""What hardware can have, in the units of the specifications; far beyond any board of today. ``speed`` tells
+a board from others of its kind: beyond 1.3 kernels would run above the peak."""
 
 
 def check_platform(spec: PlatformSpec, where: str) -> PlatformSpec:
@@ -85,52 +89,39 @@ def check_platform(spec: PlatformSpec, where: str) -> PlatformSpec:
         wrong += _link_problems("nic", spec.nic, needed=spec.nodes > 1)
     elif spec.nodes > 1:
         wrong.append("nic: is missing, and there are several nodes")
-    wrong += _host_problems(spec.host) + _contention_problems(spec.contention)
+    wrong += _outside("host.speed", spec.host.speed, "host.speed")
+    wrong += _outside("host.cores", spec.host.cores, "cores")
+    for name in CONTENTION:
+        wrong += _outside(f"contention.{name}", getattr(spec.contention, name), "contention")
     if wrong:
         raise InputError(where, "; ".join(wrong), "take the figures from the data sheets")
     return spec
 
 
+CONTENTION = tuple(f.name for f in fields(ContentionSpec) if f.name != "source")
+
+
 def gpu_problems(gpu: GpuSpec) -> list[str]:
-    """Every figure of a GPU that must be above zero and is not."""
-    wrong = [f"{name} is {getattr(gpu, name):g}, must be above zero" for name in POSITIVE
-             if not getattr(gpu, name) >= LEAST]  # fmt: skip
-    wrong += [f"{name} is {getattr(gpu, name):g}, must not be negative" for name in NOT_NEGATIVE
-              if not getattr(gpu, name) >= 0]  # fmt: skip
-    wrong += [f"{name} is {getattr(gpu, name)}, more than any hardware has" for name in
-              (*POSITIVE, *NOT_NEGATIVE) if getattr(gpu, name) > MOST]  # fmt: skip
-    if gpu.power_w is not None and not 1.0 <= gpu.power_w <= MOST:
-        wrong.append(f"power_w is {gpu.power_w:g} W, must be a board's power limit")
-    if gpu.speed > FASTEST:
-        wrong.append(
-            f"speed is {gpu.speed:g}, but boards of one kind differ by less than {FASTEST:g} times: "
-            "change the figures (peak_tflops, memory_gbps)"
-        )
-    if "fp32" not in gpu.peak_tflops:
-        wrong.append("peak_tflops.fp32 is missing")
-    wrong += [f"peak_tflops.{dtype} is {tflops:g}, must be above zero and real" for dtype, tflops in
-              gpu.peak_tflops.items() if not LEAST <= tflops <= MOST]  # fmt: skip
-    return wrong
+    """Every figure of a GPU that no hardware has."""
+    wrong = []
+    for name in RANGES:
+        value = getattr(gpu, name, None)
+        if value is not None and name != "peak_tflops":
+            wrong += _outside(name, value, name)
+    for dtype, tflops in gpu.peak_tflops.items():
+        wrong += _outside(f"peak_tflops.{dtype}", tflops, "peak_tflops")
+    return wrong if "fp32" in gpu.peak_tflops else [*wrong, "peak_tflops.fp32 is missing"]
 
 
 def _link_problems(name: str, link: LinkSpec, *, needed: bool) -> list[str]:
-    wrong = []
-    if link.gbps < 0 or (needed and link.gbps < LEAST):
-        wrong.append(f"{name}.gbps is {link.gbps:g} GB/s, must be above zero")
-    if link.latency_us < 0:
-        wrong.append(f"{name}.latency_us is {link.latency_us:g}, must not be negative")
-    if max(link.gbps, link.latency_us) > MOST:
-        wrong.append(f"{name} has a figure that is more than any hardware has")
+    wrong = _outside(f"{name}.gbps", link.gbps, "gbps") + _outside(
+        f"{name}.latency_us", link.latency_us, "latency_us"
+    )
+    if needed and link.gbps == 0:
+        wrong.append(f"{name}.gbps is 0, must be above zero")
     return wrong
 
 
-def _host_problems(host: HostSpec) -> list[str]:
-    wrong = [] if LEAST <= host.speed <= MOST else [f"host.speed is {host.speed:g}, must be above zero"]
-    return wrong if host.cores >= 0 else [*wrong, f"host.cores is {host.cores}, must not be negative"]
-
-
-def _contention_problems(contention: ContentionSpec) -> list[str]:
-    names = ("compute_under_comm", "comm_under_compute", "lookups_forward", "lookups_backward",
-             "compute_beside_compute")  # fmt: skip
-    return [f"contention.{name} is {getattr(contention, name):g}, must be above zero" for name in names
-            if not getattr(contention, name) > 0]  # fmt: skip
+def _outside(field: str, value: float, kind: str) -> list[str]:
+    low, high = RANGES[kind]
+    return [] if low <= value <= high else [f"{field} is {value:g}, must be from {low:g} to {high:g}"]

@@ -70,6 +70,23 @@ def find_gpu(name: str) -> GpuEntry | None:
     return gpu_catalogue()[known] if known else None
 
 
+def ambiguous(name: str) -> tuple[str, ...]:
+    """The boards that a short name (``A100``) may mean; none where it names one."""
+    *head, last = _words(name)
+
+    def meant(board: str) -> bool:
+        words = _words(board)
+        at = words[len(head)] if words[: len(head)] == head and len(words) > len(head) else ""
+        return at == last or (last[-1:].isalpha() and at.startswith(last))
+
+    found = tuple(board for board in gpu_catalogue() if meant(board))
+    return found if len(found) > 1 and find_gpu(name) else ()
+
+
+def _words(name: str) -> list[str]:
+    return name.lower().replace("_", "-").split("-")
+
+
 def nearest_gpu(name: str) -> str:
     """The GPU that was probably meant, by its names and aliases, and the list of all."""
     close = closest(canonical(name), _by_alias())

@@ -71,13 +71,15 @@ class LinkSpec:
     """How the GPUs of a node (or the nodes) are joined.
 
     ``kind``: nvlink_mesh, nvswitch, xgmi, pcie, loopback, ethernet, infiniband, none.
-    ``gbps`` is gigabytes per second, one direction, per GPU.
+    ``gbps`` is gigabytes per second, one direction, per GPU. ``peer_access``: GPUs write to each other's
+    memory; without it (GeForce over PCIe) data goes through host memory.
     """
 
     kind: str
     gbps: float
     latency_us: float
     source: str = ""
+    peer_access: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 from stepsight.collectives.site import SiteBandwidth, read_site
 from stepsight.errors import InputError
 from stepsight.hardware.data_sheet import GBIT_PER_GBYTE, check_platform, read_link
-from stepsight.hardware.gpus import GpuEntry, find_gpu, gpu_catalogue, gpu_entry_from, load_gpu, nearest_gpu
+from stepsight.hardware.gpus import (
+    GpuEntry,
+    ambiguous,
+    find_gpu,
+    gpu_catalogue,
+    gpu_entry_from,
+    load_gpu,
+    nearest_gpu,
+)
 from stepsight.hardware.spec import ContentionSpec, HostSpec, LinkSpec, PlatformSpec
 from stepsight.inputs import read_text
 from stepsight.overheads.tables import Overheads
@@ -105,7 +113,8 @@ class Platform:
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about the platform before trusting an answer."""
         spec, most = self.spec, _joined(self.spec)
-        changed = (*_changed(spec), *((note(self.learned, self.evidence),) if self.evidence else ()))
+        learned = (note(self.learned, self.evidence),) if self.evidence else ()
+        changed = (*_meant(spec), *_changed(spec), *learned)
         if spec.gpus_per_node <= most:
             return (*changed, *_trays(spec))
         nodes = -(-spec.gpus_per_node // USUAL_NODE)
@@ -131,6 +140,16 @@ def _joined(spec: PlatformSpec) -> int:
     if spec.link.kind != "nvswitch" or older:
         return MOST_ON_ONE_HOST
     return RACKS.get(spec.gpu.name, HGX)
+
+
+def _meant(spec: PlatformSpec) -> tuple[str, ...]:
+    """A note where a platform's name has several boards to choose from."""
+    match = _NAME.fullmatch(spec.name)
+    asked = match["rest"] if match else spec.name
+    with_nic = _NIC.fullmatch(asked)
+    short = asked if find_gpu(asked) or not with_nic else with_nic["gpu"]
+    others = [name for name in ambiguous(short) if name != spec.gpu.name]
+    return (f"{short} is taken as {spec.gpu.name}; others: {', '.join(others)}",) if others else ()
 
 
 def _changed(spec: PlatformSpec) -> tuple[str, ...]:
@@ -326,8 +345,6 @@ def _merged(kind: type[Any], usual: Any, given: object, where: str) -> Any:
     if not isinstance(given, dict):
         raise InputError(where, f"must be a table, not {given!r}", "name its fields, such as link.gbps")
     fields = {name: getattr(usual, name) for name in usual.__slots__}
-    if not isinstance(given, dict):
-        raise InputError(where, f"is {given!r}", "write it as a table of fields")
     if kind is not LinkSpec:
         return record(kind, {**fields, **given}, where)
     return record(LinkSpec, {**fields, **read_link(given, where)}, where)
