@@ -23,8 +23,7 @@ class MeasuredStep:
     """A row: what is run (``script`` with ``asked``), where, and what was measured.
 
     ``groups`` are the subsets that the row is also scored with. ``larger_batch`` is one that did not fit.
-    ``varies`` names an argument that differs from step to step: the expected step is the mean over ``values``
-    (equal shares), the memory that of ``largest``.
+    The script's first ``warmup`` steps are not recorded; the next ``steps`` are, and their mean is scored.
     """
 
     file: str
@@ -40,9 +39,8 @@ class MeasuredStep:
     batch: int = 0
     larger_batch: int = 0
     libraries: tuple[str, ...] = ()
-    varies: str = ""
-    values: tuple[int, ...] = ()
-    largest: int = 0
+    warmup: int = 2
+    steps: int = 1
 
 
 def models_h100(row: Row, where: str) -> MeasuredStep:
@@ -79,7 +77,7 @@ def timm_train(row: Row, where: str) -> MeasuredStep:
     return MeasuredStep(
         "timm_train_rtx3090", f"{row['model']} {row['layout']}", IMAGE_STEP, asked, f"1x{row['gpu']}",
         finite(row["step_ms"], f"{where}: step_ms"), groups=(row["layout"], family(row["model"])),
-        batch=batch, larger_batch=int(float(failed)) if failed else 0, libraries=("timm",),
+        batch=batch, larger_batch=int(float(failed)) if failed else 0, libraries=("timm",), warmup=1,
     )  # fmt: skip
 
 
@@ -94,7 +92,7 @@ def timm_forward(row: Row, where: str) -> MeasuredStep:
     return MeasuredStep(
         "timm_forward_consumer", f"{row['model']} {row['gpu']} {condition}", IMAGE_STEP, asked,
         f"1x{row['gpu']}", finite(row["forward_ms"], f"{where}: forward_ms"),
-        groups=(row["gpu"], condition, row["layout"], family(row["model"])), libraries=("timm",),
+        groups=(row["gpu"], condition, row["layout"], family(row["model"])), libraries=("timm",), warmup=1,
     )  # fmt: skip
 
 
@@ -169,12 +167,12 @@ def peft_l40s(row: Row, where: str) -> MeasuredStep:
         "checkpointing": row["grad_checkpointing"] == "True",
     }  # fmt: skip
     mean = finite(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1
-    lengths = [round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1)]
+    asked["lengths"] = [LONGEST, *(round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1))]
     return MeasuredStep(
         "peft_l40s", row["experiment"], PEFT_STEP, asked, f"1x{row['gpu'].removeprefix('NVIDIA ')}",
         finite(row["step_ms"], f"{where}: step_ms"), groups=(kind,),
         reserved_bytes=finite(row["mem_reserved_max_bytes"], f"{where}: mem_reserved_max_bytes"),
-        libraries=("transformers", "peft"), varies="length", values=(*lengths,), largest=LONGEST,
+        libraries=("transformers", "peft"), warmup=1, steps=2,
     )  # fmt: skip
 
 

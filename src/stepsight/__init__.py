@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stepsight.capture.api import capture
-    from stepsight.capture.block import capture_block
+    from stepsight.capture.api import capture, capture_block
     from stepsight.errors import InputError, StepsightError
     from stepsight.hardware.gpus import load_gpu
     from stepsight.platform.load import Platform, load_platform
@@ -79,7 +78,7 @@ _HOMES = {
     "StepsightError": "stepsight.errors",
     "InputError": "stepsight.errors",
     "sweep": "stepsight.tune.api",
-    "capture_block": "stepsight.capture.block",
+    "capture_block": "stepsight.capture.api",
 }
 
 

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from stepsight.capture.ranks import Capturing
 from stepsight.capture.request import Request
-from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.step.file import decode, encode
+from stepsight.capture.step.captured import CapturedStep, decode, encode
 from stepsight.cli import cli
 from stepsight.errors import InputError, ScriptFailedError, StepsightError
 from tests.capture import scripts_for_tests as scripts

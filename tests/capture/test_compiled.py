@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.step.file import decode, encode
-from stepsight.capture.step.fusing.groups import Grouping
-from stepsight.capture.step.fusing.parts import Part, part_of, traffic_bytes
+from stepsight.capture.request import Assumptions
+from stepsight.capture.step.captured import CapturedStep, decode, encode
+from stepsight.capture.step.fused_groups import Grouping, Part, part_of, traffic_bytes
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict_captured

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from stepsight.capture.recording.conv_format import as_on_gpu  # noqa: E402
-from stepsight.capture.recording.facts import Facts  # noqa: E402
+from stepsight.capture.recording.calls import Facts  # noqa: E402
+from stepsight.capture.recording.results import as_on_gpu  # noqa: E402
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from stepsight.capture import ranks
 from stepsight.capture.ranks import UnavailableError
 from stepsight.capture.request import Answer, Request
-from stepsight.capture.unsupported import explained
+from stepsight.capture.supported import explained
 from stepsight.errors import StepsightError
 from tests.capture import scripts_for_tests as scripts
 from tests.capture.test_capture import captured, families
@@ -86,11 +86,11 @@ def test_where_neither_works_a_trace_is_asked_for(tmp_path: Path, monkeypatch: p
 
 
 def test_a_torch_without_what_is_needed_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    from stepsight.capture import selftest
+    from stepsight.capture import supported
 
-    assert selftest.missing() == []
-    monkeypatch.setattr(selftest, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
-    assert selftest.missing() == ["torch.Tag.nowhere"]
+    assert supported.missing() == []
+    monkeypatch.setattr(supported, "NEEDED", ("Tag.pointwise", "Tag.nowhere"))
+    assert supported.missing() == ["torch.Tag.nowhere"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from stepsight.capture.step.file import save_step
+from stepsight.capture.step.captured import save_step
 from stepsight.cli import cli
 from stepsight.errors import InputError
 from tests.lab.score.capture.tiny import step

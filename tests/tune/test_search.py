@@ -3,8 +3,7 @@
 import pytest
 
 import stepsight
-from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.step.file import save_step
+from stepsight.capture.step.captured import CapturedStep, save_step
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import fit_probability

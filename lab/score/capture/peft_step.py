@@ -1,7 +1,7 @@
 """A fine-tuning step by a PEFT method, as its library's benchmark takes it: padded batches of varying length.
 
 ``python -m lab.score.capture.peft_step JSON``. A step clones the labels, counts the tokens on the host, clips
-gradients, steps AdamW with a scheduler and reads the loss.
+gradients, steps AdamW with a scheduler and reads the loss. Steps take the lengths in turn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     """``settings`` are the adapter's own, beyond rank and target modules."""
 
     kind: str
-    length: int
+    lengths: list[int]
     rank: int = 0
     targets: list[str] = []
     settings: dict[str, Any] = {}
@@ -56,19 +56,19 @@ def train(asked: Asked) -> None:
         (p for p in model.parameters() if p.requires_grad), lr=1e-4, weight_decay=0.1
     )
     schedule = transformers.get_cosine_schedule_with_warmup(optimizer, 500, 5000)
-    for _ in range(5):
-        _step(asked, model, optimizer, schedule)
+    for length in asked.lengths:
+        _step(asked.batch, length, model, optimizer, schedule)
 
 
-def _step(asked: Asked, model: Any, optimizer: Any, schedule: Any) -> None:
-    tokens = torch.randint(0, 128000, (asked.batch, asked.length))
+def _step(sequences: int, length: int, model: Any, optimizer: Any, schedule: Any) -> None:
+    tokens = torch.randint(0, 128000, (sequences, length))
     mask = torch.ones_like(tokens)
-    for i in range(asked.batch):
-        mask[i, asked.length - i :] = 0
+    for i in range(sequences):
+        mask[i, length - i :] = 0
     batch = {"input_ids": tokens.cuda(), "attention_mask": mask.cuda()}
     labels = batch["input_ids"].clone()
-    for i in range(asked.batch):
-        labels[i, asked.length - i :] = -100
+    for i in range(sequences):
+        labels[i, length - i :] = -100
     batch["labels"] = labels
     counted = batch["attention_mask"].sum().item()
     optimizer.zero_grad()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from stepsight.capture.ranks import Capturing
 from stepsight.capture.request import request
-from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.step.file import load_step, save_step
+from stepsight.capture.step.captured import CapturedStep, load_step, save_step
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 

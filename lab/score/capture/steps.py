@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 import msgspec
 
-from lab.datasets.captured_steps import IMAGE_STEP, MeasuredStep
+from lab.datasets.captured_steps import MeasuredStep
 from lab.score.capture.forks import Wanted, captured
 from stepsight.capture.request import Request, request
-from stepsight.capture.step.captured import CapturedStep, RankMemoryUse
-from stepsight.capture.step.file import load_step, save_step
+from stepsight.capture.step.captured import CapturedStep, RankMemoryUse, load_step, save_step
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict_captured
@@ -59,14 +56,13 @@ def scored(
     lost: dict[str, str] = {}
     wanted: dict[str, Wanted] = {}
     for row in rows:
-        for asked in _each(row):
-            key = _key(row, asked)
-            if key in wanted or key in lost or (keep / f"{key}.json").is_file():
-                continue
-            try:
-                wanted[key] = Wanted(key, row.name, _request(row, asked, configs))
-            except StepsightError as error:
-                lost[key] = str(error)
+        key = _key(row)
+        if key in wanted or key in lost or (keep / f"{key}.json").is_file():
+            continue
+        try:
+            wanted[key] = Wanted(key, row.name, _request(row, configs))
+        except StepsightError as error:
+            lost[key] = str(error)
     libraries = dict.fromkeys(name for row in rows for name in row.libraries)
     keep.mkdir(parents=True, exist_ok=True)
     made = captured(list(wanted.values()), tuple(libraries)) if wanted else ()
@@ -77,42 +73,27 @@ def scored(
         else:
             save_step(outcome.step, keep / f"{outcome.key}.json")
     for row in rows:
-        keys = [_key(row, asked) for asked in _each(row)]
-        problem = next((lost[key] for key in keys if key in lost), "")
-        if problem:
-            yield ScoredStep(row, problem=problem)
+        key = _key(row)
+        if key in lost:
+            yield ScoredStep(row, problem=lost[key])
         else:
-            yield _expected(row, [_predicted(row, load_step(keep / f"{key}.json")) for key in keys])
+            yield _predicted(row, load_step(keep / f"{key}.json"))
 
 
-def _each(row: MeasuredStep) -> list[dict[str, Any]]:
-    """What the script is asked for: once, or for every value of what varies and last for the largest."""
-    if not row.varies:
-        return [dict(row.asked)]
-    return [{**row.asked, row.varies: value} for value in (*row.values, row.largest)]
-
-
-def _expected(row: MeasuredStep, made: Sequence[ScoredStep]) -> ScoredStep:
-    """The mean step over what varies, with the memory of the largest."""
-    if not row.varies:
-        return made[0]
-    times = {n: mean(getattr(s, n) for s in made[:-1]) for n in ("predicted_ms", "low_ms", "high_ms")}
-    return replace(made[-1], **times)
-
-
-def _key(row: MeasuredStep, asked: Mapping[str, Any]) -> str:
+def _key(row: MeasuredStep) -> str:
     """Rows that run the same on the same GPU share a captured step."""
-    text = msgspec.json.encode([row.script, sorted(asked.items()), row.platform])
+    text = msgspec.json.encode([row.script, sorted(row.asked.items()), row.platform])
     return f"{row.file}-{hashlib.sha1(text).hexdigest()[:16]}"
 
 
-def _request(row: MeasuredStep, asked: dict[str, Any], configs: Path | None) -> Request:
+def _request(row: MeasuredStep, configs: Path | None) -> Request:
+    asked = dict(row.asked)
     if configs is not None and row.file == "models_h100":
         asked = {**asked, "configs": str(configs.resolve())}
     arguments = [msgspec.json.encode(asked).decode()]
     return request(
         _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True,
-        warmup=1 if row.script == IMAGE_STEP else 2,
+        warmup=row.warmup, steps=row.steps,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from lab.datasets.folder import data_folder, read_csv
 from lab.datasets.llm.case import Case
 from lab.datasets.llm.files import all_cases
-from stepsight.capture.step.file import load_step
+from stepsight.capture.step.captured import load_step
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform, load_platform

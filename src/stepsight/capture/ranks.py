@@ -21,10 +21,9 @@ from pathlib import Path
 import msgspec
 
 from stepsight.capture.request import Answer, Request
-from stepsight.capture.step.captured import CapturedStep, Samples
-from stepsight.capture.step.families import Family, families, groups_of
-from stepsight.capture.step.file import decode_program
-from stepsight.capture.unsupported import RECORD
+from stepsight.capture.step.captured import CapturedStep, Samples, decode_program
+from stepsight.capture.step.program import Family, families, groups_of
+from stepsight.capture.supported import RECORD
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end, end_group
 from stepsight.program.job import Group, Job, RankProgram

@@ -10,31 +10,20 @@ from typing import Any
 
 import torch
 
-from stepsight.capture import selftest
-from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.gpu import (
-    attention,
-    device,
-    files,
-    guard,
-    meta_answer,
-    modules,
-    operators,
-    tensors,
-)
-from stepsight.capture.gpu.device import FakeGpu, MemoryFigures
-from stepsight.capture.groups import install as groups
-from stepsight.capture.groups.install import World
-from stepsight.capture.recording import checks, routing
-from stepsight.capture.recording.batch import Batches
+from stepsight.capture.gpu.device import FakeGpu, MemoryFigures, install_device
+from stepsight.capture.gpu.files import intercept
+from stepsight.capture.gpu.guard import device_for_cpp, install_guard, install_meta_answer, meant
+from stepsight.capture.gpu.operators import install_attention, install_operators
+from stepsight.capture.gpu.tensors import install_modules, install_tensors
+from stepsight.capture.groups.install import World, install_groups
 from stepsight.capture.recording.calls import CallRecord, StepRecords
-from stepsight.capture.recording.host import HostProfile
-from stepsight.capture.recording.memory import Liveness, Workspaces
+from stepsight.capture.recording.memory import Liveness, MemoryUse, Workspaces, memory_use
 from stepsight.capture.recording.mode import Recorder
-from stepsight.capture.recording.steps import StepBoundaries
-from stepsight.capture.recording.values import Values
+from stepsight.capture.recording.steps import Batches, HostProfile, StepBoundaries
+from stepsight.capture.recording.values import Values, install_checks, install_routing
+from stepsight.capture.request import Assumptions
 from stepsight.capture.step.captured import Samples
-from stepsight.capture.step.memory import MemoryUse, memory_use
+from stepsight.capture.supported import run_self_test
 from stepsight.hardware.spec import USABLE_SHARE
 from stepsight.program.allocator import CachingAllocator
 from stepsight.program.aten.call import Precision
@@ -89,19 +78,19 @@ class Session:
         self.liveness = Liveness(self.allocator)
         self.values = Values(settings.assumptions)
         self.world = World(settings.rank, settings.world, settings.per_node)
-        (guard if settings.guard else meta_answer).install()
-        device.install(gpu, _figures(self.allocator))
-        tensors.install(self.values.read)
-        modules.install()
-        operators.install()
-        routing.install()
-        checks.install()
-        attention.install(gpu.capability)
+        (install_guard if settings.guard else install_meta_answer)()
+        install_device(gpu, _figures(self.allocator))
+        install_tensors(self.values.read)
+        install_modules()
+        install_operators()
+        install_routing()
+        install_checks()
+        install_attention(gpu.capability)
         tried = self._recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0)))
-        selftest.run(tried, autocast=settings.guard)
+        run_self_test(tried, autocast=settings.guard)
         self.recorder = self._recorder(self.values, self.liveness, Workspaces(gpu.capability))
-        self.files = files.install(self.recorder)
-        groups.install(self.recorder, self.world, settings.exchange)
+        self.files = intercept(self.recorder)
+        install_groups(self.recorder, self.world, settings.exchange)
         self.boundaries = StepBoundaries(self._begin, self._end, warmup=settings.warmup, steps=settings.steps)
         self.batches = Batches(lambda: self.recorder.recording)
         self.batches.install()
@@ -112,7 +101,7 @@ class Session:
     def _recorder(self, values: Values, liveness: Liveness, workspaces: Workspaces) -> Recorder:
         recorder = Recorder(values, liveness, workspaces)
         if not self.settings.guard:
-            recorder.device_for_cpp, recorder.meant = meta_answer.device_for_cpp, meta_answer.meant
+            recorder.device_for_cpp, recorder.meant = device_for_cpp, meant
         return recorder
 
     def _begin(self) -> None:

@@ -15,13 +15,10 @@ from typing import Any
 
 import msgspec
 
-from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.request import Answer, MessageGroup, Request
-from stepsight.capture.step.captured import RankMemoryUse
-from stepsight.capture.step.families import families
-from stepsight.capture.step.file import encode_program
-from stepsight.capture.step.program import ProgramBuilder
-from stepsight.capture.unsupported import RECORD, UnsupportedError, explained
+from stepsight.capture.request import Answer, Assumptions, MessageGroup, Request
+from stepsight.capture.step.captured import RankMemoryUse, encode_program
+from stepsight.capture.step.program import ProgramBuilder, families
+from stepsight.capture.supported import RECORD, UnsupportedError, explained
 from stepsight.errors import StepsightError
 from stepsight.processes import end_with_parent
 
@@ -75,7 +72,7 @@ class Worker:
             import torch
         except ImportError:
             raise StepsightError("torch is not installed; pip install 'stepsight[torch]'") from None
-        from stepsight.capture.selftest import TRIED, missing
+        from stepsight.capture.supported import TRIED, missing
 
         lacking = missing()
         if lacking:
@@ -84,8 +81,8 @@ class Worker:
                 f"install torch {TRIED} or newer, or {RECORD}"
             )
         from stepsight.capture.gpu.guard import GuardUnavailableError
-        from stepsight.capture.selftest import SelfTestError
         from stepsight.capture.session import Session
+        from stepsight.capture.supported import SelfTestError
 
         try:
             return Session(settings_of(self.request), self._progress)
@@ -99,7 +96,7 @@ class Worker:
 
     def _script(self, session: Any) -> tuple[int, bool]:
         """Run the script; its exit code, and whether it ended by failing or exiting itself."""
-        from stepsight.capture.groups.exchange import NeedsRankError
+        from stepsight.capture.groups.process_group import NeedsRankError
         from stepsight.capture.recording.steps import StepsRecordedError
 
         r = self.request
@@ -151,8 +148,8 @@ def answer_from(r: Request, session: Any) -> Answer:
     """What a session recorded: the rank's program, its groups, memory and notes."""
     import torch
 
-    from stepsight.capture.step.fusing.regions import compiled_step
-    from stepsight.capture.step.lowering import Lowering
+    from stepsight.capture.step.fusion import compiled_step
+    from stepsight.capture.step.program import Lowering
 
     captured = session.captured
     lowering = Lowering(captured.precision, session.settings.assumptions)

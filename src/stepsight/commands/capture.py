@@ -77,7 +77,7 @@ def command(
         progress=lambda text: click.echo(f"stepsight: {text}", err=True),
     )  # fmt: skip
     if save:
-        from stepsight.capture.step.file import save_step
+        from stepsight.capture.step.captured import save_step
 
         save_step(captured, save)
     prediction = predict_captured(captured, chosen)

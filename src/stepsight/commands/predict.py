@@ -133,7 +133,7 @@ def _explain(
     workload: str | Path | None, platform: str | None, recipe: str | None, assignments: tuple[str, ...],
     as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.capture.step.file import is_step_file
+    from stepsight.capture.step.captured import is_step_file
 
     if workload is None or is_step_file(Path(workload)):
         raise click.UsageError(
@@ -190,7 +190,7 @@ def predict_file(
     tables: str | None = None,
 ) -> Prediction:  # fmt: skip
     """Load both sides and predict; ``platform.…`` assignments go to the platform."""
-    from stepsight.capture.step.file import is_step_file, load_step
+    from stepsight.capture.step.captured import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict
     from stepsight.workload.files import load_model, load_workload

@@ -152,7 +152,7 @@ def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
 
 
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
-    from stepsight.capture.step.file import is_step_file
+    from stepsight.capture.step.captured import is_step_file
     from stepsight.workload.files import load_workload
 
     if is_step_file(path):

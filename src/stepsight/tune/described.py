@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stepsight.capture.step.file import is_step_file
+from stepsight.capture.step.captured import is_step_file
 from stepsight.errors import InputError
 from stepsight.records import assigned, override, read_toml
 from stepsight.tune.evaluate import CAPTURED

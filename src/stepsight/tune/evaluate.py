@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.step.file import load_step
+from stepsight.capture.step.captured import CapturedStep, load_step
 from stepsight.errors import StepsightError
 from stepsight.journals import files_named
 from stepsight.platform.load import Platform, load_platform

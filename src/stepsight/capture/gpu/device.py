@@ -39,7 +39,7 @@ class MemoryFigures:
     empty_cache: Callable[[], None]
 
 
-def install(gpu: FakeGpu, memory: MemoryFigures) -> None:
+def install_device(gpu: FakeGpu, memory: MemoryFigures) -> None:
     """Make torch.cuda answer as a machine with these GPUs would."""
     _install_streams()
     _install_properties(gpu)

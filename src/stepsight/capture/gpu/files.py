@@ -20,7 +20,7 @@ class Interceptions:
     compiled: bool = False
 
 
-def install(recorder: Recorder) -> Interceptions:
+def intercept(recorder: Recorder) -> Interceptions:
     seen = Interceptions()
     _install_saves(seen)
     _install_compile(recorder, seen)

@@ -12,9 +12,13 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from stepsight.capture.gpu.tensors import only_gpu
-from stepsight.capture.groups.exchange import Exchange
-from stepsight.capture.groups.functional import record_functional
-from stepsight.capture.groups.process_group import batch_messages, group_ranks, maker
+from stepsight.capture.groups.process_group import (
+    Exchange,
+    batch_messages,
+    group_ranks,
+    maker,
+    record_functional,
+)
 from stepsight.capture.recording.mode import Recorder
 
 BACKEND = "stepsight"
@@ -43,7 +47,7 @@ def set_variables(world: World, environment: MutableMapping[str, str]) -> None:
     )  # fmt: skip
 
 
-def install(recorder: Recorder, world: World, folder: str = "") -> None:
+def install_groups(recorder: Recorder, world: World, folder: str = "") -> None:
     """``folder`` is where ranks captured in turn leave their words for each other."""
     set_variables(world, os.environ)
     exchange = Exchange(folder, world.rank)

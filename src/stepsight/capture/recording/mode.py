@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +22,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from stepsight.capture.gpu import streams
 from stepsight.capture.gpu.device import CUDA
 from stepsight.capture.gpu.tensors import on_gpu, only_gpu
-from stepsight.capture.recording import checks, conv_format, routing, unfaked
-from stepsight.capture.recording.calls import CallRecord, CollectiveRecord, Record, SyncRecord, WaitRecord
-from stepsight.capture.recording.facts import Facts, mapped, tensors_in
+from stepsight.capture.recording.calls import (
+    CallRecord,
+    CollectiveRecord,
+    Facts,
+    Record,
+    SyncRecord,
+    WaitRecord,
+    mapped,
+    tensors_in,
+)
 from stepsight.capture.recording.memory import Liveness, Workspaces
-from stepsight.capture.recording.regions import CompiledRegions
-from stepsight.capture.recording.values import Values, followed
+from stepsight.capture.recording.results import MIXED, as_on_gpu, by_rule, tried_on_cpu
+from stepsight.capture.recording.values import Values, follow_checks, follow_routing, followed
 
 LARGE_BYTES = 1 << 20
 """Parameters on the CPU from this size on have no data either, so that large models build without memory."""
@@ -49,6 +57,48 @@ _STEADY = frozenset(("_amp_update_scale_",))
 """What they write stays as it is in a healthy run: a loss scale after steps without overflow."""
 _NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
 _DEVICE = torch.ops.prim.device.default
+
+
+class CompiledRegions:
+    """Which calls a script compiled: every outermost run of a compiled function is a graph with a number from
+    1 on; 0 is none. Autograd numbers its nodes as the forward pass makes them, so the numbers handed out
+    while a compiled function ran identify its nodes in the backward pass. ``cuda_graphs`` are those that
+    Inductor records as CUDA graphs and replays."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._number = 0
+        self._start = 0
+        self._starts: list[int] = []
+        self._ends: list[tuple[int, int]] = []
+        self.cuda_graphs: set[int] = set()
+
+    def enter(self, *, cuda_graph: bool = False) -> None:
+        if not self._depth:
+            self._number += 1
+            if cuda_graph:
+                self.cuda_graphs.add(self._number)
+            self._start = torch.autograd._get_sequence_nr()
+        self._depth += 1
+
+    def leave(self) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._starts.append(self._start)
+            self._ends.append((torch.autograd._get_sequence_nr(), self._number))
+
+    def graph(self, node: Any) -> int:
+        """The graph of a call that runs now, under this autograd node or none."""
+        if self._depth:
+            return self._number
+        if node is None or not self._starts:
+            return 0
+        number = node._sequence_nr()
+        at = bisect_right(self._starts, number) - 1
+        if at < 0:
+            return 0
+        end, graph = self._ends[at]
+        return graph if number < end else 0
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]
@@ -249,9 +299,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
             return mapped(computed, self._placed)
         out = self._without_data(func, args, kwargs)
         with self.fake:
-            out = conv_format.as_on_gpu(name, args, out, self.facts)
-        routing.follow(name, args, out)
-        checks.follow(name, args, out)
+            out = as_on_gpu(name, args, out, self.facts)
+        follow_routing(name, args, out)
+        follow_checks(name, args, out)
         if name == "histc" and computed is None:
             values.counted(args[0], out.numel(), out)
         if computed is not None:
@@ -265,8 +315,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         return out
 
     def _without_data(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func._schema.name in unfaked.MIXED:
-            made = unfaked.tried_on_cpu(func, args, kwargs, self.values)
+        if func._schema.name in MIXED:
+            made = tried_on_cpu(func, args, kwargs, self.values)
             if made is not None:
                 return mapped(made, self._placed)
         fake_args, fake_kwargs = mapped(args, self._faked), mapped(kwargs, self._faked)
@@ -275,10 +325,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
                 return func(*fake_args, **fake_kwargs)
         except _NEED_DATA:
             with self.fake:
-                ruled = unfaked.by_rule(func._schema.name.partition("::")[2], fake_args)
+                ruled = by_rule(func._schema.name.partition("::")[2], fake_args)
             if ruled is not None:
                 return ruled
-            out = unfaked.tried_on_cpu(func, args, kwargs, self.values)
+            out = tried_on_cpu(func, args, kwargs, self.values)
             if out is None:
                 raise
             return mapped(out, self._placed)

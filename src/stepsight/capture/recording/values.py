@@ -1,20 +1,123 @@
 """Values on the fake GPU: small ones that came from real data are followed, others are assumed and counted.
 
-A fake tensor may carry its real values, so that a mask, a length or a set of indices leads the
-script the way it would go. What is not known reads as an assumption that the user can change.
+A fake tensor may carry its real values, so that a mask, a length or a set of indices leads the script the way
+it would go. Masks of routing carry the share that they select; checks of a healthy run (numbers are finite)
+are all true or all false. What is not known reads as an assumption that the user can change.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from stepsight.capture.assumptions import Assumptions
-from stepsight.capture.recording.facts import mapped, tensors_in
-from stepsight.capture.recording.routing import counts, share_of
+from stepsight.capture.recording.calls import mapped, tensors_in
+from stepsight.capture.request import Assumptions
+
+SHARE = "_stepsight_share"
+_FOLLOWED_NAMES = """
+    view _unsafe_view reshape t transpose permute expand slice select squeeze unsqueeze detach alias clone
+    unbind split index index_select _to_copy gt ne eq bool flatten contiguous _reshape_alias narrow movedim
+"""
+FOLLOWED = frozenset(_FOLLOWED_NAMES.split())
+
+
+def install_routing() -> None:
+    """Results of one_hot carry the share of their elements that are set."""
+    real = torch.nn.functional.one_hot
+
+    def one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+        out: torch.Tensor = real(tensor, num_classes)
+        if isinstance(out, FakeTensor) and num_classes > 0:
+            setattr(out, SHARE, 1.0 / num_classes)
+        return out
+
+    torch.nn.functional.one_hot = one_hot
+    torch._C._nn.one_hot = one_hot
+
+
+def follow_routing(name: str, args: Any, out: Any) -> None:
+    """A view or comparison of a mask selects as the mask does; a sum over it is positive everywhere."""
+    share = next((s for t in tensors_in(args) if (s := getattr(t, SHARE, None)) is not None), None)
+    if share is None or not (name in FOLLOWED or name == "sum"):
+        return
+    for t in tensors_in(out):
+        if isinstance(t, FakeTensor):
+            setattr(t, SHARE, 1.0 if name == "sum" else share)
+
+
+def share_of(tensor: torch.Tensor) -> float | None:
+    share: float | None = getattr(tensor, SHARE, None)
+    return share
+
+
+def counts(total: int, classes: int, balance: float) -> torch.Tensor:
+    """``total`` tokens over ``classes`` experts; the first gets ``balance`` times the mean."""
+    first = min(round(total / classes * balance), total)
+    rest = max(classes - 1, 1)
+    left = total - first if classes > 1 else 0
+    shares = [first if classes > 1 else total]
+    shares += [left // rest + (i < left % rest) for i in range(classes - 1)]
+    return torch.tensor(shares, dtype=torch.int64)
+
+
+_FINITE = {"isfinite": 1.0, "isreal": 1.0, "isnan": 0.0, "isinf": 0.0, "isneginf": 0.0, "isposinf": 0.0}
+_BOTH = frozenset(
+    ("logical_and", "logical_and_", "bitwise_and", "bitwise_and_", "__and__", "mul", "__iand__")
+)
+
+
+def install_checks() -> None:
+    """Results of checks carry what a healthy run gives."""
+    for name, share in _FINITE.items():
+        for owner in (torch, torch.Tensor):
+            if hasattr(owner, name):
+                setattr(owner, name, _marked(getattr(owner, name), share))
+    from torch.distributions import constraints
+
+    for kind in _below(constraints.Constraint):
+        if "check" in vars(kind):
+            kind.check = _marked(kind.check, 1.0)
+
+
+def _below(kind: Any) -> list[Any]:
+    return [kind, *(each for sub in kind.__subclasses__() for each in _below(sub))]
+
+
+def _marked(function: Callable[..., Any], share: float) -> Callable[..., Any]:
+    def check(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs)
+        if isinstance(out, FakeTensor):
+            setattr(out, SHARE, share)
+        return out
+
+    return check
+
+
+def follow_checks(name: str, args: Any, out: Any) -> None:
+    """What is known of a mask that came from others."""
+    if not isinstance(out, FakeTensor) or out.dtype != torch.bool:
+        return
+    masks = list(tensors_in(args))
+    shares = [getattr(t, SHARE, None) for t in masks]
+    if name == "eq" and len(masks) == 2 and masks[0] is masks[1]:
+        setattr(out, SHARE, 1.0)
+        return
+    if not shares or any(s is None for s in shares):
+        return
+    known = [float(s) for s in shares if s is not None]
+    if name in ("logical_not", "bitwise_not"):
+        setattr(out, SHARE, 1.0 - known[0])
+    elif name in ("all", "_is_all_true"):
+        setattr(out, SHARE, float(known[0] >= 1))
+    elif name in ("any", "_is_any_true"):
+        setattr(out, SHARE, float(known[0] > 0))
+    elif name in _BOTH:
+        setattr(out, SHARE, min(known))
+
 
 FLOATS_FOLLOWED = 64
 """Floats are followed up to this many elements: loss scales, small constants."""

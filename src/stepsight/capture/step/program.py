@@ -1,4 +1,9 @@
-"""Recorded calls of one rank's step → its `RankProgram`."""
+"""Records of one rank → its RankProgram: process groups by their role, calls lowered to kernels, waits.
+
+A program that all ranks share names "the tensor group", not the ranks in it. Every rank makes all groups, so
+one rank's list shows them: groups of one size that do not overlap and were made under one description are one
+family.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,120 @@ from stepsight.capture.recording.calls import (
     SyncRecord,
     WaitRecord,
 )
-from stepsight.capture.step.families import WORLD, Family
-from stepsight.program.aten.call import AtenCall, Lowered
-from stepsight.program.job import COMM, COMPUTE, HOST, Call, Collective, Kernel, Op, RankProgram, Wait
+from stepsight.capture.request import Assumptions
+from stepsight.program.aten.call import AtenCall, Lowered, Precision
+from stepsight.program.aten.table import lower
+from stepsight.program.job import COMM, COMPUTE, HOST, Call, Collective, Group, Kernel, Op, RankProgram, Wait
+from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.lookup import Lookup, TableLookup
+
+WORLD = "world"
+
+
+@dataclass(slots=True)
+class Family:
+    """Disjoint groups that play one role."""
+
+    name: str
+    description: str
+    sets: list[tuple[int, ...]] = field(default_factory=list)
+
+    def of(self, rank: int) -> tuple[int, ...] | None:
+        return next((ranks for ranks in self.sets if rank in ranks), None)
+
+    def coordinate(self, rank: int) -> int:
+        """Where a rank stands in its group; -1 outside."""
+        ranks = self.of(rank)
+        return ranks.index(rank) if ranks else -1
+
+
+def families(made: Iterable[tuple[str, tuple[int, ...]]], world: int) -> list[Family]:
+    """All groups but the world's, sorted into families in the order they were made."""
+    found: list[Family] = []
+    for description, ranks in made:
+        if len(ranks) == world or any(ranks in family.sets for family in found):
+            continue
+        home = next((f for f in found if _belongs(f, description, ranks)), None)
+        if home is None:
+            home = Family(_name(description, found), description)
+            found.append(home)
+        home.sets.append(ranks)
+    for family in found:
+        _complete(family, world)
+    return found
+
+
+def _belongs(family: Family, description: str, ranks: tuple[int, ...]) -> bool:
+    taken = {r for group in family.sets for r in group}
+    return family.description == description and len(family.sets[0]) == len(ranks) and not taken & set(ranks)
+
+
+def _name(description: str, found: list[Family]) -> str:
+    plain = description.removeprefix("mesh_") if description not in ("", "undefined", "None") else "group"
+    taken = {f.name for f in found} | {WORLD}
+    if plain not in taken:
+        return plain
+    return next(f"{plain} {i}" for i in range(1, len(found) + 3) if f"{plain} {i}" not in taken)
+
+
+def _complete(family: Family, world: int) -> None:
+    """Ranks that this process made no group for get one like the first, moved along."""
+    first = family.sets[0]
+    missing = sorted(set(range(world)) - {r for group in family.sets for r in group})
+    while missing:
+        moved = tuple(r - first[0] + missing[0] for r in first)
+        if not set(moved) <= set(missing):
+            return
+        family.sets.append(moved)
+        missing = [r for r in missing if r not in moved]
+
+
+def groups_of(found: Iterable[Family], world: int) -> dict[str, tuple[Group, ...]]:
+    """The job's groups: the world, and every family."""
+    groups: dict[str, tuple[Group, ...]] = {WORLD: (Group(WORLD, tuple(range(world))),)}
+    for family in found:
+        groups[family.name] = tuple(Group(f"{family.name} {i}", ranks) for i, ranks in enumerate(family.sets))
+    return groups
+
+
+_BAGS = ("_embedding_bag", "_embedding_bag_forward_only")
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """Call it with a call."""
+
+    precision: Precision
+    assumptions: Assumptions
+
+    def __call__(self, call: AtenCall) -> Lowered:
+        if call.name in _BAGS:
+            return Lowered((self._bag(call),))
+        if call.name.startswith("_embedding_bag") and call.name.endswith("backward"):
+            return self._bag_backward(call)
+        return lower(call, self.precision)
+
+    def _bag(self, call: AtenCall) -> Kernel:
+        weight, indices, offsets = (call.arguments[n] for n in ("weight", "indices", "offsets"))
+        closing = bool(call.get("include_last_offset", False))
+        batch = max(offsets.elements - closing, 1)
+        spread = self._rows()
+        table = TableLookup(
+            weight.shape[0], weight.shape[1], batch, indices.elements / batch, spread, weight.dtype
+        )
+        return Kernel("embedding", dtype="fp32", operator="lookup", lookup=Lookup((table,), "none", False))
+
+    def _rows(self) -> IndexDistribution:
+        zipf = self.assumptions.zipf
+        return IndexDistribution.zipf(zipf) if zipf else IndexDistribution.uniform()
+
+    def _bag_backward(self, call: AtenCall) -> Lowered:
+        gradient, indices = call.arguments["grad"], call.arguments["indices"]
+        rows = call.get("num_weights", 1)
+        count = indices.elements
+        spread = Kernel.of("scatter", gradient.dtype, rows=count, cols=gradient.shape[-1], table_rows=rows)
+        return Lowered((Kernel.of("sort", "int64", elements=max(count, 1)), spread))
+
 
 Lower = Callable[[AtenCall], Lowered]
 

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stepsight.capture.step.captured import CapturedStep
-from stepsight.capture.step.file import is_step_file, load_step
+from stepsight.capture.step.captured import CapturedStep, is_step_file, load_step
 from stepsight.platform.conditions import NOTHING_LEARNED
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction

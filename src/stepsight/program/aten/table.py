@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from stepsight.program.aten import images, movement, products, recurrent, rows, updates
+from stepsight.program.aten import images, movement, products, rows
 from stepsight.program.aten.call import AtenCall, Lowered, Precision
 from stepsight.program.aten.movement import copy_kernel, pointwise_kernel
 from stepsight.program.job import Kernel
@@ -88,7 +88,7 @@ _RULES: dict[str, Rule] = {
     "vdot": products.dot,
     "_grouped_mm": products.grouped_mm, "_scaled_grouped_mm": products.grouped_mm,
     "_scaled_mm": products.scaled_mm, "_int_mm": products.scaled_mm,
-    "_cudnn_rnn": recurrent.forward, "_cudnn_rnn_backward": recurrent.backward,
+    "_cudnn_rnn": products.recurrent, "_cudnn_rnn_backward": products.recurrent_backward,
     "convolution": images.convolution, "_convolution": images.convolution,
     "cudnn_convolution": images.convolution, "convolution_overrideable": images.convolution,
     "convolution_backward": images.convolution_backward,
@@ -151,7 +151,7 @@ def lower(call: AtenCall, precision: Precision) -> Lowered:
     if all(t.elements == 0 for t in call.made_on_gpu or call.on_gpu):
         return Lowered()
     if call.name.startswith(("_foreach", "_fused_ada", "_fused_sgd", "_amp_foreach")):
-        return Lowered(tuple(updates.multi_tensor(call, precision)))
+        return Lowered(tuple(movement.multi_tensor(call, precision)))
     rule = RULES.get(call.name)
     if rule is not None and not (call.name in ("max", "min") and call.overload == "other"):
         return Lowered(tuple(rule(call, precision)))

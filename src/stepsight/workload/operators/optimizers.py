@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stepsight.program.aten.movement import fill_kernel
-from stepsight.program.aten.updates import multi_tensor_kernels
+from stepsight.program.aten.movement import fill_kernel, multi_tensor_kernels
 from stepsight.program.job import Kernel
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor

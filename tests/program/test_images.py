@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from stepsight.program.aten.call import AtenCall, Precision, TensorFact
-from stepsight.program.aten.conv_backend import conv_backend, is_channels_last
-from stepsight.program.aten.images import convolution, convolution_backward
+from stepsight.program.aten.images import conv_backend, convolution, convolution_backward, is_channels_last
 
 
 def tensor(*shape: int, dtype: str = "fp32", last: bool = False) -> TensorFact:

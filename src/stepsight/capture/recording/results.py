@@ -1,7 +1,9 @@
-"""Operators that torch cannot run without data: their results' sizes by rule, or from the CPU's kernel.
+"""Results as a GPU leaves them where torch's fake tensors do not say: memory formats of convolutions,
+operators that cannot run without data.
 
-A loss or an operator of an extension may have a kernel for the CPU and no rule for sizes. What it computes
-there is thrown away.
+A torch built without cuDNN makes every convolution's result contiguous, and all that follows would be laid
+out as on no GPU. A loss or an operator of an extension may have a kernel for the CPU and no rule for sizes:
+what it computes there is thrown away.
 """
 
 from __future__ import annotations
@@ -9,9 +11,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from stepsight.capture.recording.facts import mapped, tensors_in
+from stepsight.capture.recording.calls import Facts, mapped, tensors_in
 from stepsight.capture.recording.values import Values
+from stepsight.program.aten.images import is_channels_last
+
+_IMAGE_AND_WEIGHT = {"convolution": (0, 1), "convolution_backward": (1, 2)}
+
+
+def as_on_gpu(name: str, args: Any, out: Any, facts: Facts) -> Any:
+    """Results of a convolution on the GPU, channels_last where the image or the weight is."""
+    places = _IMAGE_AND_WEIGHT.get(name)
+    if places is None or len(args) <= max(places):
+        return out
+    image, weight = (args[place] for place in places)
+    if not isinstance(image, FakeTensor) or image.fake_device.type != "cuda":
+        return out
+    if not any(is_channels_last(facts.tensor(t)) for t in (image, weight)):
+        return out
+    if isinstance(out, torch.Tensor):
+        return _last(out)
+    return tuple(_last(t) for t in out)
+
+
+def _last(t: torch.Tensor | None) -> torch.Tensor | None:
+    return t if t is None or t.dim() != 4 else t.to(memory_format=torch.channels_last)
+
 
 MOST_BYTES = 1 << 28
 """Larger inputs are not made for this."""

@@ -12,10 +12,18 @@ from dataclasses import dataclass, field, replace
 from math import log
 from typing import Protocol
 
-from stepsight.capture.assumptions import Assumptions
 from stepsight.capture.recording.calls import CallRecord, HostOperator, Record, StepRecords
-from stepsight.capture.step.fusing.groups import Group, Grouping
-from stepsight.capture.step.fusing.parts import Part, part_of, place, reads, traffic_bytes, writes
+from stepsight.capture.request import Assumptions
+from stepsight.capture.step.fused_groups import (
+    Group,
+    Grouping,
+    Part,
+    part_of,
+    place,
+    reads,
+    traffic_bytes,
+    writes,
+)
 from stepsight.program.aten.call import AtenCall, Lowered, TensorFact, read_bytes
 from stepsight.program.job import Kernel
 from stepsight.program.variants import classify

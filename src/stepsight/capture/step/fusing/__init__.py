@@ -1,1 +1,0 @@
-"""What torch.compile makes of a compiled region: fewer kernels that move less memory, approximated."""
