@@ -24,6 +24,35 @@ def test_small_tables_are_replicated_and_the_hottest_is_cut_by_rows():
     assert kinds["cat_0"] == TABLE_WISE
 
 
+def test_over_several_nodes_a_table_lies_on_whole_nodes_and_costs_more_to_send_than_to_look_up():
+    plan = published(128, "batch=135168").plan
+    nodes = {}
+    for shard in plan.shards:
+        if shard.kind == ROW_WISE:
+            nodes.setdefault(shard.table, set()).add(shard.rank // 8)
+    assert all(len(plan_ranks(plan, table)) == 8 * len(held) for table, held in nodes.items())
+    assert len(nodes["cat_20"]) == 4 and len(nodes["cat_0"]) == 1
+    busiest = max(sum(node in held for held in nodes.values()) for node in range(16))
+    assert busiest == 1
+
+
+def plan_ranks(plan, table: str) -> set[int]:
+    return {shard.rank for shard in plan.shards if shard.table == table}
+
+
+def test_weight_gradients_run_while_gradients_of_vectors_travel():
+    ops = published().job().programs[0].ops
+    sent = [i for i, op in enumerate(ops) if op.collective and op.collective.name == "gradients"][0]
+    wgrads = [i for i, op in enumerate(ops) if any(k.operator == "wgrad" for k in op.kernels)]
+    assert min(wgrads) > sent
+
+
+def test_the_network_sums_gradients_of_several_nodes():
+    ops = published(16, "batch=65536").job().programs[0].ops
+    kinds = [op.collective.kind for op in ops if op.name == "all_reduce"]
+    assert kinds == ["reduce_scatter", "reduce", "all_gather"]
+
+
 def test_products_run_in_half_precision_and_vectors_travel_in_it():
     ops = published().job().programs[0].ops
     assert {k.dtype for op in ops for k in op.kernels if k.family == "gemm"} == {"fp16"}

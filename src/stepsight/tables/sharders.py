@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -121,50 +122,108 @@ def beside_the_bottom_mlp(tables: Sequence[Table], ranks: int) -> Plan:
     return Plan.table_wise(tables, rank_of, ranks, "nvidia")
 
 
-REPLICATED_BYTES = 8e6
-"""Tables up to this size are held by every rank in HugeCTR's published plans (DP_SHARDING_THRESHOLD 0.008, in
-GB)."""
-SENT_COST = 7.4 / 4
-"""Lookups that take as long as sending one vector, by the defaults of HugeCTR's planner: bandwidth of memory
-over that of links (3,350 over 450 GB/s), four times the bytes for a lookup and its update."""
+NODE_RANKS = 8
+"""GPUs of a node (DGX and HGX systems from Volta to Blackwell)."""
+ROUNDS = 20
+"""Plans that HugeCTR's planner compares."""
+VALUE_BYTES = 8
+"""A weight and its adagrad state."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Between what HugeCTR's planner shares tables out, with the settings of its published runs.
+
+    Tables up to ``replicated_bytes`` with their state are held by every rank (DP_SHARDING_THRESHOLD). Sending
+    one vector costs as much as ``sent_cost`` lookups (MEM_COMM_BW_RATIO over four: a lookup and its update
+    move four times the bytes). ``memory_bytes``: what tables may take on each (memory_cap_for_embedding).
+    """
+
+    replicated_bytes: float
+    sent_cost: float
+    memory_bytes: float
+
+
+GPUS = _Level(8e6, 7 / 4, 60e9)
+"""Of one node, over NVLink."""
+NODES = _Level(12.5e6, 67 / 4, NODE_RANKS * 60e9)
+"""Over InfiniBand; each table is then cut by rows over the GPUs of its node."""
+
+
+def node_ranks(ranks: int) -> int:
+    """Ranks that exchange among themselves first in HugeCTR: all of them, or a node's."""
+    return NODE_RANKS if ranks > NODE_RANKS and ranks % NODE_RANKS == 0 else ranks
 
 
 def hybrid(tables: Sequence[Table], ranks: int) -> Plan:
-    """HugeCTR's planner: small tables on every rank, the others cut by rows into as many parts as an even
-    load asks for, costliest part first to the least loaded rank. A part costs its lookups, and the pooled
-    vector that it sends as much as `SENT_COST` of them: cutting further than that gains nothing."""
+    """HugeCTR's planner (samples/dlrm, ``auto`` and over several nodes ``hier_auto``): small tables on every
+    rank, the others cut by rows into 1, 2, 4 … parts, each to the least loaded place. In every round the
+    hottest part is cut in two; the plan whose busiest place costs least wins."""
     _check(tables, ranks)
-    large = [t for t in tables if t.weight_bytes > REPLICATED_BYTES]
-    share = sum(lookup_cost(t) + SENT_COST * t.output_columns for t in large) / ranks
-    loads, shards = [0.0] * ranks, list[Shard]()
-    parts = {t.name: _row_parts(t, share, ranks) for t in large}
-
-    def cost(table: Table) -> float:
-        return lookup_cost(table) / parts[table.name] + SENT_COST * table.output_columns
-
-    for table in sorted(large, key=lambda t: (-cost(t), t.name)):
-        count = parts[table.name]
-        block = -(-table.rows // count)
-        chosen = sorted(range(ranks), key=lambda r: (loads[r], r))[:count]
-        for number, rank in enumerate(chosen):
-            rows = number * block, min((number + 1) * block, table.rows)
-            kind = ROW_WISE if count > 1 else TABLE_WISE
-            shards.append(Shard(table.name, rank, (0, table.dim), rows, kind))
-            loads[rank] += cost(table)
-    for table in tables:
-        if table.name not in parts:
-            kind = DATA_PARALLEL if ranks > 1 else TABLE_WISE
-            whole = (0, table.dim), (0, table.rows)
-            shards += [Shard(table.name, rank, *whole, kind) for rank in range(ranks)]
+    per_node = node_ranks(ranks)
+    level, places = (GPUS, ranks) if per_node == ranks else (NODES, ranks // per_node)
+    inside = ranks // places
+    large = [t for t in tables if t.rows * t.dim * VALUE_BYTES > level.replicated_bytes]
+    shards: list[Shard] = []
+    for table, held in _shared_out(large, places, level):
+        holders = [place * inside + i for place in held for i in range(inside)]
+        block = -(-table.rows // len(holders))
+        kind = ROW_WISE if len(holders) > 1 else TABLE_WISE
+        for number, rank in enumerate(holders):
+            rows = min(number * block, table.rows), min((number + 1) * block, table.rows)
+            if rows[1] > rows[0]:
+                shards.append(Shard(table.name, rank, (0, table.dim), rows, kind))
+    kind = DATA_PARALLEL if ranks > 1 else TABLE_WISE
+    named = {table.name for table in large}
+    for table in (t for t in tables if t.name not in named):
+        shards += [Shard(table.name, rank, (0, table.dim), (0, table.rows), kind) for rank in range(ranks)]
     order = {table.name: i for i, table in enumerate(tables)}
     return Plan(ranks, tuple(sorted(shards, key=lambda s: (order[s.table], s.rank))), "hugectr")
 
 
-def _row_parts(table: Table, share: float, ranks: int) -> int:
-    """How many parts bring a table's cost down to an even share, as far as cutting it pays."""
-    sent = SENT_COST * table.output_columns
-    wanted = lookup_cost(table) / max(share - sent, sent)
-    return max(1, min(math.ceil(wanted), math.floor(lookup_cost(table) / sent), ranks, table.rows))
+def _shared_out(tables: Sequence[Table], places: int, level: _Level) -> list[tuple[Table, list[int]]]:
+    """The places of each table in the best of the planner's rounds."""
+    parts = [1] * len(tables)
+    best = sum(lookup_cost(t) / places + level.sent_cost * t.output_columns for t in tables)
+    found = [list(range(places)) for _ in tables]
+    for _ in range(ROUNDS):
+        placed = _placed(tables, parts, places, level)
+        if isinstance(placed, int):  # a table that has room nowhere
+            if 2 * parts[placed] > places:
+                break
+            parts[placed] *= 2
+            continue
+        cost, held = placed
+        if cost < best:
+            best, found = cost, held
+        cut = [i for i in range(len(tables)) if 2 * parts[i] <= min(places, tables[i].rows)]
+        if not cut:
+            break
+        parts[max(cut, key=lambda i: (lookup_cost(tables[i]) / parts[i], -i))] *= 2
+    return list(zip(tables, found, strict=True))
+
+
+def _placed(
+    tables: Sequence[Table], parts: Sequence[int], places: int, level: _Level
+) -> tuple[float, list[list[int]]] | int:
+    """Parts, hottest first, each to the least loaded place that has room and no part of the table yet: the
+    cost of the busiest place and each table's places; or the table that has room nowhere."""
+    load, memory = [0.0] * places, [0.0] * places
+    held: list[list[int]] = [[] for _ in tables]
+    for i in sorted(range(len(tables)), key=lambda i: (-lookup_cost(tables[i]) / parts[i], i)):
+        table = tables[i]
+        size = table.rows * table.dim * VALUE_BYTES / parts[i]
+        for _ in range(parts[i]):
+            open_to = [
+                p for p in range(places) if p not in held[i] and memory[p] + size <= level.memory_bytes
+            ]
+            if not open_to:
+                return i
+            place = min(open_to, key=lambda p: (load[p], p))
+            held[i].append(place)
+            load[place] += lookup_cost(table) / parts[i] + level.sent_cost * table.output_columns
+            memory[place] += size
+    return max(load, default=0.0), [sorted(some) for some in held]
 
 
 PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp, "hugectr": hybrid}

@@ -22,5 +22,6 @@ def test_lookups_on_an_h100_are_within_the_bar_without_a_fit():
 
 @pytest.mark.skipif(not (DATA / dlrm_hugectr.FILE).is_file(), reason="measured tables are absent")
 def test_hugectrs_steps_are_within_the_bar():
-    errors = [abs(row.error) for row in dlrm_hugectr.rows(DATA)]
-    assert np.mean(errors) <= 0.12
+    found = dlrm_hugectr.rows(DATA)
+    for name in (dlrm_hugectr.SET, dlrm_hugectr.EARLIER):
+        assert np.median([abs(row.error) for row in found if row.set == name]) <= 0.12

@@ -3,9 +3,10 @@
 Dense layers are GEMMs with bias and activation in their epilogue, in fp16 with fp32 master weights. Small
 tables are held by every rank and looked up for its own samples; of the others each rank looks up its shards
 for the whole batch, and pooled vectors travel in fp16 by all_to_all while the bottom MLP runs. The low-rank
-cross layers of DCN-v2 take one element-wise kernel each besides their two products. Gradients of the dense
-part are reduced in fp16 while the rows are updated. The next batch is read and distributed meanwhile and
-costs the step nothing.
+cross layers of DCN-v2 take one element-wise kernel each besides their two products. Gradients of weights are
+not waited for (``async_wgrad``): they run while vectors' gradients travel. Gradients of the dense part are
+reduced in fp16 while the rows are updated, over several nodes inside the network (SHARP, as the published
+runs set it). The next batch is read and distributed meanwhile and costs the step nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import numpy as np
 from stepsight.program.job import COMM, COMPUTE, Collective, Group, Job, Kernel, Op, RankProgram, Wait
 from stepsight.tables.lookup import Lookup
 from stepsight.tables.plan import DATA_PARALLEL
+from stepsight.tables.sharders import node_ranks
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
 from stepsight.workload.dlrm.node_sums import NODE, PEERS
 from stepsight.workload.graphs import captured
 
 WORLD = "world"
-NODE_RANKS = 8
-"""GPUs of a node (DGX and HGX systems from Volta to Blackwell)."""
+SPARSE = "sparse"
+"""The stream of kernels between two exchanges."""
 HALF_BYTES = 2
 """Of activations, weights in products, gradients and what is exchanged."""
 FIRST_FEATURES = 16
@@ -50,11 +52,6 @@ def hugectr_job(config: DlrmConfig) -> Job:
     return replace(job, groups={**job.groups, **groups})
 
 
-def node_ranks(ranks: int) -> int:
-    """Ranks that exchange among themselves first: all of them, or a node's."""
-    return NODE_RANKS if ranks > NODE_RANKS and ranks % NODE_RANKS == 0 else ranks
-
-
 @dataclass(slots=True)
 class _Step:
     """One rank's step, kernel by kernel."""
@@ -63,6 +60,7 @@ class _Step:
     rank: int
     ops: list[Op] = field(default_factory=list)
     phase: str = "forward"
+    later: list[tuple[str, Kernel]] = field(default_factory=list)
 
     def program(self) -> tuple[Op, ...]:
         started = self._forward()
@@ -147,7 +145,9 @@ class _Step:
         pooled = width - self.config.bottom[-1]
         self._add("network.backward", self._pass("reorder", local * pooled, local * self._received_columns()))
         started = self._exchange(backward=True) if self.config.ranks > 1 else None
+        self._weight_gradients()
         self._mlp_backward("bottom", first=False)
+        self._weight_gradients()
         reduced = self._reduce() if self.config.ranks > 1 else None
         shared, own = self._lookups()
         if shared.tables:
@@ -166,10 +166,9 @@ class _Step:
     def _mlp_backward(self, which: str, *, first: bool) -> None:
         """Each layer's activation gradient is in the epilogue of the product before it."""
         for i, (k, n) in reversed(list(enumerate(self._layers(which)))):
-            kernels = [self._gemm("wgrad", n, k, self._local)]
+            self.later.append((f"{which}.backward", self._gemm("wgrad", n, k, self._local)))
             if i or first:
-                kernels.insert(0, self._gemm("dgrad", self._local, k, n))
-            self._add(f"{which}.backward", *kernels)
+                self._add(f"{which}.backward", self._gemm("dgrad", self._local, k, n))
 
     def _interact(self) -> None:
         local, width, config = self._local, self._width, self.config
@@ -191,10 +190,15 @@ class _Step:
                 # Gradients of the product and of the first input, then those of both factors.
                 self._add("cross.backward", self._pass("cross", 4 * local * width, 2 * local * width),
                           self._gemm("dgrad", local, config.cross_rank, width),
-                          self._gemm("wgrad", width, config.cross_rank, local),
                           self._gemm("dgrad", local, width, config.cross_rank),
-                          self._gemm("wgrad", config.cross_rank, width, local),
                           self._pass("add", 2 * local * width, local * width))  # fmt: skip
+                for m, n in ((width, config.cross_rank), (config.cross_rank, width)):
+                    self.later.append(("cross.backward", self._gemm("wgrad", m, n, local)))
+
+    def _weight_gradients(self) -> None:
+        for name, kernel in self.later:
+            self._add(name, kernel)
+        self.later.clear()
 
     # What ranks exchange
 
@@ -224,11 +228,13 @@ class _Step:
         turns = [(own, nodes * self._local, NODE), (self._node_widths(per_node), self._local, PEERS)]
         started = None
         for widths, samples, group in reversed(turns) if backward else turns:
-            waits = (Wait(COMPUTE, started),) if started is not None else ()
+            after = COMPUTE
             if started is not None:
                 values = float(nodes * self._local * widths[self.rank // per_node if group == PEERS else 0])
-                self._add("network.turn", self._pass("reorder", values, values), waits=waits)
-            started = self._all_to_all(widths, samples, group, backward=backward)
+                reorder = replace(self._pass("reorder", values, values), stream=SPARSE)
+                self._add("network.turn", reorder, waits=(Wait(SPARSE, started),))
+                after = SPARSE
+            started = self._all_to_all(widths, samples, group, backward=backward, after=after)
         return started
 
     def _node_widths(self, per_node: int) -> list[int]:
@@ -242,7 +248,9 @@ class _Step:
                 held[shard.rank // per_node][shard.table, shard.columns] = shard.width * features
         return [sum(widths.values()) for widths in held]
 
-    def _all_to_all(self, widths: Sequence[int], samples: int, group: str, *, backward: bool) -> int:
+    def _all_to_all(
+        self, widths: Sequence[int], samples: int, group: str, *, backward: bool, after: str = COMPUTE
+    ) -> int:
         sent = np.asarray(widths, dtype=np.float64) * samples * HALF_BYTES
         matrix = np.repeat(sent[:, None], len(sent), axis=1)
         if backward:
@@ -250,18 +258,28 @@ class _Step:
         largest = float(max(matrix.sum(axis=1).max(), matrix.sum(axis=0).max()))
         collective = Collective("all_to_allv", largest, group, dtype="fp16", send_bytes=matrix,
                                 name="gradients" if backward else "pooled")  # fmt: skip
-        return self._add("all_to_all", collective=collective, waits=(Wait(COMM, COMPUTE),))
+        return self._add("all_to_all", collective=collective, waits=(Wait(COMM, after),))
 
     def _reduce(self) -> int:
-        """Gradients of the dense part and of the tables that every rank holds, in one buffer."""
+        """Gradients of the dense part and of the tables that every rank holds, in one buffer. Over several
+        nodes ranks of a node sum their parts, which go through the network once (NCCL_COLLNET_ENABLE)."""
         rows = sum(
             shard.width * shard.height
             for shard in self.config.plan.on_rank(self.rank)
             if shard.kind == DATA_PARALLEL
         )
         size = float(HALF_BYTES * (self._parameters() + rows))
-        collective = Collective("all_reduce", size, dtype="fp16", name="gradients")
-        return self._add("all_reduce", collective=collective, waits=(Wait(COMM, COMPUTE),))
+        per_node = node_ranks(self.config.ranks)
+        turns = [("all_reduce", size, WORLD)]
+        if per_node < self.config.ranks:
+            turns = [("reduce_scatter", size, NODE), ("reduce", size / per_node, PEERS),
+                     ("all_gather", size, NODE)]  # fmt: skip
+        waits: tuple[Wait, ...] = (Wait(COMM, COMPUTE),)
+        for kind, bytes_, group in turns:
+            collective = Collective(kind, bytes_, group, dtype="fp16", name="gradients")
+            last = self._add("all_reduce", collective=collective, waits=waits)
+            waits = ()
+        return last
 
     def _parameters(self) -> int:
         layers: Sequence[tuple[int, int]] = (*self._layers("bottom"), *self._layers("top"))
