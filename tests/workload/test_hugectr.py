@@ -42,7 +42,7 @@ def plan_ranks(plan, table: str) -> set[int]:
 
 def test_weight_gradients_run_while_gradients_of_vectors_travel():
     ops = published().job().programs[0].ops
-    sent = [i for i, op in enumerate(ops) if op.collective and op.collective.name == "gradients"][0]
+    sent = next(i for i, op in enumerate(ops) if op.collective and op.collective.name == "gradients")
     wgrads = [i for i, op in enumerate(ops) if any(k.operator == "wgrad" for k in op.kernels)]
     assert min(wgrads) > sent
 
