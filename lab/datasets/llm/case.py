@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stepsight.collectives.site import SiteBandwidth
+from stepsight.errors import InputError
+from stepsight.hardware.gpus import find_gpu
+from stepsight.workload.llm.known import model_name
 
 Row = Mapping[str, str]
 
@@ -83,6 +87,42 @@ def whole(row: Row, column: str, default: int | None = None) -> int:
 def number(row: Row, column: str) -> float | None:
     """A figure; None where the column is empty."""
     return float(row[column]) if row.get(column) else None
+
+
+_SPELLINGS = {
+    "nemotron4 340b": "nemotron-340b", "nemotron 15b": "nemotron4-15b", "tiny-llama": "tinyllama-1.1b",
+    "nemo megatron": "gpt3-175b", "gpt 175b": "gpt3-175b", "llama2_70b_lora": "llama2-70b",
+    "grok1 314b": "grok-1", "grok1": "grok-1", "llama4 e128": "llama4-maverick", "llama4 e16": "llama4-scout",
+}  # fmt: skip
+"""Names of models in published tables that the product's own list of names does not cover."""
+
+
+def catalogue_model(text: str) -> str | None:
+    """The shipped model that a table's name means: ``Llama 3.1 405b``, ``qwen3_30b_a3b (BF16)``."""
+    plain = re.sub(r"\s*\(.*\)", "", text).strip().lower()
+    try:
+        return model_name(_SPELLINGS.get(plain, plain.replace(" ", "-").replace("_", "-")))
+    except InputError:
+        return None
+
+
+def catalogue_gpu(text: str) -> str | None:
+    """The catalogue's board that a table's name means: ``DGX-H100``, ``Blackwell GPU (B200-SXM-180GB)``."""
+    chips = re.findall(
+        r"\b(?:GB|GH|MI|RTX|[ABHLVTP])-?\d+\w*(?:[ -](?:NVL|PCIe)\b)?", text, flags=re.IGNORECASE
+    )
+    for name in (text, *chips, *(re.split("[ -]", chip)[0] for chip in chips)):
+        entry = find_gpu(name)
+        if entry is not None:
+            return entry.gpu.name
+    return None
+
+
+def joined_gpus(gpu: str, gpus: int) -> int:
+    """GPUs that one NVLink or Infinity Fabric joins: eight, or of a rack of 72 as many as divide the job."""
+    if not gpu.startswith("GB"):
+        return 8
+    return gpus if gpus <= 72 else max((n for n in range(4, 73, 4) if gpus % n == 0), default=64)
 
 
 def platform_name(gpus: int, per_node: int, gpu: str, nic: str) -> str:

@@ -6,41 +6,54 @@ import json
 import re
 from typing import Any
 
-from lab.datasets.llm.case import Case, Row, number, platform_name, unexpressed, whole
-from stepsight.workload.llm.known import model_name
+from lab.datasets.llm.case import (
+    Case,
+    Row,
+    catalogue_gpu,
+    catalogue_model,
+    joined_gpus,
+    number,
+    platform_name,
+    unexpressed,
+    whole,
+)
 
 DGXC, MLPERF, ABLATIONS = "dgxc_llm", "mlperf_llm", "megatron_bridge_ablations"
 
 # --- NeMo's and Megatron-Bridge's performance tables ---
 
-_NEMO = {
-    "llama2-7b": "llama2-7b", "llama2-13b": "llama2-13b", "llama2-70b": "llama2-70b",
-    "llama3-8b": "llama3-8b", "llama3_8b": "llama3-8b", "llama3-70b": "llama3-70b",
-    "llama3_70b": "llama3-70b", "llama3.1_405b": "llama3.1-405b", "deepseekv3": "deepseek-v3",
-    "gpt oss 120b": "gpt-oss-120b", "qwen3_30b_a3b": "qwen3-30b-a3b", "kimi_k2": "kimi-k2",
-    "qwen3_235b_a22b": "qwen3-235b-a22b", "gpt3-175b": "gpt3-175b", "nemotron-340b": "nemotron-340b",
-}  # fmt: skip
-_NODES = {
-    "DGX-H100": (8, "H100-SXM-80G", "400G"),
-    "DGX-B200": (8, "B200-SXM-180G", "400G"),
-    "DGX-B300": (8, "B300-SXM-288G", "800G"),
-    "DGX-GB200": (64, "GB200-186G", "400G"),
-    "DGX-GB300": (64, "GB300-288G", "800G"),
-}
-"""GPUs of a node, their name here, and the NIC of each. 64 of the 72 GPUs of a rack share one NVLink."""
+NICS = {"B300-SXM-288G": "800G", "GB300-288G": "800G"}
+"""Of each GPU, where it is not 400 Gb/s."""
+
+
+def _platform(gpu: str, gpus: int) -> str:
+    return platform_name(gpus, joined_gpus(gpu, gpus), gpu, NICS.get(gpu, "400G"))
+
+
+def _products(text: str) -> dict[str, Any]:
+    """GEMMs' type, and the scaling of fp8 where the table names it: FP8, FP8-CS (current), MXFP8, NVFP4."""
+    upper = text.upper()
+    if "FP4" in upper:
+        return {"precision": "nvfp4"}
+    if "FP8" not in upper:
+        return {"precision": text.lower()} if text else {}
+    if "MX" in upper:
+        return {"precision": "fp8", "fp8_scaling": "block"}
+    current = re.search(r"\bCS\b|CURRENT", upper)
+    return {"precision": "fp8", "fp8_scaling": "current"} if current else {"precision": "fp8"}
 
 
 def nemo(row: Row) -> Case | str:
     """NeMo (to spring 2024) or Megatron-Bridge (2025): rows state layouts, the recipe what the stack does."""
-    model = re.sub(r" *\(.*\)", "", row["model"]).strip().lower()
-    if model not in _NEMO:
+    model = catalogue_model(row["model"])
+    if model is None:
         return "a model with state-space layers or unpublished sizes"
     if "(" in row["parallelism"] or not row["precision"]:
         return "two configurations in one row"
-    if row["gpu"] not in _NODES:
+    gpu = catalogue_gpu(row["gpu"])
+    if gpu is None:
         return "a GPU that is not in the catalogue"
     axes = {k: int(v) for k, v in re.findall(r"(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
-    per_node, gpu, nic = _NODES[row["gpu"]]
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch")
     expert, bridge = axes.get("EP", 1), "Megatron-Bridge" in row["source"]
     found = _layout(gpus, batch, micro, axes)
@@ -52,23 +65,19 @@ def nemo(row: Row) -> Case | str:
     if axes.get("FSDP", 0) > 1:
         parallel["zero"] = 3
         more.pop("zero", None)
-    precision = row["precision"].upper()
-    products = "bf16" if precision == "BF16" else "nvfp4" if "NVFP4" in precision else "fp8"
-    training: dict[str, Any] = {"precision": products, "adapters": row["task"] == "LoRA"}
-    if products == "fp8" and bridge:
-        training["fp8_scaling"] = "block" if "MX" in row["precision"].split(" ")[0] else "current"
+    training: dict[str, Any] = {**_products(row["precision"]), "adapters": row["task"] == "LoRA"}
     settings: dict[str, Any] = {"training": {"gradients": "half"}, "parallel": more}
     if expert > 1:
         _with_experts(row, model, settings["training"], more)
     stated = {
-        "model": _NEMO[model],
+        "model": model,
         "sequence": whole(row, "seq"),
         "global_batch": batch,
         "training": training,
         "parallel": parallel,
     }
     recipe = "nemo-2025" if bridge else "nemo-2023"
-    return Case("", stated, recipe, settings, platform_name(gpus, per_node, gpu, nic))
+    return Case("", stated, recipe, settings, _platform(gpu, gpus))
 
 
 def _layout(
@@ -93,7 +102,7 @@ def _layout(
     return parallel, more
 
 
-_ALL_TO_ALL = {("gpt oss 120b", "H100"), ("gpt oss 120b", "B200"), ("qwen3_235b_a22b", "B200")}
+_ALL_TO_ALL = {("gpt-oss-120b", "H100"), ("gpt-oss-120b", "B200"), ("qwen3-235b-a22b", "B200")}
 """Models and GPUs whose recipe exchanges tokens by NCCL's all_to_all; the others use HybridEP or DeepEP
 (Megatron-Bridge, scripts/performance/configs, as all facts below)."""
 GRAPHS_SINCE = (26, 6)
@@ -114,17 +123,13 @@ def _with_experts(row: Row, model: str, training: dict[str, Any], parallel: dict
 
 # --- DGX Cloud recipes: NeMo on H100 ---
 
-_DGXC = {"NeMo Megatron": "gpt3-175b"}
-"""Models that are named otherwise than in the catalogue."""
-
 
 def dgxc(row: Row) -> Case:
     """One row of a release's tables."""
     name = f"{row['release']} {row['model']} {row['precision']} on {row['gpus']} {row['gpu']}"
-    group, node = row["model"], _NODES.get(f"DGX-{row['gpu']}")
-    if node is None:
-        return unexpressed(name, "a GPU that is not in the catalogue", group)
-    model = model_name(_DGXC.get(group, group))
+    model, gpu, group = catalogue_model(row["model"]), catalogue_gpu(row["gpu"]), row["model"]
+    if model is None or gpu is None:
+        return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
     axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}
     gpus = whole(row, "gpus")
     found = _layout(gpus, whole(row, "global_batch"), whole(row, "micro_batch", 1), axes)
@@ -137,7 +142,7 @@ def dgxc(row: Row) -> Case:
         "model": model,
         "sequence": whole(row, "seq"),
         "global_batch": whole(row, "global_batch"),
-        "training": {"precision": row["precision"].lower()},
+        "training": _products(row["precision"]),
         "parallel": parallel,
     }
     if row.get("layers"):
@@ -146,33 +151,23 @@ def dgxc(row: Row) -> Case:
     release = tuple(int(part) for part in re.findall(r"\d+", row["release"])[:2])
     recipe = "nemo-2025" if release > (25, 4) else "nemo-2024"
     return Case(
-        name, stated, recipe, settings, platform_name(gpus, *node),
+        name, stated, recipe, settings, _platform(gpu, gpus),
         measured_ms=1e3 * float(row["step_s"]) if row["step_s"] else None, group=group,
     )  # fmt: skip
 
 
 # --- MLPerf Training ---
 
-_MLPERF_GPUS = {
-    "GB300": "GB300-288G", "GB200": "GB200-186G", "B300": "B300-SXM-288G", "B200": "B200-SXM-180G",
-    "H200-NVL": "H200-NVL", "H200": "H200-SXM-141G", "H100-NVL": "H100-NVL", "H100-PCIE": "H100-PCIE-80G",
-    "H100": "H100-SXM-80G", "A100": "A100-SXM4-80G", "MI355X": "MI355X", "MI350X": "MI350X",
-    "MI325X": "MI325X", "MI300X": "MI300X", "PRO-6000": "RTX-PRO-6000", "L40S": "L40S",
-}  # fmt: skip
-"""Parts of GPU names, the more specific first."""
 _MLPERF = {"llama2_70b_lora": "llama2-70b", "gpt3": "gpt3-175b", "llama31_405b": "llama3.1-405b",
            "llama31_8b": "llama3.1-8b"}  # fmt: skip
 _WIDEST_TENSOR = 4
 """Tensor ranks of the fine-tuning submissions at most; further model-parallel ranks split the sequence."""
-_TRAYS = ("GB200", "GB300")
-"""GPUs whose nodes of four share one NVLink domain of a rack."""
 
 
 def mlperf(row: Row) -> Case:
     """One result; where the configuration is not sure, the layout follows from what the run logged."""
     name = f"{row['round']} {row['submitter']} {row['system']} {row['benchmark']}"
-    group, shown = row["benchmark"], row["gpu"].upper().replace(" ", "-")
-    gpu = next((ours for theirs, ours in _MLPERF_GPUS.items() if theirs in shown), None)
+    group, gpu = row["benchmark"], catalogue_gpu(row["gpu"])
     if group not in _MLPERF or gpu is None:
         return unexpressed(name, "a model or a GPU that is not in the catalogue", group)
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch", 1)
@@ -191,16 +186,13 @@ def mlperf(row: Row) -> Case:
         "model": _MLPERF[group],
         "sequence": whole(row, "seq"),
         "global_batch": batch,
-        "training": {**({"precision": row["precision"].lower()} if row["precision"] else {}), **lora},
+        "training": {**_products(row["precision"]), **lora},
         "parallel": parallel,
     }
     amd = gpu.startswith("MI")
-    per_node = -(-gpus // whole(row, "nodes"))
-    if any(tray in gpu for tray in _TRAYS):
-        per_node = next(n for n in range(min(gpus, 72), 0, -1) if gpus % n == 0)
     return Case(
         name, stated, "mlperf-amd-2025" if amd else "mlperf-nvidia-2024",
-        _submission(row, parallel) if sure else {}, platform_name(gpus, per_node, gpu, "400G"),
+        _submission(row, parallel) if sure else {}, _platform(gpu, gpus),
         measured_ms=number(row, "step_ms"), group=group,
     )  # fmt: skip
 
@@ -236,13 +228,11 @@ def _submission(row: Row, parallel: dict[str, Any]) -> dict[str, Any]:
 
 # --- Megatron-Bridge: recomputation by module against time and memory ---
 
-_ABLATED = {"Llama3-70B": "llama3-70b", "moonshotai/Moonlight-16B-A3B": "moonlight-16b-a3b"}
-
 
 def ablation(row: Row) -> Case:
     """One row; modules whose recomputation no single word states are given as a list."""
     name = f"{row['model']} tp{row['tp']} pp{row['pp']} {row['recompute']} on {row['gpus']} {row['gpu']}"
-    model = _ABLATED.get(row["model"])
+    model = catalogue_model(row["model"])
     if model is None:
         return unexpressed(name, "a model with state-space layers, or no language model", row["model"])
     axes = {axis.upper(): whole(row, axis, 1) for axis in ("tp", "pp", "cp", "vp")}

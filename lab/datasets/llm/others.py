@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from lab.datasets.llm.case import Case, Row, number, platform_name, unexpressed, whole
+from lab.datasets.llm.case import Case, Row, catalogue_model, number, platform_name, unexpressed, whole
 
 XTUNER, PRIMUS, LITGPT = "xtuner_a100_long", "amd_primus", "litgpt_memory_a10g"
-
-_XTUNER: dict[str, dict[str, Any]] = {
-    "Llama2-7B": {"model": "llama2-7b"},
-    "Llama2-70B": {"model": "llama2-70b"},
-    # 01.AI's configuration of Yi-34B-200K.
-    "Yi-34B-200K": {
-        "family": "llama", "name": "yi-34b", "layers": 60, "hidden": 7168, "heads": 56, "kv_heads": 8,
-        "ffn": 20480, "vocab": 64000,
-    },
-}  # fmt: skip
 
 
 def xtuner(row: Row) -> Case:
     """ZeRO-3 with Ulysses (heads exchanged for parts of the sequence), one sequence per group."""
     context, gpus, sequence = whole(row, "sequence_parallel"), whole(row, "gpus"), whole(row, "seq")
     name = f"{row['model']} s{sequence} sp{context} on {gpus}"
-    model = _XTUNER.get(row["model"])
+    model = catalogue_model(row["model"])
     if model is None:
         return unexpressed(name, "a model that is not in the catalogue", row["model"])
     data = gpus // context
@@ -31,7 +21,7 @@ def xtuner(row: Row) -> Case:
     if context > 1:
         parallel["context_kind"] = "all_to_all"
     stated = {
-        **model,
+        "model": model,
         "sequence": sequence,
         "global_batch": data * whole(row, "micro_batch"),
         "training": {"precision": "bf16", "recompute": "full"},
@@ -44,16 +34,10 @@ def xtuner(row: Row) -> Case:
     )  # fmt: skip
 
 
-_PRIMUS = {
-    "Llama2-7B": "llama2-7b", "Llama-3.2-1B": "llama3.2-1b", "Qwen3-235B-A22B": "qwen3-235b-a22b",
-    "DeepSeek-V2-Lite": "deepseek-v2-lite",
-}  # fmt: skip
-
-
 def primus(row: Row) -> Case:
     """AMD's Primus (Megatron); pages that state no batch serve ratios between schedules only."""
     name = f"{row['model']} {row['precision']} {row['schedule']} vp{row['vp']} on {row['gpus']} {row['gpu']}"
-    model = _PRIMUS.get(row["model"].split(" (")[0])
+    model = catalogue_model(row["model"])
     if model is None or not row["global_batch"] or not row["seq"]:
         return unexpressed(name, "sequence or batch is not stated", row["model"])
     gpus, nodes = whole(row, "gpus"), whole(row, "nodes")
@@ -82,16 +66,10 @@ def primus(row: Row) -> Case:
     )  # fmt: skip
 
 
-_LITGPT = {
-    "llama-2-7b": "llama2-7b", "llama-3.1-8b": "llama3.1-8b", "mistral-7b": "mistral-7b",
-    "phi-3-mini-4k": "phi-3-mini", "gemma-2b": "gemma-2b", "tiny-llama": "tinyllama-1.1b",
-}  # fmt: skip
-
-
 def litgpt(row: Row) -> Case:
     """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout, no fp32 copies."""
     name = f"{row['model']} {row['method']} mb{row['micro_batch']} on {row['gpus']}"
-    model = _LITGPT.get(row["model"])
+    model = catalogue_model(row["model"])
     if model is None:
         return unexpressed(name, "a model that is not in the catalogue", row["method"])
     gpus = whole(row, "gpus")

@@ -1,0 +1,42 @@
+"""Names in published tables find the shipped models and boards, whatever their spelling."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.datasets.llm.case import catalogue_gpu, catalogue_model, joined_gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("Llama 3.1 405b", "llama3.1-405b"),
+        ("qwen3_30b_a3b (BF16)", "qwen3-30b-a3b"),
+        ("NeMo Megatron", "gpt3-175b"),
+        ("DeepSeek V3", "deepseek-v3"),
+        ("a model of nobody", None),
+    ],
+)
+def test_models(text: str, name: str | None) -> None:
+    assert catalogue_model(text) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("DGX-H100", "H100-SXM-80G"),
+        ("Blackwell GPU (B200-SXM-180GB)", "B200-SXM-180G"),
+        ("NVIDIA GB200 NVL72 (186GB)", "GB200-186G"),
+        ("AMD Instinct MI325X 256GB HBM3e", "MI325X"),
+        ("Gaudi 3", None),
+    ],
+)
+def test_boards(text: str, name: str | None) -> None:
+    assert catalogue_gpu(text) == name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gpus", "joined"), [("H100-SXM-80G", 64, 8), ("GB200-186G", 144, 72), ("GB200-186G", 512, 64)]
+)
+def test_gpus_of_one_link(gpu: str, gpus: int, joined: int) -> None:
+    assert joined_gpus(gpu, gpus) == joined
