@@ -6,8 +6,7 @@ from importlib import import_module
 
 import pytest
 
-from stepsight.basis import Basis
-from stepsight.constants import Area, Constant, area, area_names
+from stepsight.constants import Area, Basis, Constant, area, area_names
 from stepsight.overheads.frameworks import profiles
 from stepsight.trace.rules import RULES
 

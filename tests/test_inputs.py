@@ -12,7 +12,7 @@ import pytest
 from lab.datasets.kernel_tables.files import read_table, time_table
 from stepsight.collectives.benchmark_files import read_nccl_tests, read_timings_csv
 from stepsight.errors import InputError, StepsightError
-from stepsight.patterns import compiled
+from stepsight.inputs import compiled
 from stepsight.platform.load import load_platform
 from stepsight.records import read_toml
 from stepsight.tables.files import read_tables

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from stepsight.documents import JsonLines
 from stepsight.errors import InputError
-from stepsight.journals import JsonLines
 
 ADDING = """
 import sys
 from pathlib import Path
-from stepsight.journals import JsonLines
+from stepsight.documents import JsonLines
 lines = JsonLines(Path(sys.argv[1]))
 lines.add([{"number": 1}])
 print("added", flush=True)

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from stepsight.documents import only_writer
 from stepsight.errors import InputError
-from stepsight.locks import only_writer
 
 
 def test_a_second_writer_is_refused_and_the_folder_is_free_again(tmp_path):
@@ -23,7 +23,7 @@ def test_a_second_writer_is_refused_and_the_folder_is_free_again(tmp_path):
 
 
 def test_a_killed_writer_lets_go(tmp_path):
-    code = f"import pathlib, time; from stepsight.locks import only_writer\nwith only_writer(pathlib.Path({str(tmp_path)!r})):\n print('held', flush=True); time.sleep(60)"
+    code = f"import pathlib, time; from stepsight.documents import only_writer\nwith only_writer(pathlib.Path({str(tmp_path)!r})):\n print('held', flush=True); time.sleep(60)"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.inputs import csv_records, finite, read_text, whole
+from stepsight.inputs import csv_records, number, read_text, whole
 
 LIBRARY_STEP = "stepsight.run.library.build"
 IMAGE_STEP = "lab.score.capture.image_step"
@@ -58,7 +58,7 @@ def models_h100(row: Row, where: str) -> MeasuredStep:
     sizes += [f"image {image}"] if image > 0 else []
     name = f"{row['model']} {', '.join(sizes)}, {row['precision']}" + (", AC" if again else "")
     step, active, reserved = (
-        finite(row[n], f"{where}: {n}") for n in ("step_ms", "peak_active_bytes", "peak_reserved_bytes")
+        number(row[n], f"{where}: {n}") for n in ("step_ms", "peak_active_bytes", "peak_reserved_bytes")
     )
     return MeasuredStep(
         "models_h100", name, LIBRARY_STEP, asked, "1xH100-SXM", step, groups=(row["model"],),
@@ -72,11 +72,11 @@ def timm_train(row: Row, where: str) -> MeasuredStep:
     failed = row["next_larger_batch_that_failed"]
     asked = {
         "model": row["model"], "batch": batch, "image": image, "channels_last": row["layout"] == "nhwc",
-        "params_m": finite(row["params_m"], f"{where}: params_m"),
+        "params_m": number(row["params_m"], f"{where}: params_m"),
     }  # fmt: skip
     return MeasuredStep(
         "timm_train_rtx3090", f"{row['model']} {row['layout']}", IMAGE_STEP, asked, f"1x{row['gpu']}",
-        finite(row["step_ms"], f"{where}: step_ms"), groups=(row["layout"], family(row["model"])),
+        number(row["step_ms"], f"{where}: step_ms"), groups=(row["layout"], family(row["model"])),
         batch=batch, larger_batch=int(float(failed)) if failed else 0, libraries=("timm",), warmup=1,
     )  # fmt: skip
 
@@ -85,13 +85,13 @@ def timm_forward(row: Row, where: str) -> MeasuredStep:
     asked = {
         "model": row["model"], "batch": whole(row["batch"], f"{where}: batch"),
         "image": whole(row["image"], f"{where}: image"), "channels_last": row["layout"] == "nhwc",
-        "params_m": finite(row["params_m"], f"{where}: params_m"), "training": False,
+        "params_m": number(row["params_m"], f"{where}: params_m"), "training": False,
         "fused_attention": True, "compiled": row["mode"] != "eager",
     }  # fmt: skip
     condition = f"torch {row['torch']} {row['mode']}"
     return MeasuredStep(
         "timm_forward_consumer", f"{row['model']} {row['gpu']} {condition}", IMAGE_STEP, asked,
-        f"1x{row['gpu']}", finite(row["forward_ms"], f"{where}: forward_ms"),
+        f"1x{row['gpu']}", number(row["forward_ms"], f"{where}: forward_ms"),
         groups=(row["gpu"], condition, row["layout"], family(row["model"])), libraries=("timm",), warmup=1,
     )  # fmt: skip
 
@@ -120,7 +120,7 @@ def lambda_gpus(row: Row, where: str) -> MeasuredStep | None:
     precision = "fp16" if mixed else "fp32"
     return MeasuredStep(
         "lambda_gpus", f"{row['task']} {precision} {ranks}x{row['board']}, batch {batch}", NVIDIA_STEP, asked,
-        f"{ranks}x{board}", finite(row["iter_ms"], f"{where}: iter_ms"), ranks,
+        f"{ranks}x{board}", number(row["iter_ms"], f"{where}: iter_ms"), ranks,
         groups=(row["task"], f"{row['task']} {row['board']}"), batch=batch // ranks,
         libraries=("timm", "transformers"),
     )  # fmt: skip
@@ -166,12 +166,12 @@ def peft_l40s(row: Row, where: str) -> MeasuredStep:
         "targets": [t for t in row["target_modules"].split(";") if t], "settings": settings,
         "checkpointing": row["grad_checkpointing"] == "True",
     }  # fmt: skip
-    mean = finite(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1
+    mean = number(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1
     asked["lengths"] = [LONGEST, *(round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1))]
     return MeasuredStep(
         "peft_l40s", row["experiment"], PEFT_STEP, asked, f"1x{row['gpu'].removeprefix('NVIDIA ')}",
-        finite(row["step_ms"], f"{where}: step_ms"), groups=(kind,),
-        reserved_bytes=finite(row["mem_reserved_max_bytes"], f"{where}: mem_reserved_max_bytes"),
+        number(row["step_ms"], f"{where}: step_ms"), groups=(kind,),
+        reserved_bytes=number(row["mem_reserved_max_bytes"], f"{where}: mem_reserved_max_bytes"),
         libraries=("transformers", "peft"), warmup=1, steps=2,
     )  # fmt: skip
 

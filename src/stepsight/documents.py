@@ -1,16 +1,26 @@
-"""Writing results: JSON of plain values, and files that are written whole or not at all."""
+"""Writing results: JSON of plain values, files that are written whole or not at all, and lines from which an
+interrupted command resumes. One writer at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
+import re
 import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from stepsight.errors import InputError
+from stepsight.inputs import read_bytes
 
 
 def to_json(value: object) -> str:
@@ -69,3 +79,173 @@ def _write_to_disk(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+LOCK_FILE = ".stepsight.lock"
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the folder; a second process is refused. The system releases it when this process ends."""
+    descriptor = os.open(folder / LOCK_FILE, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        _lock(descriptor, folder, forks=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path, *, forks: bool) -> None:
+    """Until the descriptor is closed or this process ends; ``forks``: its children hold it, too."""
+    if sys.platform == "win32":  # no advisory locks there
+        return
+    import fcntl
+
+    try:
+        (fcntl.flock if forks else fcntl.lockf)(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        raise InputError(
+            str(path), "another process is writing to it", "wait for it to end, or name another"
+        ) from None
+
+
+class JsonLines:
+    """Entries of a file, and more of them: each is on disk when `add` returns.
+
+    A process that was killed may leave half a line at the end: it is left out, and cut off before the next
+    entry is written. One process at a time may add.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.entries: list[tuple[int, Any]] = []
+        self._whole_bytes = 0
+        self._file: FileIO | None = None
+        if path.exists():
+            self._read(read_bytes(path, most="EXPANDED_BYTES"))
+
+    def _read(self, content: bytes) -> None:
+        self._whole_bytes = content.rfind(b"\n") + 1
+        for number, line in enumerate(content[: self._whole_bytes].splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                self.entries.append((number, json.loads(line)))
+            except (ValueError, RecursionError):
+                raise InputError(
+                    f"{self.path}: line {number}", "is not JSON", "delete the line, or name another file"
+                ) from None
+
+    def add(self, entries: Iterable[object]) -> None:
+        """Append entries, all of them or none."""
+        data = "".join(json.dumps(entry) + "\n" for entry in entries).encode()
+        if not data:
+            return
+        try:
+            file = self._opened()
+            before = os.fstat(file.fileno()).st_size
+            try:
+                while data:
+                    data = data[file.write(data) :]
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    file.truncate(before)
+                raise
+        except OSError as error:
+            raise disk_error(self.path, error, "run again with --resume") from None
+
+    def _opened(self) -> FileIO:
+        if self._file is None:
+            file = FileIO(self.path, "a+")
+            try:
+                _lock(file.fileno(), self.path, forks=False)
+            except InputError:
+                file.close()
+                raise
+            file.seek(self._whole_bytes)
+            rest = file.read(max(os.fstat(file.fileno()).st_size - self._whole_bytes, 0))
+            if rest and not rest.endswith(b"\n"):
+                file.truncate(self._whole_bytes + rest.rfind(b"\n") + 1)
+            self._file = file
+        return self._file
+
+
+LARGEST = 1e18
+"""No figure of a measurement is larger; what is was written by something else."""
+
+
+def is_sample(value: object) -> bool:
+    """Whether it is a measurement: it names its stage, its times are above zero, all figures can be."""
+    if not isinstance(value, dict) or not isinstance(value.get("stage"), str):
+        return False
+    times = value.get("times_us", [])
+    return isinstance(times, list) and _positive(times) and _plausible(value)
+
+
+def _positive(times: object) -> bool:
+    if isinstance(times, list):
+        return all(map(_positive, times))
+    return isinstance(times, int | float) and not isinstance(times, bool) and times > 0
+
+
+def _plausible(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_plausible, value.values()))
+    if isinstance(value, list):
+        return all(map(_plausible, value))
+    return not isinstance(value, float) or abs(value) < LARGEST
+
+
+_COUNTED = re.compile(r"(?:\d+x){1,2}(.+)", re.IGNORECASE)
+"""GPUs of a file's kind, as platforms are named: ``8xmine.toml``."""
+_DEEPEST = 3
+"""Files that a file names are followed this far."""
+_FOLLOWED = (".toml",)
+
+
+def digest(*parts: object) -> str:
+    """A short name for plain values: the same for the same values."""
+    content = json.dumps(parts, sort_keys=True, default=str)
+    return hashlib.blake2b(content.encode(), digest_size=12).hexdigest()
+
+
+def files_read(value: object, folder: Path, depth: int = 0) -> dict[str, str]:
+    """The files that texts inside a value name, relative to the working folder or to ``folder``, each with
+    the digest of its content; TOML files are searched for further names. Of a folder all files count."""
+    found: dict[str, str] = {}
+    for text in _texts(value):
+        for path in files_named(text, folder):
+            if str(path) in found:
+                continue
+            content = path.read_bytes()
+            found[str(path)] = hashlib.blake2b(content, digest_size=12).hexdigest()
+            if depth < _DEEPEST and path.suffix in _FOLLOWED:
+                names = re.findall(r"[\"']([^\"'\n]+)[\"']", content.decode(errors="replace"))
+                found |= files_read(names, path.parent, depth + 1)
+    return found
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(key)
+            yield from _texts(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _texts(inner)
+
+
+def files_named(text: str, folder: Path) -> list[Path]:
+    """The files of that name; of an assignment (``field=name``) those of the name assigned."""
+    named = text.rpartition("=")[2].strip("\"' ") if "=" in text else text
+    counted = _COUNTED.fullmatch(named)
+    for name in (named, counted[1] if counted else ""):
+        for path in (Path(name), folder / name) if name and len(name) < 4096 and "\0" not in name else ():
+            with contextlib.suppress(OSError):
+                if path.is_file():
+                    return [path]
+                if path.is_dir() and path.resolve() not in (Path.cwd(), *Path.cwd().parents):
+                    return sorted(p for p in path.rglob("*") if p.is_file())
+    return []

@@ -1,11 +1,18 @@
-"""Reading files that others wrote: bounded in size and depth, and every failure an error with a fix."""
+"""Reading what others wrote: bounded in size and depth, every number in range, failures with a fix.
+
+Limits lie far above real workloads, traces and tables and far below what a broken file asks. Each can be
+raised for one command by an environment variable: ``STEPSIGHT_LIMIT_<NAME>=value``.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 import math
+import os
+import re
 import stat
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +20,52 @@ from typing import IO, Any
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.limits import check, limit
+
+if sys.version_info >= (3, 11):
+    from re import _constants as constants  # type: ignore[attr-defined]
+    from re import _parser as parser  # type: ignore[attr-defined]
+else:
+    import sre_constants as constants
+    import sre_parse as parser
+
+PREFIX = "STEPSIGHT_LIMIT_"
+LIMITS: Mapping[str, int] = {
+    "TEXT_BYTES": 1 << 28,  # a CSV, JSON or TOML file, the output of a benchmark, a captured step
+    "EXPANDED_BYTES": 8 << 30,  # a trace or index file, and what a gzip, tar, zip, npz or parquet unpacks to
+    "EXPANSION": 1000,  # how many times larger than the packed file; real traces reach about 60
+    "EVENTS": 50_000_000,  # events of one trace
+    "CELLS": 500_000_000,  # rows times columns of a parquet table
+    "RANKS": 1 << 20,
+    "LAYERS": 20_000,
+    "TABLES": 200_000,
+    "SIZE": 10**12,  # a batch, a dimension, a count of rows
+}
+
+
+def limit(name: str) -> int:
+    """The limit of that name, as shipped or as the environment says."""
+    given = os.environ.get(PREFIX + name)
+    if given is None:
+        return LIMITS[name]
+    try:
+        value = int(float(given))
+    except (ValueError, OverflowError):
+        raise InputError(f"{PREFIX}{name}={given}", "is not a number", "give a whole number") from None
+    if value < 1:
+        raise InputError(f"{PREFIX}{name}={given}", "must be above zero", "give a whole number")
+    return value
+
+
+def check_limit(value: float, name: str, where: str, what: str) -> None:
+    """Refuse a value above its limit, naming the way to raise it."""
+    most = limit(name)
+    if value > most:
+        shown = f"{value:,.0f}" if value < 10**30 else "larger than 10^30"
+        raise InputError(
+            where, f"{what} is {shown}; at most {most:,}",
+            f"correct it, or set {PREFIX}{name} higher",
+        )  # fmt: skip
+
 
 _CHUNK = 1 << 22
 LARGEST_FIGURE = 1e15
@@ -25,12 +77,12 @@ def read_bytes(path: str | Path, fix: str = "check the path", most: str = "TEXT_
     path = Path(path)
     try:
         about = path.stat()
-        check(about.st_size, most, str(path), "its size in bytes")
+        check_limit(about.st_size, most, str(path), "its size in bytes")
         with path.open("rb") as file:
             content = file.read(-1 if stat.S_ISREG(about.st_mode) else limit(most) + 1)
     except OSError as error:
         raise InputError(str(path), f"cannot be read ({error.strerror})", fix) from None
-    check(len(content), most, str(path), "its size in bytes")
+    check_limit(len(content), most, str(path), "its size in bytes")
     return content
 
 
@@ -82,14 +134,6 @@ def _check_figures(value: Any, where: str, field: str, fix: str) -> None:
         raise InputError(f"{where}: {field}", f"is damaged (it holds {value:g})", fix)
 
 
-def within(value: object, low: float, high: float, where: str, fix: str) -> float:
-    """A number in a range."""
-    number = finite(value, where, fix)
-    if isinstance(value, bool) or not low <= number <= high:
-        raise InputError(where, f"is {value}, not between {low:g} and {high:g}", fix)
-    return number
-
-
 def csv_rows(text: str, where: str, delimiter: str = ",") -> list[list[str]]:
     """The rows of a CSV text."""
     try:
@@ -119,24 +163,36 @@ def csv_records(text: str, where: str, required: Iterable[str]) -> list[tuple[in
     return found
 
 
-def finite(value: object, where: str, fix: str = "give a number") -> float:
-    """A finite number from text or a number."""
+def number(
+    value: object, where: str, *, least: float = -math.inf, most: float = math.inf, fix: str = "give a number"
+) -> float:
+    """A finite number in a range, from text or a number: what every figure that others wrote goes through."""
     try:
-        number = float(str(value).replace("_", ""))
+        found = math.nan if isinstance(value, bool) else float(str(value).replace("_", ""))
     except ValueError:
-        raise InputError(where, f"is {value!r}, not a number", fix) from None
-    if not math.isfinite(number):
+        found = math.nan
+    if math.isnan(found) and not isinstance(value, float):
+        raise InputError(where, f"is {value!r}, not a number", fix)
+    if not math.isfinite(found):
         raise InputError(where, f"is {value}", fix)
-    return number
+    if not least <= found <= most:
+        raise InputError(where, f"is {value}, not {_span(least, most)}", fix)
+    return found
+
+
+def _span(least: float, most: float) -> str:
+    if most == math.inf:
+        return f"at least {least:g}"
+    return f"at most {most:g}" if least == -math.inf else f"between {least:g} and {most:g}"
 
 
 def whole(value: object, where: str, *, least: int = 1, most: int | None = None) -> int:
     """A whole number in range from text or a number."""
-    number = finite(value, where, "give a whole number")
+    found = number(value, where, fix="give a whole number")
     top = limit("SIZE") if most is None else most
-    if number != int(number) or not least <= number <= top:
+    if found != int(found) or not least <= found <= top:
         raise InputError(where, f"is {value}", f"give a whole number from {least:,} to {top:,}")
-    return int(number)
+    return int(found)
 
 
 def most_expanded(packed_bytes: int) -> int:
@@ -193,3 +249,43 @@ class BoundedStream(io.RawIOBase):
     def close(self) -> None:
         self._source.close()
         super().close()
+
+
+LONGEST_PATTERN = 500
+_REPEATS = (constants.MAX_REPEAT, constants.MIN_REPEAT)
+_FEW = 16
+"""A repeat of at most this many is not open-ended."""
+
+
+def compiled(pattern: str, where: str) -> re.Pattern[str]:
+    """The compiled pattern; a repeat inside a repeat, which can take for ever, is refused."""
+    if len(pattern) > LONGEST_PATTERN:
+        raise InputError(where, f"is {len(pattern)} characters long", f"use at most {LONGEST_PATTERN}")
+    try:
+        tree = parser.parse(pattern)
+        found = re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise InputError(where, f"{pattern!r} is not a regular expression: {error}", "correct it") from None
+    if _nested(tree, inside=False):
+        raise InputError(
+            where, f"{pattern!r} repeats a repeat, which can take for ever", "write it without one, as a+"
+        )
+    return found
+
+
+def _nested(tree: Any, *, inside: bool) -> bool:
+    for code, argument in tree:
+        if code in _REPEATS:
+            _, most, body = argument
+            is_open = most is constants.MAXREPEAT or most > _FEW
+            if (inside and is_open) or _nested(body, inside=inside or is_open):
+                return True
+        elif code is constants.SUBPATTERN:
+            if _nested(argument[-1], inside=inside):
+                return True
+        elif code is constants.BRANCH:
+            if any(_nested(branch, inside=inside) for branch in argument[1]):
+                return True
+        elif code in (constants.ASSERT, constants.ASSERT_NOT) and _nested(argument[1], inside=inside):
+            return True
+    return False

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stepsight.documents import files_read
 from stepsight.errors import InputError
-from stepsight.journals import files_read
 from stepsight.tune.journal import Journal
 from stepsight.tune.trial import Row, Trial
 

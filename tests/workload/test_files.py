@@ -62,7 +62,7 @@ def test_a_known_model_is_read_by_its_name() -> None:
         ("tables.0.rows=-5", r"tables\[0\]: rows: is -5; must be at least 1"),
         (
             "tables.0.dim=128 B",
-            r"dim: must be a whole number, not '128 B'; write plain digits without a unit",
+            r"dim: must be a number, not '128 B'; write plain digits without a unit",
         ),
         ("batch=4097", "batch: 4097 is not a multiple of ranks = 4; use a multiple of 4"),
         ("dense.interaction=dott", "unknown interaction 'dott'; did you mean 'dot'"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from lab.datasets.kernel_tables.rows import Table
 from stepsight.errors import InputError
-from stepsight.limits import check, limit
+from stepsight.inputs import check_limit, limit
 
 _ROWS_AT_ONCE = 1 << 16
 
@@ -33,15 +33,15 @@ def read_parquet(path: Path) -> Table:
 def _batches(file: Any, where: str) -> list[Any]:
     """All rows, in pieces that cannot unpack beyond the limit: a value is no longer than its column."""
     about = file.metadata
-    check(about.num_rows * max(about.num_columns, 1), "CELLS", where, "its number of cells")
+    check_limit(about.num_rows * max(about.num_columns, 1), "CELLS", where, "its number of cells")
     groups = [about.row_group(i) for i in range(about.num_row_groups)]
-    check(sum(g.total_byte_size for g in groups), "EXPANDED_BYTES", where, "its unpacked size in bytes")
+    check_limit(sum(g.total_byte_size for g in groups), "EXPANDED_BYTES", where, "its unpacked size in bytes")
     columns = (g.column(i).total_uncompressed_size for g in groups for i in range(about.num_columns))
     longest = max(columns, default=1)
     at_once = min(max(limit("EXPANDED_BYTES") // max(longest, 1), 1), _ROWS_AT_ONCE)
     batches, total = [], 0
     for batch in file.iter_batches(batch_size=at_once):
         total += batch.nbytes
-        check(total, "EXPANDED_BYTES", where, "its unpacked size in bytes")
+        check_limit(total, "EXPANDED_BYTES", where, "its unpacked size in bytes")
         batches.append(batch)
     return batches

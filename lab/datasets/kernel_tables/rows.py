@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
+from stepsight.inputs import limit
 from stepsight.kernels.columns import Batch, complete, kinds
 from stepsight.kernels.families import FAMILIES
-from stepsight.limits import limit
 
 Table = Mapping[str, Sequence[object] | npt.NDArray[np.generic]]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from stepsight.documents import JsonLines, is_sample
 from stepsight.errors import InputError
-from stepsight.journals import JsonLines, is_sample
 from stepsight.overheads.tables import OpStats, Overheads, Stat, class_defaults, op_class
 from stepsight.program.job import Kernel
 

@@ -18,8 +18,7 @@ from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
-from stepsight.inputs import csv_records, read_json, read_text
-from stepsight.limits import check
+from stepsight.inputs import check_limit, csv_records, read_json, read_text
 from stepsight.program.job import COLLECTIVE_KINDS
 
 
@@ -45,7 +44,7 @@ class Timing:
             raise StepsightError(f"a message of {self.bytes:g} bytes")
         if self.ranks < 1 or self.nodes < 1 or self.nodes > self.ranks:
             raise StepsightError(f"a group of {self.ranks} ranks on {self.nodes} nodes")
-        check(self.ranks, "RANKS", "a group", "its number of ranks")
+        check_limit(self.ranks, "RANKS", "a group", "its number of ranks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +220,7 @@ def read_param_comms(path: Path, ranks: int | None = None, nodes: int | None = N
     ranks = ranks or (int(world["ranks"]) if world else 0)
     if not ranks:
         raise InputError(str(path), "does not say how many ranks took part", "give --ranks")
-    check(ranks, "RANKS", str(path), "its number of ranks")
+    check_limit(ranks, "RANKS", str(path), "its number of ranks")
     timings: list[Timing] = []
     skipped: list[str] = []
     for number, line in enumerate(text.splitlines(), start=1):

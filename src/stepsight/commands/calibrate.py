@@ -78,7 +78,7 @@ def command(
     if platform or overrides or html:
         raise click.UsageError("--platform, --set and --html belong to --runs")
     from stepsight.calibrate.session import budget_seconds
-    from stepsight.locks import only_writer
+    from stepsight.documents import only_writer
     from stepsight.run.ranks import check_device, writable_folder
 
     seconds = budget_seconds(budget)

@@ -10,7 +10,7 @@ import click
 
 from stepsight.commands.options import PLATFORM_HELP, complete_platform
 from stepsight.errors import InputError
-from stepsight.limits import limit
+from stepsight.inputs import limit
 
 UNITS = {
     "": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "kb": 10**3, "mb": 10**6, "gb": 10**9,

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, LinkSpec, PlatformSpec
-from stepsight.limits import check
+from stepsight.inputs import check_limit
 
 REQUIRED: Mapping[str, str] = {
     "name": "what you call it",
@@ -82,7 +82,7 @@ a board from others of its kind: beyond 1.3 kernels would run above the peak."""
 
 def check_platform(spec: PlatformSpec, where: str) -> PlatformSpec:
     """The platform itself, or an error that names every figure that cannot be."""
-    check(spec.ranks, "RANKS", where, "its number of GPUs")
+    check_limit(spec.ranks, "RANKS", where, "its number of GPUs")
     wrong = [f"gpu.{problem}" for problem in gpu_problems(spec.gpu)]
     wrong += _link_problems("link", spec.link, needed=spec.gpus_per_node > 1)
     if spec.nic is not None:

@@ -20,7 +20,7 @@ import numpy as np
 from stepsight.documents import write_whole
 from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, Source
-from stepsight.inputs import read_figures, within
+from stepsight.inputs import number, read_figures
 from stepsight.kernels.columns import batches
 from stepsight.kernels.families import FAMILIES, FLAGS
 from stepsight.program.job import Kernel
@@ -135,10 +135,18 @@ class Efficiency:
         sizes, weights = (np.array(r[name], dtype=np.float64) for name in ("sizes", "weights"))
         if sizes.ndim != 2 or len(sizes) != len(weights) or not np.abs(sizes).max(initial=0.0) < LARGEST_LOG:
             raise InputError(where, "is damaged (its sizes are not those of kernels)", AGAIN)
-        within(np.abs(weights).max(initial=0.0), 0.0, LARGEST_WEIGHT, f"{where}.weights", AGAIN)
-        mean = within(r["mean"], -LARGEST_LOG, LARGEST_LOG, f"{where}.mean", AGAIN)
-        length = within(r["length"], 1e-3, 1e3, f"{where}.length", AGAIN)
-        return cls(sizes, weights, mean, length, within(r["spread"], 0.0, 5.0, f"{where}.spread", AGAIN))
+        number(
+            np.abs(weights).max(initial=0.0), f"{where}.weights", least=0.0, most=LARGEST_WEIGHT, fix=AGAIN
+        )
+        mean = number(r["mean"], f"{where}.mean", least=-LARGEST_LOG, most=LARGEST_LOG, fix=AGAIN)
+        length = number(r["length"], f"{where}.length", least=1e-3, most=1e3, fix=AGAIN)
+        return cls(
+            sizes,
+            weights,
+            mean,
+            length,
+            number(r["spread"], f"{where}.spread", least=0.0, most=5.0, fix=AGAIN),
+        )
 
 
 def _near(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
@@ -205,7 +213,7 @@ class MeasuredKernels:
             content = read_figures(path, AGAIN)
             machine = MeasuredProcessor(
                 *(
-                    within(content[name], 1e-6, 1e9, f"{path}: {name}", AGAIN)
+                    number(content[name], f"{path}: {name}", least=1e-6, most=1e9, fix=AGAIN)
                     for name in ("gflops", "memory_gbps")
                 )
             )
@@ -214,7 +222,7 @@ class MeasuredKernels:
                 for name, r in content["variants"].items()
             }
             in_step = {
-                name: within(factor, 0.01, 100.0, f"{path}: in_step.{name}", AGAIN)
+                name: number(factor, f"{path}: in_step.{name}", least=0.01, most=100.0, fix=AGAIN)
                 for name, factor in content["in_step"].items()
             }
             return cls(machine, variants, in_step)

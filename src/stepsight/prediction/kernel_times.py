@@ -23,13 +23,12 @@ from stepsight.errors import InputError
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import NEVER_EMULATED, GpuSpec, emulated, has_units, lack, substitute
-from stepsight.inputs import csv_rows, read_text
+from stepsight.inputs import csv_rows, limit, read_text
 from stepsight.kernels.attention import impossible
 from stepsight.kernels.columns import Batch, complete, joined, kinds
 from stepsight.kernels.families import FAMILIES, missing_sizes
 from stepsight.kernels.models import KernelModels
 from stepsight.kernels.roofline import TENSOR_CORE_FAMILIES, speed_of_light_us
-from stepsight.limits import limit
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import COLLECTIVE_KINDS, Kernel

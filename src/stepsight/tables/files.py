@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.inputs import csv_records, finite, json_of, read_text, whole
+from stepsight.inputs import csv_records, json_of, number, read_text, whole
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.table import Table, check_tables
 
@@ -56,7 +56,7 @@ def _from_config(config: Mapping[str, Any], where: str) -> Table:
             raise InputError(where, f"{key} is {config[key]!r}", "an EmbeddingBagConfig has a list there")
     features = max(1, len(config.get("feature_names") or ()))
     given = config.get("pooling_factors") or [config.get("pooling_factor", 1.0)]
-    factors = [finite(factor, f"{where}.pooling_factor") for factor in given]
+    factors = [number(factor, f"{where}.pooling_factor") for factor in given]
     data_type = str(config.get("data_type", "FP32")).rsplit(".", 1)[-1].upper()
     if data_type not in TORCHREC_DTYPES:
         raise InputError(where, f"data_type is {data_type!r}", f"one of {', '.join(TORCHREC_DTYPES)}")
@@ -83,12 +83,12 @@ def _from_csv(text: str, where: str) -> tuple[Table, ...]:
 
 
 def _from_row(row: Mapping[str, str], where: str, position: int) -> Table:
-    zipf = finite(row.get("zipf") or 0.0, f"{where}: zipf")
+    zipf = number(row.get("zipf") or 0.0, f"{where}: zipf")
     return Table(
         name=row.get("name") or f"table_{position}",
         rows=whole(row["rows"], f"{where}: rows"),
         dim=whole(row["dim"], f"{where}: dim"),
-        pooling=finite(row["pooling"], f"{where}: pooling"),
+        pooling=number(row["pooling"], f"{where}: pooling"),
         indices=IndexDistribution.zipf(zipf) if zipf else IndexDistribution.uniform(),
         dtype=row.get("dtype") or "fp32",
         features=whole(row.get("features") or 1, f"{where}: features"),

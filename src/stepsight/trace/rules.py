@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from stepsight.basis import FEWEST_RUNS, Basis
+from stepsight.constants import FEWEST_RUNS, Basis
 from stepsight.errors import InputError
 from stepsight.records import nearest
 from stepsight.trace.fitted import fitted_value, source_of

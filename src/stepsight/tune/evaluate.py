@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.capture.step.captured import CapturedStep, load_step
+from stepsight.documents import files_named
 from stepsight.errors import StepsightError
-from stepsight.journals import files_named
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.llm.answer import answered

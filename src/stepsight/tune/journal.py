@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from stepsight.documents import JsonLines, digest, files_read
 from stepsight.errors import InputError
-from stepsight.journals import JsonLines, digest, files_read
 from stepsight.tune.trial import FAILED, STATUSES, Row, Trial
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.limits import check, limit
+from stepsight.inputs import check_limit, limit, number
 from stepsight.records import nearest
 
 LIMIT_OF = {
@@ -80,30 +79,33 @@ class Fields:
 
     def integer(self, key: str, default: int | None = None, *, least: int = 1) -> int:
         value = self._get(key, default)
-        plain = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-        plain = plain and not isinstance(value, bool)
-        if not plain or value != int(value):
+        self._refuse_words(key, value)
+        found = number(value, self.at(key), fix="give a whole number")
+        if found != int(found):
             raise self.fail(
                 key, f"must be a whole number, not {value!r}", "write plain digits without a unit"
             )
-        if value < least:
+        if found < least:
             raise self.fail(key, f"is {value}", f"must be at least {least}")
-        check(value, LIMIT_OF.get(key, "SIZE"), self.at(key), "it")
+        check_limit(found, LIMIT_OF.get(key, "SIZE"), self.at(key), "it")
         return int(value)
 
     def number(
         self, key: str, default: float | None = None, *, least: float = 0.0, most: float = float("inf")
     ) -> float:
         value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self.fail(key, f"must be a number, not {value!r}", "write plain digits without a unit")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise self.fail(key, f"is {value}", "give a finite number")
-        check(value, "SIZE", self.at(key), "it")
-        if not least <= value <= most:
+        self._refuse_words(key, value)
+        found = number(value, self.at(key), fix="give a finite number")
+        check_limit(found, "SIZE", self.at(key), "it")
+        if not least <= found <= most:
             span = f"at least {least:g}" if most == float("inf") else f"between {least:g} and {most:g}"
             raise self.fail(key, f"is {value}", f"must be {span}")
-        return float(value)
+        return found
+
+    def _refuse_words(self, key: str, value: object) -> None:
+        """A file has types: a number in quotes is text."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.fail(key, f"must be a number, not {value!r}", "write plain digits without a unit")
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._get(key, default)

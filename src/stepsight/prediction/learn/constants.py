@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stepsight.basis import Basis
+from stepsight.constants import Basis
 from stepsight.platform import evidence as parts
 
 

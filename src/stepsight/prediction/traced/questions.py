@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from stepsight.errors import InputError
-from stepsight.inputs import finite, whole
-from stepsight.limits import limit
+from stepsight.inputs import limit, number, whole
 from stepsight.prediction.predict import CapturedOn
 from stepsight.prediction.traced import whatif
 from stepsight.prediction.traced.anchoring import with_waits_kept
@@ -23,7 +22,7 @@ Asked = TypeVar("Asked", TracedStep, CapturedOn)
 
 
 def _number(text: str, question: str) -> float:
-    return finite(text, f"--what-if {question}={text}", QUESTIONS[question][0])
+    return number(text, f"--what-if {question}={text}", fix=QUESTIONS[question][0])
 
 
 def _count(text: str, question: str) -> int:

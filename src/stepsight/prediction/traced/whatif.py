@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from stepsight.errors import StepsightError
 from stepsight.hardware.gpus import find_gpu
-from stepsight.patterns import compiled
+from stepsight.inputs import compiled
 from stepsight.platform.load import Platform, load_platform
 from stepsight.program.job import HostTimes, Kernel, Op, Wait, world
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective

@@ -22,8 +22,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.inputs import BoundedStream, most_expanded
-from stepsight.limits import limit
+from stepsight.inputs import BoundedStream, limit, most_expanded
 from stepsight.tables.indices.arrays_on_disk import AnyArray, arrays_in
 from stepsight.tables.indices.reuse import exact_stats, mean_stats
 from stepsight.tables.indices.stats import IndexStats

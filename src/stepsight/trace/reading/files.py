@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from stepsight.errors import InputError
-from stepsight.inputs import copy_expanded, read_bytes
-from stepsight.limits import check
+from stepsight.inputs import check_limit, copy_expanded, read_bytes
 
 SUFFIXES = (".json", ".json.gz", ".tar.gz", ".tgz", ".et")
 
@@ -85,7 +84,7 @@ def _inflated_as_far_as_possible(path: str, content: bytes) -> bytes:
         except zlib.error:
             break
         size += len(pieces[-1])
-        check(size, "EXPANDED_BYTES", path, "its unpacked size in bytes")
+        check_limit(size, "EXPANDED_BYTES", path, "its unpacked size in bytes")
     return b"".join(pieces)
 
 
@@ -98,7 +97,7 @@ def _members(path: Path) -> Iterator[TraceFile]:
                 handle = archive.extractfile(member) if member.isfile() else None
                 if handle is not None and member.name.endswith(SUFFIXES):
                     total += member.size
-                    check(total, "EXPANDED_BYTES", str(path), "its unpacked size in bytes")
+                    check_limit(total, "EXPANDED_BYTES", str(path), "its unpacked size in bytes")
                     yield _read(f"{path}::{member.name}", handle.read())
     except (tarfile.TarError, EOFError, zlib.error) as error:
         raise InputError(str(path), f"is not a readable archive ({error})") from None

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 
 from stepsight.errors import InputError
 from stepsight.hardware.spec import BYTES_PER_GB
-from stepsight.limits import check
+from stepsight.inputs import check_limit
 from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.events import (
     ANNOTATION,
@@ -113,7 +113,7 @@ def read_kineto(file: TraceFile) -> KinetoTrace:
     """Decode one profiler trace; broken files give what they hold, with a warning."""
     with collector_off():
         document, warnings = _decode(file)
-        check(len(document.traceEvents), "EVENTS", file.path, "its number of events")
+        check_limit(len(document.traceEvents), "EVENTS", file.path, "its number of events")
         return _sorted_by_kind(file, document, (*file.warnings, *warnings))
 
 
@@ -255,7 +255,7 @@ def _check_ranks(file: TraceFile, info: DistributedInfo | None) -> None:
                 "ranks count from zero: correct it, or remove distributedInfo",
             )  # fmt: skip
     ranks = max(info.world_size, info.rank + 1, max(named, default=0) + 1)
-    check(ranks, "RANKS", f"{file.path}: distributedInfo", "its number of ranks")
+    check_limit(ranks, "RANKS", f"{file.path}: distributedInfo", "its number of ranks")
 
 
 def _memory_gb(document: _Document) -> float | None:

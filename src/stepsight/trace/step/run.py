@@ -11,7 +11,7 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.limits import check
+from stepsight.inputs import check_limit
 from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes, repeat_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.collector import collector_off
@@ -203,7 +203,7 @@ def run_of(
     if world == 1:  # a trace that does not say how many ranks there are may say it of a collective
         stated = (e.args.group_size for events in (traces[0].gpu, ranks[0].linked.ops) for e in events)
         world = max(1, max(stated, default=1))
-    check(world, "RANKS", traces[0].path, "its number of ranks")
+    check_limit(world, "RANKS", traces[0].path, "its number of ranks")
     device = next((t.device for t in traces if t.device), "")
     if len(ranks) < world:
         warnings.append(f"{len(ranks)} of {world} ranks have a trace; stand-ins take the place of the others")
