@@ -64,8 +64,7 @@ def changes(document: dict[str, Any], platform: Platform) -> list[Change]:
             ("sequence", {"sequence": int(1.25 * document["sequence"])}, ""),
             ("layers", {"layers": 2 * document["layers"]}, ""),
         ]
-        # Lookups of a changed GPU are another model than those of the catalogue's (docs/limits.md).
-        found.append(("multiprocessors", {}, f"gpu.sms={int(0.9 * gpu.sms)}"))
+    found.append(("multiprocessors", {}, f"gpu.sms={int(0.9 * gpu.sms)}"))
     found.append(("bandwidth", {}, f"gpu.memory_gbps={gpu.memory_gbps / 2}"))
     found += [
         (f"peak {dtype}", {}, f"gpu.peak_tflops.{dtype}={tflops / 2}")

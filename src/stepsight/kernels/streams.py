@@ -95,8 +95,8 @@ def measured_stream(streams: Sequence[Streamed], spec: GpuSpec) -> tuple[Streame
     bandwidth); newer ones reach what boards with HBM do (RTX 3090, Titan RTX and 2080 Ti).
     """
     mine = Machine.of(spec, "fp32")
-    for stream in streams:
-        if stream.machine.same_chip(mine):
+    for stream in streams:  # a board whose multiprocessors a user changes keeps its memory
+        if stream.machine.same_chip(mine) or stream.machine.name == mine.name:
             return stream, True
     old = mine.gddr and mine.architecture in OLD_GDDR
     return next((s for s in streams if s.machine.gddr and old), None), False
