@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import load_platform
 from stepsight.program.job import Kernel
-from stepsight.simulate.sustained import Sustained, sustained
+from stepsight.simulate.sustained import Sustained, alone_us, sustained
 
 GEMM = Kernel.of("gemm", "bf16", batch=1, m=8192, n=8192, k=8192)
 COPY = Kernel.of("elementwise", "bf16", elements=2**28)
@@ -54,3 +55,25 @@ def test_average_power_meets_the_limit() -> None:
 def test_a_gpu_whose_power_nobody_states_keeps_its_clock() -> None:
     mine = load_platform("1xH100-SXM", ["gpu.name=mine", "gpu.architecture=unknown"])
     assert mine.conditions.power is not None
+
+
+PUBLISHED = {
+    "H100-SXM": (600, 720), "A100-SXM4-80G": (240, 270), "A100-PCIE-80G": (225, 260),
+    "B200-SXM-180G": (1400, 1750),
+}  # fmt: skip
+"""TFLOP/s of one large bf16 GEMM run again and again (sources: power.toml)."""
+
+
+@pytest.mark.parametrize("gpu", PUBLISHED)
+def test_one_gemm_by_itself_runs_as_fast_as_people_measure(gpu: str) -> None:
+    at_boost = float(alone(gpu).draws.time_us[0])
+    took_us = alone_us(GEMM, at_boost, load_gpu(gpu))
+    low, high = PUBLISHED[gpu]
+    assert low < 2 * 8192**3 / took_us / 1e6 < high
+    assert at_boost <= took_us <= float(alone(gpu).estimates.time_us[0])
+
+
+def test_a_limit_that_the_tables_hold_is_not_counted_again() -> None:
+    assert alone("L40S").clock == 1.0
+    assert alone("L40S", GEMM, "gpu.power_w=250").clock < 0.9
+    assert alone("L40S", GEMM, "gpu.power_w=500").clock == 1.0

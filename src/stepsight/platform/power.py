@@ -10,7 +10,7 @@ loop of the board, which recovers its clock meanwhile and loses it again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -83,17 +83,22 @@ def _of(gpu: GpuSpec, name: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Energy of one GPU: watts where nothing runs, its limit, joules per FLOP by type and per byte."""
+    """Energy of one GPU: watts where nothing runs, its limit, joules per FLOP by type and per byte.
+
+    ``tabled_w``: the limit that the board was held by while its kernel tables were measured; their times hold
+    that clock, and other limits count against it. None for tables measured at boost clock.
+    """
 
     idle_w: float
     limit_w: float
     flop_j: Mapping[str, float]
     byte_j: float
     voltage_floor: float
+    tabled_w: float | None = None
 
     @classmethod
     def of(cls, gpu: GpuSpec) -> Power | None:
-        """None for a GPU whose power nobody states."""
+        """The board's power inside training steps; None where nobody states its limit."""
         if gpu.power_w is None:
             return None
         table = _constants()
@@ -112,7 +117,8 @@ class Power:
         if "fp8" in per_flop and "bf16" in per_flop:
             per_flop["fp8"] = _of(gpu, "fp8_energy") * per_flop["bf16"]
         per_byte = table["bandwidth_draw"]["value"] * spare_w / (1e9 * chip.memory_gbps)
-        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, "voltage_floor"))
+        tabled_w = standard_w if gpu.name in table["tables_at_limit"]["gpus"] else None
+        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, "voltage_floor"), tabled_w)
 
     def energy_scale(self, clock: float) -> float:
         """Energy per FLOP at a clock, over that at boost: voltage squared."""
@@ -126,13 +132,23 @@ class Power:
         return self.idle_w + (draw.flop_j * self.energy_scale(clock) + draw.byte_j) / time_us * 1e6
 
     def clock(self, draw: Draw) -> float:
-        """The highest clock (share of boost) at which average power meets the limit."""
-        if self.watts(draw) <= self.limit_w:
+        """The highest clock (share of the tables' clock) at which average power meets the limit."""
+        if self.tabled_w is None:
+            return self._clock(draw, self.limit_w)
+        return min(self._clock(draw, self.limit_w) / self._clock(draw, self.tabled_w), 1.0)
+
+    def alone(self, draw: Draw) -> float:
+        """The same for one kernel run again and again."""
+        share = _constants()["alone"]["value"]
+        return self.clock(replace(draw, flop_j=share * draw.flop_j))
+
+    def _clock(self, draw: Draw, limit_w: float) -> float:
+        if self.watts(draw) <= limit_w:
             return 1.0
         low, high = LOWEST_CLOCK, 1.0
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.watts(draw, middle) <= self.limit_w else (low, middle)
+            low, high = (middle, high) if self.watts(draw, middle) <= limit_w else (low, middle)
         return low
 
     def dynamic_j(self, draw: Draw, clock: float) -> float:

@@ -50,7 +50,7 @@ def alone_us(kernel: Kernel, time_us: float, gpu: GpuSpec) -> float:
     if power is None:
         return time_us
     drawn = draws([kernel], np.array([time_us]), gpu).total(np.ones(1))
-    return time_us + drawn.clock_bound_us * (1 / power.clock(drawn) - 1)
+    return time_us + drawn.clock_bound_us * (1 / power.alone(drawn) - 1)
 
 
 def at_boost(kernels: Sequence[Kernel], platform: Platform) -> tuple[Estimates, Draws]:
