@@ -141,6 +141,8 @@ def mixture_block(c: LanguageConfig, x: Experts) -> Block:
     selected = 0.5 * e * rows * x.count
     forward: list[Message] = []
     backward: list[Message] = []
+    if spread_out and s.expert_dispatch == "each" and local > 1:  # received by rank, sorted by expert
+        both += ForwardBackward([move, move], [move, move])
     if spread_out:
         selected += e * routed * (1 + x.imbalance) * m.hidden
         forward, backward = _exchanges(c, x, e * routed * m.hidden * x.imbalance, into, out)
