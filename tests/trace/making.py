@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stepsight.program.job import Kernel
+from stepsight.program.observation import Observation
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.files import TraceFile
 from stepsight.trace.reading.kineto import read_kineto
+from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.step.run import TraceRun, run_of
 
 MAIN, AUTOGRAD = 1, 2
@@ -108,3 +111,13 @@ def two_step_training(host_us: float = 50.0, kernel_us: float = 200.0) -> Made:
             )
             free = begin + kernel_us
     return made
+
+
+def sized(made: Made) -> list[tuple[Kernel, Observation]]:
+    """Every launched kernel of a trace with its sizes, and what was observed of it."""
+    calls = Calls(made.linked())
+    return [
+        calls.kernel(launch, position, "compute")
+        for launch in calls.linked.launches
+        for position in range(len(launch.gpu))
+    ]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from stepsight.trace.step.host_times import recording_gaps
 from stepsight.trace.step.job import rank_program
-from stepsight.trace.step.pauses import recording_gaps
 from stepsight.trace.step.run import load_trace
 
 TENSOR = {"Input Dims": [[64, 64], []], "Input type": ["c10::BFloat16", "Scalar"]}

@@ -1,4 +1,4 @@
-"""``lab fit traces``: the constants of trace predictions that runs show, with every run's figure."""
+"""``lab fit traces``: the constants of trace predictions that runs show."""
 
 from __future__ import annotations
 
@@ -7,33 +7,23 @@ from pathlib import Path
 import click
 
 from lab.datasets.folder import data_folder
-from lab.fit.traces.fit import fit_constants, with_residuals
-from stepsight.trace.fitted import SHIPPED, forget
+from lab.fit.constants import write
+from lab.fit.traces.fit import fit_constants
+from stepsight.constants import area
 
 
 @click.command("traces")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables, or of traces.")
-@click.option("--out", type=click.Path(path_type=Path), help="File to write; the package's own by default.")
-def command(data: Path | None, out: Path | None) -> None:
-    """Spreads of guessed sizes and host times, and how collectives' calls differ, by run and source."""
-    from stepsight.documents import to_json, write_whole
+@click.option("--dry-run", is_flag=True, help="Print the values and write nothing.")
+def command(data: Path | None, dry_run: bool) -> None:
+    """Spreads of counted sizes, host times and steps, and how calls of collectives differ."""
+    from dataclasses import replace
 
     folder = data_folder(data)
     inside = folder / "traces" if (folder / "traces").is_dir() else folder
-
-    def tell(line: str) -> None:
-        click.echo(line, err=True)
-
-    fitted = fit_constants(inside, tell)
-    path = out or SHIPPED
-    write_whole(path, to_json(fitted) + "\n")
-    forget()
-    if path == SHIPPED:
-        fitted = with_residuals(fitted, inside, tell)
-        write_whole(path, to_json(fitted) + "\n")
-        forget()
-    for name, constant in fitted.constants.items():
-        value = constant.value()
-        shown = "too few sources" if value is None else f"{value:.3f}"
-        click.echo(f"{name}: {shown} ({len(constant.runs)} runs of {len(constant.sources)} sources)")
-    click.echo(f"wrote {path}")
+    entries = dict(area("traces").entries)
+    for name, (value, runs) in fit_constants(inside, lambda line: click.echo(line, err=True)).items():
+        click.echo(f"{name}: {entries[name].value} → {value} ({runs} runs)")
+        entries[name] = replace(entries[name], value=value, runs=runs)
+    if not dry_run:
+        click.echo(f"wrote {write('traces', entries)}")

@@ -1,8 +1,8 @@
 """What one run says of the constants that are fitted on traces: one figure each.
 
-Calls of collectives, host times and lateness are compared within the run. Guessed sizes are compared with
-the recorded ones: every kernel of a step is sized twice, with its shapes and without, and both are timed by
-the same models.
+Calls of collectives, host times and delays are compared within the run. Counted sizes are compared with
+recorded ones: every kernel of a step is sized twice, with its shapes and without, and both are timed by the
+same models.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import numpy as np
 
 from lab.fit.traces.runs import ScoredRun
 from stepsight.platform.load import Platform
-from stepsight.program.job import HostTimes, Kernel
+from stepsight.program.job import HostTimes, Kernel, Sizing
 from stepsight.program.observation import Observation
+from stepsight.simulate.sustained import sustained
 from stepsight.trace.linking.et_shapes import has_shapes
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import link
 from stepsight.trace.reading.events import NO_RAW, Event
 from stepsight.trace.reading.kineto import KinetoTrace
-from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.unrecorded import COLLECTIVE, LEAST, kind_of_guess
 from stepsight.trace.step.host_times import gathered, with_individual
 from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
 from stepsight.trace.step.missing_ranks import collective_calls, host_delay_us
@@ -38,8 +37,6 @@ FEWEST_ALIKE = 3
 """Calls of one kind and size below which the shortest says nothing of the others."""
 LATE_SHARE = 0.01
 """Lateness below this share of the step is noise."""
-LEAST_SHARE = 0.002
-"""Kernels sized by one kind of guess are compared where they take this share of the GPU time."""
 
 
 Launched = tuple[Kernel, Observation]
@@ -50,7 +47,7 @@ def run_figures(scored: ScoredRun) -> dict[str, float]:
     run = scored.run
     found = {**_call_figures(run), **_host_figure(run), **_late_figure(run)}
     if has_shapes(run.ranks[0].linked):
-        found |= _guess_figures(run)
+        found |= _counted_figure(run)
     return found
 
 
@@ -70,7 +67,7 @@ def _call_figures(run: TraceRun) -> dict[str, float]:
             ratios += (np.array(alike) / min(alike)).tolist()
     if len(ratios) < FEWEST_ALIKE:
         return {}
-    return {"typical_call": float(np.median(ratios)), "longest_call": float(np.quantile(ratios, 0.9))}
+    return {"TYPICAL_CALL": float(np.median(ratios)), "LONGEST_CALL": float(np.quantile(ratios, 0.9))}
 
 
 def _host_us(program: StepProgram) -> float:
@@ -94,10 +91,10 @@ def _host_figure(run: TraceRun) -> dict[str, float]:
     programs = {s: rank_program(run, rank, s) for s in clean}
     for step, program in programs.items():
         others = gathered(p for s, p in programs.items() if s != step)
-        own, told = _host_us(program), _host_us(with_individual(program, others))
-        if own > 0 and told > 0:
-            errors.append(np.log(told / own))
-    return {"individual_spread": float(np.sqrt(np.mean(np.square(errors))))} if errors else {}
+        own, expected = _host_us(program), _host_us(with_individual(program, others))
+        if own > 0 and expected > 0:
+            errors.append(np.log(expected / own))
+    return {"INDIVIDUAL_SPREAD": float(np.sqrt(np.mean(np.square(errors))))} if errors else {}
 
 
 def _late_figure(run: TraceRun) -> dict[str, float]:
@@ -113,65 +110,40 @@ def _late_figure(run: TraceRun) -> dict[str, float]:
     errors = []
     for step, mine in calls.items():
         own = sum(host_delay_us([mine]).values())
-        told = sum(host_delay_us([c for s, c in calls.items() if s != step]).values())
-        if min(own, told) > LATE_SHARE * measured_step_us(run):
-            errors.append(np.log(told / own))
-    return {"late_spread": float(np.sqrt(np.mean(np.square(errors))))} if errors else {}
+        expected = sum(host_delay_us([c for s, c in calls.items() if s != step]).values())
+        if min(own, expected) > LATE_SHARE * measured_step_us(run):
+            errors.append(np.log(expected / own))
+    return {"LATE_SPREAD": float(np.sqrt(np.mean(np.square(errors))))} if errors else {}
 
 
-def _guess_figures(run: TraceRun) -> dict[str, float]:
-    """ln(time by guessed sizes ÷ time by recorded sizes), summed over each kind of guess."""
+def _counted_figure(run: TraceRun) -> dict[str, float]:
+    """ln(time by counted sizes ÷ time by recorded sizes), over kernels that grids and names size."""
     rank, step = run.ranks[0], typical_step(run)
     hidden = _without_shapes(rank)
     blind = TraceRun((hidden,), run.world_size, run.device, run.warnings, run.gpus_on_host, run.memory_gb)
-    with RULES.without(["opaque_kernels"]):
-        stated = rank_program(run, rank, step)
-        guessed = rank_program(blind, hidden, step)
+    stated, counted = rank_program(run, rank, step), rank_program(blind, hidden, step)
     own, _ = own_platform(run)
-    figures = _kernel_figures(stated, guessed, own)
-    pairs = [
-        (a.op.collective.bytes, b.op.collective.bytes)
-        for a, b in zip(stated.ops, guessed.ops, strict=False)
-        if a.op.collective and b.op.collective and b.op.collective.size_spread > 0
-        and not a.op.collective.size_spread
-    ]  # fmt: skip
-    if pairs:
-        known, told = (sum(sizes) for sizes in zip(*pairs, strict=True))
-        if known > 0 and told > 0:
-            figures[COLLECTIVE] = float(np.log(told / known))
-    return figures
-
-
-def _kernel_figures(stated: StepProgram, guessed: StepProgram, own: Platform) -> dict[str, float]:
     by_event: dict[tuple[float, str], Launched] = {}
     for traced in stated.ops:
         launched = zip(traced.op.kernels, traced.seen, strict=False)
         for event, kernel in zip(_events(traced.launches), launched, strict=False):
             by_event[event.ts, event.name] = kernel
-    pairs: list[tuple[str, Launched, Launched]] = []
-    for traced in guessed.ops:
+    pairs: list[tuple[Launched, Launched]] = []
+    for traced in counted.ops:
         launched = zip(traced.op.kernels, traced.seen, strict=False)
         for event, found in zip(_events(traced.launches), launched, strict=False):
             known = by_event.get((event.ts, event.name))
-            if known is not None and found[0].size_spread > 0 and known[0].size_spread == 0:
-                pairs.append((kind_of_guess(found[0], event), known, found))
+            if known is not None and found[0].size_spread > 0 and known[0].sizing is Sizing.STATED:
+                pairs.append((known, found))
     if not pairs:
         return {}
-    true_us = _model_us(own, [known for _, known, _ in pairs])
-    guess_us = _model_us(own, [kernel for _, _, kernel in pairs])
-    kinds = np.array([kind for kind, _, _ in pairs])
-    figures = {}
-    for kind in set(kinds.tolist()) - {LEAST}:
-        mine = kinds == kind
-        known_us, told_us = float(true_us[mine].sum()), float(guess_us[mine].sum())
-        if known_us > LEAST_SHARE * true_us.sum() and told_us > 0:
-            figures[kind] = float(np.log(told_us / known_us))
-    return figures
+    known_us, counted_us = (float(_model_us(own, list(side)).sum()) for side in zip(*pairs, strict=True))
+    return {"COUNTED_SPREAD": float(np.log(counted_us / known_us))} if min(known_us, counted_us) > 0 else {}
 
 
 def _model_us(own: Platform, launched: list[Launched]) -> np.typing.NDArray[np.float64]:
-    shares = np.array([seen.share for _, seen in launched])
-    return np.asarray(own.kernels.estimate([kernel for kernel, _ in launched]).time_us * shares)
+    kernels, seen = [kernel for kernel, _ in launched], [o for _, o in launched]
+    return np.asarray(sustained(kernels, np.ones(len(kernels)), own, seen).estimates.time_us)
 
 
 def _events(launches: Iterable[Launch]) -> list[Event]:

@@ -1,72 +1,83 @@
-"""Pool what every run says: the file of constants that ships with `stepsight.trace`."""
+"""Constants of traces by all training runs: figures of runs pooled, every source counting once."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from math import log, sqrt
 from pathlib import Path
 
+import numpy as np
+
 from lab.fit.traces.figures import run_figures
-from lab.fit.traces.left_out import Refits
-from lab.fit.traces.residuals import missing_spread
+from lab.fit.traces.left_out import Refits, left_out_prediction, source_of
 from lab.fit.traces.runs import ScoredRun, scored_runs
-from stepsight.trace.fitted import (
-    MEDIAN,
-    NINETY,
-    ROOT_MEAN_SQUARE,
-    SPREAD,
-    Fitted,
-    FittedConstant,
-    RunFigure,
-    source_of,
-)
+from stepsight.prediction.answer import INTERVAL_SIGMAS
+from stepsight.prediction.traced.predict import models_spread
 
-POOLS = {
-    "typical_call": MEDIAN,
-    "longest_call": MEDIAN,
-    "individual_spread": ROOT_MEAN_SQUARE,
-    "late_spread": ROOT_MEAN_SQUARE,
-}
-"""How figures are pooled; those of guessed sizes as spreads."""
+DIGITS = 4
+_ONE_SIGMA, _NINE_IN_TEN = 0.6827, 0.9
+"""Shares of a normal distribution within one standard deviation, and of what an interval is to hold."""
+Figures = Mapping[str, list[float]]
+"""What the runs of each source say of one constant."""
 
 
-RESIDUAL = "models_spread"
+def _median(figures: Figures) -> float:
+    return float(np.median([np.median(values) for values in figures.values()]))
 
 
-def fit_constants(folder: Path, tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """The constants by all training runs under a folder of traces."""
-    return pooled(scored_runs(folder), tell)
+def _root_mean_square(figures: Figures) -> float:
+    return float(np.sqrt(np.mean([np.mean(np.square(values)) for values in figures.values()])))
 
 
-def with_residuals(fitted: Fitted, folder: Path, tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """The constants with what predictions by them miss, each run's own source left out.
+def _quantile(share: float) -> Callable[[Figures], float]:
+    """What a share of the figures, taken without their signs, does not exceed; each source weighs one."""
 
-    ``fitted`` must be what ships by now: predictions are made with it.
-    """
-    refits, figures = Refits.from_tables(), []
-    for scored in scored_runs(folder):
-        if not scored.left_out:
-            missing = missing_spread(scored, refits)
-            tell(f"{scored.name}: {RESIDUAL} {missing:.3f}")
-            figures.append(RunFigure(source_of(scored.host), round(missing, 4)))
-    found = FittedConstant(NINETY, tuple(sorted(figures, key=lambda f: (f.source, f.value))))
-    return Fitted(fitted.provenance, {**fitted.constants, RESIDUAL: found})
+    def pool(figures: Figures) -> float:
+        weighed = sorted((abs(value), 1 / len(values)) for values in figures.values() for value in values)
+        total = np.cumsum([weight for _, weight in weighed])
+        return weighed[int(np.searchsorted(total, share * total[-1] - 1e-9))][0]
+
+    return pool
 
 
-def pooled(runs: Iterable[ScoredRun], tell: Callable[[str], None] = lambda _: None) -> Fitted:
-    """The constants by some runs."""
-    figures: dict[str, list[RunFigure]] = defaultdict(list)
-    count = 0
+POOLS: Mapping[str, Callable[[Figures], float]] = {
+    "TYPICAL_CALL": _median, "LONGEST_CALL": _median, "INDIVIDUAL_SPREAD": _root_mean_square,
+    "LATE_SPREAD": _root_mean_square, "COUNTED_SPREAD": _quantile(_ONE_SIGMA),
+    "MODELS_SPREAD": _quantile(_NINE_IN_TEN),
+}  # fmt: skip
+"""How the figures of a constant become its value."""
+
+
+def fit_constants(folder: Path, note: Callable[[str], None] = lambda _: None) -> dict[str, tuple[float, int]]:
+    """Value and number of runs of every constant that runs show."""
+    return pooled(scored_runs(folder), note)
+
+
+def pooled(
+    runs: Iterable[ScoredRun], note: Callable[[str], None] = lambda _: None
+) -> dict[str, tuple[float, int]]:
+    """The constants by some runs; those that fewer than two sources show are left out."""
+    refits = Refits.from_tables()
+    figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for scored in runs:
         if scored.left_out:
             continue
-        count += 1
-        of_run = run_figures(scored)
-        tell(f"{scored.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in sorted(of_run.items())))
-        for name, value in of_run.items():
-            figures[name].append(RunFigure(source_of(scored.host), round(value, 4)))
-    constants = {
-        name: FittedConstant(POOLS.get(name, SPREAD), tuple(sorted(found, key=lambda f: (f.source, f.value))))
-        for name, found in sorted(figures.items())
+        found = {**run_figures(scored), "MODELS_SPREAD": missing_spread(scored, refits)}
+        note(f"{scored.name}: " + ", ".join(f"{name} {value:.3f}" for name, value in sorted(found.items())))
+        for name, value in found.items():
+            figures[name][source_of(scored.host)].append(value)
+    return {
+        name: (round(POOLS[name](by_source), DIGITS), sum(map(len, by_source.values())))
+        for name, by_source in sorted(figures.items())
+        if len(by_source) > 1
     }
-    return Fitted(f"profiler traces of {count} training runs, one figure a run", constants)
+
+
+def missing_spread(scored: ScoredRun, refits: Refits) -> float:
+    """The least spread, besides those of its parts, with which the interval holds the measured step."""
+    answer = left_out_prediction(scored.run, scored.host, refits)
+    sigma = log(answer.high_us / answer.low_us) / 2 / INTERVAL_SIGMAS
+    parts = sigma**2 - models_spread() ** 2
+    needed = (log(scored.measured_us / answer.step_us) / INTERVAL_SIGMAS) ** 2
+    return sqrt(max(needed - parts, 0.0))

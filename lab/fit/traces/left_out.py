@@ -1,9 +1,8 @@
-"""A run's own source left out of everything that was fitted on traces, so that its score is not self-made.
+"""A run's own source left out of the models that were fitted on traces.
 
-Constants of sizing and spreads are pooled from other sources, and rules that lose theirs are off
-(`trace.rules`). The host tables are made again without its traces, the lookup model is fitted again without
-its kernels, and the slowdowns of work side by side come from the other traces. What no command fits (shares
-and start times of streaming kernels, read off medians over tables and traces together) stays as it is.
+The host tables are made again without its traces, the lookup model is fitted again without its kernels, and
+the slowdowns of concurrent work come from the other traces. Constants of reading traces (medians over
+sources), shares and start times of streaming kernels stay as they ship.
 """
 
 from __future__ import annotations
@@ -23,7 +22,13 @@ from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.kernels.models import KernelModels
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform
-from stepsight.trace.fitted import shipped, source_of
+from stepsight.prediction.answer import Prediction
+from stepsight.prediction.traced.predict import predict_step, traced_step
+from stepsight.trace.step.platforms import own_platform
+from stepsight.trace.step.run import TraceRun
+
+COLLECTIONS = ("liplus", "meta_dlrm", "nanogpt", "resnet50_V100", "tracelens")
+"""Folders whose names begin with one of these are one source: the same people recorded them."""
 
 _KERNELS = {"dlrm_8xV100": "trace param", "meta_dlrm": "trace hta"}
 """Sources whose lookup kernels are in trace_kernels.parquet, and what they are called there."""
@@ -92,9 +97,7 @@ class Refits:
         """A machine with the models that never saw the source of a folder."""
         source = source_of(folder)
         if source not in self._platforms:
-            took_part = source in fitted_sources()
-            tables = self._tables(source) if took_part else None
-            self._platforms[source] = tables, self._coefficients(source)
+            self._platforms[source] = self._tables(source), self._coefficients(source)
         tables, coefficients = self._platforms[source]
         known = own.spec.contention
         changed = {name: v for name, v in _side_by_side(source).items() if getattr(known, name) > 1.0}
@@ -126,11 +129,6 @@ class Refits:
         return fit_coefficients(kept) if len(kept) < len(points) else None
 
 
-def fitted_sources() -> frozenset[str]:
-    """The sources that took part in any fit."""
-    return frozenset(source for constant in shipped().constants.values() for source in constant.sources)
-
-
 def _side_by_side(source: str) -> dict[str, float]:
     """Slowdowns by the other sources; none at all where there is no other."""
     values = {}
@@ -141,3 +139,14 @@ def _side_by_side(source: str) -> dict[str, float]:
         kinds = sum(count for _, count in others)
         values[name] = sum(value * count for value, count in others) / kinds if others else 1.0
     return values
+
+
+def source_of(folder: str) -> str:
+    """The source that a folder of traces belongs to."""
+    return next((name for name in COLLECTIONS if folder.startswith(name)), folder)
+
+
+def left_out_prediction(run: TraceRun, folder: str, refits: Refits) -> Prediction:
+    """The run's step by models that never saw its source."""
+    own, _ = own_platform(run)
+    return predict_step(traced_step(run, models_only=True, machine=refits.platform(own, folder)))

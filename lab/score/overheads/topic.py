@@ -9,21 +9,18 @@ import click
 
 from lab.fit.overheads.published import Study
 from lab.fit.traces.runs import ScoredRun, scored_runs
-from lab.score.traces.shared_hosts import SharedHosts
-from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, SHARED, TRACED, trace_job
+from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job
 from stepsight.program.job import Job
-from stepsight.program.observation import ObservedJob
-from stepsight.score import BLIND, Score
+from stepsight.score import BLIND, FIT, Score
+from stepsight.trace.step.host_times import recording_gaps
 from stepsight.trace.step.job import rank_program, typical_step
-from stepsight.trace.step.pauses import recording_gaps
+from stepsight.trace.step.platforms import own_platform
 
 TOPIC = "overheads"
-_BLIND = "other hosts"
+_TABLE = "shipped table"
 _WHOSE = {
     INDIVIDUAL: "from the other steps, or the other ranks",
-    SHARED: "from other workloads of the host",
-    PACED: "from other hosts, at the pace of the run's other steps or ranks (three numbers)",
-    _BLIND: "from other hosts alone",
+    _TABLE: "from the shipped table of the host's generation",
 }
 
 
@@ -60,44 +57,34 @@ def _score(part: str, pairs: list[tuple[float, float]], used: str) -> Score:
 
 
 def _traces(folder: Path) -> list[Score]:
-    runs = [r for r in scored_runs(folder) if not r.left_out]
-    hosts = SharedHosts(runs)
-    told: dict[str, list[float]] = defaultdict(list)
-    seen: dict[str, list[float]] = defaultdict(list)
+    """The host time of whole steps: by the run's other steps or ranks, and by the shipped tables."""
+    predicted: dict[str, list[float]] = defaultdict(list)
+    measured: dict[str, list[float]] = defaultdict(list)
     names: dict[str, list[str]] = defaultdict(list)
-    for scored in runs:
-        step = typical_step(scored.run)
-        measured = host_time_us(trace_job(scored.run, step, TRACED).job)
-        for whose, job in _told_by_others(scored, step, hosts).items():
-            # What the profiler did for itself is the run's alone: others cannot tell it.
-            truth = measured - (0.0 if whose == INDIVIDUAL else _recording_us(scored, step))
-            told[whose].append(host_time_us(job.job))
-            seen[whose].append(truth)
-            names[whose].append(f"{scored.name} {told[whose][-1] / truth - 1:+.1%}")
+    for scored in scored_runs(folder):
+        run = scored.run
+        if scored.left_out:
+            continue
+        step = typical_step(run)
+        own, _ = own_platform(run)
+        jobs = {_TABLE: trace_job(run, step, shared=own.overheads)}
+        if run.steps > 1 or len(run.ranks) > 1:
+            jobs[INDIVIDUAL] = trace_job(run, step)
+        recorded = host_time_us(trace_job(run, step, TRACED).job)
+        for whose, job in jobs.items():
+            # What the profiler did for itself is in no table.
+            truth = recorded - (_recording_us(scored, step) if whose == _TABLE else 0.0)
+            predicted[whose].append(host_time_us(job.job))
+            measured[whose].append(truth)
+            names[whose].append(f"{scored.name} {predicted[whose][-1] / truth - 1:+.1%}")
+    exposures = {INDIVIDUAL: BLIND, _TABLE: FIT}
     return [
         Score.of(
-            TOPIC,
-            f"whole step's host time ({w})",
-            told[w],
-            seen[w],
-            _WHOSE[w],
-            note="; ".join(names[w]),
-            exposure=BLIND,
+            TOPIC, f"whole step's host time ({whose})", predicted[whose], measured[whose], used,
+            note="; ".join(names[whose]), exposure=exposures[whose],
         )
-        for w in _WHOSE
-        if told[w]
-    ]
-
-
-def _told_by_others(scored: ScoredRun, step: int, hosts: SharedHosts) -> dict[str, ObservedJob]:
-    """The step's job with host times from every source that the run has."""
-    run, others, siblings = scored.run, hosts.other_hosts(scored), hosts.same_host(scored)
-    found = {PACED: trace_job(run, step, PACED, others), _BLIND: trace_job(run, step, SHARED, others)}
-    if siblings is not None:
-        found[SHARED] = trace_job(run, step, SHARED, siblings)
-    if run.steps > 1 or len(run.ranks) > 1:
-        found[INDIVIDUAL] = trace_job(run, step, INDIVIDUAL)
-    return found
+        for whose, used in _WHOSE.items() if predicted[whose]
+    ]  # fmt: skip
 
 
 def _recording_us(scored: ScoredRun, step: int) -> float:

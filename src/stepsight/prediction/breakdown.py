@@ -18,7 +18,7 @@ from stepsight.simulate.intervals import covered, union
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import RankTimes, Timeline, step_times
-from stepsight.trace.rules import RULES
+from stepsight.trace.constants import LATE_SPREAD
 
 EXPOSED = "exposed_communication"
 WAITING = "waiting_for_ranks"
@@ -243,7 +243,7 @@ def _scaled(timeline: Timeline, lane: int, questions: list[tuple[str, str]], hos
         if name == HOST:
             host[:, c] *= 0.0 if kind == "free" else np.exp(host_spread)
         elif name == WAITING and late is not None:
-            late[:, c] *= 0.0 if kind == "free" else np.exp(RULES.value("late_spread"))
+            late[:, c] *= 0.0 if kind == "free" else np.exp(LATE_SPREAD)
         elif name:
             chosen = names == name
             if kind == "free":

@@ -16,7 +16,6 @@ from stepsight.simulate.timeline import Timeline
 
 MOST_UNMODELLED = 20
 """How many operators without a model are listed by name; the rest is in the shares."""
-_GUESSED = (Sizing.COUNTED, Sizing.GRID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,9 @@ def _collect(
 class TimedBy:
     """Shares of the traced GPU time by who answers for it when the models time the step.
 
-    ``known_sizes``: recorded or spelled out in the kernel's name. ``guessed_sizes``: read off launch grids
-    and kernels beside it. ``trace``: nothing tells its sizes, so the trace's own time stands (on another GPU,
-    scaled); delays on an idle GPU that no record explains count here.
+    ``known_sizes``: recorded, or spelled out in the kernel's name. ``guessed_sizes``: counted by launch
+    grids. ``trace``: nothing states its sizes, so the measured time stands (scaled on another GPU); delays on
+    an idle GPU that no record explains count here.
     """
 
     known_sizes: float = 0.0
@@ -110,13 +109,13 @@ class TimedBy:
                 kept += observed.late_us
                 if observed.opaque:
                     kept += time_us
-                elif kernel.sizing in _GUESSED or kernel.sizing is Sizing.UNKNOWN:
+                elif kernel.sizing is Sizing.COUNTED:
                     guessed += time_us
                 else:
                     known += time_us
             if op.collective is not None:
-                if op.collective.size_spread > 0:
-                    guessed += seen[-1].measured_us or 0.0
+                if seen[-1].opaque:
+                    kept += seen[-1].measured_us or 0.0
                 else:
                     known += seen[-1].measured_us or 0.0
         total = known + guessed + kept

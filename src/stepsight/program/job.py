@@ -46,10 +46,8 @@ class Sizing(Enum):
     """By the kernel's own name: its template parameters spell the sizes out."""
     COUNTED = "counted"
     """By a launch grid that counts its elements."""
-    GRID = "grid"
-    """By a launch grid that counts some of its sizes; the rest is a usual value."""
     UNKNOWN = "unknown"
-    """Nothing is known of it but its launch grid."""
+    """Nothing states them: its time is the measured one."""
 
 
 @dataclass(frozen=True, slots=True)

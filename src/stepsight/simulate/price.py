@@ -260,7 +260,7 @@ class JobPricer:
         self, item: Collective, seen: Observation, ranks: IntArray
     ) -> tuple[FloatArray, int, float]:
         """The times of these ranks (all of which call it alike), its source and its spread."""
-        if "collectives" in self.replayed and seen.measured_us is not None:
+        if ("collectives" in self.replayed or seen.opaque) and seen.measured_us is not None:
             return np.full(len(ranks), seen.measured_us), int(Source.TRACE), 0.0
         times = np.zeros(len(ranks))
         worst = Estimate(0.0, Source.TRACE, 0.0)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.overheads.sharing import HostPool, SharedTimes
-from stepsight.prediction.traced.jobs import INDIVIDUAL, PACED, TRACED, trace_job
+from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job
 from stepsight.prediction.traced.predict import predict_trace
-from stepsight.trace.step.host_times import samples_of
-from stepsight.trace.step.job import rank_program
 from stepsight.trace.step.platforms import guess_platform
 from stepsight.trace.step.run import load_trace, measured_step_us
 from tests.trace.making import Made, made_run, two_step_training
@@ -83,30 +80,6 @@ def test_host_times_come_from_the_other_steps():
         trace_job(run, 1, whose).job.programs[0].ops[1].overhead_us for whose in (TRACED, INDIVIDUAL)
     )
     assert others.t3 == pytest.approx(own.t3 + 100)
-
-
-def triton_run(gap_us: float) -> Made:
-    """Three steps of Triton launches, the last of each after a gap made by the profiler: it took objects."""
-    made, at = Made(), 0.0
-    for number in range(3):
-        made.step(number, at, gap_us + 900)
-        for i in range(7):
-            begin = at + 10 + 100 * i + (gap_us if i == 6 else 0)
-            name, kinds = ("gemm", ["Scalar"]) if i == 6 else (f"mul_{i}", ["float"])
-            made.op(name, begin, 80, [[64, 64]], kinds, kernel_backend="triton")
-            made.launch(begin + 20, 5, f"{name}_{number}", begin + 30, 40)
-        at += gap_us + 1000
-    return made
-
-
-def test_the_pace_of_a_host_is_not_that_of_its_profiler():
-    quick, held_up = (made_run(triton_run(gap_us)) for gap_us in (0.0, 2000.0))
-    elsewhere = SharedTimes([HostPool(samples_of(rank_program(quick, quick.ranks[0], 0)))])
-    at_ease, slowed = (
-        [op.overhead_us for op in trace_job(run, 1, PACED, elsewhere).job.programs[0].ops]
-        for run in (quick, held_up)
-    )
-    assert slowed == at_ease
 
 
 def test_the_platform_is_the_traces_own():

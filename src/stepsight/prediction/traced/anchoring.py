@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from stepsight.constants import area
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
@@ -29,15 +28,17 @@ from stepsight.program.observation import (
 )
 from stepsight.simulate.price import estimate_collective
 from stepsight.simulate.sustained import sustained
-from stepsight.trace.rules import RULES
-from stepsight.trace.step.missing_ranks import TYPICAL, waited_us
+from stepsight.trace.constants import (
+    COLLECTIVE_WEIGHT,
+    MOST_COLLECTIVE_RATIO,
+    MOST_KERNEL_RATIO,
+    TYPICAL_CALL,
+    UNSIZED_SPREAD,
+)
+from stepsight.trace.step.missing_ranks import waited_us
 
-_CONSTANTS = area("traced")
-COLLECTIVE_WEIGHT = _CONSTANTS.number("COLLECTIVE_WEIGHT")
-MOST_COLLECTIVE_RATIO = _CONSTANTS.number("MOST_COLLECTIVE_RATIO")
-MOST_KERNEL_RATIO = _CONSTANTS.number("MOST_KERNEL_RATIO")
-UNSIZED_SPREAD = _CONSTANTS.number("UNSIZED_SPREAD")
-
+LARGE_CALL_BYTES = 64.0 * 2**20
+"""A call that bandwidth bounds."""
 Like = tuple[str, str, float]
 """What like collectives share: group, kind and bytes."""
 
@@ -98,13 +99,13 @@ def _with_collective_corrections(job: ObservedJob, own: Platform) -> ObservedJob
     corrections: dict[Like, float] = {}
 
     def changed(c: Collective, seen: Observation) -> Observation:
-        if not seen.measured_us:
+        if not seen.measured_us or seen.opaque:
             return seen
         key = _like(c)
         if key not in corrections:
             estimate = estimate_collective(job.job, own, c)
             model_us = estimate.time_us if estimate else 0.0
-            ratio = RULES.value(TYPICAL) * shortest[key] / model_us if model_us > 0 else 1.0
+            ratio = TYPICAL_CALL * shortest[key] / model_us if model_us > 0 else 1.0
             within = min(max(ratio, 1 / MOST_COLLECTIVE_RATIO), MOST_COLLECTIVE_RATIO)
             corrections[key] = within**COLLECTIVE_WEIGHT
         return replace(seen, correction=corrections[key])
@@ -128,7 +129,7 @@ def moved(job: ObservedJob, own: Platform, platform: Platform) -> tuple[Observed
     if other_gpu:
         job = _on_gpu(job, own.spec.gpu, platform.spec.gpu)
     if other_gpu or not _same_links(own.spec, platform.spec):
-        job = _without_measured_collectives(job)
+        job = _without_measured_collectives(job, own, platform)
     # Measured times contain the contention between concurrent kernels already.
     spec = replace(platform.spec, contention=ContentionSpec())
     if not other_gpu:
@@ -138,10 +139,23 @@ def moved(job: ObservedJob, own: Platform, platform: Platform) -> tuple[Observed
 
 def by_models_elsewhere(job: ObservedJob, own: Platform, platform: Platform) -> ObservedJob:
     """A job of models only on another platform: kernels without sizes are scaled from measured times."""
+    job = _each_collective(job, lambda c, o: _moved_unsized(job, c, o, own, platform))
     if same_gpu(own.spec.gpu, platform.spec.gpu):
         return job
     job = with_kernels(job, lambda k, o: (k, o if o.opaque else replace(o, measured_us=None)))
     return _on_gpu(anchored(job, own), own.spec.gpu, platform.spec.gpu)
+
+
+def _moved_unsized(
+    job: ObservedJob, c: Collective, seen: Observation, own: Platform, platform: Platform
+) -> Observation:
+    """A collective whose size was not recorded, its measured time scaled as a large call of its kind."""
+    if not seen.opaque or not seen.measured_us:
+        return seen
+    large = replace(c, bytes=LARGE_CALL_BYTES)
+    old, new = (estimate_collective(job.job, where, large) for where in (own, platform))
+    ratio = new.time_us / old.time_us if old and new and old.time_us > 0 else 1.0
+    return replace(seen, measured_us=ratio * seen.measured_us)
 
 
 def _on_gpu(job: ObservedJob, old: GpuSpec, new: GpuSpec) -> ObservedJob:
@@ -152,7 +166,7 @@ def _on_gpu(job: ObservedJob, old: GpuSpec, new: GpuSpec) -> ObservedJob:
         kernel = _in_a_type_of(kernel, new)
         if seen.measured_us is None:
             return kernel, seen
-        unsized = kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID)
+        unsized = kernel.sizing is Sizing.UNKNOWN
         late_us = kept_delay_us(seen, slower)
         return (
             replace(kernel, size_spread=UNSIZED_SPREAD) if unsized else kernel,
@@ -187,14 +201,14 @@ def _slower(old: GpuSpec, new: GpuSpec) -> float:
     return float(np.exp(np.mean(np.log(ratios))))
 
 
-def _without_measured_collectives(job: ObservedJob) -> ObservedJob:
+def _without_measured_collectives(job: ObservedJob, own: Platform, platform: Platform) -> ObservedJob:
     """Collectives that the models time; what a call waited for ranks without a trace stays."""
     shortest = _shortest(job)
     alone = len(job.job.programs) == 1 < job.job.ranks
 
     def changed(c: Collective, seen: Observation) -> Observation:
-        if not seen.measured_us:
-            return seen
+        if not seen.measured_us or seen.opaque:
+            return _moved_unsized(job, c, seen, own, platform)
         waited = waited_us(seen.measured_us, shortest[_like(c)]) if alone else 0.0
         return replace(seen, measured_us=None, late_us=waited if waited > 0 else seen.late_us)
 
@@ -207,7 +221,7 @@ def with_waits_kept(job: ObservedJob, own: Platform) -> ObservedJob:
     model_us: dict[Like, float] = {}
 
     def changed(c: Collective, seen: Observation) -> Observation:
-        if not seen.measured_us:
+        if not seen.measured_us or seen.opaque:
             return seen
         if _like(c) not in model_us:
             estimate = estimate_collective(job.job, own, c)

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepsight.constants import area
 from stepsight.program.job import HOST
 from stepsight.simulate.timeline import RankTimes
-
-_CONSTANTS = area("traced")
-TOUCH_US = _CONSTANTS.number("TOUCH_US")
+from stepsight.trace.constants import TOUCH_US
 
 HOST_PART = "host"
 WAITING = "waiting for other ranks"

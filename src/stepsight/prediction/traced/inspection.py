@@ -17,7 +17,7 @@ from stepsight.prediction.traced.predict import predict_trace
 from stepsight.simulate.intervals import covered, union
 from stepsight.trace.linking.link import is_collective_kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.kernel_map import short_name
+from stepsight.trace.sizing.kernel_names import short_name
 from stepsight.trace.step.host_times import gathered
 from stepsight.trace.step.job import clean_steps, collective_waiting, rank_program, typical_step
 from stepsight.trace.step.platforms import guess_platform

@@ -7,50 +7,43 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stepsight.errors import InputError
-from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.program.job import Collective, Kernel, Op
 from stepsight.program.observation import Observation, ObservedJob, OpObservations
 from stepsight.simulate.price import estimate_collective
-from stepsight.trace.rules import RULES
+from stepsight.trace.constants import QUEUE_GAP_US
 from stepsight.trace.step.host_times import (
     gathered,
     pooled,
     samples_of,
     with_individual,
-    with_other_workloads,
     with_shared,
 )
 from stepsight.trace.step.job import clean_steps, host_program, job_of, rank_program, typical_step
 from stepsight.trace.step.missing_ranks import Calls, collective_calls, host_delay_us, with_late_peers
-from stepsight.trace.step.pauses import recording_gaps, sleeps
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.run import TraceRun
 
-INDIVIDUAL, SHARED, PACED, TRACED = "individual", "shared", "paced", "traced"
-"""Whose host times: other steps' or ranks' of the run; other workloads'; other workloads' at the pace
-of the run's other steps or ranks; the step's own."""
+INDIVIDUAL, TRACED = "individual", "traced"
+"""Whose host times: those of the run's other steps or ranks, or the step's own."""
 
 
 def trace_job(
-    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL,
-    shared: Overheads | SharedTimes | None = None, *, late_peers: bool = True, own: Platform | None = None,
+    run: TraceRun, step: int | None = None, overheads: str = INDIVIDUAL, shared: Overheads | None = None, *,
+    late_peers: bool = True, own: Platform | None = None,
 ) -> ObservedJob:  # fmt: skip
-    """One step of a run as a job, with host times from ``overheads``.
+    """One step of a run as a job, with host times from ``overheads``, or from a ``shared`` table.
 
-    ``shared`` holds other workloads' host times: a table, or what they and other hosts show. With
-    ``late_peers``, ranks without a trace come to collectives as late as they did in the run's other steps;
+    With ``late_peers``, ranks without a trace come to collectives as late as in the run's other steps.
     ``own`` is the machine whose links say how long a collective may take at most.
     """
     step = typical_step(run) if step is None else step
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     if not any(p.ops for p in programs.values()):
         raise _without_work(run)
-    if isinstance(shared, SharedTimes) and overheads in (SHARED, PACED):
-        programs = _with_other_workloads(run, step, programs, shared, paced=overheads == PACED)
-    elif overheads == SHARED and isinstance(shared, Overheads):
+    if shared is not None:
         programs = {rank: with_shared(p, shared) for rank, p in programs.items()}
     elif overheads == INDIVIDUAL:
         programs = _with_others(run, step, programs)
@@ -128,25 +121,6 @@ def _sized_calls(job: ObservedJob, other: ObservedJob, rank: int) -> Calls:
     }
 
 
-def _with_other_workloads(
-    run: TraceRun, step: int, programs: dict[int, StepProgram], shared: SharedTimes, *, paced: bool
-) -> dict[int, StepProgram]:
-    """Host times from other workloads; what the run pauses on purpose, and if wanted its pace, from its
-    other steps, or with one step only, from the other ranks; what the profiler did for itself left out."""
-    others = [s for s in range(run.steps) if s != step]
-    clean = [s for s in clean_steps(run) if s != step]
-    made = {}
-    for rank in run.ranks:
-        pauses = sleeps([rank_program(run, rank, s) for s in others])
-        seen = [(rank.linked, rank_program(run, rank, s)) for s in clean] or [
-            (r.linked, programs[r.rank]) for r in run.ranks if r is not rank
-        ]
-        samples = (x for t, p in seen for x in samples_of(p, {**pauses, **recording_gaps(t, p)}))
-        here = shared.at(shared.pace_of(samples)) if paced else shared
-        made[rank.rank] = with_other_workloads(programs[rank.rank], here, pauses)
-    return made
-
-
 def with_kept_delays(job: ObservedJob) -> ObservedJob:
     """The job in which of all delays before kernels only those stay that nothing explains: the platform
     states the usual ones."""
@@ -158,9 +132,9 @@ def with_kept_delays(job: ObservedJob) -> ObservedJob:
 def kept_delay_us(observed: Observation, factor: float = 1.0) -> float:
     """The delay before a kernel that stays, times ``factor``."""
     unexplained_us = observed.late_us - observed.waited_us
-    if unexplained_us <= RULES.value("queue_gap"):
+    if unexplained_us <= QUEUE_GAP_US:
         return 0.0
-    return factor * RULES.value("unexplained_delays") * unexplained_us
+    return factor * unexplained_us
 
 
 def with_kernels(

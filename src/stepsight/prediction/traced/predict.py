@@ -14,9 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stepsight.constants import area
 from stepsight.errors import InputError
-from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import METHOD_SPREAD, Prediction, predict_job
@@ -27,17 +25,13 @@ from stepsight.prediction.traced.jobs import INDIVIDUAL, TRACED, trace_job, with
 from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
+from stepsight.trace.constants import INDIVIDUAL_SPREAD, MODELS_SPREAD, MOST_RESCALING, NOTED_RESCALING
 from stepsight.trace.reading.collector import collector_off
-from stepsight.trace.rules import RULES
 from stepsight.trace.step.caveats import caveats, cut_off
 from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.missing_ranks import without_late_peers
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
-
-_CONSTANTS = area("traced")
-MOST_RESCALING = _CONSTANTS.number("MOST_RESCALING")
-SAID_RESCALING = _CONSTANTS.number("SAID_RESCALING")
 
 PREFIX = "platform."
 
@@ -97,13 +91,13 @@ class TracedStep:
 
 def models_spread() -> float:
     """How far a step by the models alone may be off beyond what its parts explain."""
-    return max(METHOD_SPREAD, RULES.value("models_spread"))
+    return max(METHOD_SPREAD, MODELS_SPREAD)
 
 
 def traced_step(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
-    step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    step: int | None = None, overheads: str | None = None, shared: Overheads | None = None,
     machine: Platform | None = None, as_recorded: bool = False,
 ) -> TracedStep:  # fmt: skip
     """Make ready a step of a trace for prediction; `predict_trace` explains the arguments.
@@ -170,7 +164,7 @@ def _host_spread(run: TraceRun, whose: str) -> float:
     """How far the host times may be off: of a run whose steps differ, as far as they differ."""
     if whose != INDIVIDUAL:
         return 0.0 if whose == TRACED else HOST_SPREAD
-    usual = RULES.value("individual_spread")
+    usual = INDIVIDUAL_SPREAD
     periods = np.concatenate([r.periods_us for r in run.ranks])
     periods = periods[np.isfinite(periods)]
     return max(usual, float(np.std(np.log(periods)))) if len(periods) > 1 else usual
@@ -194,7 +188,7 @@ def _anchored_on(
         return (job if as_recorded else anchored(job, own)), [note]
     note = f"the step shown takes {walked_us / 1e3:.2f} ms; times are scaled by {factor:.3f} to the usual one"
     job = rescaled(job, factor) if as_recorded else anchored(job, own, factor=factor)
-    return job, [note] if abs(factor - 1) > SAID_RESCALING else []
+    return job, [note] if abs(factor - 1) > NOTED_RESCALING else []
 
 
 def _refuse_host(overrides: Sequence[str]) -> None:
@@ -236,7 +230,7 @@ def _late_peers_note(job: ObservedJob) -> str:
 def predict_trace(
     paths: Path | str | Sequence[Path | str] | TraceRun, platform: str | Platform | None = None, *,
     replay: bool | Iterable[str] = False, models_only: bool = False, overrides: Sequence[str] = (),
-    step: int | None = None, overheads: str | None = None, shared: Overheads | SharedTimes | None = None,
+    step: int | None = None, overheads: str | None = None, shared: Overheads | None = None,
     machine: Platform | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict (or with ``replay``, rebuild) a step of a trace.
@@ -267,7 +261,7 @@ def predict_step(made: TracedStep) -> Prediction:
 def simulate_trace(
     run: TraceRun, platform: str | Platform | None = None, *, replay: bool | Iterable[str] = False,
     models_only: bool = True, step: int | None = None, overheads: str | None = None,
-    shared: Overheads | SharedTimes | None = None, late_peers: bool = True,
+    shared: Overheads | None = None, late_peers: bool = True,
 ) -> Timeline:  # fmt: skip
     """The timeline alone, without intervals and sensitivities: several times as fast."""
     made = traced_step(

@@ -22,7 +22,7 @@ _PRODUCTS = ("gemm", "conv", "attention")
 
 def class_of(kernel: Kernel) -> str:
     """Which exponent a kernel takes."""
-    if kernel.sizing in (Sizing.UNKNOWN, Sizing.GRID):
+    if kernel.sizing is Sizing.UNKNOWN:
         return UNSIZED
     return PRODUCT if kernel.family.startswith(_PRODUCTS) else STREAM
 

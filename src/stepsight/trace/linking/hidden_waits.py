@@ -12,13 +12,11 @@ from collections import defaultdict
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.trace.constants import HIDDEN_GAP_US, HOST_RETURNS_US, LEFT_QUEUED_US, SURENESS
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.reading.events import Category, Event
-from stepsight.trace.rules import RULES
 
 HIDDEN = "hidden wait"
-SHORTEST_GAP_US = RULES.value("hidden_gap")
-_LEFT_QUEUED_US = RULES.value("left_queued")
 
 
 def hidden_waits(
@@ -65,10 +63,10 @@ def _gaps(starts: FloatArray, ends: FloatArray, everyone: FloatArray) -> list[tu
     ``everyone`` is when all the launching threads' calls and operators began, in order. A long one may itself
     hold a wait: it counts as busy only where it begins.
     """
-    short = ends - starts < SHORTEST_GAP_US
+    short = ends - starts < HIDDEN_GAP_US
     busy_until = np.maximum.accumulate(np.where(short, ends, starts))[:-1]
     begun = starts[1:]
-    long = np.flatnonzero(begun - busy_until > SHORTEST_GAP_US)
+    long = np.flatnonzero(begun - busy_until > HIDDEN_GAP_US)
     before, after = busy_until[long], begun[long]
     first = np.searchsorted(everyone, before + 1, side="right")
     alone = first == np.searchsorted(everyone, after - 1, side="right")
@@ -93,15 +91,15 @@ class _Queues:
         stream = held.gpu[-1].args.stream
         at = bisect_left(self._calls[stream], start)
         queued = self._done[stream][at - 1] if at else 0.0
-        return queued <= held.gpu[-1].end + _LEFT_QUEUED_US
+        return queued <= held.gpu[-1].end + LEFT_QUEUED_US
 
 
 def _held(by_end: list[Launch], ends: list[float], start: float, end: float) -> Launch | None:
     at = bisect_right(ends, end + 1.0) - 1
-    while at >= 0 and end - ends[at] <= RULES.value("host_returns"):
+    while at >= 0 and end - ends[at] <= HOST_RETURNS_US:
         launch = by_end[at]
         late = max(end - ends[at], 1.0)
-        if launch.call.ts < start < ends[at] and launch.gpu[-1].dur >= RULES.value("sureness") * late:
+        if launch.call.ts < start < ends[at] and launch.gpu[-1].dur >= SURENESS * late:
             return launch
         at -= 1
     return None

@@ -18,12 +18,11 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.overheads.tables import op_class
-from stepsight.trace.linking.clocks import gpu_clock
+from stepsight.trace.constants import CLOCK_DRIFT_US, ENGINE_SUM_US
 from stepsight.trace.linking.hidden_waits import hidden_waits
-from stepsight.trace.linking.launches import NO_OP, Launch
+from stepsight.trace.linking.launches import NO_OP, Launch, gpu_clock
 from stepsight.trace.reading.events import Event
 from stepsight.trace.reading.kineto import KinetoTrace, in_time_order
-from stepsight.trace.rules import RULES
 
 _SYNC = re.compile(
     r"^(cuda|hip)(Device|Stream|Event)Synchronize|^cuCtxSynchronize|^cu(Stream|Event)Synchronize"
@@ -53,8 +52,8 @@ class LinkedTrace:
     syncs: list[Event] = field(default_factory=list)
     stream_waits: list[Event] = field(default_factory=list)
     records: list[Event] = field(default_factory=list)
-    hidden_waits: dict[int, Launch] = field(default_factory=dict)
-    """Host waits that no call shows, by ``id`` of the call made up for them in ``syncs``."""
+    hidden_waits: dict[tuple[int | str, float], Launch] = field(default_factory=dict)
+    """What the host waited for where no call shows it, by thread and start of the wait in ``syncs``."""
     by_external_id: int = 0
     clock_shift_us: float = 0.0
     """By how much the GPU's clock ran early (negative: late); its events have been moved."""
@@ -62,7 +61,6 @@ class LinkedTrace:
     """Kernels that begin before their call even so: their call is another one."""
     _children: dict[int, list[int]] = field(default_factory=dict)
     _allocations: tuple[FloatArray, FloatArray] | None = None
-    _places: dict[int, tuple[list[Launch], int]] = field(default_factory=dict)
 
     @property
     def link_rate(self) -> float:
@@ -107,25 +105,6 @@ class LinkedTrace:
             for i, p in enumerate(self.parent):
                 self._children.setdefault(p, []).append(i)
         return self._children.get(op, [])
-
-    def before(self, launch: Launch, count: int) -> list[Launch]:
-        """The launches just before one on its stream, nearest first."""
-        row, at = self._place(launch)
-        return row[max(0, at - count) : at][::-1]
-
-    def after(self, launch: Launch, count: int) -> list[Launch]:
-        """The launches just behind one on its stream, nearest first."""
-        row, at = self._place(launch)
-        return row[at + 1 : at + 1 + count]
-
-    def _place(self, launch: Launch) -> tuple[list[Launch], int]:
-        if not self._places:
-            rows: dict[int | str, list[Launch]] = defaultdict(list)
-            for one in self.launches:
-                row = rows[one.gpu[0].args.stream]
-                self._places[id(one)] = (row, len(row))
-                row.append(one)
-        return self._places.get(id(launch), ([launch], 0))
 
     def enclosing(self, call: Event) -> int:
         """The innermost operator around a call on its thread."""
@@ -175,7 +154,7 @@ def link(trace: KinetoTrace) -> LinkedTrace:
             kept.append(call)
         work = gpu_of.pop(call.args.correlation, None) if call.args.correlation >= 0 else None
         if work:
-            joined.launches.append(Launch(call, work, joined.enclosing(call)))
+            joined.launches.append(Launch(call, work, joined.enclosing(call), len(joined.launches)))
     clock = gpu_clock(joined.launches, joined.syncs)
     joined.clock_shift_us, joined.early_kernels = clock.shift_us, clock.early_kernels
     if clock.shift_us:
@@ -186,8 +165,24 @@ def link(trace: KinetoTrace) -> LinkedTrace:
     for call, launch in hidden_waits(joined.launches, joined.orphans, trace.runtime, ops):
         joined.syncs.append(call)
         if launch is not None:
-            joined.hidden_waits[id(call)] = launch
+            joined.hidden_waits[call.tid, call.ts] = launch
+    _note_free_times(joined)
     return joined
+
+
+def _note_free_times(joined: LinkedTrace) -> None:
+    """For every launched kernel, when its stream had done all before it, recorded launches or not."""
+    launched = [(e.ts, x.index, e) for x in joined.launches for e in x.gpu]
+    launched += [(e.ts, NO_OP, e) for e in joined.orphans]
+    free: dict[int | str, float] = {}
+    found: list[list[float]] = [[] for _ in joined.launches]
+    for _, launch, event in sorted(launched, key=lambda item: item[:2]):
+        before = free.get(event.args.stream, 0.0)
+        if launch != NO_OP:
+            found[launch].append(before)
+        free[event.args.stream] = max(before, event.end)
+    for one, times in zip(joined.launches, found, strict=True):
+        one.free_us = tuple(times)
 
 
 def _ordering(joined: LinkedTrace, name: str) -> list[Event] | None:
@@ -254,6 +249,6 @@ def _just_before(joined: LinkedTrace, call: Event) -> int:
     while joined.parent[top] != NO_OP:
         top = joined.parent[top]
     backward = op_class(joined.ops[top].name) == "backward"
-    near = RULES.value("engine_sum" if backward else "clock_drift")
+    near = ENGINE_SUM_US if backward else CLOCK_DRIFT_US
     usable = backward or op_class(joined.ops[op].name) != "view" or top != op
     return op if usable and call.ts - joined.ops[top].end <= near else NO_OP

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stepsight.errors import InputError
+from stepsight.trace.constants import RANKS_START_TOGETHER_US
 from stepsight.trace.reading.files import file_name
 from stepsight.trace.reading.kineto import KinetoTrace
-from stepsight.trace.rules import RULES
 
-TOGETHER_US = RULES.value("ranks_start_together")
 _SHOWN = 6
 
 
@@ -46,7 +45,7 @@ def runs_of(headers: Iterable[Header]) -> list[list[Header]]:
 
 def _fits(group: Sequence[Header], header: Header) -> bool:
     first = group[0]
-    if abs(first.start_us - header.start_us) > TOGETHER_US or first.device != header.device:
+    if abs(first.start_us - header.start_us) > RANKS_START_TOGETHER_US or first.device != header.device:
         return False
     if header.rank is None or first.rank is None:
         # Traces from before distributedInfo: ranks of one run only if nothing speaks against it.

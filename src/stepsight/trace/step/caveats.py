@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+from stepsight.trace.constants import MUCH_CUT_OFF, MUCH_DELAY, MUCH_RECORDING, MUCH_UNSIZED
 from stepsight.trace.linking.launches import NO_OP
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.rules import RULES
 from stepsight.trace.sizing.calls import launching_op
+from stepsight.trace.step.host_times import recording_gaps
 from stepsight.trace.step.job import groups_of, rank_program, unmatched
-from stepsight.trace.step.pauses import MUCH_RECORDING, recording_gaps
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.run import TraceRun, measured_step_us
 from stepsight.trace.step.steps import NO_MARKS
-
-_MANY_GUESSED = RULES.value("many_guessed")
-_MUCH_DELAY = RULES.value("much_delay")
-_MUCH_CUT_OFF = RULES.value("much_cut_off")
 
 
 def caveats(run: TraceRun, step: int) -> list[str]:
@@ -24,7 +20,7 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     guessed = max(_guessed_share(linked[rank], program) for rank, program in programs.items())
     measured_us = measured_step_us(run)
     notes = []
-    if guessed > _MANY_GUESSED:
+    if guessed > MUCH_UNSIZED:
         how = "theirs are read off launch grids and the kernels beside them"
         if not any(event.grid() for one in linked.values() for event in one.trace.gpu):
             how = "without launch grids either, kernels count as they took and collectives as small"
@@ -33,14 +29,14 @@ def caveats(run: TraceRun, step: int) -> list[str]:
             " (record with record_shapes=True)"
         )
     kept = max(opaque_share(program) for program in programs.values())
-    if kept > _MANY_GUESSED:
+    if kept > MUCH_UNSIZED:
         notes.append(
             f"{100 * kept:.0f} % of the GPU time is kernels of unknown size: they keep the trace's times;"
             " models time the rest"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
-    if late_us > _MUCH_DELAY * measured_us:
+    if late_us > MUCH_DELAY * measured_us:
         notes.append(
             f"kernels of rank {worst} began {late_us / 1e3:.1f} ms late in all with the GPU idle and nothing"
             " recorded to wait for, as where nodes of a CUDA graph were not recorded: these delays are kept"
@@ -68,7 +64,7 @@ def cut_off(run: TraceRun) -> list[str]:
     if run.steps > 1 or run.ranks[0].steps[0].how != NO_MARKS:
         return []
     shares = [_orphaned_share(r.linked) for r in run.ranks]
-    if max(shares) <= _MUCH_CUT_OFF:
+    if max(shares) <= MUCH_CUT_OFF:
         return []
     return [
         f"{100 * max(shares):.0f} % of the GPU time was launched before the recording began:"

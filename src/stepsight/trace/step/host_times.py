@@ -1,22 +1,33 @@
-"""Host overheads for a traced step: gathered from other steps or ranks, or a shared table's."""
+"""Host overheads for a traced step: gathered from other steps or ranks, or a shared table's.
+
+With ``record_shapes`` torch turns every argument of a Triton launch into a value it can keep. A tensor or a
+number takes a µs. Of any other object (a tensor descriptor, say) it tries to compile the class, reading and
+parsing its source in Python, at every launch: 0.4 ms per object (`scripts/recording_cost.py`; torch 2.13, AMD
+EPYC). The time lies in the gap before the launch (T1); a step that is not profiled with shapes does not have
+it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stepsight.overheads.gather import Gathered, HostSample
-from stepsight.overheads.sharing import SharedTimes
 from stepsight.overheads.tables import Overheads
 from stepsight.program.job import HostTimes, Op
-from stepsight.trace.linking.link import link
+from stepsight.trace.linking.link import LinkedTrace, link
+from stepsight.trace.reading.events import Event
 from stepsight.trace.reading.kineto import KinetoTrace
-from stepsight.trace.sizing.facts import Facts
+from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.steps import find_steps
 from stepsight.trace.step.units import host_units
 from stepsight.trace.step.waits import WaitResolver
+
+_TRITON = "triton"
+_NO_TENSOR = ("", "Scalar")
+"""How the profiler names the type of an argument that is no tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +43,18 @@ class Place:
 def trace_samples(trace: KinetoTrace) -> list[HostSample]:
     """Every op of every step of one rank's trace."""
     linked = link(trace)
-    facts, units, resolver = Facts(linked), host_units(linked), WaitResolver(linked)
-    programs = (step_program(facts, units, step, resolver, trace.world_size) for step in find_steps(linked))
+    calls, units, resolver = Calls(linked), host_units(linked), WaitResolver(linked)
+    programs = (step_program(calls, units, step, resolver, trace.world_size) for step in find_steps(linked))
     return [sample for program in programs for sample in samples_of(program)]
 
 
-def samples_of(program: StepProgram, sleeping_us: Mapping[Place, float] | None = None) -> list[HostSample]:
-    """Every op of a traced step as a host sample, without the pauses that the program makes on purpose."""
+def samples_of(program: StepProgram) -> list[HostSample]:
+    """Every op of a traced step as a host sample."""
     samples: list[HostSample] = []
     for traced, place in zip(program.ops, places_of(program), strict=True):
         times = traced.op.overhead_us
         if times is None:
             continue
-        if sleeping_us and place in sleeping_us:
-            times = replace(times, t1=max(0.0, times.t1 - sleeping_us[place]))
         call = traced.launches[0].call.name if traced.launches else ""
         recorded = max(traced.unit.inner_ops, 1)
         samples.append(
@@ -96,19 +105,6 @@ def with_individual(program: StepProgram, others: Gathered, fallback: Overheads 
     return replace(program, ops=ops)
 
 
-def with_other_workloads(
-    program: StepProgram, shared: SharedTimes, sleeping_us: Mapping[Place, float] | None = None
-) -> StepProgram:
-    """The same ops with host times from other workloads; the program's own pauses stay."""
-    ops: list[TracedOp] = []
-    for traced, at in zip(program.ops, places_of(program), strict=True):
-        times = shared.of(at.name, at.before, at.launches, max(traced.unit.inner_ops, 1), at.of)
-        if times is not None and sleeping_us and at in sleeping_us:
-            times = replace(times, t1=times.t1 + sleeping_us[at])
-        ops.append(replace(traced, op=replace(traced.op, overhead_us=times)))
-    return replace(program, ops=ops)
-
-
 def with_shared(program: StepProgram, overheads: Overheads) -> StepProgram:
     """The same ops with host times from a table shared by many workloads, the profiler's cost added."""
     ops = [replace(t, op=replace(t.op, overhead_us=_shared(t.op, overheads))) for t in program.ops]
@@ -121,3 +117,30 @@ def _shared(op: Op, overheads: Overheads | None) -> HostTimes | None:
 
 def _launches(op: Op) -> int:
     return len(op.kernels) + (op.collective is not None)
+
+
+def recording_gaps(linked: LinkedTrace, program: StepProgram) -> dict[Place, float]:
+    """The gaps in µs that recording made, by the place of the launch behind them.
+
+    A kernel works on tensors. Where the trace lists the tensors of other Triton launches and
+    of this one nothing but numbers, its tensors came inside objects.
+    """
+    if not any(_is_triton(event) and _has_tensors(event) for event in linked.ops):
+        return {}
+    found = {}
+    for traced, place in zip(program.ops, places_of(program), strict=True):
+        times = traced.op.overhead_us
+        if not traced.launches or traced.unit.op < 0 or times is None:
+            continue
+        event = linked.ops[traced.unit.op]
+        if _is_triton(event) and not _has_tensors(event):
+            found[place] = times.t1
+    return found
+
+
+def _is_triton(event: Event) -> bool:
+    return event.args.kernel_backend == _TRITON
+
+
+def _has_tensors(event: Event) -> bool:
+    return any(kind not in _NO_TENSOR for kind in event.types())

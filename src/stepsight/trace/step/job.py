@@ -10,21 +10,18 @@ import numpy as np
 
 from stepsight.program.job import Group, Job, Kernel, Op, RankProgram, Sizing
 from stepsight.program.observation import ObservedJob, OpObservations, of_collective, with_collective
+from stepsight.trace.constants import SHORTEST_COLLECTIVE_US
 from stepsight.trace.reading.events import Event
-from stepsight.trace.rules import RULES
-from stepsight.trace.step.collective_sizes import with_sizes
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
 from stepsight.trace.step.run import RankTrace, TraceRun
-
-SHORTEST_COLLECTIVE_US = RULES.value("shortest_collective")
 
 
 def rank_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     """One rank's step, with the host times that the trace shows."""
     if step not in rank.built:
         groups = run.groups.on_rank(rank.rank)
-        rank.built[step] = with_sizes(
-            step_program(rank.facts, rank.units, rank.steps[step], rank.resolver, run.world_size, groups)
+        rank.built[step] = step_program(
+            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, groups
         )
     return rank.built[step]
 
@@ -36,7 +33,7 @@ def host_program(run: TraceRun, rank: RankTrace, step: int) -> StepProgram:
     if step not in rank.host_only:
         groups = run.groups.on_rank(rank.rank)
         rank.host_only[step] = step_program(
-            rank.facts, rank.units, rank.steps[step], rank.resolver, run.world_size, groups, sized=False
+            rank.calls, rank.units, rank.steps[step], rank.resolver, run.world_size, groups, sized=False
         )
     return rank.host_only[step]
 

@@ -24,12 +24,11 @@ from stepsight.program.observation import (
     of_collective,
     with_collective,
 )
-from stepsight.trace.rules import RULES
+from stepsight.trace.constants import LONGEST_CALL, TYPICAL_CALL
 
 Calls = Mapping[tuple[str, int], tuple[Collective, Observation]]
 """A rank's collectives in one step: (group, which of the rank's calls on it) → the call, as observed."""
 Lateness = Mapping[tuple[str, int], float]
-TYPICAL, LONGEST = "typical_call", "longest_call"
 
 
 def collective_calls(job: ObservedJob, program: int) -> dict[tuple[str, int], tuple[Collective, Observation]]:
@@ -56,7 +55,7 @@ def host_delay_us(
         (call, c, seen.measured_us)
         for step in steps
         for call, (c, seen) in step.items()
-        if seen.measured_us is not None
+        if seen.measured_us is not None and not seen.opaque
     ]
     own: dict[tuple[str, str, float], float] = {}
     for _, c, time_us in measured:
@@ -72,8 +71,8 @@ def host_delay_us(
 
 def waited_us(time_us: float, shortest_us: float) -> float:
     """What of a call's time is waiting, by the shortest call of its kind and size."""
-    waited = time_us > RULES.value(LONGEST) * shortest_us
-    return time_us - RULES.value(TYPICAL) * shortest_us if waited else 0.0
+    waited = time_us > LONGEST_CALL * shortest_us
+    return time_us - TYPICAL_CALL * shortest_us if waited else 0.0
 
 
 def with_late_peers(job: ObservedJob, recorded: Mapping[int, Lateness]) -> ObservedJob:

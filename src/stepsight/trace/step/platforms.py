@@ -12,7 +12,7 @@ from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.hardware.spec import ContentionSpec, GpuSpec
 from stepsight.platform.load import Platform, load_platform
-from stepsight.trace.rules import RULES
+from stepsight.trace.constants import SURELY_IDLE_US, SURELY_QUEUED_US
 from stepsight.trace.step.run import TraceRun
 
 _MODEL = re.compile(
@@ -21,8 +21,6 @@ _MODEL = re.compile(
 )
 MOST_SMS = 4096
 """No GPU has more multiprocessors."""
-_IDLE_US = RULES.value("surely_idle")
-_QUEUED_US = RULES.value("surely_queued")
 
 
 def guess_platform(run: TraceRun) -> str:
@@ -156,13 +154,11 @@ def device_delays(run: TraceRun) -> tuple[float | None, float | None]:
     idle: list[float] = []
     queued: list[float] = []
     for rank in run.ranks:
-        free = rank.resolver.free_at
         for launch in rank.linked.launches:
-            kernel = launch.gpu[0]
-            before = free.get(id(kernel), 0.0)
-            if launch.call.end > before + _IDLE_US:
+            kernel, before = launch.gpu[0], launch.free_us[0]
+            if launch.call.end > before + SURELY_IDLE_US:
                 idle.append(kernel.ts - launch.call.end)
-            elif launch.call.end + _QUEUED_US < before:
+            elif launch.call.end + SURELY_QUEUED_US < before:
                 queued.append(kernel.ts - before)
     return (
         float(np.clip(np.median(idle), 0.0, 20.0)) if len(idle) >= 20 else None,

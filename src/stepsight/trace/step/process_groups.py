@@ -17,9 +17,9 @@ import numpy as np
 
 from stepsight.estimate import FloatArray
 from stepsight.program.job import Group
+from stepsight.trace.constants import MEMBERS_END_TOGETHER_US
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.collective_map import WORLD, Communicator, is_named, kind_of, stated_group_size
+from stepsight.trace.sizing.collectives import WORLD, Communicator, is_named, kind_of, stated_group_size
 from stepsight.trace.step.waits import StreamId
 
 _P2P = "send_recv"
@@ -88,7 +88,7 @@ def _joined(carriers: list[_Carrier]) -> list[list[_Carrier]]:
         for j, b in enumerate(carriers[:i])
         if (apart := _apart_us(a, b)) is not None
     )
-    within = RULES.value("members_end_together")
+    within = MEMBERS_END_TOGETHER_US
     group_of = {i: [i] for i in range(len(carriers))}
     for apart, i, j in pairs:
         first, second = group_of[i], group_of[j]
@@ -100,8 +100,8 @@ def _joined(carriers: list[_Carrier]) -> list[list[_Carrier]]:
             continue
         for k in joined:
             group_of[k] = joined
-    distinct = {id(group): group for group in group_of.values()}
-    return [[carriers[k] for k in sorted(group)] for group in distinct.values()]
+    distinct = dict.fromkeys(tuple(sorted(group)) for group in group_of.values())
+    return [[carriers[k] for k in group] for group in distinct]
 
 
 def _most(carriers: list[_Carrier], joined: list[int]) -> int:

@@ -14,23 +14,20 @@ from stepsight.overheads.gather import NOTHING
 from stepsight.overheads.tables import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 from stepsight.program.observation import UNOBSERVED, Observation, OpObservations
+from stepsight.trace.constants import BLOCKING_CALL_US, QUEUE_GAP_US, RETURN_SLACK_US, SYNC_CALL_US
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import is_collective_kernel
-from stepsight.trace.reading.events import Event, listed
-from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.collective_map import Communicator, TracedCollective, collective_of
-from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.kernel_map import kernel_of
+from stepsight.trace.reading.events import listed
+from stepsight.trace.sizing.calls import Calls
+from stepsight.trace.sizing.collectives import Communicator, TracedCollective, collective_of
 from stepsight.trace.step.host_parts import allocating_times, host_times, spread
 from stepsight.trace.step.steps import Step
 from stepsight.trace.step.units import LAUNCH, SYNC, WAIT, HostUnit, Item
 from stepsight.trace.step.waits import StreamId, WaitResolver
 
-SYNC_CALL_US = RULES.value("sync_call")
 STEP_END = "end of the step"
 """The name of the host time behind a step's last operator."""
-BLOCKING_CALL_US = RULES.value("blocking_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +61,7 @@ class StepProgram:
 
 
 def step_program(
-    facts: Facts, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int,
+    calls: Calls, units: list[HostUnit], step: Step, resolver: WaitResolver, world: int,
     communicators: Mapping[StreamId, Communicator] | None = None, *, sized: bool = True,
 ) -> StepProgram:  # fmt: skip
     """The ops that the host started within the step, in order, over all its threads.
@@ -72,7 +69,7 @@ def step_program(
     ``communicators`` are the process groups of the streams, where the trace's calls do not name theirs.
     Without ``sized``, kernels have neither sizes nor times: enough for host times and collectives.
     """
-    builder = _Builder(facts, resolver, world, step, communicators or {}, sized=sized)
+    builder = _Builder(calls, resolver, world, step, communicators or {}, sized=sized)
     for unit in units:
         if step.start_us <= unit.start < step.end_us:
             builder.add(unit)
@@ -90,12 +87,12 @@ class _Segment:
 
 class _Builder:
     def __init__(
-        self, facts: Facts, resolver: WaitResolver, world: int, step: Step,
+        self, calls: Calls, resolver: WaitResolver, world: int, step: Step,
         communicators: Mapping[StreamId, Communicator], *, sized: bool,
     ) -> None:  # fmt: skip
         self.sized = sized
         self.unsized: dict[str, Kernel] = {}
-        self.facts, self.linked, self.resolver, self.world = facts, facts.linked, resolver, world
+        self.calls, self.linked, self.resolver, self.world = calls, calls.linked, resolver, world
         self.communicators = communicators
         self.program = StepProgram([], step.start_us, step.end_us, resolver.stream_names)
         self.op_of_launch: dict[int, int] = {}
@@ -187,12 +184,13 @@ class _Builder:
                 segment.waits += [] if segment.waits else self._input_wait(launch)
                 collective, traced = self._collective(launch)
             else:
-                for event in launch.gpu:
-                    kernel, observed = self._kernel(launch, event)
+                for position in range(len(launch.gpu)):
+                    kernel, observed = self._kernel(launch, position)
                     kernels.append(kernel)
                     seen.append(observed)
         if collective is not None:
-            seen.append(Observation(segment.launches[-1].gpu[0].dur))
+            unsized = traced is not None and traced.bytes is None
+            seen.append(Observation(segment.launches[-1].gpu[0].dur, opaque=unsized))
         if len(kernels) > len(calls) > 0:
             times = spread(times, len(calls), len(kernels))
         index = self._emit(
@@ -200,7 +198,7 @@ class _Builder:
             allocating, tuple(seen),
         )  # fmt: skip
         for launch in segment.launches:
-            self.op_of_launch[id(launch)] = index
+            self.op_of_launch[launch.index] = index
             self.queued.add(self.program.streams.get(launch.gpu[-1].args.stream, COMPUTE))
         return end, 0.0
 
@@ -213,7 +211,7 @@ class _Builder:
         first = launch.gpu[0]
         if first.name.startswith(("Memcpy", "Memset", "Copy")):
             return BLOCKING_CALL_US
-        free = max(launch.call.ts, self.resolver.free_at.get(id(first), 0.0))
+        free = max(launch.call.ts, launch.free_us[0])
         return max(BLOCKING_CALL_US, first.ts - free)
 
     def _emit(
@@ -233,27 +231,28 @@ class _Builder:
         self.program.ops.append(TracedOp(op, unit, seen, tuple(launches), traced, allocating))
         return len(self.program.ops) - 1
 
-    def _kernel(self, launch: Launch, event: Event) -> tuple[Kernel, Observation]:
+    def _kernel(self, launch: Launch, position: int) -> tuple[Kernel, Observation]:
+        event = launch.gpu[position]
         stream = self.program.streams.get(event.args.stream, COMPUTE)
         if not self.sized:
             if stream not in self.unsized:
                 self.unsized[stream] = Kernel("unsized", stream=stream)
             return self.unsized[stream], UNOBSERVED
         held = self.held_until.get(event.args.stream, 0.0)
-        ready = max(launch.call.end, held, self.resolver.free_at.get(id(event), 0.0))
+        ready = max(launch.call.end, held, launch.free_us[position])
         late = max(0.0, event.ts - ready)
         waited = 0.0
-        if late > RULES.value("queue_gap"):
+        if late > QUEUE_GAP_US:
             explained = self.resolver.began_with_an_end(event, late)
             # A kernel of another stream may fill the GPU: that the simulation knows.
             waited = late if explained else min(late, self.resolver.busy.within(ready, event.ts))
             self.program.unexplained_us += late - waited
-        return kernel_of(self.facts, launch, event, stream, late, waited)
+        return self.calls.kernel(launch, position, stream, late, waited)
 
     def _input_wait(self, launch: Launch) -> list[Wait]:
         """A collective waits for what made its input, whether or not the trace shows the call."""
         found = self.resolver.held_by(launch)
-        index = self.op_of_launch.get(id(found.launch)) if found else None
+        index = self.op_of_launch.get(found.launch.index) if found else None
         stream = self.program.streams.get(launch.gpu[0].args.stream)
         return [Wait(stream, index)] if stream is not None and index is not None else []
 
@@ -271,7 +270,7 @@ class _Builder:
         found = self.resolver.stream_wait(item.call, self.named)
         if found is None:
             return []
-        self.named.add(id(found.launch))
+        self.named.add(found.launch.index)
         ended = found.launch.gpu[-1].end
         self.held_until[found.waiter] = max(self.held_until.get(found.waiter, 0.0), ended)
         waiter = self.program.streams.get(found.waiter)
@@ -280,7 +279,7 @@ class _Builder:
 
     def _target(self, launch: Launch) -> int | str | None:
         """The op behind a launch; for one of an earlier step, its stream, if nothing new is queued there."""
-        index = self.op_of_launch.get(id(launch))
+        index = self.op_of_launch.get(launch.index)
         if index is not None:
             return index
         stream = self.program.streams.get(launch.gpu[-1].args.stream)
@@ -289,7 +288,7 @@ class _Builder:
 
     def _sync_target(self, launch: Launch) -> int | str | None:
         """What the host waits for; of an earlier step's work, all that its stream still has queued."""
-        index = self.op_of_launch.get(id(launch))
+        index = self.op_of_launch.get(launch.index)
         return index if index is not None else self.program.streams.get(launch.gpu[-1].args.stream)
 
     def _sync(self, unit: HostUnit, item: Item, t1: float) -> None:
@@ -312,7 +311,7 @@ def blocks(launch: Launch) -> bool:
     """Whether the call returned only when its work was done, as a copy to pageable memory does."""
     if launch.call.dur <= 3 * BLOCKING_CALL_US:
         return False
-    return launch.call.ts < launch.gpu[-1].end <= launch.call.end + RULES.value("return_slack")
+    return launch.call.ts < launch.gpu[-1].end <= launch.call.end + RETURN_SLACK_US
 
 
 @lru_cache(maxsize=16384)

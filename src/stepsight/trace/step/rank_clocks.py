@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.trace.constants import CLOCKS_APART_US, MEMBERS_END_TOGETHER_US
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.rules import RULES
 
 Streams = Mapping[tuple[str, ...], Sequence[FloatArray]]
 """Ends of the collectives of each stream, by the names of their kernels in order."""
@@ -37,9 +37,7 @@ def clock_offsets_us(ranks: Sequence[tuple[float, LinkedTrace]]) -> list[float]:
         for scatter, apart in [found]
     )
     offsets = _along(edges, len(ranks))
-    return (
-        offsets if max(map(abs, offsets), default=0.0) > RULES.value("clocks_apart") else [0.0] * len(ranks)
-    )
+    return offsets if max(map(abs, offsets), default=0.0) > CLOCKS_APART_US else [0.0] * len(ranks)
 
 
 def _streams(base_us: float, linked: LinkedTrace) -> Streams:
@@ -65,7 +63,7 @@ def _apart(a: Streams, b: Streams) -> tuple[float, float] | None:
                 gaps = first - second
                 apart = float(np.median(gaps))
                 scatter = float(np.median(np.abs(gaps - apart)))
-                if scatter <= RULES.value("members_end_together") and (best is None or scatter < best[0]):
+                if scatter <= MEMBERS_END_TOGETHER_US and (best is None or scatter < best[0]):
                     best = scatter, apart
     return best
 

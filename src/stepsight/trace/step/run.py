@@ -12,6 +12,7 @@ import numpy as np
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import check_limit
+from stepsight.trace.constants import ALLOCATION_STORM
 from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes, repeat_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
 from stepsight.trace.reading.collector import collector_off
@@ -24,9 +25,8 @@ from stepsight.trace.reading.execution_trace import (
 from stepsight.trace.reading.files import TraceFile, file_name, trace_files
 from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
-from stepsight.trace.rules import RULES
-from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.precision import add_types
+from stepsight.trace.sizing.calls import Calls
+from stepsight.trace.sizing.kernel_names import add_types
 from stepsight.trace.step.process_groups import ProcessGroups, process_groups
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.rank_clocks import clock_offsets_us
@@ -61,8 +61,8 @@ class RankTrace:
         return self.linked.trace.base_us - self.ahead_us
 
     @cached_property
-    def facts(self) -> Facts:
-        return Facts(self.linked)
+    def calls(self) -> Calls:
+        return Calls(self.linked)
 
     @cached_property
     def units(self) -> list[HostUnit]:
@@ -80,7 +80,7 @@ class RankTrace:
     def is_storm(self, step: Step) -> bool:
         """Whether calls that allocate device memory make this step untypical."""
         start, end = np.array(step.start_us), np.array(step.end_us)
-        return bool(allocation_us(self.linked, start, end) > RULES.value("allocation_storm") * (end - start))
+        return bool(allocation_us(self.linked, start, end) > ALLOCATION_STORM * (end - start))
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from stepsight.trace.constants import FULL_QUEUE
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
-from stepsight.trace.rules import RULES
-
-FULL_QUEUE = int(RULES.value("full_queue"))
 
 
 class Stalls:

@@ -15,13 +15,19 @@ from itertools import pairwise
 import numpy as np
 
 from stepsight.estimate import FloatArray
+from stepsight.trace.constants import (
+    ALLOCATION_STORM,
+    EVEN_GAPS,
+    FEWEST_REPEATS,
+    FEWEST_VOTES,
+    STEPS_COVER,
+    STRAY_STEP,
+)
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.rules import RULES
 
 _STEP = re.compile(r"^ProfilerStep#?\s*(\d+)")
 NO_MARKS = "no step marks"
 """How the step of a trace was found that shows none: it is all of it."""
-_FEWEST_REPEATS = int(RULES.value("fewest_repeats"))
 _DIGITS = re.compile(r"\d+")
 
 
@@ -60,7 +66,7 @@ def gpu_periods(linked: LinkedTrace, steps: int) -> FloatArray:
         return np.zeros(0)
     runs = np.array(once)
     gaps = np.diff(runs, axis=1)
-    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > RULES.value("allocation_storm") * gaps
+    storm = allocation_us(linked, runs[:, :-1], runs[:, 1:]) > ALLOCATION_STORM * gaps
     periods = [
         float(np.median(g[~s])) if (~s).any() else np.nan for g, s in zip(gaps.T, storm.T, strict=True)
     ]
@@ -80,7 +86,7 @@ def _profiler_steps(linked: LinkedTrace) -> list[Step]:
         return []
     # The step that was open when recording stopped leaves an empty range.
     usual = float(np.median([s.end_us - s.start_us for s in found]))
-    kept = [s for s in found if s.end_us - s.start_us > RULES.value("stray_step") * usual]
+    kept = [s for s in found if s.end_us - s.start_us > STRAY_STEP * usual]
     return sorted(kept, key=lambda s: s.start_us)
 
 
@@ -104,23 +110,23 @@ def _repeated_steps(linked: LinkedTrace) -> list[Step]:
         for event in launch.gpu:
             seen[event.name, str(event.grid())].append(launch.call.ts)
     counts = Counter(len(ts) for ts in seen.values() if len(ts) > 1)
-    fewest, launched = RULES.value("fewest_votes"), sum(len(ts) for ts in seen.values())
+    fewest, launched = FEWEST_VOTES, sum(len(ts) for ts in seen.values())
     for steps, votes in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
         alike = sum(len(ts) for ts in seen.values() if len(ts) % steps == 0)
         even = [ts for ts in seen.values() if len(ts) == steps and _recurs_evenly(ts, linked)]
-        if votes >= fewest and even and alike > RULES.value("steps_cover") * launched:
+        if votes >= fewest and even and alike > STEPS_COVER * launched:
             return _between(min(even, key=lambda ts: ts[0]), linked, "repetition of kernels")
     return []
 
 
 def _recurs_evenly(starts: list[float], linked: LinkedTrace) -> bool:
-    if len(starts) < _FEWEST_REPEATS:
+    if len(starts) < FEWEST_REPEATS:
         return False
     gaps = np.diff(starts)
     first, last = _span(linked)
     covered = starts[-1] + float(gaps.mean()) - starts[0]
-    apart = gaps.min() > RULES.value("even_gaps") * np.median(gaps)
-    return bool(apart and covered > RULES.value("steps_cover") * (last - first))
+    apart = gaps.min() > EVEN_GAPS * np.median(gaps)
+    return bool(apart and covered > STEPS_COVER * (last - first))
 
 
 def _between(starts: list[float], linked: LinkedTrace, how: str) -> list[Step]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
+from stepsight.trace.constants import MOST_LAUNCHES
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.rules import RULES
 
 LAUNCH, SYNC, WAIT = "launch", "sync", "wait"
-_MOST_LAUNCHES = int(RULES.value("most_launches"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class _Grouping:
         event = self.linked.ops[op]
         children = self.linked.children(op)
         several = self.streams[op].bit_count() > 1
-        if children and (self.split[op] or several or self.launches[op] > _MOST_LAUNCHES):
+        if children and (self.split[op] or several or self.launches[op] > MOST_LAUNCHES):
             inside = [u for child in children for u in self.units(child)]
             inside += [_alone(item, event.name, op) for item in self.own[op]]
             return sorted(inside, key=lambda u: u.start)

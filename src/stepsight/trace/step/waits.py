@@ -11,20 +11,18 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 
 import numpy as np
 
 from stepsight.program.job import COMM, COMPUTE
 from stepsight.simulate.intervals import union
+from stepsight.trace.constants import CLOCK_DRIFT_US, HOST_RETURNS_US, QUEUE_GAP_US, STREAM_SLACK_US, SURENESS
 from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.rules import RULES
 from stepsight.trace.step.stalls import Stalls
-
-_CLOCK_SLACK_US = RULES.value("stream_slack")
 
 StreamId = int | str
 
@@ -77,8 +75,7 @@ class WaitResolver:
     """Answers, for one rank, what each wait and synchronize call waited for.
 
     ``stream_names`` are ours for the trace's streams.
-    ``free_at`` gives, by ``id`` of a GPU event, when its stream had done all before it;
-    ``stalls`` what of the host's time was waiting for the queue or the allocator.
+    ``stalls`` says what of the host's time was waiting for the queue or the allocator.
     """
 
     def __init__(self, linked: LinkedTrace) -> None:
@@ -95,7 +92,6 @@ class WaitResolver:
         self.stated = {e.args.correlation: e for e in linked.trace.syncs}
         self.stream_names = stream_names(linked)
         self.hidden = linked.hidden_waits
-        self.free_at = _stream_free_times(linked)
         self.recorded = {e.args.correlation: e for e in linked.records}
         self.stalls = Stalls(linked)
         recorded = [*(e for x in linked.launches for e in x.gpu), *linked.orphans]
@@ -103,7 +99,7 @@ class WaitResolver:
         self.ends = sorted(((e.end, e.args.stream, e.dur) for e in recorded), key=itemgetter(0))
 
     def stream_wait(self, call: Event, taken: set[int]) -> StreamWait | None:
-        """What a stream-wait call waits for; ``taken`` holds the ids of launches already named
+        """What a stream-wait call waits for; ``taken`` holds the launches already named
         by the calls just before it, so that two waits in a row name two streams."""
         stated = self.stated.get(call.args.correlation)
         if stated is not None and stated.args.wait_on_stream != -1:
@@ -114,12 +110,12 @@ class WaitResolver:
     def began_with_an_end(self, event: Event, late_us: float) -> bool:
         """Whether a kernel that began late did so just as work on another stream ended: that is what it
         waited for, and no delay of its own. Short kernels end all the time and prove nothing."""
-        slack = RULES.value("queue_gap")
-        at = bisect_right(self.ends, event.ts + _CLOCK_SLACK_US, key=lambda end: end[0]) - 1
+        slack = QUEUE_GAP_US
+        at = bisect_right(self.ends, event.ts + STREAM_SLACK_US, key=lambda end: end[0]) - 1
         while at >= 0 and event.ts - self.ends[at][0] <= slack:
             _, stream, dur = self.ends[at]
             after = max(event.ts - self.ends[at][0], 1.0)
-            if stream != event.args.stream and min(dur, late_us) >= RULES.value("sureness") * after:
+            if stream != event.args.stream and min(dur, late_us) >= SURENESS * after:
                 return True
             at -= 1
         return False
@@ -137,7 +133,7 @@ class WaitResolver:
             held = self._last_ended(launches, self.stream_starts[other], before, began)
             if (
                 held is not None
-                and id(held) not in taken
+                and held.index not in taken
                 and (best is None or held.gpu[-1].end > best.gpu[-1].end)
             ):
                 best = held
@@ -145,10 +141,9 @@ class WaitResolver:
 
     def host_sync(self, call: Event) -> list[Launch]:
         """The launches whose end let a synchronize call return: one per stream for a device sync."""
-        if id(call) in self.hidden:
-            return [self.hidden[id(call)]]
         if call.name == HIDDEN:
-            return []
+            held = self.hidden.get((call.tid, call.ts))
+            return [held] if held is not None else []
         latest = {s: self._last_before(s, call.ts) for s in self.by_stream}
         candidates = [x for x in latest.values() if x is not None]
         if "Device" in call.name or "Ctx" in call.name:
@@ -157,11 +152,11 @@ class WaitResolver:
         if stated is not None and stated.args.stream in latest and "Stream" in stated.args.cuda_sync_kind:
             named = latest[stated.args.stream]
             return [named] if named is not None else []
-        ended = [x for x in candidates if x.gpu[-1].end <= call.end + _CLOCK_SLACK_US]
+        ended = [x for x in candidates if x.gpu[-1].end <= call.end + STREAM_SLACK_US]
         last = max(ended, key=lambda x: x.gpu[-1].end, default=None)
-        if last is None or last.gpu[-1].end < call.end - RULES.value("host_returns"):
+        if last is None or last.gpu[-1].end < call.end - HOST_RETURNS_US:
             # Nothing ended as the call returned: by the device's clock it may have ended just after.
-            drift = min(RULES.value("clock_drift"), call.dur / RULES.value("sureness"))
+            drift = min(CLOCK_DRIFT_US, call.dur / SURENESS)
             last = min(
                 (x for x in candidates if call.end < x.gpu[-1].end <= call.end + drift),
                 key=lambda x: x.gpu[-1].end, default=last,
@@ -196,16 +191,6 @@ class WaitResolver:
     def _last_ended(launches: list[Launch], starts: list[float], call: float, began: float) -> Launch | None:
         """The last launch issued before the call that had ended when the waiting work began."""
         at = bisect_right(starts, call) - 1
-        while at >= 0 and launches[at].gpu[-1].end > began + _CLOCK_SLACK_US:
+        while at >= 0 and launches[at].gpu[-1].end > began + STREAM_SLACK_US:
             at -= 1
         return launches[at] if at >= 0 else None
-
-
-def _stream_free_times(linked: LinkedTrace) -> dict[int, float]:
-    free: dict[StreamId, float] = {}
-    found: dict[int, float] = {}
-    for event in sorted(linked.trace.gpu, key=attrgetter("ts")):
-        stream = event.args.stream
-        found[id(event)] = before = free.get(stream, 0.0)
-        free[stream] = max(before, event.end)
-    return found

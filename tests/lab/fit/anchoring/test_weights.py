@@ -40,7 +40,7 @@ def test_a_kernel_without_sizes_is_in_a_class_of_its_own():
     gemm = Kernel.of("gemm", m=64, n=64, k=64)
     assert class_of(gemm) == PRODUCT
     assert class_of(Kernel.of("softmax", rows=4, cols=4)) == STREAM
-    assert class_of(Kernel.of("gemm", sizing=Sizing.GRID, m=64, n=64, k=64)) == UNSIZED
+    assert class_of(Kernel.of("gemm", sizing=Sizing.UNKNOWN, m=64, n=64, k=64)) == UNSIZED
 
 
 def test_pairs_hold_what_both_gpus_show():

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from stepsight.hardware.gpus import load_gpu
-from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.program.job import Kernel
+from stepsight.program.observation import Observation
 from stepsight.tables.lookup import TableLookup
-from stepsight.trace.linking.link import LinkedTrace
-from stepsight.trace.sizing.facts import Facts
-from stepsight.trace.sizing.kernel_map import kernel_of
-from tests.trace.making import Made
+from tests.trace.making import Made, sized
 
 BACKWARD = "void split_embedding_backward_codegen_adagrad_unweighted_kernel_{}_per_row_1<float>"
 KERNELS = (
@@ -34,7 +28,7 @@ FORWARD = "void split_embedding_codegen_forward_unweighted_kernel<float, float, 
 def _trace(
     *kernels: str, gradient: list[int], fill: bool = False, values: int = 640000, lookups: int = 1792,
     weighted: bool = False, instance: str = "long",
-) -> LinkedTrace:  # fmt: skip
+) -> Made:  # fmt: skip
     made = Made()
     dims = [[0], [values], [0], [0, 0], [3], [3], [4], [], [], [4], [], [lookups], [385]]
     scalars = ["Scalar", "Scalar", "long int", "Scalar", "long int", "long int"]
@@ -49,17 +43,15 @@ def _trace(
     if fill:
         made.op("aten::fill_", 300, 20, [[384], []], ["float", "Scalar"])
         made.launch(305, 5, "void vectorized_elementwise_kernel<4, FillFunctor<float>>", 990, 5)
-    return made.linked()
+    return made
 
 
-def _backward(linked: LinkedTrace) -> list[Kernel]:
-    return [kernel_of(Facts(linked), x, x.gpu[0], "compute")[0] for x in linked.launches[1:]]
+def _backward(made: Made) -> list[tuple[Kernel, Observation]]:
+    return sized(made)[1:]
 
 
 def _forward(**sizes: object) -> tuple[TableLookup, ...]:
-    linked = _trace(*KERNELS, **{"gradient": [128, 48], **sizes})
-    launch = linked.launches[0]
-    lookup = kernel_of(Facts(linked), launch, launch.gpu[0], "compute")[0].lookup
+    lookup = sized(_trace(*KERNELS, **{"gradient": [128, 48], **sizes}))[0][0].lookup
     assert lookup is not None
     return lookup.tables
 
@@ -84,40 +76,27 @@ def test_the_instance_of_the_kernel_tells_the_widest_table(instance: str, widest
     assert max(dims) == widest and sum(dims) == 768
 
 
-def test_all_kernels_of_a_backward_take_as_long_as_one_backward() -> None:
-    kernels = _backward(_trace(*KERNELS, gradient=[128, 48]))
-    assert {kernel.family for kernel in kernels} == {"embedding_backward"}
-    model = EmbeddingModel.for_gpu(load_gpu("V100"))
-    lookup = kernels[0].lookup
+def test_the_kernels_of_a_backward_share_the_time_of_one_backward() -> None:
+    parts = _backward(_trace(*KERNELS, gradient=[128, 48]))
+    assert {kernel.family for kernel, _ in parts} == {"embedding_backward"}
+    lookup = parts[0][0].lookup
     assert lookup is not None and lookup.optimizer == "adagrad" and len(lookup.tables) == 3
-    whole = replace(kernels[0], lookup=replace(lookup, part=1.0))
-    assert model.estimate(kernels).time_us.sum() == pytest.approx(model.estimate([whole]).time_us[0])
-
-
-def test_updates_of_rows_take_most_of_it_and_every_kernel_some() -> None:
-    parts = [
-        kernel.lookup.part for kernel in _backward(_trace(*KERNELS, gradient=[128, 48])) if kernel.lookup
-    ]
-    assert len(parts) == len(KERNELS) and min(parts) > 0
-    assert sum(parts[-2:]) > 0.6
+    assert sum(seen.share for _, seen in parts) == pytest.approx(1.0)
 
 
 def test_gradients_of_sample_weights_read_the_rows_once_more() -> None:
     extra = "void split_embedding_codegen_grad_indice_weights_kernel<float>"
-    kernels = _backward(_trace(extra, *KERNELS, gradient=[128, 48]))
-    assert kernels[0].family == "embedding" and kernels[0].lookup is not None
-    assert kernels[0].lookup.part == 1.0
-    assert sum(k.lookup.part for k in kernels[1:] if k.lookup) == pytest.approx(1.0)
+    (weights, seen), *others = _backward(_trace(extra, *KERNELS, gradient=[128, 48]))
+    assert (weights.family, seen.share) == ("embedding", 1.0)
+    assert sum(seen.share for _, seen in others) == pytest.approx(1.0)
 
 
 def test_operators_inside_a_backward_are_timed_by_themselves() -> None:
-    linked = _trace(*KERNELS, gradient=[128, 48], fill=True)
-    filled = [kernel_of(Facts(linked), x, x.gpu[0], "compute")[0] for x in linked.launches][-1]
+    *parts, (filled, _) = _backward(_trace(*KERNELS, gradient=[128, 48], fill=True))
     assert (filled.family, filled.lookup) == ("fill", None)
-    assert sum(k.lookup.part for k in _backward(linked) if k.lookup) == pytest.approx(1.0)
+    assert sum(seen.share for _, seen in parts) == pytest.approx(1.0)
 
 
-def test_a_backward_of_unknown_tables_is_sized_by_its_kernels() -> None:
-    kernels = _backward(_trace(*KERNELS, gradient=[64, 999]))
-    assert all(kernel.lookup is None for kernel in kernels)
-    assert [kernel.operator for kernel in kernels[:7]] == ["embedding_bookkeeping"] * 7
+def test_a_backward_of_unknown_tables_keeps_its_measured_time() -> None:
+    parts = _backward(_trace(*KERNELS, gradient=[64, 999]))
+    assert all(kernel.lookup is None and seen.opaque for kernel, seen in parts)

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stepsight.dtypes import dtype_bytes
+from stepsight.program.aten.call import TensorFact
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
-from stepsight.trace.sizing.tensors import Tensor, dtype_of, tensors_of
+from stepsight.trace.sizing.operators import dtype_of, tensors_of
 
 _BY_NAME = (
     ("all_to_all", re.compile(r"all_?to_?all|alltoall", re.I)),
@@ -127,7 +128,7 @@ def _stated(event: Event, kind: str, group_size: int | None, world: int) -> Trac
     return TracedCollective(kind, float(elements * width), dtype, group, group_size, splits, width, members)
 
 
-def _inputs(chain: list[Event], kind: str) -> list[Tensor]:
+def _inputs(chain: list[Event], kind: str) -> list[TensorFact]:
     """The tensors of the innermost call that lists any; of a gather or scatter the one that lists both."""
     listed = [found for event in chain if (found := tensors_of(event))]
     if kind in ("all_gather", "reduce_scatter"):
@@ -135,7 +136,7 @@ def _inputs(chain: list[Event], kind: str) -> list[Tensor]:
     return listed[0] if listed else []
 
 
-def _from_shapes(kind: str, tensors: list[Tensor], world: int, kernel: Event) -> TracedCollective:
+def _from_shapes(kind: str, tensors: list[TensorFact], world: int, kernel: Event) -> TracedCollective:
     if not tensors:
         return TracedCollective(kind, None, _dtype_from_kernel(kernel.name), WORLD, None)
     total = float(sum(t.bytes for t in tensors))

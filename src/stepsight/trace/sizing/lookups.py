@@ -1,0 +1,223 @@
+"""Embedding kernels of a trace as lookups: FBGEMM's table-batched ones and nn.EmbeddingBag's.
+
+The model times a backward as a whole, so its kernels (sort, updates of long and of short runs, bookkeeping)
+share that time in proportion to what each took.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+from functools import lru_cache
+from itertools import pairwise
+
+from stepsight.kernels.embedding.traffic import LANE_VALUES, REGISTER_DIM, WARP_LANES
+from stepsight.program.aten.call import TensorFact
+from stepsight.program.job import Kernel
+from stepsight.tables.bags import traced_spread
+from stepsight.tables.indices.distributions import UNKNOWN_INDICES
+from stepsight.tables.lookup import Lookup, TableLookup
+from stepsight.trace.linking.launches import NO_OP, Launch
+from stepsight.trace.linking.link import LinkedTrace
+from stepsight.trace.reading.events import Event
+from stepsight.trace.sizing.operators import tensors_of
+
+_FORWARD = re.compile(
+    r"(?:split|dense)_embedding\w*_forward|embedding_forward_split|EmbeddingBag_updateOutput"
+)
+_BACKWARD_OP = re.compile(r"SplitLookupFunction|split_embedding_backward")
+_LOOKUP_OP = re.compile(
+    r"(?:split|dense)_embedding_codegen_(?:lookup|forward)|_embedding_bag$|SplitLookupFunction|SplitNoWeight"
+)
+_INSTANCE = re.compile(r"split_embedding\w*<([^(]*)>\(")
+_SAMPLE_WEIGHTS = "grad_indice_weights"
+"""The gradient of per-sample weights reads every row again, as a forward does."""
+_WIDTHS = (4, 2048)
+"""Embedding dimensions that FBGEMM serves."""
+_AGREE = 0.05
+"""A backward belongs to the forward whose dimensions add up to its gradient's, within this share."""
+
+
+class Lookups:
+    """The lookups of a linked trace."""
+
+    def __init__(self, linked: LinkedTrace) -> None:
+        self._linked = linked
+        self._any = any(map(_looks_up, linked.op_names))
+        self._backwards: dict[int, tuple[Lookup | None, float]] = {}
+        """By operator: what a backward looks up, and the time of all its kernels."""
+        total: dict[int, float] = defaultdict(float)
+        found: dict[int, Lookup | None] = {}
+        for launch in linked.launches if self._any else ():
+            op = self._op(launch)
+            if op == NO_OP or not _BACKWARD_OP.search(linked.ops[op].name) or self._by_itself(launch):
+                continue
+            if op not in found:
+                found[op] = self._from_backward(linked.ops[op])
+            for event in launch.gpu:
+                lookup = found[op]
+                found[op] = _with_widest(lookup, event.name) if lookup else None
+                total[op] += 0.0 if _timed_alone(event) else event.dur
+        self._backwards = {op: (lookup, total[op]) for op, lookup in found.items()}
+
+    def kernel(self, launch: Launch, event: Event) -> tuple[Kernel | None, float]:
+        """The lookup that an embedding kernel works on and its share of it; None for other kernels, and where
+        the sizes are not known."""
+        forward = _is_forward(event.name)
+        if not self._any and not forward:
+            return None, 1.0
+        op = self._op(launch)
+        if forward:
+            call = self._linked.ops[op if op != NO_OP else launch.op]
+            lookup = self._from_forward(call)
+            return (_kernel("embedding", call, _with_widest(lookup, event.name)) if lookup else None), 1.0
+        lookup, total_us = self._backwards.get(op, (None, 0.0))
+        if lookup is None or self._by_itself(launch) or event.name.startswith(("Mem", "Copy")):
+            return None, 1.0
+        if _SAMPLE_WEIGHTS in event.name:
+            return _kernel("embedding", self._linked.ops[op], lookup), 1.0
+        share = event.dur / total_us if total_us > 0 else 1.0
+        return _kernel("embedding_backward", self._linked.ops[op], lookup), share
+
+    def _op(self, launch: Launch) -> int:
+        """The operator around a launch that looks rows up."""
+        op = launch.op
+        while op != NO_OP and not _looks_up(self._linked.ops[op].name):
+            op = self._linked.parent[op]
+        return op
+
+    def _by_itself(self, launch: Launch) -> bool:
+        """An operator inside the backward (a fill, a copy) that is a call of its own."""
+        return launch.op != NO_OP and self._linked.ops[launch.op].name.startswith("aten::")
+
+    def _from_forward(self, call: Event) -> Lookup | None:
+        inputs = tensors_of(call)
+        if call.name.endswith("_embedding_bag"):
+            return _bag(inputs)
+        vectors = [t for t in inputs if len(t.shape) == 1]
+        weights = max((t.elements for t in vectors if t.dtype in ("fp32", "fp16", "bf16", "int8")), default=0)
+        tables = _tables(vectors)
+        found = _indices_and_offsets(vectors, tables) if tables else None
+        if not weights or found is None:
+            return None
+        indices, offsets = found
+        batch = max((offsets.elements - 1) // tables, 1)
+        dim = self._dim(batch, tables)
+        if dim is None:
+            return None
+        dtype = next((t.dtype for t in vectors if t.elements == weights), "fp32")
+        # Per-sample weights are as many as indices.
+        weighted = any(t.dtype == "fp32" and t.elements == indices.elements for t in vectors)
+        rows = max(int(weights / (tables * dim)), 1)
+        pooling, spread = indices.elements / (batch * tables), traced_spread(indices.elements, batch, tables)
+        one = TableLookup(rows, max(round(dim), 1), batch, pooling, UNKNOWN_INDICES, dtype, weighted, spread)
+        # As many identical tables: a trace shows their sums only.
+        return Lookup((one,) * tables, _optimizer(call.name), True)
+
+    def _dim(self, batch: int, tables: int) -> float | None:
+        """Mean embedding dim, from the gradient that comes back: batch × sum of dims."""
+        for event in self._linked.ops:
+            if "SplitLookupFunction" not in event.name:
+                continue
+            for tensor in tensors_of(event):
+                if len(tensor.shape) == 2 and tensor.shape[0] == batch and tensor.shape[1] >= tables:
+                    width = tensor.shape[1] / tables
+                    if _WIDTHS[0] <= width <= _WIDTHS[1]:
+                        return width
+        return None
+
+    def _from_backward(self, call: Event) -> Lookup | None:
+        gradient = next((t for t in tensors_of(call) if len(t.shape) == 2), None)
+        if gradient is None:
+            return None
+        batch, total_dim = gradient.shape
+        for forward in self._linked.ops:
+            if "_embedding_codegen_lookup" in forward.name:
+                made = self._from_forward(forward)
+                if (
+                    made
+                    and made.tables[0].batch == batch
+                    and abs(sum(t.dim for t in made.tables) / total_dim - 1) < _AGREE
+                ):
+                    return Lookup(made.tables, _optimizer(call.name), True)
+        return None
+
+
+@lru_cache(maxsize=8192)
+def _looks_up(op: str) -> bool:
+    return bool(_LOOKUP_OP.search(op))
+
+
+@lru_cache(maxsize=8192)
+def _is_forward(kernel: str) -> bool:
+    return bool(_FORWARD.search(kernel))
+
+
+def _timed_alone(event: Event) -> bool:
+    return event.name.startswith(("Mem", "Copy")) or _SAMPLE_WEIGHTS in event.name
+
+
+def _kernel(family: str, call: Event, lookup: Lookup) -> Kernel:
+    return Kernel(family, (), lookup.tables[0].dtype, operator=call.name, lookup=lookup)
+
+
+def _optimizer(name: str) -> str:
+    for known in ("rowwise_adagrad", "adagrad", "adam", "sgd"):
+        if known in name:
+            return known
+    return "none" if "ense" in name else "sgd"
+
+
+def _tables(vectors: list[TensorFact]) -> int:
+    """The number of tables: the weights' offsets have it, D_offsets one more."""
+    sizes = [t.elements for t in vectors if t.dtype.startswith("int")]
+    return next((size for size in sizes if size > 0 and size + 1 in sizes), 0)
+
+
+def _indices_and_offsets(vectors: list[TensorFact], tables: int) -> tuple[TensorFact, TensorFact] | None:
+    """Two integer vectors in a row: the longest indices followed by one offset per bag and one."""
+    pairs = [
+        (first, second)
+        for first, second in pairwise(t for t in vectors if t.dtype in ("int64", "int32"))
+        if second.elements > tables + 1 and (second.elements - 1) % tables == 0
+    ]
+    return max(pairs, key=lambda p: p[0].elements, default=None)
+
+
+def _with_widest(lookup: Lookup, kernel: str) -> Lookup:
+    """The lookup with one table as wide as the kernel was compiled for, where all are taken as identical."""
+    widest, others = _widest(kernel), len(lookup.tables) - 1
+    if widest <= REGISTER_DIM or not others or len(set(lookup.tables)) > 1:
+        return lookup
+    first = lookup.tables[0]
+    rest = round((first.dim * (others + 1) - widest) / others)
+    if rest < LANE_VALUES or rest > widest:
+        return lookup
+    return replace(lookup, tables=(replace(first, dim=widest), *(replace(first, dim=rest),) * others))
+
+
+@lru_cache(maxsize=8192)
+def _widest(kernel: str) -> int:
+    """Values of the widest row that an instance of FBGEMM's kernels serves; 0 where its name does not tell.
+
+    Its last numbers are the vectors of four that a thread holds and the threads of a row; old ones have the
+    vectors alone, new ones, which also say whether there is a cache, the threads alone.
+    """
+    made = _INSTANCE.search(kernel)
+    values = made[1].split(", ") if made else []
+    numbers = [int(v.removesuffix("ul")) for v in values if v.removesuffix("ul").isdigit()]
+    if not numbers or (len(numbers) == 1 and {"true", "false"} & set(values)):
+        return 0
+    return numbers[0] * (numbers[1] if len(numbers) > 1 else WARP_LANES) * LANE_VALUES
+
+
+def _bag(inputs: list[TensorFact]) -> Lookup | None:
+    if len(inputs) < 3 or len(inputs[0].shape) != 2:
+        return None
+    weight, indices, offsets = inputs[0], inputs[1], inputs[2]
+    batch = max(offsets.elements, 1)
+    table = TableLookup(
+        weight.shape[0], weight.shape[1], batch, indices.elements / batch, UNKNOWN_INDICES, weight.dtype
+    )
+    return Lookup((table,), "none", False)

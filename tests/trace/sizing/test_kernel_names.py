@@ -1,0 +1,108 @@
+"""What names and grids state where nothing was recorded; all else keeps its measured time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stepsight.prediction.traced.predict import predict_trace
+from stepsight.program.job import Kernel, Sizing
+from stepsight.program.observation import Observation
+from stepsight.trace.constants import COUNTED_SPREAD
+from stepsight.trace.sizing.kernel_names import short_name
+from tests.trace.making import Made, made_run, sized
+
+FLASH = (
+    "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 64, 4, false, "
+    "false, cutlass::bfloat16_t, pytorch_flash::Flash_kernel_traits<64, 128, 64, 4, cutlass::bfloat16_t> >, "
+    "false, true, false, false>(pytorch_flash::Flash_fwd_params)"
+)
+
+
+def observed(
+    name: str, grid: list[int], block: list[int], op: str = "aten::something"
+) -> tuple[Kernel, Observation]:
+    made = Made()
+    made.op(op, 0.0, 40)
+    made.launch(5, 5, name, 12, 20, grid=grid, block=block)
+    return sized(made)[0]
+
+
+def test_an_elementwise_grid_counts_elements() -> None:
+    k, seen = observed("vectorized_elementwise_kernel<4, mul>", [10, 1, 1], [128, 1, 1])
+    assert (k.dim("elements"), k.size_spread, seen.opaque) == (10 * 128 * 4, COUNTED_SPREAD, False)
+
+
+def test_a_cast_is_named_by_its_result() -> None:
+    name = "unrolled_elementwise_kernel<direct_copy_kernel_cuda::{lambda(c10::Half)#1}, LoadWithCast<1>>"
+    k, _ = observed(name, [100, 1, 1], [128, 1, 1], "aten::copy_")
+    assert (k.dim("read_bytes"), k.dim("write_bytes")) == (4 * 51200, 2 * 51200)
+
+
+def test_a_softmax_in_registers_names_its_rows_length() -> None:
+    name = "void scaled_upper_triang_masked_softmax_warp_forward<c10::Half, c10::Half, float, 11>(c10::Half*)"
+    k, _ = observed(name, [2048, 8, 1], [32, 4, 1])
+    assert (k.family, k.dim("rows"), k.dim("cols")) == ("softmax", 65536, 2048)
+
+
+def test_short_rows_of_a_softmax_go_two_to_a_warp() -> None:
+    name = "void softmax_warp_backward<float, float, float, 6, false, false>(float*)"
+    k, _ = observed(name, [100], [64, 2, 1])
+    assert (k.family, k.dim("rows"), k.dim("cols")) == ("softmax_backward", 400, 64)
+
+
+def test_flash_attention_names_heads_queries_and_whether_it_is_causal() -> None:
+    k, _ = observed(FLASH, [5, 16, 12], [128, 1, 1])
+    assert [k.dim(d) for d in ("batch", "heads", "q", "kv", "head_dim", "causal")] == [
+        16,
+        12,
+        640,
+        640,
+        64,
+        1,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "grid"),
+    [
+        ("volta_sgemm_128x64_tn", [2, 4, 1]),
+        ("CatArrayBatchedCopy<float>", [320, 4, 1]),
+        ("reduce_kernel<512, 1>", [64, 1, 1]),
+        ("indexing_backward_kernel<float>", [520, 1, 8]),
+        ("vectorized_elementwise_kernel<4, f>", []),
+        ("some_fused_thing", [132, 1, 1]),
+    ],
+)
+def test_what_no_name_or_grid_states_keeps_its_measured_time(name: str, grid: list[int]) -> None:
+    k, seen = observed(name, grid, [128, 1, 1])
+    assert k.sizing is Sizing.UNKNOWN and seen.opaque and seen.measured_us == 20
+
+
+def unshaped_training() -> Made:
+    """Three steps that the GPU bounds: one product each, without shapes."""
+    made = Made()
+    for number in range(3):
+        at = 2000.0 * number
+        made.step(number, at, 1900)
+        made.op("aten::mm", at + 1, 20)
+        made.launch(at + 5, 8, "volta_sgemm_128x64_tn", at + 20, 1900, grid=[32, 64, 1], block=[128, 1, 1])
+    return made
+
+
+def test_a_step_without_sizes_keeps_the_times_of_the_trace() -> None:
+    kept = predict_trace(made_run(unshaped_training()), models_only=True)
+    assert kept.coverage.share_by_source["trace"] == 1.0
+
+
+@pytest.mark.parametrize("how", [{}, {"models_only": True}])
+def test_unsized_products_scale_with_the_peak_on_another_gpu(how: dict[str, Any]) -> None:
+    run = made_run(unshaped_training())
+    answers = (predict_trace(run, platform, **how) for platform in (None, "1xH100-SXM"))
+    here, there = (answer.ranks[0].gpu_active_us for answer in answers)
+    assert 0.15 < there / here < 0.6  # 15.7 against 67 TFLOP/s in fp32
+
+
+def test_names_lose_their_template_arguments() -> None:
+    assert short_name("void at::native::(anonymous namespace)::f<4, float>(int)") == "at::native::f"
