@@ -17,7 +17,7 @@ def _notes(made: Made, **how: bool) -> str:
 
 def test_sizes_that_were_guessed_are_named_with_their_share():
     made = two_step_training()  # its backward records no shapes: one kernel of three
-    assert "33% of the GPU time have no recorded sizes" in _notes(made)
+    assert "33 % of the GPU time has no recorded sizes" in _notes(made)
 
 
 def test_a_recording_that_began_within_its_only_step_says_so():
@@ -26,7 +26,7 @@ def test_a_recording_that_began_within_its_only_step_says_so():
     made.launch(110, 5, "vectorized_elementwise_kernel<4, relu>", 400, 100)
     assert "launched before the recording" not in _notes(made)
     made._add("kernel", "earlier", 100, 300, 7, 0, stream=7, correlation=1)
-    assert "75% of the GPU time was launched before the recording began" in _notes(made)
+    assert "75 % of the GPU time was launched before the recording began" in _notes(made)
 
 
 def test_a_lost_launch_within_a_step_is_no_earlier_work():

@@ -124,8 +124,8 @@ class TimedBy:
     def words(self) -> str:
         """The shares in a sentence."""
         return (
-            f"{100 * self.known_sizes:.0f} % of the traced GPU time is timed by models with known sizes,"
-            f" {100 * self.guessed_sizes:.0f} % with guessed sizes,"
+            f"{100 * self.known_sizes:.0f} % of the traced GPU time is timed by models with recorded sizes,"
+            f" {100 * self.guessed_sizes:.0f} % with sizes counted by launch grids,"
             f" {100 * self.trace:.0f} % by the trace's own durations"
         )
 

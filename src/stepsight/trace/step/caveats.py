@@ -1,11 +1,10 @@
-"""What a prediction from a trace must say of the trace: hidden sizes, odd delays, the profiler's own work."""
+"""Notes on a trace: missing sizes, unexplained delays, the profiler's own work."""
 
 from __future__ import annotations
 
+from stepsight.program.job import Sizing
 from stepsight.trace.constants import MUCH_CUT_OFF, MUCH_DELAY, MUCH_RECORDING, MUCH_UNSIZED
-from stepsight.trace.linking.launches import NO_OP
-from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
-from stepsight.trace.sizing.calls import launching_op
+from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.step.host_times import recording_gaps
 from stepsight.trace.step.job import groups_of, rank_program, unmatched
 from stepsight.trace.step.program import StepProgram
@@ -17,22 +16,14 @@ def caveats(run: TraceRun, step: int) -> list[str]:
     """Notes on one step of a run, for whoever reads its prediction."""
     programs = {r.rank: rank_program(run, r, step) for r in run.ranks}
     linked = {r.rank: r.linked for r in run.ranks}
-    guessed = max(_guessed_share(linked[rank], program) for rank, program in programs.items())
     measured_us = measured_step_us(run)
     notes = []
-    if guessed > MUCH_UNSIZED:
-        how = "theirs are read off launch grids and the kernels beside them"
-        if not any(event.grid() for one in linked.values() for event in one.trace.gpu):
-            how = "without launch grids either, kernels count as they took and collectives as small"
+    counted, kept = (max(shares) for shares in zip(*map(_unrecorded, programs.values()), strict=True))
+    if counted + kept > MUCH_UNSIZED:
         notes.append(
-            f"kernels of {100 * guessed:.0f} % of the GPU time have no recorded sizes: {how}"
-            " (record with record_shapes=True)"
-        )
-    kept = max(opaque_share(program) for program in programs.values())
-    if kept > MUCH_UNSIZED:
-        notes.append(
-            f"{100 * kept:.0f} % of the GPU time is kernels of unknown size: they keep the trace's times;"
-            " models time the rest"
+            f"{100 * (counted + kept):.0f} % of the GPU time has no recorded sizes (record with"
+            f" record_shapes=True): {100 * counted:.0f} % is counted by launch grids,"
+            f" {100 * kept:.0f} % keeps the trace's times, which no model predicts"
         )
     worst = max(programs, key=lambda rank: programs[rank].unexplained_us)
     late_us = programs[worst].unexplained_us
@@ -77,23 +68,15 @@ def _orphaned_share(linked: LinkedTrace) -> float:
     return sum(e.dur for e in linked.earlier_work) / total if total else 0.0
 
 
-def opaque_share(program: StepProgram) -> float:
-    """Share of the kernels' time that the trace's own times stand for."""
-    pairs = [pair for t in program.ops for pair in zip(t.op.kernels, t.seen, strict=False)]
-    total = sum(seen.measured_us or 0.0 for _, seen in pairs)
-    return sum(seen.measured_us or 0.0 for _, seen in pairs if seen.opaque) / total if total else 0.0
-
-
-def _guessed_share(linked: LinkedTrace, program: StepProgram) -> float:
-    """Share of the kernels' time whose operator has no recorded sizes; copies state theirs."""
-    total = guessed = 0.0
+def _unrecorded(program: StepProgram) -> tuple[float, float]:
+    """Shares of the GPU time whose sizes launch grids count, and whose sizes nothing states."""
+    total = counted = kept = 0.0
     for traced in program.ops:
-        for launch in traced.launches:
-            if is_collective_kernel(launch.gpu[0]):
-                continue
-            op = launching_op(linked, launch)
-            known = op != NO_OP and bool(linked.ops[op].shapes())
-            for event in launch.gpu:
-                total += event.dur
-                guessed += 0.0 if known or event.name.startswith(("Memcpy", "Memset")) else event.dur
-    return guessed / total if total else 0.0
+        for i, seen in enumerate(traced.seen):
+            time_us = seen.measured_us or 0.0
+            total += time_us
+            if seen.opaque:
+                kept += time_us
+            elif i < len(traced.op.kernels) and traced.op.kernels[i].sizing is Sizing.COUNTED:
+                counted += time_us
+    return (counted / total, kept / total) if total else (0.0, 0.0)
