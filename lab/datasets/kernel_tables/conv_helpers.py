@@ -22,14 +22,14 @@ _TAPS = 3
 """Winograd's transforms are for filters of 3×3."""
 _BATCHED = re.compile(r"batched_transpose_(\d+)x(\d+)")
 _COPY = re.compile(
-    r"nchwToNhwc|nhwcToNchw|transpose|offsets|precompute|reduce_1Block|im2d?2?col|convertTensorFact|NhwcToNhwc",
+    r"nchwToNhwc|nhwcToNchw|transpose|offsets|precompute|reduce_1Block|im2d?2?col|convertTensor|NhwcToNhwc",
     re.IGNORECASE,
 )
 _CLEAR = re.compile(
-    r"SubTensorFactOpWithScalar|scalePackedTensorFact|init_device_workspace|kernel_helper_stage|memset",
+    r"SubTensorOpWithScalar|scalePackedTensor|init_device_workspace|kernel_helper_stage|memset",
     re.IGNORECASE,
 )
-_CONVERT = re.compile(r"SubTensorFactOpWithCast|generateWinograd", re.IGNORECASE)
+_CONVERT = re.compile(r"SubTensorOpWithCast|generateWinograd", re.IGNORECASE)
 _PER_THREAD = 4.2
 """Elements that a thread of a layout kernel moves at most: blocks of 256 threads hold tiles of 32×32."""
 _PRODUCTS = {16: 2, 36: 4}
@@ -47,7 +47,7 @@ def helper_kernel(
     if _CLEAR.search(event.name):
         if "workspace" in event.name or "helper_stage" in event.name:
             return Kernel.of("fill", image.dtype, operator="workspace", bytes=elements_by_grid(event))
-        if "scalePackedTensorFact" in event.name:  # an element a thread
+        if "scalePackedTensor" in event.name:  # an element a thread
             width = max(image.bytes // max(image.elements, 1), 1)
             return Kernel.of("fill", image.dtype, operator="clear", bytes=width * elements_by_grid(event))
         cleared = image if result is not None else _forward_result(image, weight)
