@@ -49,12 +49,6 @@ def test_the_terminal_shows_the_table_and_both_pictures(index_file: Path) -> Non
     assert "█" in shown
 
 
-def test_a_picture_is_written(index_file: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    CliRunner().invoke(command, [str(index_file), "--plot", str(tmp_path / "x.png")], catch_exceptions=False)
-    assert (tmp_path / "x.png").stat().st_size > 1000
-
-
 def test_an_empty_file_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros(0, dtype=np.int64))
     with pytest.raises(InputError, match="not empty"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stepsight.report.tune.page import choices, tune_page, two_picks
+from stepsight.report.page.search import choices, tune_page, two_picks
 from stepsight.tune.answer import Answer
 from stepsight.tune.trial import Row
 

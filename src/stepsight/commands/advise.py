@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.options import (
-    PLATFORM_HELP,
-    RECIPE_HELP,
-    SET_HELP,
-    check_outputs,
-    command_line,
-    complete_platform,
-    platform_assignments,
-    print_written,
-    split_assignments,
-    write_files,
-)
+from stepsight.commands import options
 
 if TYPE_CHECKING:
     from stepsight.capture.step.captured import CapturedStep
@@ -27,14 +16,12 @@ if TYPE_CHECKING:
 
 @click.command("advise")
 @click.argument("workload", type=click.Path(path_type=Path))
-@click.option(
-    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
-)
-@click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@options.platform()
+@options.recipe
+@options.fields()
 @click.option("--all", "all_of_them", is_flag=True, help="List every change that gains, not the first ten.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page here.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.html
+@options.json_flag
 def command(
     workload: Path, platform: str, recipe: str | None, assignments: tuple[str, ...], all_of_them: bool,
     html: Path | None, as_json: bool,
@@ -46,29 +33,22 @@ def command(
     from stepsight.platform.load import load_platform
     from stepsight.prediction.advise.advice import advise
 
-    check_outputs([html])
+    options.check_outputs([html])
     if workload.suffix == ".py":
-        on = load_platform(platform, platform_assignments(assignments, "a script", "change the script"))
+        on = load_platform(
+            platform, options.platform_assignments(assignments, "a script", "change the script")
+        )
         found = advise(_captured(workload, on), on)
     else:
-        own, on_platform = split_assignments(assignments)
-        own = [f"training.recipe={recipe}", *own] if recipe else own
+        own, on_platform = options.split_assignments(assignments, recipe)
         found = advise(workload, platform, assignments=own, overrides=on_platform)
-    if as_json:
-        from stepsight.documents import to_json
+    from stepsight.report.console.runs import show_advice
+    from stepsight.report.page.runs import advice_page
 
-        click.echo(to_json(found.to_dict()))
-    else:
-        from stepsight.report.console.advice import show
-        from stepsight.terminal import terminal
-
-        show(found, terminal(), most=None if all_of_them else 10)
-    if html:
-        from stepsight.report.page.advice import page
-
-        written = write_files([(html, page(found, command=command_line()))])
-        if not as_json:
-            print_written(written)
+    options.deliver(
+        found.to_dict, lambda console: show_advice(found, console, most=None if all_of_them else 10),
+        (html, lambda: advice_page(found, command=options.command_line())), as_json=as_json,
+    )  # fmt: skip
 
 
 def _captured(script: Path, on: Platform) -> CapturedStep:

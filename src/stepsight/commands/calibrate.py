@@ -8,25 +8,20 @@ from typing import Any
 
 import click
 
+from stepsight.commands import options
 from stepsight.errors import InputError
 
 PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec stepsight{rank}'."
 
 
 @click.command("calibrate")
-@click.option("--runs", type=click.Path(path_type=Path), help="Learn from measured runs instead (CSV).")
+@options.path("--runs", "Learn from measured runs instead (CSV).")
 @click.option("--platform", "-p", "platform", help="With --runs: the platform that they ran on.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="With --runs: a field of it.")
-@click.option("--html", type=click.Path(path_type=Path), help="With --runs: write a page here.")
+@options.fields("With --runs: a field of it.", name="overrides")
+@options.path("--html", "With --runs: write a page here.")
 @click.option("--device", default="cpu", show_default=True, help="cpu (gloo) or cuda (nccl).")
 @click.option("--ranks", default=2, show_default=True, help="Processes that measure at the same time.")
-@click.option(
-    "--out",
-    "folder",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The platform folder, or with --runs the file.",
-)
+@options.path("--out", "The platform folder, or with --runs the file.", "folder", required=True)
 @click.option(
     "--budget",
     default="5m",
@@ -34,11 +29,7 @@ PREFIX_HELP = "Prefix of each rank's command; {rank} is replaced: 'ip netns exec
     help="How long to measure: 90s, 5m, 1h.",
 )
 @click.option("--resume", is_flag=True, help="Resume an interrupted calibration of that folder.")
-@click.option(
-    "--kernels-from",
-    type=click.Path(path_type=Path),
-    help="Take kernels, lookups and host overheads from this folder.",
-)
+@options.path("--kernels-from", "Take kernels, lookups and host overheads from this folder.")
 @click.option(
     "--stack",
     type=click.Choice(["eager", "torchrec"]),
@@ -96,28 +87,21 @@ def _learn(
     runs: Path, platform: str | None, overrides: tuple[str, ...], out: Path, name: str, html: Path | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    from stepsight.commands.options import (
-        check_outputs,
-        command_line,
-        platform_assignments,
-        print_written,
-        write_files,
-    )
     from stepsight.prediction.learn.lesson import learn
 
     if not platform:
         raise click.UsageError("--runs needs --platform, where the runs were measured")
-    check_outputs([out, html])
+    options.check_outputs([out, html])
     if out.suffix != ".toml":
         raise InputError(f"--out {out}", "a learned platform is a file", "name it mine.toml")
     fix = "a field of a workload is a column of the file"
-    lesson = learn(runs, platform, platform_assignments(overrides, str(runs), fix))
+    lesson = learn(runs, platform, options.platform_assignments(overrides, str(runs), fix))
     made: list[tuple[Path | None, str | bytes]] = [(out, lesson.text(name or out.stem))]
     if html:
         from stepsight.report.page.runs import lesson_page
 
-        made.append((html, lesson_page(lesson, command=command_line())))
-    written = write_files(made)
+        made.append((html, lesson_page(lesson, command=options.command_line())))
+    written = options.write_files(made)
     if as_json:
         from stepsight.documents import to_json
 
@@ -127,7 +111,7 @@ def _learn(
     from stepsight.terminal import terminal
 
     show_lesson(lesson, terminal())
-    print_written(written)
+    options.print_written(written)
 
 
 def _calibrate(

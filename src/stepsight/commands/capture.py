@@ -6,14 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.options import (
-    PLATFORM_HELP,
-    PLATFORM_SET_HELP,
-    check_outputs,
-    complete_platform,
-    platform_assignments,
-    print_written,
-)
+from stepsight.commands import options
 from stepsight.errors import InputError
 
 RANKS_HELP = (
@@ -25,7 +18,7 @@ SCRIPT_FIX = "pass the script its own arguments after --"
 @click.command("capture", context_settings={"ignore_unknown_options": True})
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--platform", "-p", required=True, help=PLATFORM_HELP, shell_complete=complete_platform)
+@options.platform()
 @click.option(
     "--world",
     "-w",
@@ -33,10 +26,10 @@ SCRIPT_FIX = "pass the script its own arguments after --"
     help="Ranks of the job; all GPUs of the platform by default.",
 )
 @click.option("--module", "-m", is_flag=True, help="SCRIPT is a module, as with python -m.")
-@click.option("--save", type=click.Path(path_type=Path), help="Write the captured step here (step.json).")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
+@options.path("--save", "Write the captured step here (step.json).")
+@options.json_flag
+@options.timeline
+@options.path("--html", "Write a page that explains the step here.")
 @click.option("--steps", type=click.IntRange(min=1), default=1, show_default=True, help="Steps to record.")
 @click.option(
     "--warmup",
@@ -53,7 +46,7 @@ SCRIPT_FIX = "pass the script its own arguments after --"
     help="Samples per step of the whole job; read off the model's input by default.",
 )  # fmt: skip
 @click.option("--ranks", "which", default="auto", show_default=True, help=RANKS_HELP)
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=PLATFORM_SET_HELP)
+@options.fields(options.PLATFORM_SET_HELP)
 def command(
     script: str, arguments: tuple[str, ...], platform: str, world: int | None, module: bool,
     save: Path | None, as_json: bool, timeline: Path | None, html: Path | None, steps: int, warmup: int,
@@ -68,8 +61,8 @@ def command(
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import predict_captured
 
-    check_outputs((save, timeline, html))
-    chosen = load_platform(platform, platform_assignments(assignments, "a script", SCRIPT_FIX))
+    options.check_outputs((save, timeline, html))
+    chosen = load_platform(platform, options.platform_assignments(assignments, "a script", SCRIPT_FIX))
     size = world or chosen.spec.ranks
     captured = capture(
         script, chosen, arguments=arguments, world=size, module=module, warmup=warmup, steps=steps,
@@ -84,7 +77,7 @@ def command(
     show_prediction(prediction, as_json)
     write_outputs(prediction, timeline, None, html, quiet=as_json)
     if save and not as_json:
-        print_written([save])
+        options.print_written([save])
 
 
 def _ranks(which: str, world: int) -> list[int] | None:

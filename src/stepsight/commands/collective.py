@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stepsight.commands.options import PLATFORM_HELP, complete_platform
+from stepsight.commands import options
 from stepsight.errors import InputError
 from stepsight.inputs import limit
 
@@ -23,14 +23,12 @@ IMPORT_HELP = "Read nccl-tests, rccl-tests or PARAM comms output, or a CSV, into
 
 @click.command("collective")
 @click.argument("kind", required=False)
-@click.option(
-    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
-)
+@options.platform()
 @click.option("--ranks", "-n", type=click.IntRange(min=1), help="GPUs in the group (default: all).")
 @click.option("--nodes", type=click.IntRange(min=1), help="With --import: nodes that took part.")
 @click.option("--bytes", "-b", "sizes", multiple=True, metavar="SIZE", help=BYTES_HELP)
-@click.option("--import", "imported", type=click.Path(path_type=Path), help=IMPORT_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.path("--import", IMPORT_HELP, "imported")
+@options.json_flag
 def command(
     kind: str | None, platform: str, ranks: int | None, nodes: int | None, sizes: tuple[str, ...],
     imported: Path | None, as_json: bool,

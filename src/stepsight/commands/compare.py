@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from stepsight.commands.options import (
-    MODEL_HELP,
-    MODELS_ONLY_HELP,
-    SET_HELP,
-    captured_assignments,
-    check_outputs,
-    command_line,
-    complete_platform,
-    platform_assignments,
-    print_written,
-    write_files,
-)
+from stepsight.commands import options
 from stepsight.prediction.compare import Comparison, compare
 
 HELP = """Predict A and B and show where the difference went.
@@ -51,27 +41,17 @@ class Compare(click.Command):
 @click.command("compare", cls=Compare, help=HELP)
 @click.argument("a", required=False, type=click.Path(path_type=Path))
 @click.argument("b", required=False, type=click.Path(path_type=Path))
-@click.option("--model", "model", help=MODEL_HELP)
-@click.option(
-    "--platform",
-    "-p",
-    "platform",
-    help="Platform of A, and of B unless given.",
-    shell_complete=complete_platform,
-)
-@click.option("--platform-b", help="Platform of B.", shell_complete=complete_platform)
-@click.option("--set", "both", multiple=True, metavar="KEY=VALUE", help=f"{SET_HELP} On both sides.")
+@click.option("--model", "model", help=options.MODEL_HELP)
+@options.platform(required=False, help="Platform of A, and of B unless given.")
+@click.option("--platform-b", help="Platform of B.", shell_complete=options.complete_platform)
+@options.fields(f"{options.SET_HELP} On both sides.", name="both")
 @click.option("--set-b", "only_b", multiple=True, metavar="KEY=VALUE", help="The same, for B only.")
-@click.option(
-    "--trace", multiple=True, type=click.Path(path_type=Path), help="A is the step in these traces."
-)
+@options.path("--trace", "A is the step in these traces.", multiple=True)
 @click.option("--what-if", "questions", multiple=True, metavar="QUESTION", help="B is A with this changed.")
-@click.option("--models-only", is_flag=True, help=MODELS_ONLY_HELP)
-@click.option("--timeline", type=click.Path(path_type=Path), help="Write B's Perfetto timeline here.")
-@click.option(
-    "--html", type=click.Path(path_type=Path), help="Write a page that shows where the difference went."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--models-only", is_flag=True, help=options.MODELS_ONLY_HELP)
+@options.path("--timeline", "Write B's Perfetto timeline here.")
+@options.path("--html", "Write a page that shows where the difference went.")
+@options.json_flag
 def command(
     a: Path | None, b: Path | None, model: str | None, platform: str | None, platform_b: str | None,
     both: tuple[str, ...], only_b: tuple[str, ...], trace: tuple[Path, ...], questions: tuple[str, ...],
@@ -83,7 +63,7 @@ def command(
         raise click.UsageError("--models-only needs --trace")
     if (trace or questions) and (b or platform_b or only_b):
         raise click.UsageError("--what-if makes B of A; leave out B, --platform-b and --set-b")
-    check_outputs((timeline, html))
+    options.check_outputs((timeline, html))
     a = a or Path(model or "")
     if trace:
         comparison = _of_trace(trace, platform, both, questions, models_only=models_only)
@@ -91,29 +71,15 @@ def command(
         comparison = _of_captured(a, platform, both, questions)
     else:
         comparison = _of_files(a, b, platform, platform_b, both, only_b)
-    if as_json:
-        click.echo(_json(comparison))
-    else:
-        from stepsight.report.console.comparison import show
-        from stepsight.terminal import terminal
+    from stepsight.report.console.prediction import show_comparison
+    from stepsight.report.page.comparison import comparison_page
+    from stepsight.report.perfetto import chrome_trace
 
-        show(comparison, terminal())
-    written = _write(comparison, timeline, html)
-    if not as_json:
-        print_written(written)
-
-
-def _write(comparison: Comparison, timeline: Path | None, html: Path | None) -> list[Path]:
-    made: list[tuple[Path | None, str | bytes]] = []
-    if timeline:
-        from stepsight.report.perfetto import chrome_trace
-
-        made.append((timeline, chrome_trace(comparison.after)))
-    if html:
-        from stepsight.report.page.comparison import comparison_page
-
-        made.append((html, comparison_page(comparison, command=command_line())))
-    return write_files(made)
+    options.deliver(
+        lambda: _document(comparison), lambda console: show_comparison(comparison, console),
+        (timeline, lambda: chrome_trace(comparison.after)),
+        (html, lambda: comparison_page(comparison, command=options.command_line())), as_json=as_json,
+    )  # fmt: skip
 
 
 def _of_files(
@@ -140,7 +106,7 @@ def _of_captured(
         raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
-    overrides = captured_assignments(both)
+    overrides = options.captured_assignments(both)
     step = CapturedOn.of(load_step(a), load_platform(platform, overrides))
     after = changed(step, questions)
     return compare(step.predicted(), after.predicted(), work_ratio=work_ratio(step, after, questions))
@@ -155,29 +121,24 @@ def _of_trace(
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")
-    changes = platform_assignments(both, "a trace", TRACE_FIX)
+    changes = options.platform_assignments(both, "a trace", TRACE_FIX)
     step = traced_step(trace, platform, overrides=changes, models_only=models_only)
     after = changed(step, questions)
     ratio = work_ratio(step, after, questions)
     return compare(predict_step(step), predict_step(after), work_ratio=ratio)
 
 
-def _json(comparison: Comparison) -> str:
+def _document(comparison: Comparison) -> dict[str, Any]:
     import msgspec
 
-    from stepsight.documents import to_json
     from stepsight.prediction.answer import document
 
-    return to_json(
-        {
-            "before": document(comparison.before),
-            "after": document(comparison.after),
-            "difference_us": comparison.difference_us,
-            "speedup": comparison.speedup,
-            "work_ratio": comparison.work_ratio,
-            "throughput_ratio": comparison.throughput_ratio,
-            "changes": [
-                {**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in comparison.changes
-            ],
-        }
-    )
+    return {
+        "before": document(comparison.before),
+        "after": document(comparison.after),
+        "difference_us": comparison.difference_us,
+        "speedup": comparison.speedup,
+        "work_ratio": comparison.work_ratio,
+        "throughput_ratio": comparison.throughput_ratio,
+        "changes": [{**msgspec.to_builtins(c), "difference_us": c.difference_us} for c in comparison.changes],
+    }

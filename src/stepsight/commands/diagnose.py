@@ -6,17 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.options import (
-    PLATFORM_HELP,
-    RECIPE_HELP,
-    SET_HELP,
-    check_outputs,
-    command_line,
-    complete_platform,
-    print_written,
-    split_assignments,
-    write_files,
-)
+from stepsight.commands import options
 from stepsight.errors import InputError
 
 MEASURED_HELP = "What was measured: 812ms, 41.2k tokens/s, 3100 samples/s, 210 TFLOP/s, 38% MFU."
@@ -25,11 +15,9 @@ ALSO_HELP = "Another measurement of the job: KEY=VALUE[,KEY=VALUE]:MEASURED, suc
 
 @click.command("diagnose")
 @click.argument("workload", type=click.Path(path_type=Path))
-@click.option(
-    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
-)
-@click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@options.platform()
+@options.recipe
+@options.fields()
 @click.option("--measured", help=MEASURED_HELP)
 @click.option("--log", "log", metavar="LINE", help="A line of the training log that states a time or a rate.")
 @click.option("--data-time", "data", help="Time per step that the loop waits for data, such as 40ms.")
@@ -37,9 +25,9 @@ ALSO_HELP = "Another measurement of the job: KEY=VALUE[,KEY=VALUE]:MEASURED, suc
     "--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Measured peak memory of a GPU in GB."
 )
 @click.option("--also", multiple=True, metavar="KEY=VALUE:MEASURED", help=ALSO_HELP)
-@click.option("--trace", multiple=True, type=click.Path(path_type=Path), help="Traces of the slow run.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page here.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.path("--trace", "Traces of the slow run.", multiple=True)
+@options.html
+@options.json_flag
 def command(
     workload: Path, platform: str, recipe: str | None, assignments: tuple[str, ...], measured: str | None,
     log: str | None, data: str | None, memory_gb: float | None, also: tuple[str, ...],
@@ -50,29 +38,19 @@ def command(
 
     if bool(measured) == bool(log):
         raise click.UsageError("give exactly one of --measured and --log")
-    check_outputs([html])
-    own, on_platform = split_assignments(assignments)
-    if recipe:
-        own = [f"training.recipe={recipe}", *own]
+    options.check_outputs([html])
+    own, on_platform = options.split_assignments(assignments, recipe)
     found = diagnose(
         workload, platform, measured, log=log, data=data, memory_gb=memory_gb,
         also=[_also(text) for text in also], trace=trace, assignments=own, overrides=on_platform,
     )  # fmt: skip
-    if as_json:
-        from stepsight.documents import to_json
+    from stepsight.report.console.runs import show_diagnosis
+    from stepsight.report.page.runs import diagnosis_page
 
-        click.echo(to_json(found.to_dict()))
-    else:
-        from stepsight.report.console.runs import show_diagnosis
-        from stepsight.terminal import terminal
-
-        show_diagnosis(found, terminal())
-    if html:
-        from stepsight.report.page.runs import diagnosis_page
-
-        written = write_files([(html, diagnosis_page(found, command=command_line()))])
-        if not as_json:
-            print_written(written)
+    options.deliver(
+        found.to_dict, lambda console: show_diagnosis(found, console),
+        (html, lambda: diagnosis_page(found, command=options.command_line())), as_json=as_json,
+    )  # fmt: skip
 
 
 def _also(text: str) -> tuple[list[str], str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.options import check_outputs, command_line, print_written, write_files
-from stepsight.errors import InputError, StepsightError
+from stepsight.commands import options
+from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from stepsight.tables.indices.summary import TableSummary
@@ -34,8 +34,8 @@ class TracesOrIndices(click.Command):
 
 @click.command("inspect", cls=TracesOrIndices)
 @click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with charts here.")
+@options.json_flag
+@options.path("--html", "Write a page with charts here.")
 def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     """Look into TRACES: profiler files or folders of one run (`inspect indices FILE` for index files).
 
@@ -45,22 +45,15 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     """
     from stepsight.prediction.traced.inspection import inspect_run
     from stepsight.report.console.inspection import show
+    from stepsight.report.page.inspection import inspection_page
     from stepsight.trace.step.run import load_trace
 
-    check_outputs([html])
-    inspection = inspect_run(load_trace(traces))
-    if as_json:
-        from stepsight.documents import to_json
-
-        click.echo(to_json(inspection))
-    else:
-        show(inspection)
-    if html:
-        from stepsight.report.page.inspection import inspection_page
-
-        written = write_files([(html, inspection_page(inspection, command=command_line()))])
-        if not as_json:
-            print_written(written)
+    options.check_outputs([html])
+    seen = inspect_run(load_trace(traces))
+    options.deliver(
+        lambda: seen, lambda console: show(seen, console),
+        (html, lambda: inspection_page(seen, command=options.command_line())), as_json=as_json,
+    )  # fmt: skip
 
 
 _BAR = 40
@@ -71,16 +64,13 @@ _TABLES_SHOWN = 30
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--table", "wanted", type=int, help="Only this table (numbered from 0).")
 @click.option("--batch", type=int, help="Statistics of the first BATCH bags instead of the whole file.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Write the picture to this .png (extra: plot).")
-def indices(file: Path, wanted: int | None, batch: int | None, as_json: bool, plot: Path | None) -> None:
+@options.json_flag
+def indices(file: Path, wanted: int | None, batch: int | None, as_json: bool) -> None:
     """Which rows an index file asks for: pooling, distinct rows, reuse, and hit rate by cache size.
 
     FILE is .npz or .pt with indices, offsets and lengths (dlrm_datasets), .npy, or Criteo-style text.
     """
     summaries = _summaries(file, wanted, batch)
-    if plot is not None:
-        _draw(summaries, plot)
     if as_json:
         import msgspec
 
@@ -157,26 +147,3 @@ def _print_picture(summary: TableSummary) -> None:
 def _bar(share: float) -> str:
     eighths = round(share * _BAR * 8)
     return "█" * (eighths // 8) + (" ▏▎▍▌▋▊▉"[eighths % 8] if eighths % 8 else "")
-
-
-def _draw(summaries: Sequence[TableSummary], path: Path) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise StepsightError("--plot needs matplotlib: pip install 'stepsight[plot]'") from None
-    from stepsight.tables.indices.summary import reuse_labels
-
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
-    reuse, hits = figure.subplots(1, 2)
-    for s in summaries[:_TABLES_SHOWN]:
-        reuse.plot(reuse_labels(), s.reuse, marker=".", label=f"table {s.table}")
-        hits.plot(s.cache_rows, s.hit_rate, marker=".")
-    reuse.set(title="reuse", xlabel="lookups of a row", ylabel="share of distinct rows")
-    reuse.tick_params("x", rotation=60)
-    hits.set(
-        title="hit rate of an LRU cache", xlabel="rows it holds", ylabel="share of lookups", xscale="log"
-    )
-    if len(summaries) <= 8:
-        reuse.legend()
-    figure.savefig(path, dpi=150)
-    click.echo(f"wrote {path}", err=True)

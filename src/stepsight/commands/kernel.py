@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.options import check_outputs
+from stepsight.commands import options
 from stepsight.errors import InputError
 
 
@@ -18,16 +18,12 @@ from stepsight.errors import InputError
 @click.option("--dtype", default="fp32", show_default=True, help="fp32, tf32, fp16, bf16, fp8 …")
 @click.option("--dim", "dims", multiple=True, metavar="NAME=SIZE", help="A size, as NAME=SIZE without --dim.")
 @click.option("--name", default="", help="The op, where a family has several (bmm, gelu, add …).")
-@click.option("--table", type=click.Path(path_type=Path), help="CSV file, one kernel per row.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="CSV for the table with its times; without it they are printed.",
-)
+@options.path("--table", "CSV file, one kernel per row.")
+@options.path("--out", "CSV for the table with its times; without it they are printed.")
 @click.option(
     "--sustained", is_flag=True, help="At the clock that it keeps for hours, not in a short benchmark."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.json_flag
 def command(
     family: str | None,
     sizes: tuple[str, ...],
@@ -65,7 +61,7 @@ def _table(path: Path, out: Path | None, gpu: str | None, as_json: bool) -> None
         write_table,
     )
 
-    check_outputs((out,))
+    options.check_outputs((out,))
     content = read_table(path)
     times = time_table(content, str(path), gpu)
     if out is not None:

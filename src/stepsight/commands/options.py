@@ -17,6 +17,8 @@ from stepsight.documents import write_whole
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from stepsight.tune.trial import Row
 
 
@@ -70,8 +72,9 @@ MODELS_ONLY_HELP = "With --trace: use model times for every kernel of known size
 PLATFORM_SET_HELP = "Change a field of the platform (platform.link.gbps=100: GB/s per GPU)."
 
 
-def split_assignments(assignments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Assignments to the workload, and those to the platform without their prefix."""
+def split_assignments(assignments: Sequence[str], recipe: str | None = None) -> tuple[list[str], list[str]]:
+    """Assignments to the workload, a recipe first, and those to the platform without their prefix."""
+    assignments = [f"training.recipe={recipe}", *assignments] if recipe else assignments
     on_platform = [a.removeprefix(PLATFORM_PREFIX) for a in assignments if a.startswith(PLATFORM_PREFIX)]
     return [a for a in assignments if not a.startswith(PLATFORM_PREFIX)], on_platform
 
@@ -96,25 +99,75 @@ def captured_assignments(assignments: Sequence[str]) -> list[str]:
 Command = TypeVar("Command", bound=Callable[..., Any])
 RESUME_HELP = "Keep every answer in this file (JSON lines), and skip trials that are already in it."
 PRICE_HELP = "Price per GPU-hour, in any currency: adds cost per step and per million tokens."
+PLATFORM_HELP = "A name such as 8xH100-SXM (8 GPUs) or 4x8xH100-SXM-400G (4 nodes), or a path."
 
 
-def with_search_options(command: Command) -> Command:
+def complete_platform(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """``8xH1`` → ``8xH100-SXM-80G`` …; paths complete as files."""
+    from stepsight.hardware.gpus import canonical, gpu_catalogue
+
+    counted = re.fullmatch(r"((?:\d+x)?\d+x)(.*)", incomplete)
+    prefix, typed = (counted[1], counted[2]) if counted else ("8x", incomplete)
+    names = [name for name in gpu_catalogue() if canonical(name).startswith(canonical(typed))]
+    found = [CompletionItem(prefix + name) for name in names]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+def path(name: str, help: str, *more: str, **settings: Any) -> Callable[[Command], Command]:
+    """An option whose value is a path."""
+    return click.option(name, *more, type=click.Path(path_type=Path), help=help, **settings)
+
+
+def platform(*, required: bool = True, help: str = PLATFORM_HELP) -> Callable[[Command], Command]:
+    return click.option(
+        "--platform", "-p", required=required, help=help, shell_complete=complete_platform
+    )  # fmt: skip
+
+
+def fields(help: str = SET_HELP, name: str = "assignments") -> Callable[[Command], Command]:
+    return click.option("--set", name, multiple=True, metavar="KEY=VALUE", help=help)
+
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+html = path("--html", "Write a page here.")
+recipe = click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
+timeline = path("--timeline", "Write a Perfetto/Chrome timeline here.")
+
+
+def deliver(
+    document: Callable[[], object], show: Callable[[Console], None],
+    *files: tuple[Path | None, Callable[[], str | bytes]], as_json: bool,
+) -> None:  # fmt: skip
+    """Print an answer, as JSON or as tables, and write the files that were asked for."""
+    from stepsight.documents import to_json
+    from stepsight.terminal import terminal
+
+    if as_json:
+        click.echo(to_json(document()))
+    else:
+        show(terminal())
+    written = write_files([(path, make()) for path, make in files if path])
+    if not as_json:
+        print_written(written)
+
+
+def search(command: Command) -> Command:
     """Adds the options."""
     for option in (
-        click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP),
+        fields(),
         click.option("--price", type=click.FloatRange(0, min_open=True), help=PRICE_HELP),
         click.option("--workers", type=click.IntRange(1, 512), default=1, show_default=True,
                      help="Processes on this machine."),
         click.option("--ray", metavar="ADDRESS", help="Use a running Ray cluster (auto: the local one)."),
-        click.option("--resume", type=click.Path(path_type=Path), metavar="FILE", help=RESUME_HELP),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--html", type=click.Path(path_type=Path), help="Write a page here."),
+        path("--resume", RESUME_HELP, metavar="FILE"),
+        json_flag,
+        html,
     ):  # fmt: skip
         command = option(command)
     return command
 
 
-def with_model(command: Command) -> Command:
+def model(command: Command) -> Command:
     """Adds the MODEL, and ``--model`` for a name, as in `predict`."""
     named = click.option("--model", "named", help=MODEL_HELP)
     return named(click.argument("model", required=False, type=click.Path(path_type=Path))(command))
@@ -143,17 +196,3 @@ def progress_bar(word: str, *, quiet: bool) -> Iterator[Callable[[int, int, Row 
             shown.update(task, completed=done, total=total)
 
         yield update
-
-
-PLATFORM_HELP = "A name such as 8xH100-SXM (8 GPUs) or 4x8xH100-SXM-400G (4 nodes), or a path."
-
-
-def complete_platform(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """``8xH1`` → ``8xH100-SXM-80G`` …; paths complete as files."""
-    from stepsight.hardware.gpus import canonical, gpu_catalogue
-
-    counted = re.fullmatch(r"((?:\d+x)?\d+x)(.*)", incomplete)
-    prefix, typed = (counted[1], counted[2]) if counted else ("8x", incomplete)
-    names = [name for name in gpu_catalogue() if canonical(name).startswith(canonical(typed))]
-    found = [CompletionItem(prefix + name) for name in names]
-    return found or [CompletionItem(incomplete, type="file")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.options import complete_platform
+from stepsight.commands import options
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ SHOW_HELP = "Print the file of a GPU (H100-SXM) or a platform (2x8xH100-SXM-400G
 
 @click.command("platforms")
 @click.argument("words", nargs=-1)
-@click.option("--show", metavar="NAME", help=SHOW_HELP, shell_complete=complete_platform)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--show", metavar="NAME", help=SHOW_HELP, shell_complete=options.complete_platform)
+@options.json_flag
 def command(words: tuple[str, ...], show: str | None, as_json: bool) -> None:
     """List the GPUs of the catalogue; with WORDS only those that match them all (hopper, 80G, amd)."""
     if show:

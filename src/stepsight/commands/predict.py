@@ -7,21 +7,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.options import (
-    MODEL_HELP,
-    MODELS_ONLY_HELP,
-    PLATFORM_HELP,
-    RECIPE_HELP,
-    SET_HELP,
-    captured_assignments,
-    check_outputs,
-    command_line,
-    complete_platform,
-    platform_assignments,
-    print_written,
-    split_assignments,
-    write_files,
-)
+from stepsight.commands import options
 from stepsight.errors import InputError
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
@@ -36,14 +22,14 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 
 @click.command("predict")
 @click.argument("workload", required=False, type=click.Path(path_type=Path))
-@click.option("--model", "model", help=MODEL_HELP)
-@click.option("--platform", "-p", "platform", help=PLATFORM_HELP, shell_complete=complete_platform)
-@click.option("--recipe", metavar="NAME", help=RECIPE_HELP)
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@click.option("--model", "model", help=options.MODEL_HELP)
+@options.platform(required=False)
+@options.recipe
+@options.fields()
 @click.option("--tables", help="Of a DLRM: take its tables from a CSV or an EmbeddingBagConfig JSON.")
-@click.option("--trace", "trace", multiple=True, type=click.Path(path_type=Path), help=TRACE_HELP)
+@options.path("--trace", TRACE_HELP, "trace", multiple=True)
 @click.option("--replay", is_flag=True, help="With --trace: take the trace's own durations.")
-@click.option("--models-only", is_flag=True, help=MODELS_ONLY_HELP)
+@click.option("--models-only", is_flag=True, help=options.MODELS_ONLY_HELP)
 @click.option("--must-fit", is_flag=True, help=MUST_FIT_HELP)
 @click.option("--tokens", type=float, help="Plan a whole run of this many tokens.")
 @click.option("--samples", type=float, help="Plan a whole run of this many samples.")
@@ -56,12 +42,10 @@ MUST_FIT_HELP = f"Exit with code {DOES_NOT_FIT} if a rank runs out of GPU memory
 @click.option("--checkpoint-seconds", type=float, help="How long training stops for a checkpoint.")
 @click.option("--restart-seconds", type=float, help="From a failure to training again (default 300).")
 @click.option("--explain", is_flag=True, help="List every setting of the workload with where it came from.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--timeline", type=click.Path(path_type=Path), help="Write a Perfetto/Chrome timeline here.")
-@click.option(
-    "--chakra", type=click.Path(path_type=Path), help="Write Chakra .et files, one per rank, to this folder."
-)
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page that explains the step here.")
+@options.json_flag
+@options.timeline
+@options.path("--chakra", "Write Chakra .et files, one per rank, to this folder.")
+@options.path("--html", "Write a page that explains the step here.")
 def command(
     workload: Path | None, model: str | None, platform: str | None, recipe: str | None,
     assignments: tuple[str, ...], tables: str | None, trace: tuple[Path, ...],
@@ -82,7 +66,7 @@ def command(
     if explain:
         _explain(model or workload, platform, recipe, assignments, as_json)
         return
-    check_outputs((timeline, html), folders=(chakra,))
+    options.check_outputs((timeline, html), folders=(chakra,))
     asked = {
         "tokens": tokens, "samples": samples, "steps": run_steps, "epochs": epochs,
         "epoch_samples": epoch_samples, "price_per_gpu_hour": price, "mtbf_hours": mtbf_hours,
@@ -98,7 +82,9 @@ def command(
     if trace:
         from stepsight.prediction.traced.predict import predict_trace
 
-        changes = platform_assignments(assignments, "a trace", "use a --what-if of `stepsight compare`")
+        changes = options.platform_assignments(
+            assignments, "a trace", "use a --what-if of `stepsight compare`"
+        )
         prediction = predict_trace(trace, platform, replay=replay, models_only=models_only, overrides=changes)
     else:
         if replay:
@@ -148,7 +134,7 @@ def _explain(
     from stepsight.workload.settings import settings
 
     chosen = [f"training.recipe={recipe}"] if recipe else []
-    on_workload, on_platform = split_assignments(assignments)
+    on_workload, on_platform = options.split_assignments(assignments)
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
     spec = load_platform(platform, on_platform).spec
@@ -174,15 +160,15 @@ def write_outputs(
     if html:
         from stepsight.report.page.prediction import page
 
-        made.append((html, page(prediction, command=command_line())))
-    written = write_files(made)
+        made.append((html, page(prediction, command=options.command_line())))
+    written = options.write_files(made)
     if chakra:
         from stepsight.report.chakra import export_chakra
 
         export_chakra(prediction.timeline, chakra)
         written.append(chakra)
     if not quiet:
-        print_written(written)
+        options.print_written(written)
 
 
 def predict_file(
@@ -197,12 +183,14 @@ def predict_file(
 
     if not platform:
         raise click.UsageError("--platform is missing; `stepsight platforms` lists what there is")
-    on_workload, on_platform = split_assignments(assignments)
+    on_workload, on_platform = options.split_assignments(assignments)
     if model:
         here = load_platform(platform, on_platform)
         return _with_remedies(predict(load_model(model, on_workload), here), model, here, on_workload)
     if is_step_file(workload):
-        return predict(load_step(workload), load_platform(platform, captured_assignments(assignments)))
+        return predict(
+            load_step(workload), load_platform(platform, options.captured_assignments(assignments))
+        )
     here, loaded = load_platform(platform, on_platform), load_workload(workload, on_workload)
     if tables is not None:
         from stepsight.commands.shard import with_tables_of

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stepsight.commands import options
+
 if TYPE_CHECKING:
     from stepsight.workload.llm.recipe import Recipe
 
@@ -17,7 +19,7 @@ USE = (
 
 @click.command("recipes")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.json_flag
 def command(name: str | None, as_json: bool) -> None:
     """List the recipes, or show every default of NAME (a recipe, a framework, or a file)."""
     from stepsight.workload.llm.recipe import recipe_of, recipes

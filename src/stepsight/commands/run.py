@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stepsight.commands import options
 from stepsight.errors import InputError
 from stepsight.workload.files import Workload, load_workload
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--steps", default=10, show_default=True, help="Timed steps per block.")
 @click.option("--blocks", default=3, show_default=True, help="Blocks; their medians give the spread.")
 @click.option("--warmup", default=3, show_default=True, help="Steps before the first block.")
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change a field of the file.")
+@options.fields("Change a field of the file.", name="overrides")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
     help="Rendezvous port of the ranks (default: any free one).",
 )
 @click.option("--pin/--no-pin", default=True, show_default=True, help="Pin each rank to cores of its own.")
-@click.option(
-    "--profile", "profile_dir", type=click.Path(path_type=Path), help="Write Kineto and ET files here."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.path("--profile", "Write Kineto and ET files here.", "profile_dir")
+@options.json_flag
 def command(
     workload_file: str, device: str, ranks: int | None, steps: int, blocks: int, warmup: int,
     overrides: tuple[str, ...], port: int, pin: bool, profile_dir: Path | None, as_json: bool,

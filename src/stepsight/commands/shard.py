@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stepsight.commands.options import (
-    PLATFORM_HELP,
-    SET_HELP,
-    check_outputs,
-    command_line,
-    complete_platform,
-    print_written,
-    split_assignments,
-)
+from stepsight.commands import options
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,10 +52,8 @@ MARGIN_HELP = (
 
 @click.command("shard")
 @click.argument("workload", type=click.Path(path_type=Path))
-@click.option(
-    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
-)
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=SET_HELP)
+@options.platform()
+@options.fields()
 @click.option("--tables", "tables", help=TABLES_HELP)
 @click.option("--indices", "days", multiple=True, type=click.Path(), help="An index file; one for each day.")
 @click.option(
@@ -73,26 +63,21 @@ MARGIN_HELP = (
     help="With several days of indices: the mean step, or the worst day's.",
 )
 @click.option("--kind", "kinds", multiple=True, help=KINDS_HELP)
-@click.option(
-    "--also",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="A plan file to compare with, ours or TorchRec's.",
-)
+@options.path("--also", "A plan file to compare with, ours or TorchRec's.", multiple=True)
 @click.option("--plans", type=click.IntRange(min=1), help=PLANS_HELP)
 @click.option("--budget", default="", metavar="TIME", help=BUDGET_HELP)
 @click.option("--seed", default=0, help="The same seed gives the same search.")
 @click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
 @click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
 @click.option("--host-memory", is_flag=True, help=HOST_MEMORY_HELP)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write the plan here.")
-@click.option("--torchrec", type=click.Path(path_type=Path), help="Write a TorchRec sharding plan here.")
+@options.json_flag
+@options.path("--out", "Write the plan here.")
+@options.path("--torchrec", "Write a TorchRec sharding plan here.")
 @click.option("--module", help="With --torchrec: the path of the model's embedding collection.")
 @click.option(
     "--device", type=click.Choice(["cuda", "cpu"]), help="With --torchrec: where shards are placed."
 )
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page with the choice here.")
+@options.path("--html", "Write a page with the choice here.")
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
@@ -100,7 +85,7 @@ def command(
     out: Path | None, torchrec: Path | None, module: str | None, device: str | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
-    check_outputs((out, torchrec, html))
+    options.check_outputs((out, torchrec, html))
     if torchrec is None and (module or device):
         raise click.UsageError("--module and --device are of the plan that --torchrec writes")
     from stepsight.platform.load import load_platform
@@ -110,7 +95,7 @@ def command(
     from stepsight.sharding.search.walk import usual_plans
     from stepsight.tables.torchrec_plan import MODULE, read_plan
 
-    on_workload, on_platform = split_assignments(assignments)
+    on_workload, on_platform = options.split_assignments(assignments)
     here = load_platform(platform, on_platform)
     dlrm = _workload(workload, on_workload, tables, here.spec.ranks)
     choice = choose(
@@ -199,7 +184,7 @@ def _write(
         from stepsight.documents import write_whole
         from stepsight.report.page.sharding import sharding_page
 
-        write_whole(html, sharding_page(choice, command=command_line()))
+        write_whole(html, sharding_page(choice, command=options.command_line()))
 
 
 def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
@@ -216,4 +201,4 @@ def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:
         click.echo("\r" + " " * 60 + "\r", nl=False, err=True)
     console = terminal()
     show(choice, console)
-    print_written(written)
+    options.print_written(written)

@@ -6,18 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.options import (
-    PLATFORM_HELP,
-    check_outputs,
-    command_line,
-    complete_platform,
-    model_argument,
-    print_written,
-    progress_bar,
-    split_assignments,
-    with_model,
-    with_search_options,
-)
+from stepsight.commands import options
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
 DEADLINE_HELP = (
@@ -27,8 +16,8 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 
 
 @click.command("tune")
-@with_model
-@click.option("--platform", "-p", required=True, help=PLATFORM_HELP, shell_complete=complete_platform)
+@options.model
+@options.platform()
 @click.option("--gpus", default="", metavar="N,N,…", help="Numbers of GPUs to try; all by default.")
 @click.option("--global-batch", type=click.IntRange(1), help="Sequences per step; the model's by default.")
 @click.option("--over", multiple=True, metavar="DIMENSIONS", help=OVER_HELP)
@@ -37,8 +26,8 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 @click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
 @click.option("--deadline-days", type=click.FloatRange(0, min_open=True), help=DEADLINE_HELP)
 @click.option("--tokens", type=click.FloatRange(0, min_open=True), help="Tokens of the whole run.")
-@click.option("--csv", type=click.Path(path_type=Path), help="Write all rows here.")
-@with_search_options
+@options.path("--csv", "Write all rows here.")
+@options.search
 def command(
     model: Path | None, named: str | None, platform: str, gpus: str, global_batch: int | None,
     over: tuple[str, ...], objective: str, top: int, epoch: int | None,
@@ -47,8 +36,9 @@ def command(
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Find the fastest (or cheapest, or smallest) configuration of MODEL that fits, with reasons."""
-    from stepsight.documents import to_json, write_whole
     from stepsight.errors import InputError
+    from stepsight.report.console.search import answer_document, rows_csv, show_answer
+    from stepsight.report.page.search import tune_page
     from stepsight.tune.api import tune
     from stepsight.tune.flags import flags
     from stepsight.tune.search import ranked
@@ -56,14 +46,14 @@ def command(
     if (deadline_days is None) != (tokens is None):
         raise click.UsageError("--deadline-days and --tokens go together")
     least = tokens / deadline_days / 86400 if tokens and deadline_days else None
-    model = model_argument(model, named)
-    check_outputs((html, csv, resume))
+    model = options.model_argument(model, named)
+    options.check_outputs((html, csv, resume))
     try:
         counts = [int(n) for n in gpus.split(",") if n.strip()]
     except ValueError:
         raise InputError("--gpus", f"is {gpus!r}", "write numbers, 8,16,32") from None
-    on_workload, on_platform = split_assignments(assignments)
-    with progress_bar("tune", quiet=as_json) as progress:
+    on_workload, on_platform = options.split_assignments(assignments)
+    with options.progress_bar("tune", quiet=as_json) as progress:
         answer = tune(
             model, platform, gpus=counts, global_batch=global_batch, over=over, objective=objective, top=top,
             price_per_gpu_hour=price, assignments=on_workload, overrides=on_platform, workers=workers,
@@ -72,21 +62,8 @@ def command(
         )  # fmt: skip
     best_first = ranked(answer.rows, answer.objective)
     written = flags(answer.document, answer.best, str(model), best_first)
-    if csv:
-        from stepsight.report.tune.console import rows_csv
-
-        write_whole(csv, rows_csv(answer.rows))
-    if html:
-        from stepsight.report.tune.page import tune_page
-
-        write_whole(html, tune_page(answer, written, command=command_line()))
-    if as_json:
-        from stepsight.report.tune.console import answer_document
-
-        click.echo(to_json(answer_document(answer, written)))
-        return
-    from stepsight.report.tune.console import show_answer
-    from stepsight.terminal import terminal
-
-    show_answer(answer, terminal(), written)
-    print_written(path for path in (csv, html) if path)
+    options.deliver(
+        lambda: answer_document(answer, written), lambda console: show_answer(answer, console, written),
+        (csv, lambda: rows_csv(answer.rows)),
+        (html, lambda: tune_page(answer, written, command=options.command_line())), as_json=as_json,
+    )  # fmt: skip

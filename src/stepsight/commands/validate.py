@@ -6,16 +6,7 @@ from pathlib import Path
 
 import click
 
-from stepsight.commands.options import (
-    PLATFORM_HELP,
-    PLATFORM_SET_HELP,
-    check_outputs,
-    command_line,
-    complete_platform,
-    platform_assignments,
-    print_written,
-    write_files,
-)
+from stepsight.commands import options
 
 RUNS = "RUNS.csv -p PLATFORM"
 TOPICS = {
@@ -58,7 +49,7 @@ def command() -> None:
 
 
 @click.command("quick", help=TOPICS["quick"])
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.json_flag
 def _quick(as_json: bool) -> None:
     from stepsight.validate.quick.topic import scores
     from stepsight.validate.scoreboard import show
@@ -68,30 +59,20 @@ def _quick(as_json: bool) -> None:
 
 @click.command("runs", help=RUNS_HELP)
 @click.argument("runs", type=click.Path(path_type=Path))
-@click.option(
-    "--platform", "-p", "platform", required=True, help=PLATFORM_HELP, shell_complete=complete_platform
-)
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help=PLATFORM_SET_HELP)
-@click.option("--html", type=click.Path(path_type=Path), help="Write a page here.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@options.platform()
+@options.fields(options.PLATFORM_SET_HELP, name="overrides")
+@options.html
+@options.json_flag
 def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | None, as_json: bool) -> None:
     from stepsight.prediction.learn.lesson import validate_runs
 
-    check_outputs([html])
+    options.check_outputs([html])
     fix = "a field of a workload is a column of the file"
-    found = validate_runs(runs, platform, platform_assignments(overrides, str(runs), fix))
-    if as_json:
-        from stepsight.documents import to_json
+    found = validate_runs(runs, platform, options.platform_assignments(overrides, str(runs), fix))
+    from stepsight.report.console.runs import show_validation
+    from stepsight.report.page.runs import validation_page
 
-        click.echo(to_json(found.to_dict()))
-    else:
-        from stepsight.report.console.runs import show_validation
-        from stepsight.terminal import terminal
-
-        show_validation(found, terminal())
-    if html:
-        from stepsight.report.page.runs import validation_page
-
-        written = write_files([(html, validation_page(found, command=command_line()))])
-        if not as_json:
-            print_written(written)
+    options.deliver(
+        found.to_dict, lambda console: show_validation(found, console),
+        (html, lambda: validation_page(found, command=options.command_line())), as_json=as_json,
+    )  # fmt: skip

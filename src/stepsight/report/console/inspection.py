@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rich.console import Console
+from rich.table import Table
+
 from stepsight.prediction.traced.inspection import Inspection
 from stepsight.trace.step.steps import NO_MARKS
 
@@ -64,13 +67,8 @@ def milliseconds(us: float) -> str:
     return f"{us / 1e3:.2f} ms" if us >= 1000 else f"{us:.1f} µs"
 
 
-def show(seen: Inspection) -> None:
+def show(seen: Inspection, console: Console) -> None:
     """Print to the console."""
-    from rich.table import Table
-
-    from stepsight.terminal import terminal
-
-    console = terminal()
     for line in headline(seen):
         console.print(line)
     for listing in listings(seen):

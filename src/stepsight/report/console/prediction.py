@@ -1,4 +1,4 @@
-"""A prediction in the terminal: does it fit, how long, what was assumed, why, and how far to trust it."""
+"""A prediction, or two of them, in the terminal: does it fit, how long, why, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from rich.text import Text
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
+from stepsight.prediction.compare import Comparison
 from stepsight.prediction.display import (
     assumed,
     energy_words,
@@ -19,7 +20,14 @@ from stepsight.prediction.display import (
     time,
 )
 from stepsight.report.ranks import identical_summaries
-from stepsight.report.words import fits_words, grouped_notes, memory_word, sources_sentence
+from stepsight.report.words import (
+    comparison_sentence,
+    differences,
+    fits_words,
+    grouped_notes,
+    memory_word,
+    sources_sentence,
+)
 
 BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
@@ -169,3 +177,32 @@ def _trust(p: Prediction, console: Console) -> None:
     if len(notes) > MOST_NOTES:
         more = len(notes) - MOST_NOTES
         console.print(Text(f"… {more} more note{'s' * (more > 1)} in --json", style="dim"))
+
+
+def show_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the comparison."""
+    before, after = comparison.before, comparison.after
+    for name, p in (("A", before), ("B", after)):
+        console.print(_side(name, p))
+    for name, one, other in differences(comparison):
+        console.print(Text(f"differs: {name}: {one} → {other}"))
+    console.print(Text(comparison_sentence(comparison), style="bold"))
+    per = "mean over ranks" if comparison.same_work else "mean over ranks; steps of different work"
+    table = Table(title=f"where the difference went ({per})", title_justify="left", box=None)
+    for name in ("", "A", "B", "B − A"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for change in comparison.changes:
+        word = look(change.category).word
+        table.add_row(word, time(change.before_us), time(change.after_us), time(change.difference_us))
+    a, b = dict(rate_lines(before)), dict(rate_lines(after))
+    for name in {**a, **b}:
+        table.add_row(name, a.get(name, ""), b.get(name, ""), "")
+    console.print(table)
+
+
+def _side(name: str, p: Prediction) -> Text:
+    fits = "" if p.fits is not False else "  DOES NOT FIT"
+    line = Text(f"{name}  {p.workload or 'step'} on {p.platform}: {time(p.step_us)} per step")
+    line.append(f" (90 % interval {time(p.low_us)} to {time(p.high_us)})")
+    line.append(fits, style="bold red")
+    return line.append(f"\n   assumed {assumed(p)}")

@@ -1,13 +1,14 @@
-"""Pages of a machine's own runs: what they taught, and why one is slow."""
+"""Pages of a machine's own runs: what they taught, why one is slow, what to change."""
 
 from __future__ import annotations
 
 import math
 
+from stepsight.prediction.advise.advice import Advised
 from stepsight.prediction.diagnose.diagnosis import Diagnosis
-from stepsight.prediction.display import change, share, time
+from stepsight.prediction.display import change, share, size, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
-from stepsight.report.console.runs import diagnosis_sentence
+from stepsight.report.console.runs import advice_headline, advice_lead, diagnosis_sentence
 from stepsight.report.page.pieces import Column, Html, frame, joined, section, table, tag
 
 
@@ -84,3 +85,25 @@ def diagnosis_page(found: Diagnosis, *, command: str = "") -> str:
     if found.notes:
         parts.append(section("Notes", *(tag("p", n) for n in found.notes)))
     return frame(title, top, parts, command=command)
+
+
+def advice_page(found: Advised, *, command: str = "") -> str:
+    """What to change, what each change gains and needs."""
+    title = advice_headline(found)
+    columns = [
+        Column("change"), Column("work per second", number=True), Column("step", number=True),
+        Column("memory", number=True), Column("option"), Column("in code"), Column("what else", wide=True),
+    ]  # fmt: skip
+    rows = [
+        (
+            one.name, change(one.gain, 1) + ("" if one.beyond_interval else " ≈"), time(one.step_us),
+            size(one.memory_bytes) if one.memory_bytes is not None else "–", one.set_line, one.code,
+            "; ".join(text for text in (one.done, one.alters) if text),
+        )
+        for one in found.changes
+    ]  # fmt: skip
+    text = advice_lead(found) + ". ≈: smaller than the interval of the prediction."
+    parts = [section("Changes", table(columns, rows), lead=text)]
+    if found.notes:
+        parts.append(section("Notes", *(tag("p", note) for note in found.notes)))
+    return frame(title, joined([tag("h1", title)]), parts, command=command)

@@ -9,6 +9,7 @@ import msgspec
 
 from stepsight.prediction.breakdown import IDLE, WAITING
 from stepsight.prediction.display import look
+from stepsight.report.console.search import WHY, milliseconds, noise_mark, remarks
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import (
     Column,
@@ -24,7 +25,6 @@ from stepsight.report.page.pieces import (
     tag,
     text,
 )
-from stepsight.report.tune.console import WHY, milliseconds, noise_mark, remarks
 from stepsight.tune.answer import Answer, part_word, setting_text, settings_text, why
 from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags

@@ -1,1 +1,0 @@
-"""Searches and sweeps as people read them: tables, JSON, CSV and a page."""
