@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -58,8 +59,12 @@ BY_DEFAULT = (
 
 
 def module_of(topic: str) -> str:
-    """Where a topic's scores are made; quick is part of the product."""
-    return f"stepsight.validate.{topic}.topic" if topic == "quick" else f"lab.score.{topic}.topic"
+    """Where a topic's scores are made: a module, or the ``topic`` of a package. quick is in the product."""
+    if topic == "quick":
+        return "stepsight.validate.quick.topic"
+    found = find_spec(f"lab.score.{topic}")
+    package = found is not None and found.submodule_search_locations is not None
+    return f"lab.score.{topic}.topic" if package else f"lab.score.{topic}"
 
 
 class Topics(click.Group):

@@ -51,8 +51,9 @@ class Learned:
 
     ``gemm`` (and convolutions), ``attention``, ``memory_bound`` kernels (element-wise, norms, optimizer,
     copies), ``embedding`` lookups, ``host`` work, collectives inside a node (``link``) and over two nodes
-    (``network``), with ``network_per_doubling`` for every doubling of the nodes after that; ``memory``: what
-    the allocator holds. No factor takes a kernel or a collective below the speed of light.
+    (``network``), with ``network_per_doubling`` for every doubling of the nodes after that and
+    ``network_tensor`` for tensor-parallel groups over nodes; ``memory``: what the allocator holds. No factor
+    takes a kernel or a collective below the speed of light.
     """
 
     gemm: float = 1.0
@@ -63,17 +64,19 @@ class Learned:
     link: float = 1.0
     network: float = 1.0
     network_per_doubling: float = 1.0
+    network_tensor: float = 1.0
     memory: float = 1.0
 
     def of_category(self, name: str) -> float:
         """The factor on kernels of a category."""
         return float(getattr(self, PARTS.get(name, "memory_bound")))
 
-    def of_nodes(self, nodes: int) -> float:
-        """The factor on a collective over so many nodes."""
+    def of_nodes(self, nodes: int, axis: str) -> float:
+        """The factor on a collective of an axis of parallelism whose group spans this many nodes."""
         if nodes <= 1:
             return self.link
-        return float(self.network * self.network_per_doubling ** (math.log2(nodes) - 1))
+        tensor = self.network_tensor if axis == "tensor" else 1.0
+        return float(self.network * tensor * self.network_per_doubling ** (math.log2(nodes) - 1))
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -160,7 +163,8 @@ class Conditions:
         self, axis: str, kind: str, bytes_: float, ranks: tuple[int, ...], copies: Copies | None = None
     ) -> Estimate:
         """A collective over the ranks of an axis of parallelism, or of another process group."""
-        key = (axis if self.site else "", kind, bytes_, ranks, copies)
+        by_axis = self.site is not None or self.learned.network_tensor != 1.0
+        key = (axis if by_axis else "", kind, bytes_, ranks, copies)
         if key not in self._collectives:
             models = self.collectives(axis)
             found = (
@@ -168,7 +172,7 @@ class Conditions:
                 if copies is None
                 else dispatched(models, bytes_, copies, ranks)
             )
-            self._collectives[key] = self._learned_collective(found, kind, bytes_, ranks)
+            self._collectives[key] = self._learned_collective(axis, found, kind, bytes_, ranks)
         return self._collectives[key]
 
     def alltoallv(self, send_bytes: FloatArray, ranks: tuple[int, ...]) -> tuple[FloatArray, Estimate]:
@@ -191,10 +195,10 @@ class Conditions:
         return self._of_axis[axis]
 
     def _learned_collective(
-        self, found: Estimate, kind: str, bytes_: float, ranks: Sequence[int]
+        self, axis: str, found: Estimate, kind: str, bytes_: float, ranks: Sequence[int]
     ) -> Estimate:
         shape = group_shape(ranks, self.spec)
-        factor = self.learned.of_nodes(shape.nodes)
+        factor = self.learned.of_nodes(shape.nodes, axis)
         if factor == 1.0 or shape.ranks == 1:
             return found
         name = "all_reduce" if kind == "barrier" else kind

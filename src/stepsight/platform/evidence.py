@@ -1,4 +1,4 @@
-"""What learned factors rest on: the runs they come from, and how sure each factor is.
+"""Where learned factors come from: the runs, and how sure each factor is.
 
 The factors themselves are `conditions.Learned`, and act on every job. `prediction.learn` finds both.
 """
@@ -19,13 +19,15 @@ from stepsight.platform.conditions import Learned
 from stepsight.records import nearest
 
 GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING = "gemm", "attention", "memory_bound", "embedding"
-HOST, LINK, NETWORK, DISTANCE = "host", "link", "network", "network_per_doubling"
-PARTS = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING, HOST, LINK, NETWORK, DISTANCE)
+HOST, LINK, NETWORK = "host", "link", "network"
+DISTANCE, TENSOR = "network_per_doubling", "network_tensor"
+PARTS = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING, HOST, LINK, NETWORK, DISTANCE, TENSOR)
 """Parts of a machine that runs can teach about, in the order of a covariance."""
 WORDS = {
     GEMM: "GEMMs and convolutions", ATTENTION: "attention", MEMORY_BOUND: "memory-bound kernels",
     EMBEDDING: "embedding lookups", HOST: "host work", LINK: "link inside a node",
     NETWORK: "network between nodes", DISTANCE: "network, per doubling of nodes",
+    TENSOR: "network, tensor-parallel groups",
 }  # fmt: skip
 FIELDS = ("runs", "unexplained", "source", "left_out", "covariance")
 WHOLE = 0.0005
@@ -37,22 +39,23 @@ def part_of(category: str) -> str:
     return OF_CATEGORY.get(category, MEMORY_BOUND)
 
 
-def network_weights(nodes: float) -> dict[str, float]:
-    """How the logarithm of a collective's time depends on the parts, by the nodes that its group spans."""
+def network_weights(nodes: float, axis: str) -> dict[str, float]:
+    """How the logarithm of a collective's time depends on the parts, by the nodes that its group spans and
+    the axis of parallelism that it belongs to."""
     if nodes <= 1:
         return {LINK: 1.0}
-    return {NETWORK: 1.0, DISTANCE: math.log2(nodes) - 1.0} if nodes > 2 else {NETWORK: 1.0}
+    return {NETWORK: 1.0, DISTANCE: math.log2(nodes) - 1.0} | ({TENSOR: 1.0} if axis == "tensor" else {})
 
 
-def collective_factor(factors: Mapping[str, float], nodes: float) -> float:
-    """The factor of a collective whose group spans this many nodes."""
-    return float(math.prod(factors.get(part, 1.0) ** n for part, n in network_weights(nodes).items()))
+def collective_factor(factors: Mapping[str, float], nodes: float, axis: str) -> float:
+    """The factor of a collective of an axis whose group spans this many nodes."""
+    return float(math.prod(factors.get(part, 1.0) ** n for part, n in network_weights(nodes, axis).items()))
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """``covariance`` of the logarithms of the factors, in the order of `PARTS`. ``unexplained``: the share of
-    a prediction's own spread that differs from run to run and that no factor takes away."""
+    """``covariance`` of the logarithms of the factors, in the order of `PARTS`. ``unexplained``: scatter
+    between runs that no factor takes away, as a share of a prediction's own spread."""
 
     covariance: tuple[tuple[float, ...], ...]
     unexplained: float
@@ -75,7 +78,7 @@ class Evidence:
 
 
 def note(learned: Learned, evidence: Evidence) -> str:
-    """One line for every answer that rests on it."""
+    """One line for every answer on such a platform."""
     moved = [f"{WORDS[p]} ×{getattr(learned, p):.2f}" for p in PARTS if abs(getattr(learned, p) - 1) >= 0.005]
     runs = f"{evidence.runs} run{'s' if evidence.runs != 1 else ''}"
     source = f" ({evidence.source})" if evidence.source else ""

@@ -71,9 +71,9 @@ def predict(
     made = _predicted(given, on, steps)
     if on.learned == NOTHING_LEARNED:
         return made
-    from stepsight.prediction.learn.interval import as_learned
+    from stepsight.prediction.learn.response import with_learned_interval
 
-    return as_learned(made, given, on)
+    return with_learned_interval(made, given, on)
 
 
 def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Prediction:

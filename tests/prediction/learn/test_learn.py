@@ -13,10 +13,9 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.platform.evidence import GEMM, HOST, NETWORK, PARTS
 from stepsight.prediction.learn.lesson import validate_runs
-from stepsight.prediction.learn.regression import Observed, prior_covariance
+from stepsight.prediction.learn.regression import Factors, Observed, elasticities
 from stepsight.prediction.learn.regression import learn as regress
-from stepsight.prediction.learn.response import Factors, elasticities
-from stepsight.prediction.learn.steps import ask, load_any
+from stepsight.prediction.learn.response import ask, load_any
 
 PLATFORM = "2x8xH100-SXM-400G"
 HEADER = "workload,parallel.tensor,parallel.zero,global_batch,parallel.micro_batch,step_ms\n"
@@ -33,13 +32,13 @@ class Sum:
 
 
 def observed(measured_us: float, **parts_us: float) -> Observed:
-    return Observed("run", Sum(**parts_us), measured_us, 0.1)
+    return Observed.of(Sum(**parts_us), measured_us, 0.1)
 
 
-def test_no_runs_leave_the_prior() -> None:
+def test_no_runs_leave_the_machine_as_it_is() -> None:
     found = regress([])
-    assert found.factors == dict.fromkeys(PARTS, 1.0)
-    assert np.allclose(found.covariance, prior_covariance())
+    assert all(abs(np.log(factor)) < 0.05 for factor in found.factors.values())
+    assert all(found.covariance.diagonal() > 0)
 
 
 def test_a_run_moves_what_it_is_sensitive_to() -> None:
@@ -57,6 +56,26 @@ def test_runs_that_agree_find_the_factor_and_make_it_surer() -> None:
     assert many.unexplained < few.unexplained
 
 
+def test_two_parts_that_are_off_are_both_found() -> None:
+    mixes = [(80.0, 20.0), (50.0, 50.0), (20.0, 80.0), (60.0, 40.0), (35.0, 65.0), (90.0, 10.0)]
+    found = regress([observed(1.3 * gemm + 1.8 * host, gemm=gemm, host=host) for gemm, host in mixes])
+    assert found.factors[GEMM] == pytest.approx(1.3, abs=0.1)
+    assert found.factors[HOST] == pytest.approx(1.8, abs=0.3)
+
+
+def test_the_part_that_becomes_the_bottleneck_is_found() -> None:
+    """Where the device bounds the step, the host has no elasticity: only asking exactly shows it."""
+
+    class Slower:
+        def steps_us(self, factors: Sequence[Factors]) -> FloatArray:
+            return np.array([max(100.0 * f.get(GEMM, 1.0), 70.0 * f.get(HOST, 1.0)) for f in factors])
+
+    host_bound = [observed(us, host=100.0) for us in (199.0, 201.0, 203.0)]
+    found = regress([*host_bound, Observed.of(Slower(), 140.0, 0.1)])
+    assert found.factors[HOST] == pytest.approx(2.0, abs=0.15)
+    assert found.factors[GEMM] < 1.05
+
+
 def test_runs_that_contradict_each_other_widen_the_interval() -> None:
     agree = regress([observed(100.0, gemm=100.0) for _ in range(4)])
     apart = regress([observed(us, gemm=100.0) for us in (75.0, 90.0, 110.0, 130.0)])
@@ -71,8 +90,7 @@ def test_a_run_far_from_all_others_is_named_and_left_out() -> None:
 
 
 def test_elasticities_of_a_sum_are_its_shares() -> None:
-    step_us, slopes = elasticities(Sum(gemm=60.0, host=40.0))
-    assert step_us == 100.0
+    slopes = elasticities(Sum(gemm=60.0, host=40.0), {})
     assert slopes[PARTS.index(GEMM)] == pytest.approx(0.6, abs=0.002)
     assert slopes[PARTS.index(HOST)] == pytest.approx(0.4, abs=0.002)
 

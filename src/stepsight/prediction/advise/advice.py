@@ -16,7 +16,7 @@ from stepsight.prediction.advise.changes import BATCH, Change, changes_of
 from stepsight.prediction.advise.rewrites import rewrites_of
 from stepsight.prediction.advise.room import largest_batch
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.learn.steps import AskedStep, JobFile, ask
+from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 from stepsight.prediction.memory import fits
 from stepsight.prediction.predict import predict, predict_captured
 from stepsight.workload.dlrm.build import DlrmWorkload

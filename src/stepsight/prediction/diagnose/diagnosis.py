@@ -17,7 +17,7 @@ from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.diagnose.measured import parse_figure, parse_log
 from stepsight.prediction.diagnose.suspects import DATA_LOADER, FASTER_THAN_NOISE, Suspect, suspects
-from stepsight.prediction.learn.steps import JobFile, ask, interval_spread
+from stepsight.prediction.learn.response import JobFile, ask, interval_spread
 from stepsight.prediction.predict import predict
 
 RANKING_SPREAD = 0.04

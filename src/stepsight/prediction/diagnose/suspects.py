@@ -13,8 +13,8 @@ from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray
 from stepsight.platform.evidence import ATTENTION, EMBEDDING, GEMM, HOST, LINK, MEMORY_BOUND, NETWORK
 from stepsight.platform.load import Platform
-from stepsight.prediction.learn.response import Response
-from stepsight.prediction.learn.steps import AskedStep, JobFile, ask
+from stepsight.prediction.learn.regression import Response
+from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 
 SEVERITIES = np.geomspace(1.05, 6.0, 60)
 """Factors that a condition may be worse by; all equally likely in logarithms up to `USUAL_MOST`."""

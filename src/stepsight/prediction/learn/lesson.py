@@ -10,20 +10,23 @@ from typing import Any
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.platform.conditions import LEAST_FACTOR, MOST_FACTOR, Learned
 from stepsight.platform.evidence import PARTS, WORDS, Evidence, learned_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS
-from stepsight.prediction.learn.constants import MEMORY_RUN_SPREAD, MEMORY_SPREAD
-from stepsight.prediction.learn.regression import Posterior, prior_covariance
+from stepsight.prediction.learn.regression import Posterior
 from stepsight.prediction.learn.regression import learn as regress
-from stepsight.prediction.learn.response import elasticities
 from stepsight.prediction.learn.runs import Run, read_runs
 
 KS = (0, 1, 2, 3, 5, 10)
 """Numbers of runs that the curve is drawn for."""
 DRAWS = 20
 """Random choices of the runs that are learned from, for each number."""
+MOST_SCORED = 100
+"""Other runs that each choice is scored on."""
+UNLEARNED = Posterior(np.zeros(len(PARTS)), np.zeros((len(PARTS), len(PARTS))), 1.0)
+"""The prediction and its interval as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,6 @@ class RunResult:
     """A run with its prediction before and after learning, and the interval after."""
 
     name: str
-    where: str
     measured_us: float
     before_us: float
     after_us: float
@@ -89,7 +91,7 @@ class Lesson:
     @property
     def moved(self) -> list[tuple[str, float, float]]:
         """Parts that the runs moved or made surer, with factor and spread, the most certain change first."""
-        usual = np.sqrt(np.diag(prior_covariance()))
+        usual = np.sqrt(np.diag(regress(()).covariance))
         found = []
         for part, before in zip(PARTS, usual, strict=True):
             factor, spread = getattr(self.learned, part), self.evidence.spread(part)
@@ -174,18 +176,19 @@ def memory_factor(rows: Sequence[Run]) -> float:
         for run in rows
         if run.measured_bytes and run.asked.memory_bytes
     ]
-    weight = len(logs) / MEMORY_RUN_SPREAD.value**2
-    return math.exp(float(np.median(logs)) * weight / (weight + 1 / MEMORY_SPREAD.value**2)) if logs else 1.0
+    shared, by_run = area("learn").numbers("MEMORY_SPREADS")
+    weight = len(logs) / by_run**2
+    return math.exp(float(np.median(logs)) * weight / (weight + 1 / shared**2)) if logs else 1.0
 
 
 def result(run: Run, found: Posterior, *, left_out: bool = False) -> RunResult:
     """A run as the factors predict it."""
-    after_us, slopes = elasticities(run.asked.response, found.factors)
-    reach = math.exp(INTERVAL_SIGMAS * found.spread(slopes, run.asked.spread))
+    scale = run.asked.step_us / run.observed.step_us
+    after_us = scale * float(run.asked.response.steps_us([found.factors])[0])
+    reach = math.exp(INTERVAL_SIGMAS * found.spread(run.observed.slopes, run.asked.spread))
     return RunResult(
-        run.name, run.where, run.measured_us, run.asked.step_us, after_us, after_us / reach, after_us * reach,
-        left_out,
-    )  # fmt: skip
+        run.name, run.measured_us, run.asked.step_us, after_us, after_us / reach, after_us * reach, left_out
+    )
 
 
 def validate_runs(
@@ -204,18 +207,18 @@ def validate_runs(
     return Validation(str(platform), results, curve(rows, draws=draws, seed=seed))
 
 
-def curve(rows: Sequence[Run], *, draws: int = DRAWS, seed: int = 0) -> tuple[CurvePoint, ...]:
-    """Error of the runs not learned from, by how many are, drawn at random."""
+def curve(
+    rows: Sequence[Run], *, draws: int = DRAWS, seed: int = 0, most_scored: int = MOST_SCORED
+) -> tuple[CurvePoint, ...]:
+    """Error of the runs not learned from, by how many are, drawn at random; without any, every run."""
     rng = np.random.default_rng(seed)
     points = []
     for k in (k for k in KS if k < len(rows)):
-        errors, inside = [], []
+        scored: list[RunResult] = []
         for _ in range(draws if k else 1):
             order = rng.permutation(len(rows)).tolist()
-            found = regress([rows[i].observed for i in order[:k]])
-            for i in order[k:]:
-                one = result(rows[i], found)
-                errors.append(abs(one.error_after))
-                inside.append(one.inside)
-        points.append(CurvePoint(k, float(np.mean(errors)), float(np.mean(inside))))
+            found = regress([rows[i].observed for i in order[:k]]) if k else UNLEARNED
+            scored += [result(rows[i], found) for i in (order[k : k + most_scored] if k else order)]
+        error = float(np.mean([abs(one.error_after) for one in scored]))
+        points.append(CurvePoint(k, error, float(np.mean([one.inside for one in scored]))))
     return tuple(points)

@@ -1,55 +1,117 @@
-"""Factors of a machine's parts from measured steps: Bayesian linear regression in logarithms.
+"""Factors of a machine's parts from measured steps: Bayesian regression in logarithms.
 
-In logarithms a measured step differs from its prediction by the sum over parts of elasticity × ln(factor),
-and by what no part explains. A Gaussian prior on the factors (how far an unmeasured machine may be off) makes
-the sum a linear regression: a run moves what it is sensitive to, runs move together what they share.
-Elasticities hold near the factors that they were taken at, so they are taken again until the factors no
-longer move.
+A machine is close to the usual one in all its parts, or one part is clearly off. For every such hypothesis
+(part and severity) the step is asked exactly; what remains of ln(measured / predicted) is a sum over parts of
+elasticity × ln(factor) with a narrow Gaussian prior, and scatter with heavy tails (Student t), so that a run
+far from the others hardly counts. Hypotheses are averaged by how well they explain the runs. Priors are the
+same for all machines: `data/constants/learn.toml`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Protocol
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.platform.evidence import PARTS
-from stepsight.prediction.learn.constants import (
-    COMMON_SPREAD,
-    OUTLIER_ODDS,
-    OUTLIER_SPREAD,
-    PRIOR,
-    PRIOR_SCALES,
-    UNEXPLAINED,
-    UNEXPLAINED_SURENESS,
+from stepsight.platform.evidence import (
+    ATTENTION,
+    EMBEDDING,
+    GEMM,
+    HOST,
+    LINK,
+    MEMORY_BOUND,
+    NETWORK,
+    PARTS,
+    TENSOR,
 )
-from stepsight.prediction.learn.response import Factors, Response, elasticities
 
-STILL = 0.005
-"""A largest move of any ln(factor) below which elasticities are not taken again."""
-MOST_ROUNDS, MOST_HALVINGS = 8, 5
-"""A move that makes the fit worse is halved: elasticities do not hold as far away."""
+_C = area("learn")
+OFF: tuple[tuple[str, ...], ...] = (
+    (GEMM, ATTENTION), (MEMORY_BOUND,), (EMBEDDING,), (HOST,), (LINK,), (NETWORK,), (TENSOR,),
+)  # fmt: skip
+"""Parts that are off together: a clock moves GEMMs and attention."""
+NUDGE = 0.05
+"""The change of a factor's logarithm that elasticities are taken over."""
+ROUNDS = 6
+"""Of reweighting runs by how far they are from the others."""
+FEWEST_WITH_OUTLIERS = 3
+
+Factors = Mapping[str, float]
+
+
+class Response(Protocol):
+    """A priced step that can be asked again with other factors."""
+
+    def steps_us(self, factors: Sequence[Factors]) -> FloatArray: ...
+
+
+def _hypotheses() -> tuple[tuple[FloatArray, float], ...]:
+    """ln(factor) of every part, and the probability before any run."""
+    spread, chance = _C.number("OFF_SPREAD"), _C.number("ONE_PART_OFF")
+    severities = np.array(_C.numbers("SEVERITIES"))
+    weights = np.exp(-0.5 * (severities / spread) ** 2)
+    weights *= chance / len(OFF) / weights.sum()
+    found = [(np.zeros(len(PARTS)), 1 - chance)]
+    for parts, (severity, weight) in product(OFF, zip(severities, weights, strict=True)):
+        found.append((np.array([severity if part in parts else 0.0 for part in PARTS]), float(weight)))
+    return tuple(found)
+
+
+HYPOTHESES = _hypotheses()
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A run: its step as a response to the parts, what was measured, and the spread of ln(measured /
-    predicted) that its prediction states without learning."""
+    """A measured run. ``spread`` is that of ln(measured / predicted) which its prediction states without
+    learning; ``slopes`` are d ln(step) / d ln(factor) by part, ``shifts`` ln(step / predicted) by hypothesis.
+    """
 
-    name: str
-    response: Response
     measured_us: float
+    step_us: float
     spread: float
+    slopes: FloatArray
+    shifts: FloatArray
+
+    @classmethod
+    def of(cls, response: Response, measured_us: float, spread: float) -> Observed:
+        """Ask a priced step everything that learning needs."""
+        asked = [as_factors(at) for at, _ in HYPOTHESES] + _nudged({})
+        steps = response.steps_us(asked)
+        many = len(HYPOTHESES)
+        return cls(
+            measured_us, float(steps[0]), spread, _slopes(steps[many:]), np.log(steps[:many] / steps[0])
+        )
+
+
+def as_factors(logs: FloatArray) -> dict[str, float]:
+    """Factors by part from their logarithms in the order of `PARTS`."""
+    return {part: math.exp(log) for part, log in zip(PARTS, logs, strict=True)}
+
+
+def elasticities(response: Response, at: Factors) -> FloatArray:
+    """d ln(step) / d ln(factor) of every part, at these factors."""
+    return _slopes(response.steps_us(_nudged(at)))
+
+
+def _nudged(at: Factors) -> list[dict[str, float]]:
+    base = {part: at.get(part, 1.0) for part in PARTS}
+    return [{**base, part: base[part] * math.exp(way * NUDGE)} for part in PARTS for way in (1, -1)]
+
+
+def _slopes(steps: FloatArray) -> FloatArray:
+    return np.asarray(np.log(steps[::2] / steps[1::2]) / (2 * NUDGE))
 
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """ln(factor) by part, in the order of `PARTS`, with covariance. ``unexplained``: the share of a
-    prediction's own spread that differs from run to run and that no factor takes away. ``left_out``:
-    positions of outliers."""
+    """ln(factor) by part, in the order of `PARTS`, with covariance. ``unexplained``: scatter between runs
+    that no factor takes away, as a share of a prediction's own spread; ``left_out``: outliers."""
 
     mean: FloatArray
     covariance: FloatArray
@@ -58,7 +120,7 @@ class Posterior:
 
     @property
     def factors(self) -> dict[str, float]:
-        return {part: float(math.exp(m)) for part, m in zip(PARTS, self.mean, strict=True)}
+        return as_factors(self.mean)
 
     def spread(self, slopes: FloatArray, own: float) -> float:
         """Of ln(measured / predicted) of a step with these elasticities, whose prediction states ``own``
@@ -68,119 +130,77 @@ class Posterior:
         )
 
 
-def prior_covariance() -> FloatArray:
-    """How far the parts of an unmeasured machine may be off, each by itself and all together."""
-    own = np.array([PRIOR[part].value for part in PARTS])
-    common = np.array([COMMON_SPREAD.value * PRIOR[part].shares_common for part in PARTS])
-    return np.asarray(np.diag(own**2) + np.outer(common, common))
+def part_covariance() -> FloatArray:
+    """How far the parts of a machine are off that is close to the usual one, each by itself and together."""
+    own = _C.by_name("PART_SPREADS")
+    common = np.array(
+        [_C.number("COMMON_SPREAD") * (part in PARTS[: PARTS.index(NETWORK) + 1]) for part in PARTS]
+    )
+    return np.asarray(np.diag([own[part] ** 2 for part in PARTS]) + np.outer(common, common))
 
 
-def learn(rows: Sequence[Observed], prior: FloatArray | None = None) -> Posterior:
-    """What the runs say of the parts; with no rows, the prior."""
-    before = prior_covariance() if prior is None else prior
-    if not rows:
-        return Posterior(np.zeros(len(PARTS)), before, UNEXPLAINED.value)
+def learn(rows: Sequence[Observed]) -> Posterior:
+    """What the runs say of the parts; with none, the prior. Outliers are named and left out."""
+    found, weights = _averaged(rows)
+    if len(rows) < FEWEST_WITH_OUTLIERS:
+        return found
+    odd = [i for i in np.argsort(weights)[: len(rows) // 3] if weights[i] < _C.number("OUTLIER_WEIGHT")]
+    if not odd:
+        return found
+    kept = [row for i, row in enumerate(rows) if i not in odd]
+    return replace(_averaged(kept)[0], left_out=tuple(sorted(int(i) for i in odd)))
+
+
+def _averaged(rows: Sequence[Observed]) -> tuple[Posterior, FloatArray]:
+    """The posterior over all hypotheses, spreads and amounts of scatter, and the weight of every run."""
+    x = np.array([row.slopes for row in rows]).reshape(len(rows), len(PARTS))
     own = np.array([row.spread for row in rows])
-    at = np.zeros(len(PARTS))
-    slopes, apart = _linearised(rows, at)
-    for _ in range(MOST_ROUNDS):
-        found = regression(slopes, apart + slopes @ at, own, before)
-        cost = _cost(at, apart, own, found, before)
-        move = found.mean - at
-        for _ in range(MOST_HALVINGS):
-            tried = _linearised(rows, at + move)
-            if _cost(at + move, tried[1], own, found, before) <= cost:
-                break
-            move = move / 2
-        else:
-            break
-        at, (slopes, apart) = at + move, tried
-        if np.abs(move).max() < STILL:
-            break
-    found = regression(slopes, apart + slopes @ at, own, before)
-    return replace(found, mean=at)
+    shifts = np.array([row.shifts for row in rows]).reshape(len(rows), len(HYPOTHESES)).T
+    y = np.array([math.log(row.measured_us / row.step_us) for row in rows])[None, :] - shifts
+    at = np.array([logs for logs, _ in HYPOTHESES])
+    before = np.log([chance for _, chance in HYPOTHESES])
+    scale, wider = _C.numbers("WIDER")
+    logs, means, covariances, shares, counted = [], [], [], [], []
+    for (times, chance), (share, likely) in product(
+        ((1.0, 1 - wider), (scale, wider)), zip(*_C.curve("UNEXPLAINED"), strict=True)
+    ):
+        prior = times**2 * part_covariance()
+        fit, theta, covariance, weights = _fitted(x, y, share * own, prior)
+        logs.append(fit + before + math.log(chance * likely))
+        means.append(at + theta)
+        covariances.append(covariance)
+        counted.append(weights)
+        shares.append(np.full(len(before), _C.number("TAIL") * share))
+    log = np.concatenate(logs)
+    chance = np.exp(log - log.max())
+    chance /= chance.sum()
+    each = np.concatenate(means)
+    mean = chance @ each
+    apart = each - mean
+    covariance = (
+        np.einsum("h,hij->ij", chance, np.concatenate(covariances)) + (apart * chance[:, None]).T @ apart
+    )
+    unexplained = math.sqrt(float(chance @ np.concatenate(shares) ** 2))
+    return Posterior(mean, covariance, unexplained), chance @ np.concatenate(counted)
 
 
-def _cost(at: FloatArray, apart: FloatArray, own: FloatArray, found: Posterior, prior: FloatArray) -> float:
-    """How badly ln(factors) explain the runs that were kept, and how unlikely they are by themselves."""
-    kept = [i for i in range(len(apart)) if i not in found.left_out]
-    misses = (apart[kept] / (found.unexplained * own[kept])) ** 2
-    return float(misses.sum() + at @ np.linalg.solve(prior, at))
-
-
-def _linearised(rows: Sequence[Observed], at: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Elasticities of every run at these ln(factors), and ln(measured / predicted) there."""
-    factors: Factors = {part: float(math.exp(m)) for part, m in zip(PARTS, at, strict=True)}
-    slopes, apart = [], []
-    for row in rows:
-        step_us, slope = elasticities(row.response, factors)
-        slopes.append(slope)
-        apart.append(math.log(row.measured_us / step_us))
-    return np.array(slopes), np.array(apart)
-
-
-def regression(slopes: FloatArray, y: FloatArray, own: FloatArray, prior: FloatArray) -> Posterior:
-    """The posterior of one linearisation, averaged over all hypotheses by how well each explains the runs.
-
-    Hypotheses differ in how far the machine is from the usual one (`PRIOR_SCALES`), in the unexplained share,
-    and in which run, if any, is of another kind than the others.
-    """
-    kept, left = list(range(len(y))), list[int]()
-    found = _averaged(slopes, y, own, prior)
-    while len(left) < len(y) // 3 and found.suspect is not None:
-        left.append(kept.pop(found.suspect))
-        found = _averaged(slopes[kept], y[kept], own[kept], prior)
-    return Posterior(found.mean, found.covariance, found.unexplained, tuple(sorted(left)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Average:
-    mean: FloatArray
-    covariance: FloatArray
-    unexplained: float
-    suspect: int | None
-    """A run that is likelier of another kind than not."""
-
-
-def _averaged(x: FloatArray, y: FloatArray, own: FloatArray, prior: FloatArray) -> _Average:
-    runs = len(y)
-    logs, means, covariances, shares, odd = [], [], [], [], []
-    shared = x @ prior @ x.T
-    for outlier in (None, *range(runs)):
-        noise = np.ones(runs)
-        if outlier is not None:
-            noise[outlier] = 0.0
-        for scale, chance_of in PRIOR_SCALES:
-            for share, weight in _shares():
-                variance = np.where(noise > 0, (share * own) ** 2, OUTLIER_SPREAD.value**2)
-                k = scale**2 * shared + np.diag(variance)
-                inverse = np.linalg.inv(k)
-                _, determinant = np.linalg.slogdet(k)
-                chance = OUTLIER_ODDS.value if outlier is not None else 1.0 - runs * OUTLIER_ODDS.value
-                logs.append(
-                    -0.5 * (y @ inverse @ y + determinant)
-                    + math.log(chance_of * weight * max(chance, 0.5 / (1 + runs)))
-                )
-                gain = scale**2 * prior @ x.T @ inverse
-                means.append(gain @ y)
-                covariances.append(scale**2 * (prior - gain @ x @ prior))
-                shares.append(share)
-                odd.append(-1 if outlier is None else outlier)
-    log = np.array(logs)
-    weights = np.exp(log - log.max())
-    weights /= weights.sum()
-    mean = weights @ np.array(means)
-    apart = np.array(means) - mean
-    covariance = np.einsum("h,hij->ij", weights, np.array(covariances)) + (apart * weights[:, None]).T @ apart
-    chances = [float(weights[np.array(odd) == i].sum()) for i in range(runs)]
-    worst = int(np.argmax(chances)) if runs >= 3 else -1
-    suspect = worst if worst >= 0 and chances[worst] > 0.5 else None
-    return _Average(mean, covariance, float(np.sqrt(weights @ np.array(shares) ** 2)), suspect)
-
-
-def _shares() -> list[tuple[float, float]]:
-    """Unexplained shares with their prior weights."""
-    steps = np.linspace(-2.0, 6.0, 17)
-    weights = np.exp(-0.5 * steps**2)
-    values = UNEXPLAINED.value * np.exp(UNEXPLAINED_SURENESS.value * steps)
-    return list(zip(values.tolist(), (weights / weights.sum()).tolist(), strict=True))
+def _fitted(
+    x: FloatArray, y: FloatArray, noise: FloatArray, prior: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Of each hypothesis (a row of ``y``): how well it explains the runs, ln(factors) around it with
+    covariance, and the weight of each run (expectation-maximisation of Student t noise)."""
+    freedom = _C.number("DEGREES_OF_FREEDOM")
+    shared, eye = x @ prior @ x.T, np.eye(len(noise))
+    weights = np.ones_like(y)
+    for again in range(ROUNDS):
+        k = shared + (noise**2 / weights)[:, :, None] * eye
+        inverse = np.linalg.inv(k)
+        explained = np.einsum("hij,hj->hi", inverse, y)
+        if again < ROUNDS - 1:
+            rest = y - explained @ shared
+            weights = (freedom + 1) / (freedom + (rest / noise) ** 2)
+    fit = -0.5 * (np.einsum("hi,hi->h", explained, y) + np.linalg.slogdet(k)[1])
+    fit += 0.5 * freedom * (np.log(weights) - weights).sum(axis=1)
+    gain = prior @ x.T
+    covariance = prior - np.einsum("pi,hij,jq->hpq", gain, inverse, gain.T)
+    return fit, explained @ gain.T, covariance, weights

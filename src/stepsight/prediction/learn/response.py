@@ -1,37 +1,42 @@
-"""How a step's time answers to the parts of a machine: priced once, asked for any factors."""
+"""A job as learning, diagnosing and advising ask about it: priced once, asked for any factors of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from stepsight.capture.step.captured import CapturedStep, is_step_file, load_step
 from stepsight.estimate import FloatArray
+from stepsight.platform.conditions import NOTHING_LEARNED
 from stepsight.platform.evidence import HOST, PARTS, collective_factor, network_weights, part_of
 from stepsight.platform.load import Platform
+from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
+from stepsight.prediction.learn.regression import Factors, Response, elasticities
+from stepsight.prediction.llm.answer import answered
 from stepsight.prediction.llm.compose import PIPELINE, Composer, Knobs
+from stepsight.prediction.predict import predict
+from stepsight.prediction.runnable import check_runnable
+from stepsight.prediction.throughput import Throughput, throughput
 from stepsight.program.job import Collective
+from stepsight.records import Assignments
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, step_times
+from stepsight.workload.files import Workload, load_workload, resolve
+from stepsight.workload.llm.workload import LanguageWorkload
 
-Factors = Mapping[str, float]
-NUDGE = 0.05
-"""The change of a factor's logarithm that elasticities are taken over."""
-
-
-class Response(Protocol):
-    """A priced step that can be asked again with other factors."""
-
-    def steps_us(self, factors: Sequence[Factors]) -> FloatArray: ...
+MOST_AT_ONCE = 32
+"""Configurations of one walk, which bounds its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class LanguageResponse:
-    """A language model's step, composed anew for every question."""
+    """A language model's step, composed again for every question."""
 
     composer: Composer
 
@@ -39,9 +44,8 @@ class LanguageResponse:
         return np.array([self._step_us(one) for one in factors])
 
     def _step_us(self, factors: Factors) -> float:
-        return self.composer.step(
-            knobs=Knobs(host=factors.get(HOST, 1.0), parts=self._scales(factors))
-        ).step_us
+        knobs = Knobs(host=factors.get(HOST, 1.0), parts=self._scales(factors))
+        return self.composer.step(knobs=knobs).step_us
 
     def _scales(self, factors: Factors) -> dict[str, float]:
         """By category of kernels and axis of communication."""
@@ -49,42 +53,38 @@ class LanguageResponse:
         node = pricer.platform.spec.gpus_per_node
         scales = {name: factors.get(part_of(name), 1.0) for name in self.composer.names() if name != HOST}
         for axis, ranks in pricer.blocks.spans.items():
-            nodes = len({rank // node for rank in ranks})
-            scales[axis] = collective_factor(factors, nodes)
-        stride = self.composer.s.stride("pipeline")
-        scales[PIPELINE] = collective_factor(
-            factors, 2 if stride >= node or self.composer.c.ranks > node else 1
-        )
+            scales[axis] = collective_factor(factors, len({rank // node for rank in ranks}), axis)
+        nodes = 2 if self.composer.c.ranks > node else 1
+        scales[PIPELINE] = collective_factor(factors, nodes, PIPELINE)
         return scales
 
 
 @dataclass(frozen=True, slots=True)
 class JobResponse:
-    """A walked job: every question is a configuration of one walk."""
+    """A walked job: every question is a configuration of one walk. ``recorded``: steps that the job holds."""
 
     timeline: Timeline
     platform: Platform
-    steps: int = STEADY_STEPS
     recorded: int = 1
-    """Steps that the job holds."""
 
     def steps_us(self, factors: Sequence[Factors]) -> FloatArray:
-        priced = self.timeline.priced
-        times = [self._scaled(i, factors) for i in range(len(priced.lanes))]
-        return step_times(priced, self.platform, times, steps=self.steps) / self.recorded
+        lanes = range(len(self.timeline.priced.lanes))
+        powers = [self._powers(lane) for lane in lanes]
+        found = []
+        for at in range(0, len(factors), MOST_AT_ONCE):
+            times = [self._scaled(lane, powers[lane], factors[at : at + MOST_AT_ONCE]) for lane in lanes]
+            found.append(step_times(self.timeline.priced, self.platform, times, steps=STEADY_STEPS))
+        return np.concatenate(found) / self.recorded
 
-    def _scaled(self, lane: int, factors: Sequence[Factors]) -> Priced:
+    def _scaled(self, lane: int, powers: FloatArray, factors: Sequence[Factors]) -> Priced:
         priced, stretched = self.timeline.priced.lanes[lane], self.timeline.stretched[lane]
         device: FloatArray = np.repeat(stretched.device_us, len(factors), axis=1)
         host: FloatArray = np.repeat(stretched.host_us, len(factors), axis=1)
         late = None if stretched.late_us is None else np.repeat(stretched.late_us, len(factors), axis=1)
         alone = np.broadcast_to(priced.times.device_us, stretched.device_us.shape)[:, 0]
-        powers = self._powers(lane)
         for c, one in enumerate(factors):
-            log = sum(
-                (np.log(one.get(part, 1.0)) * powers[:, i] for i, part in enumerate(PARTS)), np.zeros(1)
-            )
-            device[:, c] += alone * np.expm1(np.broadcast_to(log, alone.shape[:1]))[:, None]
+            logs = powers @ np.log([one.get(part, 1.0) for part in PARTS])
+            device[:, c] += alone * np.expm1(logs)[:, None]
             host[:, c] *= one.get(HOST, 1.0)
         return Priced(host, device, late)
 
@@ -100,18 +100,87 @@ class JobResponse:
                 continue
             sets = job.groups.get(item.group, ())
             ranks = item.spans or (sets[0].ranks if sets else ())
-            for part, power in network_weights(len({r // node for r in ranks})).items():
+            for part, power in network_weights(len({r // node for r in ranks}), item.group).items():
                 powers[i, PARTS.index(part)] = power
         return powers
 
 
-def elasticities(response: Response, at: Factors | None = None) -> tuple[float, FloatArray]:
-    """The step's time with factors ``at``, and d ln(step) / d ln(factor) of every part there."""
-    base = {part: (at or {}).get(part, 1.0) for part in PARTS}
-    up, down = float(np.exp(NUDGE)), float(np.exp(-NUDGE))
-    asked = [base]
-    for part in PARTS:
-        asked += [{**base, part: base[part] * up}, {**base, part: base[part] * down}]
-    steps = response.steps_us(asked)
-    slopes = np.log(steps[1::2] / steps[2::2]) / (2 * NUDGE)
-    return float(steps[0]), slopes
+@dataclass(frozen=True, slots=True)
+class AskedStep:
+    """``step_us`` and ``rates`` as predicted without anything learned, with the spread of ln(measured /
+    predicted) that its interval states; ``memory_bytes`` of the fullest rank."""
+
+    response: Response
+    step_us: float
+    spread: float
+    rates: Throughput
+    memory_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """A job by its file or name, with assignments to its fields."""
+
+    path: str | Path
+    assignments: tuple[str, ...] = ()
+
+    def load(self) -> Workload | CapturedStep:
+        return load_any(self.path, self.assignments)
+
+    def changed(self, *assignments: str) -> JobFile:
+        """The same job with more assignments."""
+        return JobFile(self.path, (*self.assignments, *assignments))
+
+
+def load_any(path: str | Path, assignments: Assignments = ()) -> Workload | CapturedStep:
+    """A workload file, a model's name, a config.json, or a captured step."""
+    file = Path(path)
+    if file.suffix == ".json" and is_step_file(file):
+        return load_step(file)
+    return load_workload(path, assignments)
+
+
+def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
+    """Price a job for questions; what was learned of the platform is left out."""
+    on = replace(platform, learned=NOTHING_LEARNED, evidence=None)
+    if isinstance(workload, LanguageWorkload) and workload.eager is None:
+        training = resolve(workload, on.spec.ranks, on.spec.gpu)
+        on = on.with_ranks(training.ranks)
+        check_runnable(training, on)
+        assert isinstance(training, LanguageWorkload)
+        composer = Composer(training.config, on)
+        found = answered(composer)
+        rates = throughput(None, training.ranks, found.step_us, training.setup(), on.spec.gpu)
+        spread = interval_spread(found.low_us, found.high_us)
+        memory = float(training.memory().peak_bytes)
+        return AskedStep(LanguageResponse(composer), found.step_us, spread, rates, memory)
+    return asked(predict(workload, on), on, workload)
+
+
+def asked(prediction: Prediction, on: Platform, workload: Workload | CapturedStep) -> AskedStep:
+    """The same of a prediction that is there already."""
+    recorded = workload.steps if isinstance(workload, CapturedStep) else 1
+    spread = interval_spread(prediction.low_us, prediction.high_us)
+    memory = prediction.memory.total_bytes if prediction.memory else None
+    response = JobResponse(prediction.timeline, on, recorded)
+    return AskedStep(response, prediction.step_us, spread, prediction.throughput, memory)
+
+
+def interval_spread(low_us: float, high_us: float) -> float:
+    """The spread whose 90 % interval this is."""
+    return math.log(high_us / low_us) / (2 * INTERVAL_SIGMAS)
+
+
+def with_learned_interval(made: Prediction, given: Workload | CapturedStep, on: Platform) -> Prediction:
+    """The prediction on a learned platform, with the interval that the platform's runs allow."""
+    if on.evidence is None or made.step_us <= 0:
+        return made
+    if isinstance(given, LanguageWorkload) and given.eager is None:
+        training = resolve(given, on.spec.ranks, on.spec.gpu)
+        assert isinstance(training, LanguageWorkload)
+        response: Response = LanguageResponse(Composer(training.config, on))
+    else:
+        response = JobResponse(made.timeline, on)
+    own = interval_spread(made.low_us, made.high_us)
+    reach = math.exp(INTERVAL_SIGMAS * on.evidence.step_spread(elasticities(response, {}), own))
+    return replace(made, low_us=made.step_us / reach, high_us=made.step_us * reach)

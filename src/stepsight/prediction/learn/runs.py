@@ -18,7 +18,7 @@ from stepsight.errors import InputError, StepsightError
 from stepsight.inputs import read_text
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.learn.regression import Observed
-from stepsight.prediction.learn.steps import AskedStep, ask, load_any
+from stepsight.prediction.learn.response import AskedStep, ask, load_any
 from stepsight.prediction.throughput import Throughput
 from stepsight.records import closest, nearest
 
@@ -32,17 +32,19 @@ EXAMPLE = "workload,parallel.tensor,step_ms\nllama3-8b,2,812"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One row: the job as asked on the platform, what was measured, and where it stands."""
+    """One row: the job as asked on the platform, what was measured, and what learning needs of it."""
 
     name: str
     asked: AskedStep
     measured_us: float
-    measured_bytes: float | None
-    where: str
+    observed: Observed
+    measured_bytes: float | None = None
 
-    @property
-    def observed(self) -> Observed:
-        return Observed(self.name, self.asked.response, self.measured_us, self.asked.spread)
+    @classmethod
+    def of(cls, name: str, asked: AskedStep, measured_us: float, measured_bytes: float | None = None) -> Run:
+        """Ask the job everything that learning needs."""
+        observed = Observed.of(asked.response, measured_us, asked.spread)
+        return cls(name, asked, measured_us, observed, measured_bytes)
 
 
 def read_runs(path: str | Path, platform: str | Path, overrides: tuple[str, ...] = ()) -> list[Run]:
@@ -91,7 +93,7 @@ def _run(cells: Mapping[str, str], base: Path, where: str, on: Callable[[tuple[s
         raise InputError(where, str(error), "correct the row, or leave it out") from None
     label = next((cells[c] for c in NAME if cells.get(c)), "") or _label(named, fields)
     memory = _number(cells, MEMORY, where)
-    return Run(label, step, _measured_us(cells, step, where), memory * 1e9 if memory else None, where)
+    return Run.of(label, step, _measured_us(cells, step, where), memory * 1e9 if memory else None)
 
 
 def _label(named: str, fields: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from stepsight.platform.conditions import Learned
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.diagnose.diagnosis import USUAL, Diagnosis, diagnose
-from stepsight.prediction.learn.steps import JobFile, ask
+from stepsight.prediction.learn.response import JobFile, ask
 from stepsight.score import BLIND, Figure, Score
 
 TOPIC = "diagnose"

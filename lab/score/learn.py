@@ -1,0 +1,167 @@
+"""``python -m lab score learn``: error against the number of a source's own runs that are learned from.
+
+Every row is asked as a user asks it (what the row states, and the recipe's name; no figures of its cluster).
+k runs are drawn at random, their factors learned, and other rows of the source predicted. ``--clock`` asks
+the same rows on platforms whose tensor cores are described faster than they are: something to learn.
+``--no-recipe`` leaves the recipe's name out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import click
+import numpy as np
+
+from lab.datasets.folder import data_folder, read_csv
+from lab.datasets.llm.case import Case, merged
+from lab.datasets.llm.files import all_cases
+from stepsight.capture.step.captured import load_step
+from stepsight.errors import StepsightError
+from stepsight.platform.load import Platform, load_platform
+from stepsight.prediction.learn.lesson import DRAWS, CurvePoint, curve
+from stepsight.prediction.learn.response import AskedStep, ask
+from stepsight.prediction.learn.runs import Run
+from stepsight.score import CHOSEN, COVERAGE, Score
+from stepsight.workload.files import parse_workload
+from stepsight.workload.llm.workload import LanguageWorkload
+
+TOPIC = "learn"
+FEWEST_ROWS, MOST_ROWS, MOST_SCORED = 20, 120, 40
+"""``MOST_ROWS`` of a source are taken, at random."""
+HIGH_ERROR = 0.10
+"""Sources above this without runs are to lose `LESS` of it."""
+LESS = {3: 0.40, 10: 0.55}
+WORSE = 0.005
+TIMM = "timm_train_rtx3090"
+
+
+def sources(
+    data: Path, wanted: Sequence[str] = (), steps: Path | None = None, *, clock: float = 1.0,
+    recipe: bool = True,
+) -> Iterator[tuple[str, list[Run]]]:  # fmt: skip
+    """Runs by source, those with enough of them."""
+    by_source: dict[str, list[Case]] = {}
+    for _, cases in all_cases(data):
+        for case in cases:
+            if case.asked is None or case.measured_ms is None or case.slow:
+                continue
+            for name in _names(case):
+                if not wanted or any(text in name for text in wanted):
+                    by_source.setdefault(name, []).append(case)
+    for name, cases in by_source.items():
+        order = np.random.default_rng(0).permutation(len(cases))[:MOST_ROWS]
+        rows = [run for i in sorted(order.tolist()) if (run := _run(cases[i], clock, recipe)) is not None]
+        if len(rows) >= FEWEST_ROWS:
+            yield name, rows
+    if steps and (not wanted or any(text in TIMM for text in wanted)):
+        yield TIMM, list(_captured(data, steps))
+
+
+def _names(case: Case) -> tuple[str, ...]:
+    """The sources that a case counts for. The sweep's pipelines polled for messages with sleeps of 0.1 s, by
+    its own account, so its runs without a pipeline also stand by themselves."""
+    parallel = (case.stated or {}).get("parallel", {})
+    if "sweep" in case.source and parallel.get("pipeline", 1) == 1:
+        return (case.source, f"{case.source}: no pipeline")
+    return (case.source,)
+
+
+@cache
+def _platform(name: str, overrides: tuple[str, ...]) -> Platform:
+    return load_platform(name, overrides)
+
+
+def _run(case: Case, clock: float, recipe: bool) -> Run | None:
+    document = case.asked if recipe else merged({"kind": "transformer"}, case.stated or {})
+    try:
+        workload = parse_workload(document or {}, case.name)
+        asked = ask(workload, _platform(case.platform, case.overrides))
+    except StepsightError:
+        return None
+    if not isinstance(workload, LanguageWorkload):
+        return None
+    measured_us = 1e3 * (case.measured_ms or 0.0)
+    return Run.of(case.name, asked, measured_us * _slower(asked, clock))
+
+
+def _slower(asked: AskedStep, clock: float) -> float:
+    """What a measured step would take on tensor cores that are this much slower."""
+    if clock == 1.0:
+        return 1.0
+    usual, slow = asked.response.steps_us([{}, {"gemm": clock, "attention": clock}])
+    return float(slow / usual)
+
+
+def _captured(data: Path, steps: Path) -> Iterator[Run]:
+    """Captured steps of timm models, as ``<layout>/<model>.json``."""
+    platform = load_platform("1xRTX-3090")
+    for row in read_csv(data / "e2e" / f"{TIMM}.csv"):
+        file = steps / row["layout"] / f"{row['model']}.json"
+        if file.is_file():
+            asked = ask(load_step(file), platform)
+            yield Run.of(f"{row['model']} {row['layout']}", asked, 1e3 * float(row["step_ms"]))
+
+
+def lines(name: str, rows: int, points: Sequence[CurvePoint]) -> list[Score]:
+    """One line for each number of runs, with its bars."""
+    first = points[0].mape
+    found = []
+    for point in points:
+        bars, met = [], True
+        if point.runs in LESS and first > HIGH_ERROR:
+            bars.append(f"error {LESS[point.runs]:.0%} less than without runs")
+            met &= point.mape <= (1 - LESS[point.runs]) * first
+        if point.runs:
+            bars.append("at most half a point worse")
+            met &= point.mape <= first + WORSE
+        bars.append(f"{COVERAGE[0]:.0%}–{COVERAGE[1]:.0%} inside")
+        met &= COVERAGE[0] <= round(point.inside, 3) <= COVERAGE[1]
+        found.append(
+            Score(
+                TOPIC, f"{name}, {point.runs} runs learned", rows, point.mape, point.mape,
+                "rows not learned from, not slow", ", ".join(bars), met, f"{point.inside:.0%} inside",
+                exposure=CHOSEN,
+            )
+        )  # fmt: skip
+    return found
+
+
+def curve_of(rows: Sequence[Run], draws: int = DRAWS) -> tuple[CurvePoint, ...]:
+    """The curve with at least ten runs left to score."""
+    return tuple(
+        p for p in curve(rows, draws=draws, seed=1, most_scored=MOST_SCORED) if p.runs <= len(rows) - 10
+    )
+
+
+def scores(data: Path) -> list[Score]:
+    """The lines of the scoreboard."""
+    return [line for name, rows in sources(data) for line in lines(name, len(rows), curve_of(rows))]
+
+
+@click.command(TOPIC, help="Error against the number of own runs learned from.")
+@click.argument("wanted", nargs=-1)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--steps", type=click.Path(path_type=Path), help="Folder of captured timm steps.")
+@click.option("--draws", default=DRAWS, show_default=True)
+@click.option("--clock", default=1.0, show_default=True, help="Tensor cores this much slower than described.")
+@click.option("--no-recipe", is_flag=True, help="Without the name of the rows' recipe.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def command(
+    wanted: tuple[str, ...], data: Path | None, steps: Path | None, draws: int, clock: float, no_recipe: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    document = {}
+    for name, rows in sources(data_folder(data), wanted, steps, clock=clock, recipe=not no_recipe):
+        points = curve_of(rows, draws)
+        each = {str(p.runs): {"mape": p.mape, "inside": p.inside} for p in points}
+        document[name] = {"rows": len(rows), "runs_learned": each}
+        if not as_json:
+            shown = "  ".join(f"{p.runs}: {p.mape:5.1%} ({p.inside:.0%})" for p in points)
+            click.echo(f"{name:32s} {len(rows):4d} rows  {shown}")
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json(document))
