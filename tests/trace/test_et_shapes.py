@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepsight.trace.linking.et_shapes import repeat_shapes
+from stepsight.trace.linking.execution import repeat_shapes
 from tests.trace.making import Made
 
 

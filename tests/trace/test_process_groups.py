@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from stepsight.prediction.traced.predict import simulate_trace
+from stepsight.trace.step.communicators import process_groups
 from stepsight.trace.step.job import collective_waiting, groups_of, job_of, rank_program
-from stepsight.trace.step.process_groups import process_groups
 from tests.trace.making import Made, made_run
 
 TP, DP, PP = 20, 24, 28

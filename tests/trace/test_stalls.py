@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from stepsight.trace.step.host_parts import FULL_QUEUE, Stalls
 from stepsight.trace.step.job import rank_program
-from stepsight.trace.step.stalls import FULL_QUEUE, Stalls
 from tests.trace.making import Made, made_run
 
 QUEUED = FULL_QUEUE + 40

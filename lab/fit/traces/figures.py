@@ -18,7 +18,7 @@ from stepsight.platform.load import Platform
 from stepsight.program.job import HostTimes, Kernel, Sizing
 from stepsight.program.observation import Observation
 from stepsight.simulate.sustained import sustained
-from stepsight.trace.linking.et_shapes import has_shapes
+from stepsight.trace.linking.execution import has_shapes
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import link
 from stepsight.trace.reading.events import NO_RAW, Event

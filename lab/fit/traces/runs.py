@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from stepsight.errors import StepsightError
-from stepsight.trace.linking.et_shapes import belongs, has_shapes
+from stepsight.trace.linking.execution import belongs, has_shapes
 from stepsight.trace.reading.execution_trace import (
     ExecutionTrace,
     looks_like_chakra,

@@ -30,14 +30,13 @@ ABOVE_US = 15.0
 LEAST_ROWS = 10
 OFF = 0.20
 NINETY = 1.645
-UNMODELLED = 0.05
+UNMODELLED = 0.08
+"""Rows without recorded scalars (pooling, slices in fused kernels, sorts) state no sizes."""
 SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
 """Traces recorded below the GPU's usual clock; shown, not judged. On this one GEMMs and kernels bound by
 instructions take 1.6 to 1.9 times as long and small kernels twice, while large concatenations reach the full
 bandwidth."""
 COLLECTIVE = "nccl"
-TOGETHER = {"sort_pass": "sort"}
-"""Families that stand in one line with another: a sort as a whole and its kernels one by one."""
 LOOKUP = "split_embedding"
 """FBGEMM's lookups and their gradients, which a row's shapes do not size (see `validate embedding`)."""
 
@@ -89,7 +88,7 @@ def _families(gpu: str, part: Table) -> Iterator[Family]:
         if len(kept):
             chosen = batch.take(kept)
             answer = models.estimate_batch(chosen)
-            groups.setdefault(TOGETHER.get(batch.family, batch.family), []).append(
+            groups.setdefault(batch.family, []).append(
                 (answer.time_us, times[chosen.positions], answer.spread)
             )
     for family, parts in groups.items():

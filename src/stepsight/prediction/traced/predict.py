@@ -26,7 +26,7 @@ from stepsight.program.observation import ObservedJob, of_collective
 from stepsight.simulate.price import REPLAYABLE
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.constants import INDIVIDUAL_SPREAD, MODELS_SPREAD, MOST_RESCALING, NOTED_RESCALING
-from stepsight.trace.reading.collector import collector_off
+from stepsight.trace.reading.files import collector_off
 from stepsight.trace.step.caveats import caveats, cut_off
 from stepsight.trace.step.job import typical_step
 from stepsight.trace.step.missing_ranks import without_late_peers

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from stepsight.errors import InputError
-from stepsight.trace.reading.files import TraceFile
-from stepsight.trace.reading.repair import mended, salvaged
+from stepsight.trace.reading.files import TraceFile, mended, salvaged
 
 
 @dataclass(frozen=True, slots=True)

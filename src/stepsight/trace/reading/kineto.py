@@ -13,7 +13,6 @@ from msgspec.structs import force_setattr
 from stepsight.errors import InputError
 from stepsight.hardware.spec import BYTES_PER_GB
 from stepsight.inputs import check_limit
-from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.events import (
     ANNOTATION,
     CATEGORIES,
@@ -28,8 +27,7 @@ from stepsight.trace.reading.events import (
     Category,
     Event,
 )
-from stepsight.trace.reading.files import TraceFile
-from stepsight.trace.reading.repair import mended, salvaged
+from stepsight.trace.reading.files import TraceFile, collector_off, mended, salvaged
 
 
 class ProcessGroup(msgspec.Struct, frozen=True):

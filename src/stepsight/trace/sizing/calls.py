@@ -53,6 +53,10 @@ _OTHER_COMMUNICATION = re.compile(
 )
 """Communication by other libraries than NCCL: kernels that wait for other GPUs, whatever their inputs are."""
 _ATTENTION_OP = re.compile(r"flash_?att|scaled_dot_product|efficient_attention|fmha", re.IGNORECASE)
+_IN_PART = re.compile(r"slice|split|select|embedding|index")
+"""What Inductor names fused kernels by when they read or write a part of a tensor."""
+_PERMUTES = "permutepooledembs"
+"""FBGEMM's operators that put pooled embeddings in the order of features: all are read and written once."""
 _LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose", re.IGNORECASE)
 _ALIGNED_TO = re.compile(r"_align(\d)")
 _ROWS = frozenset({"softmax", "softmax_backward", "layer_norm", "layer_norm_backward", "layer_norm_weights"})
@@ -232,9 +236,10 @@ def _as_launched(kernel: Kernel, names: Sequence[str], *, reordered: bool) -> Ke
 
 def _triton(op: Event) -> tuple[Kernel, ...]:
     """A compiled kernel: it touches once what it lists, inputs and results, and no more of each than the
-    points that it iterates over, which Inductor passes as numbers."""
+    points that it iterates over, which Inductor passes as numbers. Without them one that picks or slices
+    states no size."""
     tensors = tensors_of(op)
-    if not tensors:
+    if not tensors or (not op.concrete() and _IN_PART.search(op.name)):
         return ()
     numbers = [int(x) for x in op.concrete() if isinstance(x, str) and x.isdigit() and 0 < int(x) < 2**48]
     points = prod(numbers) if numbers else max(t.elements for t in tensors)
@@ -255,6 +260,8 @@ def _custom(op: Event, names: tuple[str, ...]) -> tuple[Kernel, ...]:
     tensors = tensors_of(op)
     working = [name for name in names if STREAM not in kinds_of(name)] or list(names)
     kinds = kinds_of(working[0]) if len(set(working)) == 1 else ()
+    if _PERMUTES in op.name.lower().replace("_", ""):
+        kinds, tensors = (STREAM,), [max(tensors, key=lambda t: t.bytes)] if tensors else []
     if not tensors or not kinds:
         return ()
     kind, largest = kinds[0], max(tensors, key=lambda t: t.elements)

@@ -21,8 +21,7 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.reading.kineto import KinetoTrace
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.step.program import StepProgram, TracedOp, step_program
-from stepsight.trace.step.steps import find_steps
-from stepsight.trace.step.units import host_units
+from stepsight.trace.step.steps import find_steps, host_units
 from stepsight.trace.step.waits import WaitResolver
 
 _TRITON = "triton"

@@ -22,8 +22,7 @@ from stepsight.trace.reading.events import listed
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.sizing.collectives import Communicator, TracedCollective, collective_of
 from stepsight.trace.step.host_parts import allocating_times, host_times, spread
-from stepsight.trace.step.steps import Step
-from stepsight.trace.step.units import LAUNCH, SYNC, WAIT, HostUnit, Item
+from stepsight.trace.step.steps import LAUNCH, SYNC, WAIT, HostUnit, Item, Step
 from stepsight.trace.step.waits import StreamId, WaitResolver
 
 STEP_END = "end of the step"

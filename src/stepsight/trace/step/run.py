@@ -13,25 +13,22 @@ from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.inputs import check_limit
 from stepsight.trace.constants import ALLOCATION_STORM
-from stepsight.trace.linking.et_shapes import add_shapes, belongs, has_shapes, repeat_shapes
+from stepsight.trace.linking.execution import add_shapes, belongs, has_shapes, repeat_shapes
 from stepsight.trace.linking.link import LinkedTrace, link
-from stepsight.trace.reading.collector import collector_off
 from stepsight.trace.reading.execution_trace import (
     ExecutionTrace,
     looks_like_chakra,
     looks_like_et,
     read_execution_trace,
 )
-from stepsight.trace.reading.files import TraceFile, file_name, trace_files
+from stepsight.trace.reading.files import TraceFile, collector_off, file_name, trace_files
 from stepsight.trace.reading.grouping import one_run, without_copies
 from stepsight.trace.reading.kineto import KinetoTrace, looks_like_kineto, read_kineto
 from stepsight.trace.sizing.calls import Calls
 from stepsight.trace.sizing.kernel_names import add_types
-from stepsight.trace.step.process_groups import ProcessGroups, process_groups
+from stepsight.trace.step.communicators import ProcessGroups, clock_offsets_us, process_groups
 from stepsight.trace.step.program import StepProgram
-from stepsight.trace.step.rank_clocks import clock_offsets_us
-from stepsight.trace.step.steps import Step, allocation_us, find_steps, gpu_periods
-from stepsight.trace.step.units import HostUnit, host_units
+from stepsight.trace.step.steps import HostUnit, Step, allocation_us, find_steps, gpu_periods, host_units
 from stepsight.trace.step.waits import WaitResolver
 
 

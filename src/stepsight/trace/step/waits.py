@@ -22,7 +22,7 @@ from stepsight.trace.linking.hidden_waits import HIDDEN
 from stepsight.trace.linking.launches import Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
-from stepsight.trace.step.stalls import Stalls
+from stepsight.trace.step.host_parts import Stalls
 
 StreamId = int | str
 
