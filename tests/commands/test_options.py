@@ -14,7 +14,7 @@ from stepsight.cli import cli
 from stepsight.commands.options import platform_assignments, split_assignments
 from stepsight.commands.validate import TOPICS, Topics
 from stepsight.errors import InputError
-from stepsight.prediction.traced.questions import QUESTIONS
+from stepsight.prediction.traced.whatif import QUESTIONS
 from tests.lab.score.capture.tiny import step
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from stepsight.cli import cli
 from stepsight.platform.load import load_platform
 from stepsight.prediction.compare import compare
 from stepsight.prediction.predict import CapturedOn, predict
-from stepsight.prediction.traced.questions import changed, work_ratio
+from stepsight.prediction.traced.whatif import changed, work_ratio
 from stepsight.program.job import Collective, Job, Kernel, Op, RankProgram
 from stepsight.report.words import comparison_sentence
 

@@ -6,7 +6,7 @@ import pytest
 
 from stepsight.prediction.traced.jobs import trace_job
 from stepsight.prediction.traced.predict import predict_trace, traced_step
-from stepsight.prediction.traced.questions import changed
+from stepsight.prediction.traced.whatif import changed
 from stepsight.program.job import Collective, Group, Job, Op, RankProgram, world
 from stepsight.program.observation import Observation, ObservedJob
 from stepsight.trace.constants import TYPICAL_CALL

@@ -17,9 +17,9 @@ SUBCOMMANDS = {
         "lab.fit.overheads.shipped",
         "Host overheads, from studies and traces.",
     ),
-    "traces": ("lab.fit.commands.traces", "Constants of trace predictions, by run and source."),
+    "traces": ("lab.fit.traces.fit", "Constants of trace predictions."),
     "anchoring": (
-        "lab.fit.commands.anchoring",
+        "lab.fit.anchoring",
         "Exponents of anchoring, on operators of several GPUs.",
     ),
     "llm": (

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from stepsight.estimate import FloatArray
 from stepsight.overheads.gather import PROFILER_CPU_EVENT_US, Gathered
-from stepsight.overheads.sharing import Pace
 from stepsight.overheads.tables import OpStats, Stat, filled, stem
 
 _FEWEST = 3
@@ -27,6 +27,19 @@ _LEAST_US = 0.5
 
 Ops = Mapping[str, OpStats]
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How much longer a host takes than the common pace: between operators, inside them, per launch."""
+
+    gap: float = 1.0
+    inside: float = 1.0
+    launch: float = 1.0
+
+    def factors(self) -> FloatArray:
+        """By part, T1 to T5."""
+        return np.array([self.gap, self.inside, self.inside, self.launch, self.inside])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ import click
 import stepsight.overheads as overheads_package
 from lab.datasets.folder import data_folder
 from lab.fit.overheads.published import Study, read_single, recommendation_sets
-from lab.fit.overheads.sessions import Ops, ProfiledSession, joined, over, paced
+from lab.fit.overheads.sessions import Ops, Pace, ProfiledSession, joined, over, paced
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
 from stepsight.overheads.gather import Gathered
-from stepsight.overheads.sharing import Pace
 from stepsight.overheads.tables import LAUNCH, Overheads, Stat, class_defaults
 from stepsight.program.job import HostTimes
 from stepsight.trace.reading.files import trace_files

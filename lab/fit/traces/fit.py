@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from math import log, sqrt
 from pathlib import Path
 
+import click
 import numpy as np
 
+from lab.datasets.folder import data_folder
+from lab.fit.constants import write
 from lab.fit.traces.figures import run_figures
 from lab.fit.traces.left_out import Refits, left_out_prediction, source_of
 from lab.fit.traces.runs import ScoredRun, scored_runs
+from stepsight.constants import area
 from stepsight.prediction.answer import INTERVAL_SIGMAS
 from stepsight.prediction.traced.predict import models_spread
 
@@ -81,3 +86,18 @@ def missing_spread(scored: ScoredRun, refits: Refits) -> float:
     parts = sigma**2 - models_spread() ** 2
     needed = (log(scored.measured_us / answer.step_us) / INTERVAL_SIGMAS) ** 2
     return sqrt(max(needed - parts, 0.0))
+
+
+@click.command("traces")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables, or of traces.")
+@click.option("--dry-run", is_flag=True, help="Print the values and write nothing.")
+def command(data: Path | None, dry_run: bool) -> None:
+    """Spreads of counted sizes, host times and steps, and how calls of collectives differ."""
+    folder = data_folder(data)
+    inside = folder / "traces" if (folder / "traces").is_dir() else folder
+    entries = dict(area("traces").entries)
+    for name, (value, runs) in fit_constants(inside, lambda line: click.echo(line, err=True)).items():
+        click.echo(f"{name}: {entries[name].value} → {value} ({runs} runs)")
+        entries[name] = replace(entries[name], value=value, runs=runs)
+    if not dry_run:
+        click.echo(f"wrote {write('traces', entries)}")

@@ -17,15 +17,20 @@ from pathlib import Path
 import numpy as np
 
 from lab.datasets.folder import data_folder
-from lab.fit.anchoring.operator_steps import OperatorStep, operator_steps, ordered_pairs
-from lab.fit.anchoring.weights import fit_weights, model_us, pair_samples
+from lab.fit.anchoring import (
+    OperatorStep,
+    fit_exponents,
+    model_us,
+    operator_steps,
+    ordered_pairs,
+    pair_samples,
+)
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import predict_job
-from stepsight.prediction.traced.anchoring import anchored, moved, same_gpu
+from stepsight.prediction.traced.anchoring import SHIPPED, Exponents, anchored, moved, same_gpu
 from stepsight.prediction.traced.predict import TracedStep, predict_step, traced_step
-from stepsight.prediction.traced.weights import AnchorWeights, shipped_weights
 from stepsight.score import CHOSEN, FIT, Score
 from stepsight.simulate.timeline import simulate
 from stepsight.trace.reading.files import SUFFIXES
@@ -183,7 +188,7 @@ def operator_pair_rows(data: Path) -> Iterator[PairRow]:
     weights = _left_out(steps) if _is_fitted(data) else {}
     for a, b in ordered_pairs(steps):
         if a.parts:
-            yield _operator_row(a, b, weights.get(b.gpu) or shipped_weights())
+            yield _operator_row(a, b, weights.get(b.gpu) or SHIPPED)
 
 
 def _is_fitted(data: Path) -> bool:
@@ -194,16 +199,16 @@ def _is_fitted(data: Path) -> bool:
         return False
 
 
-def _left_out(steps: list[OperatorStep]) -> dict[str, AnchorWeights]:
+def _left_out(steps: list[OperatorStep]) -> dict[str, Exponents]:
     """The exponents for each GPU, fitted without it."""
     samples = list(pair_samples(steps))
     kept = {
         gpu: [s for s in samples if gpu not in (s.source, s.target)] for gpu in {s.target for s in samples}
     }
-    return {gpu: fit_weights(mine) for gpu, mine in kept.items() if mine}
+    return {gpu: fit_exponents(mine) for gpu, mine in kept.items() if mine}
 
 
-def _operator_row(a: OperatorStep, b: OperatorStep, weights: AnchorWeights) -> PairRow:
+def _operator_row(a: OperatorStep, b: OperatorStep, weights: Exponents) -> PairRow:
     here, there = _platform(a.gpu), _platform(b.gpu)
     job = a.job(model_us(a, a.gpu))
     job_there, ready = moved(anchored(job, here, weights), here, there)

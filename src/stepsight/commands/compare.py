@@ -30,7 +30,7 @@ class Compare(click.Command):
     """Lists the what-if questions in its help; their module is loaded only then."""
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from stepsight.prediction.traced.questions import QUESTIONS
+        from stepsight.prediction.traced.whatif import QUESTIONS
 
         super().format_help_text(ctx, formatter)
         described = [text.partition(": ") for text, _ in QUESTIONS.values()]
@@ -100,7 +100,7 @@ def _of_captured(
     from stepsight.capture.step.captured import is_step_file, load_step
     from stepsight.platform.load import load_platform
     from stepsight.prediction.predict import CapturedOn
-    from stepsight.prediction.traced.questions import changed, work_ratio
+    from stepsight.prediction.traced.whatif import changed, work_ratio
 
     if not is_step_file(a):
         raise click.UsageError("--what-if asks about a trace (--trace) or a captured step (step.json)")
@@ -117,7 +117,7 @@ def _of_trace(
     models_only: bool,
 ) -> Comparison:  # fmt: skip
     from stepsight.prediction.traced.predict import predict_step, traced_step
-    from stepsight.prediction.traced.questions import changed, work_ratio
+    from stepsight.prediction.traced.whatif import changed, work_ratio
 
     if not questions:
         raise click.UsageError("--trace needs at least one --what-if")

@@ -6,9 +6,9 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.prediction.answer import document
+from stepsight.prediction.traced.anchoring import PRODUCT, SHIPPED
 from stepsight.prediction.traced.predict import predict_trace, traced_step
-from stepsight.prediction.traced.questions import changed
-from stepsight.prediction.traced.weights import PRODUCT, shipped_weights
+from stepsight.prediction.traced.whatif import changed
 from tests.trace.making import Made, made_run, two_step_training
 
 
@@ -61,7 +61,7 @@ def test_what_the_model_misses_here_is_expected_there_in_part():
     step = traced_step(run)
     op, (here,) = next(step.job.ops())
     model_us = step.own.kernels.estimate([op.kernels[0]]).time_us[0]
-    weight = shipped_weights().weight(PRODUCT, 1500.0)
+    weight = SHIPPED[PRODUCT]
     assert here.correction == pytest.approx((1500 / model_us) ** weight, rel=0.02)
     _, (there,) = next(step.on(traced_step(run, "1xA100-SXM4-40G").platform).job.ops())
     assert there.measured_us is None

@@ -9,7 +9,7 @@ import pytest
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.traced.predict import Basis, TracedStep
-from stepsight.prediction.traced.questions import changed
+from stepsight.prediction.traced.whatif import changed
 from stepsight.program.job import Collective, HostTimes, Job, Kernel, Op, RankProgram
 from stepsight.program.observation import ObservedJob
 from stepsight.simulate.price import REPLAYABLE

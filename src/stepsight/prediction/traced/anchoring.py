@@ -9,7 +9,7 @@ so that what the model misses of this kernel here is expected, in part, there. C
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +17,6 @@ import numpy as np
 from stepsight.hardware.spec import ContentionSpec, GpuSpec, PlatformSpec
 from stepsight.platform.load import Platform
 from stepsight.prediction.traced.jobs import kept_delay_us, with_kernels
-from stepsight.prediction.traced.weights import AnchorWeights, class_of, shipped_weights
 from stepsight.program.job import Collective, HostTimes, Kernel, Op, Sizing
 from stepsight.program.observation import (
     Observation,
@@ -29,6 +28,9 @@ from stepsight.program.observation import (
 from stepsight.simulate.price import estimate_collective
 from stepsight.simulate.sustained import sustained
 from stepsight.trace.constants import (
+    ANCHOR_PRODUCT,
+    ANCHOR_STREAM,
+    ANCHOR_UNSIZED,
     COLLECTIVE_WEIGHT,
     MOST_COLLECTIVE_RATIO,
     MOST_KERNEL_RATIO,
@@ -39,18 +41,28 @@ from stepsight.trace.step.missing_ranks import waited_us
 
 LARGE_CALL_BYTES = 64.0 * 2**20
 """A call that bandwidth bounds."""
+PRODUCT, STREAM, UNSIZED = "product", "stream", "unsized"
+"""Matrix products, convolutions and attention; kernels that stream data; kernels without sizes."""
+Exponents = Mapping[str, float]
+SHIPPED: Exponents = {PRODUCT: ANCHOR_PRODUCT, STREAM: ANCHOR_STREAM, UNSIZED: ANCHOR_UNSIZED}
 Like = tuple[str, str, float]
 """What like collectives share: group, kind and bytes."""
 
 
+def class_of(kernel: Kernel) -> str:
+    """Which exponent a kernel takes."""
+    if kernel.sizing is Sizing.UNKNOWN:
+        return UNSIZED
+    return PRODUCT if kernel.family.startswith(("gemm", "conv", "attention")) else STREAM
+
+
 def anchored(
-    job: ObservedJob, own: Platform, weights: AnchorWeights | None = None, *, factor: float = 1.0
+    job: ObservedJob, own: Platform, weights: Exponents = SHIPPED, *, factor: float = 1.0
 ) -> ObservedJob:
     """The job with every kernel and collective knowing how it compares with the models of its own machine.
 
     Every measured time, delay, host time and correction is then taken times ``factor``.
     """
-    weights = weights or shipped_weights()
     pairs = [pair for op, seen in job.ops() for pair in zip(op.kernels, seen, strict=False)]
     if pairs:
         plain = [replace(o, correction=1.0) for _, o in pairs]
@@ -85,12 +97,11 @@ def _times(seen: Observation, factor: float) -> Observation:
     )  # fmt: skip
 
 
-def _correction(kernel: Kernel, seen: Observation, model_us: float, weights: AnchorWeights) -> float:
+def _correction(kernel: Kernel, seen: Observation, model_us: float, weights: Exponents) -> float:
     if seen.measured_us is None or seen.measured_us <= 0 or model_us <= 0:
         return seen.correction
-    weight = weights.weight(class_of(kernel), seen.measured_us)
     ratio = seen.measured_us / model_us
-    return float(min(max(ratio, 1 / MOST_KERNEL_RATIO), MOST_KERNEL_RATIO) ** weight)
+    return float(min(max(ratio, 1 / MOST_KERNEL_RATIO), MOST_KERNEL_RATIO) ** weights[class_of(kernel)])
 
 
 def _with_collective_corrections(job: ObservedJob, own: Platform) -> ObservedJob:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.fit.anchoring.operator_steps import OperatorStep, Part, operator_steps, ordered_pairs
-from lab.fit.anchoring.weights import PairSample, fit_weights
-from stepsight.prediction.traced.weights import PRODUCT, STREAM, UNSIZED, AnchorWeights, class_of
+from lab.fit.anchoring import OperatorStep, PairSample, Part, fit_exponents, operator_steps, ordered_pairs
+from stepsight.prediction.traced.anchoring import PRODUCT, STREAM, UNSIZED, class_of
 from stepsight.program.job import Kernel, Sizing
 
 
@@ -25,15 +24,7 @@ def _sample(share: float, source: str = "A", target: str = "B") -> PairSample:
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_the_share_that_carries_over_is_found(share):
-    weights = fit_weights([_sample(share)])
-    assert all(abs(w - share) < 0.03 for w in weights.weights.values())
-    assert abs(_sample(share).error(weights)) < 0.02
-
-
-def test_short_kernels_count_less():
-    weights = AnchorWeights({PRODUCT: 0.8}, 30.0)
-    assert weights.weight(PRODUCT, 30.0) == pytest.approx(0.4)
-    assert weights.weight(PRODUCT, 3.0) < 0.1 < 0.79 < weights.weight(PRODUCT, 1e4)
+    assert all(abs(w - share) < 0.03 for w in fit_exponents([_sample(share)]).values())
 
 
 def test_a_kernel_without_sizes_is_in_a_class_of_its_own():

@@ -1,31 +1,40 @@
-"""The same model's operators on several GPUs: steps of nlp_ops_fp32.parquet as jobs that a trace could hold.
+"""How much of what a model misses on one GPU it misses on another: the exponents of anchoring.
 
-A step is what one GPU ran of one model, mode, length and batch. Its operators are read as a profiler trace
-would show them: kernels with their sizes and the time the operator took. An operator that no rule describes
-is known by its traffic alone.
+The same model's operators on several GPUs (nlp_ops_fp32.parquet) are read as jobs that a trace could hold: a
+step is what one GPU ran of one model, mode, length and batch; an operator that no rule describes is known by
+its traffic alone. Of an operator, x = ln(measured ÷ model) on the first GPU and y the same on the second. The
+exponent w that makes w·x the best guess of y, by the least sum of |y − w·x| over the second step's time, is
+the weighted median of y ÷ x. Every ordered pair of GPUs counts once.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import permutations
 from math import prod
 from pathlib import Path
 
+import click
 import numpy as np
 
+from lab.datasets.folder import data_folder
 from lab.datasets.kernel_tables.eager import ADDED_US, USUAL_ADDED_US, known_kernels
 from lab.datasets.kernel_tables.files import read_table
+from lab.fit.constants import store
 from lab.fit.kernels.boards import FILE, SLOW_RUNS
+from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.hardware.gpus import find_gpu
+from stepsight.hardware.gpus import find_gpu, load_gpu
+from stepsight.kernels.models import KernelModels
+from stepsight.prediction.traced.anchoring import PRODUCT, STREAM, UNSIZED, class_of
 from stepsight.program.job import HostTimes, Job, Kernel, Op, RankProgram, Sizing, world
 from stepsight.program.observation import Observation, ObservedJob
 
+DIGITS = 2
 LEAST_US = 20.0
 """Shorter rows without known kernels are the host's: sizes, views, items."""
 LEAST_SHARE = 0.2
@@ -221,3 +230,102 @@ def _sizes(text: str) -> Shape:
     except ValueError:
         return []
     return [int(size) for size in found if isinstance(size, int)] if isinstance(found, list) else []
+
+
+@dataclass(frozen=True, slots=True)
+class PairSample:
+    """One workload on two GPUs, operator by operator; times in µs."""
+
+    name: str
+    source: str
+    target: str
+    kinds: tuple[str, ...]
+    measured_us: FloatArray
+    model_us: FloatArray
+    there_us: FloatArray
+    model_there_us: FloatArray
+
+
+@lru_cache(maxsize=32)
+def _models(gpu: str) -> KernelModels:
+    return KernelModels.for_gpu(load_gpu(gpu))
+
+
+def model_us(step: OperatorStep, gpu: str, *, unsized: bool = False) -> FloatArray:
+    """What the models of a GPU say of every kernel of a step; ``unsized``: known by its traffic alone."""
+    kernels = [_by_traffic(k) if unsized else k for k in step.kernels]
+    return np.asarray(_models(gpu).estimate(kernels).time_us)
+
+
+def _by_traffic(kernel: Kernel) -> Kernel:
+    if kernel.sizing is Sizing.UNKNOWN:
+        return kernel
+    d = kernel.dim
+    size = {
+        "gemm": d("batch") * d("m") * d("n"), "fill": d("bytes") / 4,
+    }.get(kernel.family, d("rows") * d("cols") * d("elements"))  # fmt: skip
+    return Kernel.of(
+        "elementwise", sizing=Sizing.UNKNOWN, elements=size, read_bytes=4 * size, write_bytes=4 * size
+    )
+
+
+def pair_samples(steps: Sequence[OperatorStep]) -> Iterator[PairSample]:
+    """Every ordered pair, once with the sizes that are known and once with none."""
+    for a, b in ordered_pairs(list(steps)):
+        if not a.parts:
+            continue
+        for unsized in (False, True):
+            times = [_by_part(a, model_us(a, gpu, unsized=unsized)) for gpu in (a.gpu, b.gpu)]
+            kinds = [UNSIZED if unsized else _kind(part.kernels) for part in a.parts]
+            yield PairSample(a.name, a.gpu, b.gpu, tuple(kinds), a.part_us, times[0], b.part_us, times[1])
+
+
+def _by_part(step: OperatorStep, times: FloatArray) -> FloatArray:
+    return np.asarray(np.bincount(step.owner, times, len(step.parts)), dtype=np.float64)
+
+
+def _kind(kernels: Iterable[Kernel]) -> str:
+    kinds = {class_of(kernel) for kernel in kernels}
+    return next(kind for kind in (UNSIZED, PRODUCT, STREAM) if kind in kinds)
+
+
+def fit_exponents(samples: Sequence[PairSample]) -> dict[str, float]:
+    """The exponent of each class of kernel."""
+    found = {}
+    for kind in (PRODUCT, STREAM, UNSIZED):
+        x, y, share = _residuals(samples, kind)
+        w = float(np.clip(_weighted_median(y / x, share * np.abs(x)), 0.0, 1.0))
+        found[kind] = round(w, DIGITS)
+    return found
+
+
+def _residuals(samples: Sequence[PairSample], kind: str) -> tuple[FloatArray, FloatArray, FloatArray]:
+    xs, ys, shares = [], [], []
+    for s in samples:
+        mine = np.array([k == kind for k in s.kinds])
+        xs.append(np.log(s.measured_us / s.model_us)[mine])
+        ys.append(np.log(s.there_us / s.model_there_us)[mine])
+        shares.append((s.there_us / s.there_us.sum())[mine])
+    x = np.concatenate(xs)
+    return np.where(np.abs(x) < 1e-6, 1e-6, x), np.concatenate(ys), np.concatenate(shares)
+
+
+def _weighted_median(values: FloatArray, weights: FloatArray) -> float:
+    order = np.argsort(values)
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, total[-1] / 2)])
+
+
+@click.command("anchoring")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
+@click.option("--dry-run", is_flag=True, help="Print the values and write nothing.")
+def command(data: Path | None, dry_run: bool) -> None:
+    """Exponents of anchoring by class of kernel, from operators that several GPUs ran."""
+    folder = data_folder(data)
+    samples = list(pair_samples(operator_steps(folder)))
+    if not samples:
+        raise InputError(str(folder / "kernels" / FILE), "holds no workload that two GPUs ran")
+    values = {f"ANCHOR_{kind.upper()}": value for kind, value in fit_exponents(samples).items()}
+    click.echo("\n".join(f"{name} = {value}" for name, value in values.items()))
+    if not dry_run:
+        click.echo(f"wrote {store('traces', values, runs=len(samples) // 2)}")

@@ -1,1 +1,0 @@
-"""How much of what a model misses on one GPU it misses on another."""
