@@ -18,7 +18,17 @@ from stepsight.simulate.timeline import simulate
 from stepsight.workload.files import parse_workload
 
 CONFIGURATIONS, GROUPS, SLACK = 300, 20, 0.002
-GPUS = ("A100-SXM4-40G", "H100-SXM", "V100-SXM2", "L40S", "T4", "B200-SXM")
+GPUS = (
+    "A100-SXM4-40G",
+    "H100-SXM",
+    "V100-SXM2",
+    "L40S",
+    "T4",
+    "B200-SXM",
+    "MI300X",
+    "RTX-4090",
+    "A100-PCIE-80G",
+)
 Change = tuple[str, dict[str, Any], str]
 
 
@@ -29,7 +39,7 @@ def transformer(rng: random.Random) -> dict[str, Any]:
         "kind": "transformer", "family": rng.choice(("llama", "gpt2", "gpt", "bert")),
         "layers": rng.randint(1, 4), "hidden": hidden, "heads": heads, "ffn": hidden * rng.choice((2, 3, 4)),
         "vocab": rng.choice((32000, 50257, 128256)), "sequence": rng.choice((128, 500, 1024, 2048, 4096)),
-        "batch_per_rank": rng.randint(1, 16), "parallel": {"data": rng.choice((1, 8))},
+        "batch_per_rank": rng.randint(1, 16), "parallel": {"data": rng.choice((1, 8, 16))},
         "training": {
             "precision": rng.choice(("fp32", "tf32", "fp16", "bf16")),
             "optimizer": rng.choice(("adamw", "sgd", "none")),
@@ -45,7 +55,7 @@ def dlrm(rng: random.Random) -> dict[str, Any]:
         "tables": [{"count": rng.randint(2, 16), "rows": rng.choice((1000, 1000000)), "dim": dim,
                     "pooling": float(rng.choice((1, 10, 40)))}],
         "training": {"precision": rng.choice(("fp32", "tf32", "bf16"))},
-        "parallel": {"ranks": rng.choice((1, 8))},
+        "parallel": {"ranks": rng.choice((1, 8, 16))},
     }  # fmt: skip
 
 
@@ -66,6 +76,13 @@ def changes(document: dict[str, Any], platform: Platform) -> list[Change]:
         ]
     found.append(("multiprocessors", {}, f"gpu.sms={int(0.9 * gpu.sms)}"))
     found.append(("bandwidth", {}, f"gpu.memory_gbps={gpu.memory_gbps / 2}"))
+    found.append(("clock", {}, f"gpu.clock_mhz={0.8 * gpu.clock_mhz}"))
+    found.append(("power", {}, f"gpu.power_w={0.7 * (gpu.power_w or 300)}"))
+    found.append(("host", {}, "host.speed=0.7"))
+    if platform.spec.ranks > 1:
+        found.append(("link", {}, f"link.gbps={0.8 * platform.spec.link.gbps}"))
+    if platform.spec.nic is not None:
+        found += [("NIC", {}, f"nic.gbps={share * platform.spec.nic.gbps}") for share in (0.5, 0.8)]
     found += [
         (f"peak {dtype}", {}, f"gpu.peak_tflops.{dtype}={tflops / 2}")
         for dtype, tflops in gpu.peak_tflops.items()
@@ -92,7 +109,8 @@ def test_more_work_or_a_slower_gpu_never_takes_less_time(group: int) -> None:
         rng = random.Random(seed)
         document = (dlrm if rng.random() < 0.25 else transformer)(rng)
         parallel = document["parallel"]
-        name = f"{parallel.get('data') or parallel.get('ranks')}x{rng.choice(GPUS)}"
+        ranks, gpu = parallel.get("data") or parallel.get("ranks"), rng.choice(GPUS)
+        name = f"{ranks}x{gpu}" if ranks < 16 else f"2x8x{gpu}-{rng.choice((25, 50, 100, 200, 400))}G"
         what, changed, override = rng.choice(changes(document, platform_of(name)))
         try:
             before = step_us(document, platform_of(name))
