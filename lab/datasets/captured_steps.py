@@ -167,12 +167,13 @@ def peft_l40s(row: Row, where: str) -> MeasuredStep:
         "checkpointing": row["grad_checkpointing"] == "True",
     }  # fmt: skip
     mean = number(row["mean_tokens_per_step"], f"{where}: mean_tokens_per_step") / batch - 1
-    asked["lengths"] = [LONGEST, *(round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1))]
+    short, long = (round(mean * (PADDED + way * LENGTH_SPREAD)) for way in (-1, 1))
+    asked["lengths"] = [short, LONGEST, short, long]
     return MeasuredStep(
         "peft_l40s", row["experiment"], PEFT_STEP, asked, f"1x{row['gpu'].removeprefix('NVIDIA ')}",
         number(row["step_ms"], f"{where}: step_ms"), groups=(kind,),
         reserved_bytes=number(row["mem_reserved_max_bytes"], f"{where}: mem_reserved_max_bytes"),
-        libraries=("transformers", "peft"), warmup=1, steps=2,
+        libraries=("transformers", "peft"), warmup=2, steps=2,
     )  # fmt: skip
 
 

@@ -185,3 +185,16 @@ def test_the_first_fsdp_and_synchronised_batch_norms_run_on_every_rank(tmp_path:
     sent = Counter(op.collective.kind for op in step.job.programs[-1].ops if op.collective)
     assert sent["reduce_scatter"] == 1
     assert sent["all_gather"] >= 2  # parameters, and the statistics of the batch norm
+
+
+def test_dropout_of_a_model_in_inference_mode_launches_nothing(tmp_path: Path) -> None:
+    text = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)).cuda().eval()
+steps = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+for _ in range(5):
+    with torch.inference_mode():
+        model(torch.randn(4, 8, device="cuda"))
+    steps.step()
+"""
+    assert not any(family.startswith("copy") for family, _ in families(captured(tmp_path, text)))

@@ -176,6 +176,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         if self.functional is not None and func._schema.name.startswith(FUNCTIONAL):
             return self._functional(func, args, kwargs)
         if self._is_composite(func):  # not taken apart above: inference mode, or inside another dispatch
+            if name == "dropout" and not (args[1] and args[2]):
+                return args[0]  # as C++ returns it; torch's rule in Python copies it
             with self:
                 whole = func.decompose(*args, **kwargs)
             if whole is not NotImplemented:

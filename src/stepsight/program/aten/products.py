@@ -15,11 +15,19 @@ def gemm_kernel(name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Ke
     return Kernel.of("gemm", dtype, operator=name, batch=batch, m=m, n=n, k=k)
 
 
+FEW_SUMS = 64
+"""Results of a product up to which libraries split its reduction over the whole GPU (split-k): it streams
+its operands, as a dot product does."""
+
+
 def product(left: Sized, right: Sized, precision: Precision, name: str = "linear") -> Kernel:
     """The kernel of a matrix product or of a batch of them."""
     dtype = precision.matmul(left.dtype)
     m, k = left.shape[-2:]
-    return gemm_kernel(name, dtype, prod(left.shape[:-2]), m, right.shape[-1], k)
+    batch, n = prod(left.shape[:-2]), right.shape[-1]
+    if batch == 1 and m * n <= FEW_SUMS < k:
+        return Kernel.of("reduce", left.dtype, operator="dot", rows=max(m, n), cols=k)
+    return gemm_kernel(name, dtype, batch, m, n, k)
 
 
 def _named(call: AtenCall, left: TensorFact) -> str:

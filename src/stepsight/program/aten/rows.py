@@ -21,9 +21,10 @@ def reduce_kernel(x: Sized, rows: int, name: str = "sum") -> Kernel:
     return Kernel.of("reduce", x.dtype, operator=name, rows=rows, cols=max(elements(x) // rows, 1))
 
 
-def _along(family: str, x: TensorFact, dim: int) -> Kernel:
+def _along(family: str, x: TensorFact, dim: int, name: str = "") -> Kernel:
     cols = x.shape[dim] if x.shape else 1
-    return Kernel.of(family, x.dtype, rows=max(x.elements // max(cols, 1), 1), cols=max(cols, 1))
+    rows = max(x.elements // max(cols, 1), 1)
+    return Kernel.of(family, x.dtype, operator=name, rows=rows, cols=max(cols, 1))
 
 
 def softmax(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -36,7 +37,8 @@ def softmax(call: AtenCall, precision: Precision) -> list[Kernel]:
 
 
 def softmax_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [_along("softmax_backward", call.on_gpu[1], call.get("dim", -1))]
+    """torch multiplies gradient and output of a softmax before its kernel; a log-softmax needs no product."""
+    return [_along("softmax_backward", call.on_gpu[1], call.get("dim", -1), call.name)]
 
 
 def layer_norm(call: AtenCall, precision: Precision) -> list[Kernel]:
@@ -82,7 +84,10 @@ def _channels(family: str, x: TensorFact) -> Kernel:
 
 
 def batch_norm(call: AtenCall, precision: Precision) -> list[Kernel]:
-    return [_channels("batch_norm", call.on_gpu[0])]
+    """Training finds the statistics first; with given ones it is one pass."""
+    x = call.on_gpu[0]
+    given = call.name == "_batch_norm_no_update" or not call.get("training", True)
+    return [_one_pass("batch_norm", x, size_bytes(x)) if given else _channels("batch_norm", x)]
 
 
 def batch_norm_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
