@@ -104,8 +104,13 @@ def test_no_module_of_the_package_names_a_published_file() -> None:
     assert {"nlp_fp32.csv", "dgxc_llm.csv"} <= files
     wrong = [
         f"{path.relative_to(ROOT)} names {name}"
-        for path in sorted((*SOURCE.rglob("*.py"), *SOURCE.rglob("*.toml")))
+        for path in sorted(p for kind in ("py", "toml", "json") for p in SOURCE.rglob(f"*.{kind}"))
         for name in sorted(files)
         if re.search(rf"(?<!\w){re.escape(name)}", path.read_text(encoding="utf-8"))
+    ]
+    wrong += [
+        f"{path.relative_to(ROOT)} names a .parquet file"
+        for path in sorted(SOURCE.rglob("*.json"))
+        if ".parquet" in path.read_text(encoding="utf-8")
     ]
     assert not wrong, "\n".join(wrong)

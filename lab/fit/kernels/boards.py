@@ -51,7 +51,7 @@ def fit_board(products: Products, models: Sequence[LearnedModel]) -> Board:
         spread=max(spread_of(left), LEAST_SPREAD),
         rows=len(left),
         gmae=gmae(np.exp(left), np.ones_like(left)),
-        source=FILE,
+        source="fp32 operators of transformers timed by CUDA events",
         date=FIT_DATE,
     )
 

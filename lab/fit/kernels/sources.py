@@ -27,6 +27,13 @@ STACKS = ("sglang", "vllm", "trtllm")
 """Serving stacks whose tables stand beside each other; the first is the default, as its
 attention is plain FlashAttention and its GEMM torch's own linear layer."""
 
+EVENT_TABLES = {
+    "gemm_fp32": "fp32 GEMMs timed by CUDA events",
+    "vector_fp32": "fp32 element-wise operators timed by CUDA events",
+    "conv_fp32": "fp32 convolutions timed by CUDA events",
+}
+"""Tables, and what fitted models say of them: what ships names no file."""
+
 SERVING_SYSTEMS = {
     "A100-SXM4-80G": "a100_sxm",
     "H100-SXM-80G": "h100_sxm",
@@ -76,9 +83,9 @@ def _measured(
 
 def event_tables(data: Path) -> Iterator[Measured]:
     """The fp32 tables that CUDA events timed: GEMM, vector, conv2d."""
-    for name in ("gemm_fp32", "vector_fp32", "conv_fp32"):
+    for name, source in EVENT_TABLES.items():
         table = read_table(data / "kernels" / f"{name}.parquet")
-        yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), f"{name}.parquet")
+        yield from measured_rows(table, np.asarray(table["time_us"], dtype=np.float64), source)
 
 
 def serving_folder() -> Path:
@@ -133,7 +140,7 @@ def _serving(
 ) -> Iterator[Measured]:
     part = {key: np.asarray(column)[kept] for key, column in table.items() if key != "device"}
     part["gpu"] = np.full(int(kept.sum()), gpu, dtype=object)
-    source = "aiconfigurator-core " + "/".join(path.parts[-4:])
+    source = "aiconfigurator-core " + "/".join(path.parts[-4:-1])
     yield from measured_rows(part, np.asarray(part["latency"], dtype=np.float64) * 1e3, source, keys)
 
 
