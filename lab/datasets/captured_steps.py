@@ -11,7 +11,7 @@ from typing import Any
 from stepsight.errors import InputError
 from stepsight.inputs import csv_records, number, read_text, whole
 
-LIBRARY_STEP = "stepsight.run.library.build"
+LIBRARY_STEP = "lab.library.build"
 IMAGE_STEP = "lab.score.capture.image_step"
 NVIDIA_STEP = "lab.score.capture.nvidia_step"
 PEFT_STEP = "lab.score.capture.peft_step"

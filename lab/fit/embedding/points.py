@@ -10,13 +10,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from lab.datasets.criteo import CRITEO, CRITEO_TB_ROWS, MULTI_HOT_ROWS, MULTI_HOT_SIZES, ORDERED
 from lab.fit.embedding.gpu import BACKWARDS, MeasuredKernel
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.program.job import Kernel
 from stepsight.tables.bags import traced_spread
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, MULTI_HOT_ROWS, MULTI_HOT_SIZES, ORDERED
 from stepsight.tables.indices.distributions import UNKNOWN_INDICES, IndexDistribution
 from stepsight.tables.lookup import SCATTERED, Lookup, TableLookup
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.datasets.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from lab.datasets.folder import read_csv
 from lab.fit.overheads.published import MODELS, NAME
 from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import CHOSEN, Score
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.workload.files import parse_workload
 
 TOPIC = "e2e"

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.datasets.criteo import CRITEO, MULTI_HOT_ROWS, MULTI_HOT_SIZES
 from lab.datasets.folder import read_csv
 from lab.score.steps import StepRow, each, score
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import Score
-from stepsight.tables.criteo import CRITEO, MULTI_HOT_ROWS, MULTI_HOT_SIZES
 from stepsight.workload.files import parse_workload
 
 TOPIC = "e2e"

@@ -9,12 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.datasets.folder import read_csv
-from lab.score.steps import StepRow, each, score
-from stepsight.platform.load import load_platform
-from stepsight.prediction.predict import predict
-from stepsight.score import Score
-from stepsight.tables.criteo import (
+from lab.datasets.criteo import (
     CRITEO,
     CRITEO_TB_ROWS,
     FREQUENT_2_ROWS,
@@ -22,6 +17,11 @@ from stepsight.tables.criteo import (
     FREQUENT_15_ROWS,
     MULTI_HOT_SIZES,
 )
+from lab.datasets.folder import read_csv
+from lab.score.steps import StepRow, each, score
+from stepsight.platform.load import load_platform
+from stepsight.prediction.predict import predict
+from stepsight.score import Score
 from stepsight.workload.files import parse_workload
 
 TOPIC = "e2e"

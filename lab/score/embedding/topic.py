@@ -12,10 +12,10 @@ import numpy as np
 from lab.fit.embedding.gpu import MeasuredKernel, predict, predict_left_out
 from lab.fit.embedding.points import DDP, DEFAULT, MLPERF, POINTS, measured_kernels
 from lab.score.embedding import h100
+from lab.score.embedding.lru import lru_hit_rate
 from stepsight.errors import InputError
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.lru import lru_hit_rate
 from stepsight.tables.indices.sampling import draw_indices
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS
 

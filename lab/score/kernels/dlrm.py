@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lab.datasets.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.models import KernelModels
 from stepsight.program.job import Kernel
 from stepsight.score import FIT, Score
-from stepsight.tables.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import SCATTERED, Lookup, TableLookup
 

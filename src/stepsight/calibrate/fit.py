@@ -236,12 +236,6 @@ def step_us(blocks: Sequence[Sequence[float]]) -> float:
     return float(np.quantile([t for block in blocks for t in block], STEP_QUANTILE))
 
 
-def pace_and_step(first: Mapping[str, Any], last: Mapping[str, Any]) -> tuple[float, float]:
-    """How the logarithms of the machine's pace and of a workload's step changed from one pass to another."""
-    pace = np.log(last["pace_us"] / first["pace_us"])
-    return float(pace), float(np.log(step_us(last["steps_us"]) / step_us(first["steps_us"])))
-
-
 def repeat_error(passes: Sequence[Sequence[float]], quantile: float) -> float:
     """How far one pass lies from another by this statistic: mean |ln ratio| of all pairs of passes."""
     values = [np.log(np.quantile(p, quantile)) for p in passes]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stepsight.calibrate.fit import Fitted, fit_samples, pace_and_step, step_us
+from stepsight.calibrate.fit import Fitted, fit_samples, step_us
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.rehearsal import (
     ABOUT,
@@ -34,7 +34,6 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.families import FAMILIES
 from stepsight.overheads.tables import OpStats, Overheads, op_class
 from stepsight.platform.load import load_platform
-from stepsight.run.pace import followed
 from stepsight.workload.files import parse_workload
 
 NOTES = "calibration.json"
@@ -211,23 +210,14 @@ def build(journal: Journal, folder: Path, name: str, device: str, ranks: int) ->
 
 
 def _pooled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row a workload, with the blocks of all its passes, each brought to the pace of the middle pass."""
+    """One row per workload, with the blocks of all its passes."""
     passes: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         passes.setdefault(row["name"], []).append(row)
-    paced = [r for r in rows if r.get("pace_us")]
-    usual = float(np.median([r["pace_us"] for r in paced])) if paced else 1.0
-    pairs = [p for p in passes.values() if len(p) > 1 and all(r.get("pace_us") for r in p)]
-    share = followed([pace_and_step(p[0], p[-1]) for p in pairs]) if pairs else 0.0
-    pooled = []
-    for members in passes.values():
-        steps = [
-            [t * (usual / (r.get("pace_us") or usual)) ** share for t in block]
-            for r in members
-            for block in r["steps_us"]
-        ]
-        pooled.append({**members[0], "steps_us": steps})
-    return pooled
+    return [
+        {**members[0], "steps_us": [block for r in members for block in r["steps_us"]]}
+        for members in passes.values()
+    ]
 
 
 def _notes(
@@ -246,7 +236,6 @@ def _notes(
         ticks = states[-1]["ticks"] - states[0]["ticks"]
         stolen = (states[-1]["stolen"] - states[0]["stolen"]) / max(ticks, 1)
     kernel = repeat.get("kernels", {}).get("median", 0.0)
-    paces = [r["pace_us"] for r in samples.get(REHEARSAL, ()) if r.get("pace_us")]
     return {
         "device": device,
         "ranks": ranks,
@@ -256,6 +245,5 @@ def _notes(
         "step_repeat_error": round(step, 4),
         "load_at_start": states[0]["load"] if states else 0.0,
         "stolen_share": round(stolen, 4),
-        "pace_us": round(float(np.median(paces)), 2) if paces else None,
         "noisy": bool(kernel > NOISY or step > NOISY or stolen > 0.02),
     }

@@ -24,7 +24,7 @@ from stepsight.constants import area
 from stepsight.errors import InputError, StepsightError
 from stepsight.overheads.gather import HostSample
 from stepsight.records import seconds
-from stepsight.run.measure import measure_all, pace_us
+from stepsight.run.measure import measure_all
 from stepsight.run.ranks import Ranks
 from stepsight.workload.dlrm.config import EAGER, TORCHREC_STACK
 from stepsight.workload.files import parse_workload
@@ -205,7 +205,6 @@ class Calibration:
             workloads = [parse_workload(d, d["name"]) for d in missing]
             self.ranks.restart()  # in memory that benchmarks have used steps take some percent longer
             measured = measure_all(self.ranks, workloads, steps=a.steps, blocks=a.blocks)
-            pace = pace_us(measured)
             self.journal.add(
                 REHEARSAL,
                 [
@@ -213,7 +212,6 @@ class Calibration:
                         "name": d["name"],
                         "pass": number,
                         "document": d,
-                        "pace_us": pace,
                         "steps_us": m.job_us.round(1).tolist(),
                     }
                     for d, m in zip(missing, measured, strict=True)

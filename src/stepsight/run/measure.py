@@ -31,14 +31,12 @@ class Measurement:
     in a predicted timeline. (The longest of the ranks' own steps would be longer than that: a rank
     that is late in one step is early in the next.) ``step_us`` is the median over blocks of
     each block's median step: what repeats best on a shared machine. ``spread`` is the
-    standard deviation of ln(block median): 0.03 means blocks differ by about ±3 %. ``probes_us`` is
-    the machine's pace before each block, ranks × blocks.
+    standard deviation of ln(block median): 0.03 means blocks differ by about ±3 %.
     """
 
     name: str
     device: str
     marks_us: FloatArray
-    probes_us: FloatArray | None = None
 
     @property
     def ranks(self) -> int:
@@ -91,12 +89,6 @@ class Measurement:
         }
 
 
-def pace_us(measured: Sequence[Measurement]) -> float | None:
-    """What the probe of `stepsight.run.pace` took among the interleaved blocks of these workloads."""
-    readings = [m.probes_us.mean(axis=0) for m in measured if m.probes_us is not None]
-    return float(np.median(np.concatenate(readings))) if readings else None
-
-
 def measure(
     workload: Workload,
     device: str = "cpu",
@@ -120,16 +112,12 @@ def measure_all(
             problem = f"is spread over {workload.ranks} ranks, the group has {ranks.ranks}"
             raise InputError(workload.name, problem, f"set its ranks to {ranks.ranks}")
     answers = ranks.call(train, tuple(workloads), steps, blocks, warmup)
-    marks, probes = (np.asarray([answer[i] for answer in answers]) for i in (0, 1))
-    return [Measurement(w.name, ranks.device, marks[:, i], probes[:, i]) for i, w in enumerate(workloads)]
+    marks = np.asarray(answers)
+    return [Measurement(w.name, ranks.device, marks[:, i]) for i, w in enumerate(workloads)]
 
 
-def train(
-    rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int
-) -> tuple[FloatArray, FloatArray]:
-    """On one rank: when its steps began and ended, workloads × blocks × (steps + 1), and the probe's time
-    before each block, in µs."""
-    from stepsight.run.pace import Probe
+def train(rank: Rank, workloads: Sequence[Workload], steps: int, blocks: int, warmup: int) -> FloatArray:
+    """On one rank: when its steps began and ended in µs, workloads × blocks × (steps + 1)."""
     from stepsight.run.trainer import Trainer
 
     trainers = [Trainer(workload, rank.rank, rank.device, seed=i) for i, workload in enumerate(workloads)]
@@ -137,13 +125,11 @@ def train(
     for trainer in trainers:
         for _ in range(max(warmup, 2)):  # data-parallel buckets are rebuilt after the first step
             trainer.step()
-    marks, probes = np.zeros((len(trainers), blocks, steps + 1)), np.zeros((len(trainers), blocks))
-    probe = Probe(rank.device)
+    marks = np.zeros((len(trainers), blocks, steps + 1))
     for block in range(blocks):
         for i, trainer in enumerate(trainers):
-            probes[i, block] = probe.time_us()
             marks[i, block] = _block(rank, trainer, steps)
-    return marks, probes
+    return marks
 
 
 def _block(rank: Rank, trainer: Any, steps: int) -> FloatArray:

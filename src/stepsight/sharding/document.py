@@ -64,5 +64,4 @@ def _measured(measured: MeasuredTables) -> dict[str, Any]:
         "against_model": [measured.factors(i, 1.0, 1.0).tolist() for i in range(len(measured.log_ratio))],
         "beside_others": list(measured.beside_others),
         "jitter": measured.jitter,
-        "pace": measured.pace,
     }

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.score.embedding.lru import lru_hit_rate
 from stepsight.tables.indices import reuse
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.lru import lru_hit_rate
 from stepsight.tables.indices.reuse import exact_stats
 from stepsight.tables.indices.sampling import draw_indices
 

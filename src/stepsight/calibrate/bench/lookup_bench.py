@@ -12,7 +12,6 @@ import numpy as np
 from stepsight.calibrate.bench.kernel_bench import meet
 from stepsight.errors import InputError
 from stepsight.estimate import MAD_TO_SD, FloatArray
-from stepsight.run.pace import probe_rank
 from stepsight.run.ranks import Ranks
 from stepsight.run.worker import Rank
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
@@ -171,23 +170,14 @@ def measure_tables(group: Ranks, pricer: PlanPricer, seed: int = 0) -> MeasuredT
     count = len(pricer.costs.tables)
     parts = [part for i in range(count) for part in pricer.costs.halves(i)]
     lookups = [pricer.costs.lookup(part) for part in parts]
-    probes = [_probe_us(group)]
     times, apart = _turns(group, lookups, seed)
-    probes.append(_probe_us(group))
-    calibrated = pricer.platform.calibration.pace_us
-    pace = float(np.mean(probes)) / calibrated if calibrated else None
     together = np.array([[np.median(t.forward), np.median(t.backward)] for t in times])
     ratio = np.log(together / pricer.costs.part_times(parts)).reshape(count, 3, 2)
     if group.ranks == 1:
-        return MeasuredTables(ratio, pace=pace)
+        return MeasuredTables(ratio)
     alone = np.array([[np.median(t.forward_alone), np.median(t.backward_alone)] for t in times])
     forward, backward = (beside_others(together[:, p].tolist(), alone[:, p].tolist()) for p in (0, 1))
-    return MeasuredTables(ratio, (forward, backward), _jitter(apart, group.ranks), pace)
-
-
-def _probe_us(group: Ranks) -> float:
-    """The machine's pace, on the slowest rank."""
-    return float(max(group.call(probe_rank)))
+    return MeasuredTables(ratio, (forward, backward), _jitter(apart, group.ranks))
 
 
 def _turns(

@@ -58,8 +58,6 @@ def _headline(choice: Choice) -> Text:
         forward, backward = np.exp(choice.measured.log_ratio[:, 0].mean(axis=0))
         text.append(f"\n           tables measured here: lookups ×{forward:.2f}, updates ×{backward:.2f} ")
         text.append("the platform's times")
-        if choice.measured.pace is not None:
-            text.append(f"; the machine's probe takes ×{choice.measured.pace:.2f} as long as at calibration")
     return text
 
 

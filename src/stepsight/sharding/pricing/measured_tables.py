@@ -21,13 +21,11 @@ class MeasuredTables:
 
     ``beside_others`` is how many times longer lookups and updates take while all ranks are at them,
     ``jitter`` how much a rank's time for them varies from turn to turn (standard deviation of ln).
-    ``pace`` is how long the machine's probe took meanwhile against its calibration: 1.1 is 10 % slower.
     """
 
     log_ratio: FloatArray
     beside_others: tuple[float, float] = (1.0, 1.0)
     jitter: float = 0.0
-    pace: float | None = None
 
     def contention(self, calibrated: ContentionSpec) -> ContentionSpec:
         """The platform's slowdowns with those of lookups as they are here and now."""

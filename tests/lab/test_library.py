@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.library.build import card
 from stepsight.errors import InputError
-from stepsight.run.library.build import card
 
 
 @pytest.mark.parametrize(

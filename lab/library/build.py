@@ -270,7 +270,7 @@ def card(name: str, configs: Path | None = None) -> Card:
 
 @cache
 def _cards() -> Mapping[str, Card]:
-    with resources.as_file(resources.files("stepsight.run.library") / "cards.toml") as path:
+    with resources.as_file(resources.files("lab.library") / "cards.toml") as path:
         rows = read_toml(path)
     made: dict[str, Card] = {}
     for name, row in rows.items():
