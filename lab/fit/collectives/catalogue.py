@@ -19,7 +19,6 @@ from stepsight.collectives.curve import Curve
 from stepsight.collectives.extrapolate import curve_position
 from stepsight.collectives.measured import CATALOGUE
 from stepsight.collectives.roofline import bus_factor
-from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.estimate import FloatArray
 from stepsight.program.job import COLLECTIVE_KINDS
 from stepsight.records import read_toml
@@ -132,9 +131,7 @@ def _runs(parts: Iterable[tuple[MeasuredRows, bool]]) -> dict[tuple[str, int, in
             ("source", "platform", "nccl_version", "dtype", "kind", "ranks", "nodes")
         ):
             shape = (str(key[4]), int(key[5]), int(key[6]))
-            runs.setdefault(shape, []).append(
-                Run(Curve.fit(run.bytes, run.time_us, NO_SHAPES), str(key[0]), forced)
-            )
+            runs.setdefault(shape, []).append(Run(Curve.fit(run.bytes, run.time_us), str(key[0]), forced))
     return runs
 
 
@@ -161,7 +158,7 @@ def pool(runs: Sequence[Run]) -> PooledCurve | None:
     if not sizes:
         return None
     own = float(np.median([run.curve.measured_spread for run in chosen]))
-    curve = Curve.fit(sizes, times, NO_SHAPES)
+    curve = Curve.fit(sizes, times)
     return PooledCurve(Curve(curve.sizes, curve.times_us, own), len(chosen), not free)
 
 
@@ -253,7 +250,7 @@ def doubling_samples(rows: MeasuredRows) -> list[DoublingSample]:
 
 
 def _sample(machine: str, kind: str, ranks: int, run: MeasuredRows, doubled: MeasuredRows) -> DoublingSample:
-    curve = Curve.fit(run.bytes, run.time_us, NO_SHAPES)
+    curve = Curve.fit(run.bytes, run.time_us)
     sizes = np.unique(doubled.bytes)
     times = np.array([np.median(doubled.time_us[doubled.bytes == size]) for size in sizes])
     alike = sizes * bus_factor(kind, 2 * ranks) / bus_factor(kind, ranks)

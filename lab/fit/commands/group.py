@@ -22,10 +22,6 @@ SUBCOMMANDS = {
         "lab.fit.anchoring",
         "Exponents of anchoring, on operators of several GPUs.",
     ),
-    "llm": (
-        "lab.fit.llm",
-        "Host, clock and network constants of language models, from measured steps.",
-    ),
 }
 """Subcommand → module that holds it as ``command``, and its help line. Loaded when called."""
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lab.fit.collectives.rows import CURVE_KEY, UNSTATED, MeasuredRows, read_nccl, read_paper
 from stepsight.collectives.curve import Curve
-from stepsight.collectives.shapes import NO_SHAPES, Shapes, pooled
 from stepsight.estimate import FloatArray
 from stepsight.score import BLIND, Score, gmae, mape
 
@@ -23,10 +20,6 @@ FEWEST_BELOW = 5
 """Sizes that a curve must keep below the cut when its top is left out."""
 Timer = Callable[[FloatArray], FloatArray]
 Fitter = Callable[[FloatArray, FloatArray], Timer]
-GROUP_KEY = ("source", "ranks", "nodes", "kind")
-"""What curves of one group of a machine share, whatever its settings and software."""
-RUN_KEY = (*GROUP_KEY, "platform")
-"""What the curves of one run share: sources name settings with the platform."""
 Mask = npt.NDArray[np.bool_]
 
 
@@ -49,25 +42,16 @@ def scores(data: Path) -> list[Score]:
     return found
 
 
-def measured_curves(
-    rows: MeasuredRows, *, stated_only: bool, least: int = FEWEST_SIZES
-) -> list[tuple[FloatArray, FloatArray]]:
+def measured_curves(rows: MeasuredRows, *, stated_only: bool) -> list[tuple[FloatArray, FloatArray]]:
     """Sizes and median times of every curve; ``stated_only``: with its NCCL version and buffer."""
-    return [curve for _, curve in keyed_curves(rows, stated_only=stated_only, least=least)]
-
-
-def keyed_curves(
-    rows: MeasuredRows, *, stated_only: bool, least: int = FEWEST_SIZES
-) -> list[tuple[dict[str, Any], tuple[FloatArray, FloatArray]]]:
-    """The same, each with what it was measured on."""
     if stated_only:
         rows = rows.where((rows.nccl_version != UNSTATED) & (rows.in_place != UNSTATED))
     curves = []
-    for key, run in rows.groups(CURVE_KEY):
+    for _, run in rows.groups(CURVE_KEY):
         sizes = np.unique(run.bytes)
-        if len(sizes) >= least:
+        if len(sizes) >= FEWEST_SIZES:
             times = np.array([np.median(run.time_us[run.bytes == size]) for size in sizes])
-            curves.append((dict(zip(CURVE_KEY, key, strict=True)), (sizes, times)))
+            curves.append((sizes, times))
     return curves
 
 
@@ -127,38 +111,15 @@ def _sizes(nccl: MeasuredRows) -> list[Score]:
                 same_rows_as=between,
             ),
         ]
-        found += _six(nccl, stated, which)
+        six = left_out(curves, six_sizes, _curve)
+        found.append(
+            _over_curves(f"six sizes known, {which}", six, "all others", 0.5, None, "six sizes known")
+        )
         for factor in (4.0, 16.0):
             above = left_out(curves, below(factor), _curve, FEWEST_BELOW)
             bar, top = 0.057 if factor == 4.0 else None, f"above the range, top factor of {factor:g}"
             found.append(_over_curves(f"{top}, {which}", above, "sizes above it left out", 0.5, bar, top))
     return found
-
-
-def _six(nccl: MeasuredRows, stated: bool, which: str) -> list[Score]:
-    """Six sizes known: between them as curves alike run, nothing of the scored one's own group among them."""
-    every = keyed_curves(nccl, stated_only=False)
-    runs = Shapes.of(Curve.fit(*curve, NO_SHAPES) for _, curve in every)
-    six = "six sizes known"
-    lines = (
-        (six, "shapes of other groups and machines", GROUP_KEY, GROUP_KEY, 0.038),
-        (f"{six}, and shapes of the group's other settings", "own run left out", RUN_KEY, RUN_KEY, None),
-        (f"{six}, shapes of other sources alone", "own source left out", GROUP_KEY, GROUP_KEY[:1], None),
-    )
-    found = []
-    for name, how, alike, left, bar in lines:
-        shapes, names = pooled(runs, [tuple(key[part] for part in alike) for key, _ in every])
-        errors = []
-        for key, curve in keyed_curves(nccl, stated_only=stated):
-            own = tuple(key[part] for part in left)
-            others = shapes.where(np.array([n[: len(left)] != own for n in names]))
-            errors += left_out([curve], six_sizes, partial(_curve, shapes=others))
-        found.append(_over_curves(f"{name}, {which}", errors, f"all others; {how}", 0.5, bar, name))
-    straight, name = (
-        left_out(measured_curves(nccl, stated_only=stated), six_sizes, _curve),
-        f"{six}, straight lines",
-    )
-    return [*found, _over_curves(f"{name}, {which}", straight, "all others", 0.5, None, name)]
 
 
 def _group_sizes(nccl: MeasuredRows) -> list[Score]:
@@ -259,9 +220,8 @@ def _over_curves(
     )
 
 
-def _curve(sizes: FloatArray, times: FloatArray, shapes: Shapes = NO_SHAPES) -> Timer:
-    """The curve by its own sizes; the catalogue's shapes hold rows that are scored here."""
-    return Curve.fit(sizes, times, shapes).time_us
+def _curve(sizes: FloatArray, times: FloatArray) -> Timer:
+    return Curve.fit(sizes, times).time_us
 
 
 def _pchip(sizes: FloatArray, times: FloatArray) -> Timer:

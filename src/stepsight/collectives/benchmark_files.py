@@ -14,7 +14,6 @@ from typing import Any
 from stepsight.collectives.curve import Curve
 from stepsight.collectives.measured import MeasuredSystem
 from stepsight.collectives.roofline import GroupShape
-from stepsight.collectives.shapes import NO_SHAPES
 from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
@@ -268,9 +267,8 @@ def measured_platform(timings: Iterable[Timing], spec: PlatformSpec, provenance:
             shape = GroupShape(timing.ranks, timing.nodes, -(-timing.ranks // timing.nodes))
             kind = "all_to_all" if timing.kind == "all_to_allv" else timing.kind
             rows.setdefault((kind, shape), []).append(timing)
-    shapes = NO_SHAPES if spec.host.synchronous else None  # the catalogue's curves are NCCL's
     curves = {
-        key: Curve.fit([t.bytes for t in measured], [t.time_us for t in measured], shapes)
+        key: Curve.fit([t.bytes for t in measured], [t.time_us for t in measured])
         for key, measured in rows.items()
     }
     nic = spec.nic

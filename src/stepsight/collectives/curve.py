@@ -1,11 +1,9 @@
 """A measured curve: the time of one collective on one group over its message sizes.
 
-Between two measured sizes the time runs straight in bytes (a latency-bandwidth line of its
-own; where sizes lie far apart, as curves alike run: `shapes`), after noise and slow detours have
-been cut by the lower envelope: the time of a size is never more than the least time that any larger
-message took. On measured curves with every
-other size left out this beats interpolation in log-log by PCHIP or straight lines, soft-min
-forms and sigmoids, whether six sizes or two hundred are known (docs/accuracy.md).
+Between two measured sizes the time is linear in bytes, after noise and slow detours have been removed by the
+lower envelope: the time of a size is never more than the least time that any larger message took. On measured
+curves with every other size left out this beats log-log interpolation (PCHIP, straight lines), soft-min forms
+and sigmoids (docs/accuracy.md).
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stepsight.collectives.shapes import Shapes, far_apart, shipped_shapes
 from stepsight.constants import area
 from stepsight.errors import StepsightError
 from stepsight.estimate import MAD_TO_SD, FloatArray
@@ -46,18 +43,14 @@ class Curve:
     measured_spread: float = DEFAULT_SPREAD
 
     @classmethod
-    def fit(cls, bytes: npt.ArrayLike, time_us: npt.ArrayLike, shapes: Shapes | None = None) -> Curve:
+    def fit(cls, bytes: npt.ArrayLike, time_us: npt.ArrayLike) -> Curve:
         """A curve through measured times, in any order, with repeats.
 
-        Repeats of one size (iterations, in-place and out-of-place) count by their median. Where
-        sizes lie far apart, ``shapes`` (the catalogue's curves by default) say how it runs between.
+        Repeats of one size (iterations, in-place and out-of-place) count by their median.
         """
         sizes, times = _checked(bytes, time_us)
         sizes, times = _without_lone_dips(*_median_of_repeats(sizes, times))
-        spread, times = _left_out_spread(sizes, times), _lower_envelope(times)
-        if far_apart(sizes):
-            sizes, times = (shipped_shapes() if shapes is None else shapes).filled(sizes, times)
-        return cls(sizes, times, spread)
+        return cls(sizes, _lower_envelope(times), _left_out_spread(sizes, times))
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Curve:
