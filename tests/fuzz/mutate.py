@@ -207,3 +207,79 @@ _TRACE_DAMAGE = (
     _each_event(_argument("Input Dims", [[-1]], [[10**9, 10**9]], [[[]]], "x", [[0, 5]]), 0.5),
     _each_event(_set("tid", 1, "main", -5), 0.5),
 )  # fmt: skip
+
+
+def mutated_execution_trace(document: dict[str, Any], rng: random.Random) -> bytes:
+    """An execution trace, flat or with attributes, with damaged sizes, identities, threads or counts."""
+    changed = copy.deepcopy(document)
+    if rng.random() < 0.5:
+        changed = _with_attributes(changed)
+    for _ in range(rng.randint(1, 3)):
+        rng.choice(_NODE_DAMAGE)(changed, rng)
+    return json.dumps(changed).encode()
+
+
+def _with_attributes(document: dict[str, Any]) -> dict[str, Any]:
+    """The same nodes as schemas from 1.0.2-chakra on write them."""
+    nodes = [
+        {
+            "id": n["id"], "name": n["name"], "ctrl_deps": n["parent"],
+            "inputs": {"values": n["inputs"], "shapes": n["input_shapes"], "types": n["input_types"]},
+            "outputs": {"values": [], "shapes": [], "types": []},
+            "attrs": [{"name": key, "type": "uint64", "value": n[key]} for key in ("rf_id", "seq_id", "tid")],
+        }
+        for n in document["nodes"]
+    ]  # fmt: skip
+    return {**document, "schema": "1.1.1-chakra.0.0.4", "nodes": nodes}
+
+
+def _each_node(change: Any, share: float = 1.0) -> Any:
+    def damage(document: dict[str, Any], rng: random.Random) -> None:
+        for node in document["nodes"]:
+            if rng.random() < share:
+                change(node, rng)
+
+    return damage
+
+
+def _sizes(*values: Any) -> Any:
+    def change(node: dict[str, Any], rng: random.Random) -> None:
+        value = rng.choice(values)
+        if "input_shapes" in node:
+            node["input_shapes"] = value
+        elif isinstance(node.get("inputs"), dict):
+            node["inputs"]["shapes"] = value
+
+    return change
+
+
+def _attribute(field: str, *values: Any) -> Any:
+    def change(node: dict[str, Any], rng: random.Random) -> None:
+        if "attrs" in node:
+            node["attrs"] = [{"name": field, "value": rng.choice(values)}, *node["attrs"]]
+        else:
+            node[field] = rng.choice(values)
+
+    return change
+
+
+def _many_nodes(document: dict[str, Any], rng: random.Random) -> None:
+    document["nodes"] = document["nodes"] * rng.choice((2, 50, 600))
+
+
+def _document_field(field: str, *values: Any) -> Any:
+    return lambda document, rng: document.__setitem__(field, rng.choice(values))
+
+
+_NODE_DAMAGE = (
+    _many_nodes, _document_field("pid", -1, 10**9, "seven", None),
+    _document_field("schema", "9.9", "", 4, None),
+    _each_node(_sizes([[-1]], [[10**9, 10**9]], [[[]]], "x", [[0, 5]], [[2**70]], None, [[1.5]], {}), 0.6),
+    _each_node(_attribute("rf_id", 1, -1, 2**70, "x", None), 0.6),
+    _each_node(_attribute("tid", 1, -5, "main", 2**70), 0.6),
+    _each_node(_set("id", 10, -1, "x", 2**70, None), 0.5),
+    _each_node(_set("name", "aten::relu", "", 7, "\x1b]0;title\x07", "n" * 3000), 0.6),
+    _each_node(_set("parent", 10, -1, 2**70, "x"), 0.5),
+    _each_node(_set("attrs", [], "x", [7], {"a": 1}), 0.3),
+    _each_node(_set("input_types", ["Tensor(nothing)"] * 3, [[]], "x", [None]), 0.5),
+)  # fmt: skip

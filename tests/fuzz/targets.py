@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import math
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from lab.datasets.kernel_tables.files import read_table, time_table
-from stepsight.calibrate.build import build
+from stepsight.calibrate.folder import build
 from stepsight.calibrate.journal import Journal
 from stepsight.calibrate.rehearsal import VALIDATION, random_dlrm, random_transformer
 from stepsight.collectives.benchmark_files import read_nccl_tests, read_param_comms, read_timings_csv
@@ -39,7 +40,14 @@ from stepsight.trace.step.run import load_trace
 from stepsight.workload.files import load_workload, parse_workload
 from tests.calibrate.synthetic import samples
 from tests.fuzz.interruptions import SCRIPT
-from tests.fuzz.mutate import ODD_NUMBERS, mutated_bytes, mutated_json, mutated_text, mutated_trace
+from tests.fuzz.mutate import (
+    ODD_NUMBERS,
+    mutated_bytes,
+    mutated_execution_trace,
+    mutated_json,
+    mutated_text,
+    mutated_trace,
+)
 from tests.trace.making import two_step_training
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -220,6 +228,33 @@ EXECUTION_TRACE = {
 }  # fmt: skip
 
 
+CHAKRA = b"\x0a\x0b1.1.0-chakra" + b"\x1a\x20aten::addmm\x00\x01\x02" * 40
+"""Bytes of a Chakra file, which is named and not read."""
+
+
+def _with_chakra(path: Path) -> float:
+    """The profile of a run with a damaged Chakra file of it in the same folder: it changes nothing."""
+    folder = path.parent / "with_chakra"
+    folder.mkdir(exist_ok=True)
+    (folder / "profile.json").write_text(json.dumps(_profile()))
+    alone = predict_trace(load_trace(folder / "profile.json")).step_us
+    (folder / "run.0.et").write_bytes(path.read_bytes())
+    assert predict_trace(load_trace(folder)).step_us == alone
+    return alone
+
+
+@lru_cache(maxsize=1)
+def _bomb() -> bytes:
+    return gzip.compress(b" " * (1 << 24), mtime=0)
+
+
+def _packed(rng: random.Random) -> bytes:
+    """A compressed profile: damaged, cut, with a bomb after it, or a bomb itself."""
+    whole = gzip.compress(json.dumps(_profile()).encode(), mtime=0)
+    cut = whole[: rng.randrange(len(whole))]
+    return rng.choice((mutated_bytes(whole, rng), cut, whole + _bomb(), _bomb() * 4))
+
+
 NCCL = """# nThread 1 nGpus 2 minBytes 8 maxBytes 4096 step: 2(factor) warmup iters: 5 iters: 20
 # Using devices
 #  Rank  0 Group  0 Pid  100 on   host device  0 [0x07] NVIDIA A100-SXM4-40GB
@@ -299,6 +334,9 @@ TARGETS = (
     Target("trace.json", lambda rng: mutated_json(_profile(), rng), _trace),
     Target("profile.json", lambda rng: mutated_trace(_profile(), rng), _every_basis),
     Target("execution_trace.json", _json(EXECUTION_TRACE), _with_execution_trace),
+    Target("nodes.json", lambda rng: mutated_execution_trace(EXECUTION_TRACE, rng), _with_execution_trace),
+    Target("chakra.et", lambda rng: mutated_bytes(CHAKRA, rng), _with_chakra),
+    Target("packed.json.gz", _packed, _every_basis),
     Target("all_reduce.txt", _text(NCCL), lambda p: _sum_us(read_nccl_tests(p).timings)),
     Target("param.txt", _text(PARAM), lambda p: _sum_us(read_param_comms(p).timings)),
     Target("timings.csv", _text(TIMINGS), lambda p: _sum_us(read_timings_csv(p)) + 1.0),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import stepsight
+from stepsight.hardware.gpus import load_gpu
 from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.display import assumed
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import missing_units
 from stepsight.prediction.throughput import job_flops, throughput
-from stepsight.program.job import Job, Kernel, Op, Period, RankProgram
+from stepsight.program.job import Job, Kernel, Op, Period, RankProgram, Sizing
 from stepsight.program.observation import Observation
 from stepsight.program.setup import Setup
 
@@ -205,3 +207,18 @@ def test_image_models_count_images() -> None:
     assert found.throughput.tokens_per_s is None
     assert found.throughput.samples_per_s == pytest.approx(512 / (found.step_us / 1e6))
     assert "512 (64 per rank" in assumed(found)
+
+
+def test_a_trace_without_the_sizes_of_its_products_states_no_mfu() -> None:
+    known = Kernel.of("gemm", "fp16", m=1024, n=1024, k=1024)
+    hidden = Kernel.of("gemm", "fp16", sizing=Sizing.UNKNOWN, m=2048, n=2048, k=2048)
+    jobs = [Job.replicated(RankProgram((Op("a", kernels),)), 1) for kernels in ((known,), (known, hidden))]
+    sure, unsure = (throughput(job, 1, 1e3, None, load_gpu("A100-SXM4-40G")) for job in jobs)
+    assert sure.mfu is not None and sure.counted == "kernels"
+    assert (unsure.mfu, unsure.model_flops, unsure.counted) == (None, 0.0, "unknown")
+
+
+def test_a_kernel_that_stands_for_several_counts_them() -> None:
+    one = Kernel.of("gemm", "bf16", m=1000, n=1000, k=1000)
+    both = replace(one, parts=((one, 2),))
+    assert job_flops(Job.replicated(RankProgram((Op("a", (both,)),)), 1)) == {"bf16": pytest.approx(4e9)}

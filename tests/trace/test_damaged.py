@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -98,3 +99,91 @@ def test_a_collective_of_a_billion_ranks_is_refused(tmp_path):
         event["args"]["Group size"] = 10**9
     with pytest.raises(InputError, match="number of ranks is 1,000,000,000"):
         predicted(tmp_path, document)
+
+
+def nodes() -> list[dict[str, Any]]:
+    """The operators of the profile as an execution trace lists them."""
+    listed = [
+        ("aten::addmm", [[64], [256, 128], [128, 64]]),
+        ("aten::relu", [[256, 64]]),
+        ("MmBackward0", []),
+    ]
+    return [
+        {
+            "id": 10 + i, "name": name, "rf_id": i + 1, "parent": 1, "seq_id": i, "tid": 1,
+            "input_shapes": shapes, "input_types": ["Tensor(float)"] * len(shapes), "inputs": [],
+        }
+        for i, (name, shapes) in enumerate(listed * 3)
+    ]  # fmt: skip
+
+
+def with_execution_trace(folder: Path, listed: list[Any], **changed: Any):
+    """The answer for the profile without shapes, with an execution trace in its folder."""
+    document = profile()
+    for number, event in enumerate(events_of(document, "cpu_op")):
+        event["args"] = {"Record function id": number + 1}
+    (folder / "profile.json").write_text(json.dumps(document))
+    (folder / "et.json").write_text(json.dumps({"schema": "1.0.1", "pid": 7, "nodes": listed, **changed}))
+    return predict_trace(folder, models_only=True)
+
+
+def known(answer) -> float:
+    return answer.origin.timed_by.known_sizes
+
+
+def test_an_execution_trace_gives_sizes(tmp_path):
+    assert known(with_execution_trace(tmp_path, nodes())) > 0.6
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"input_shapes": [[-1, 4]]},
+        {"input_shapes": [[2**70]]},
+        {"input_shapes": "x"},
+        {"name": 7},
+        {"tid": "main"},
+        {"rf_id": 2**70},
+        {"parent": -1},
+    ],
+    ids=str,
+)
+def test_damaged_nodes_of_an_execution_trace_cost_their_sizes_alone(tmp_path, change):
+    listed = nodes()
+    listed[0] = {**listed[0], **change}
+    answer = with_execution_trace(tmp_path, listed)
+    assert answer.step_us == pytest.approx(600, rel=0.3)
+
+
+def test_nodes_that_are_listed_twice_count_once(tmp_path):
+    once, twice = (with_execution_trace(tmp_path, nodes() * n) for n in (1, 2))
+    assert twice.step_us == once.step_us
+
+
+def test_an_execution_trace_of_another_process_is_not_used(tmp_path):
+    assert known(with_execution_trace(tmp_path, nodes(), pid=10**9)) == 0.0
+
+
+def test_odd_nodes_are_left_out_and_what_is_left_serves(tmp_path):
+    assert known(with_execution_trace(tmp_path, [*nodes(), 7, None, "x", {"id": "a"}])) > 0.6
+
+
+def test_very_many_operators_of_one_name_are_aligned_in_bounded_time(tmp_path):
+    repeated = [{**node, "rf_id": -1, "name": "aten::relu", "id": i} for i, node in enumerate(nodes() * 3000)]
+    assert with_execution_trace(tmp_path, repeated).step_us > 0
+
+
+def test_a_chakra_file_is_named_and_changes_nothing(tmp_path):
+    (tmp_path / "profile.json").write_text(json.dumps(profile()))
+    alone = predict_trace(tmp_path)
+    (tmp_path / "run.0.et").write_bytes(b"\x00" * 5000)
+    both = predict_trace(tmp_path)
+    assert both.step_us == alone.step_us
+    assert any("Chakra" in note for note in both.notes)
+
+
+def test_a_gzip_bomb_is_refused_within_its_limit(tmp_path):
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(gzip.compress(b" " * (1 << 24)) * 40)
+    with pytest.raises(InputError, match=r"unpack|expand|large"):
+        predict_trace(path)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.families import FAMILIES
+from stepsight.kernels.families import FAMILIES, category
 from stepsight.platform.power import Power
-from stepsight.program.job import Job, Kernel, Op
+from stepsight.program.job import Job, Kernel, Op, Sizing
 from stepsight.program.observation import Observations, ObservedJob, OpObservations
 from stepsight.program.setup import Setup
 
@@ -38,9 +38,10 @@ class Throughput:
     ``mfu`` is model FLOPs utilisation: the FLOPs of the model (without recomputation) over what the
     GPUs could do at the dense peak of ``dtype`` in the same time. ``dtype`` is the type that the workload
     states for its matrix products (fp8, if these are in fp8), else the type of most of the job's FLOPs.
-    ``counted`` says where the FLOPs come from: "model" (stated by the workload) or "kernels" (summed over the
-    job's matrix products). ``hfu`` counts recomputed FLOPs as well, where there are any; ``mfu_of_bf16_peak``
-    is MFU against the bf16 peak where ``dtype`` is fp8. Costs are known where the platform has a price.
+    ``counted`` says where the FLOPs come from: "model" (stated by the workload), "kernels" (summed over the
+    job's matrix products), or "unknown" (a trace without the sizes of some products states no FLOPs).
+    ``hfu`` counts recomputed FLOPs as well, where there are any; ``mfu_of_bf16_peak`` is MFU against the bf16
+    peak where ``dtype`` is fp8. Costs are known where the platform has a price.
     """
 
     samples_per_s: float | None
@@ -75,7 +76,8 @@ def throughput(
     """
     stated = setup.model_flops if setup else None
     dtype = setup.product_dtype if setup and stated is not None else ""
-    by_dtype = {} if job is None or dtype else job_flops(job, seen)
+    unknown = stated is None and job is not None and has_unknown_products(job)
+    by_dtype = {} if job is None or dtype or unknown else job_flops(job, seen)
     dtype = dtype or max(by_dtype, key=lambda name: by_dtype[name], default="")
     flops = stated if stated is not None else sum(by_dtype.values())
     seconds = step_us / 1e6
@@ -97,7 +99,7 @@ def throughput(
         mfu=mfu,
         peak_tflops=peak,
         dtype=dtype,
-        counted="model" if stated is not None else "kernels",
+        counted="model" if stated is not None else "unknown" if unknown else "kernels",
         hfu=mfu * (1 + again) if mfu is not None and again else None,
         mfu_of_bf16_peak=per_gpu / half if half else None,
         cost_per_step=cost,
@@ -129,23 +131,31 @@ def job_flops(job: Job, seen: Observations = (), *, recomputed: bool = False) ->
         if program.period:  # blocks that are not listed are like the last listed one
             block = _kernels(ops[slice(*program.period.starts[-2:])], recomputed)
             kernels += Counter({kernel: times * program.period.skipped for kernel, times in block.items()})
-        for (family, dims, dtype, share), times in kernels.items():
-            flops = times * ranks[number] * share * _flops(family, dims)
-            if flops:
-                total[dtype] = total.get(dtype, 0.0) + flops
+        for (kernel, share), times in kernels.items():
+            for part, count in kernel.parts or ((kernel, 1),):
+                flops = times * count * ranks[number] * share * _flops(part.family, part.dims)
+                if flops:
+                    total[part.dtype] = total.get(part.dtype, 0.0) + flops
     return total
 
 
-def _kernels(
-    ops: Sequence[tuple[Op, OpObservations]], recomputed: bool
-) -> Counter[tuple[str, tuple[tuple[str, float], ...], str, float]]:
-    """Kernels by what they compute. In a trace one call may be several kernels, each with its share."""
+def _kernels(ops: Sequence[tuple[Op, OpObservations]], recomputed: bool) -> Counter[tuple[Kernel, float]]:
+    """Kernels of known size. In a trace one call may be several kernels, each with its share."""
     return Counter(
-        (k.family, k.dims, k.dtype, o.share)
+        (k, o.share)
         for op, seen in ops
         if (op.phase == RECOMPUTED) is recomputed
         for k, o in zip(op.kernels, seen, strict=False)
+        if k.sizing is not Sizing.UNKNOWN
     )
+
+
+def has_unknown_products(job: Job) -> bool:
+    """Whether a trace left the sizes of some of its matrix products out: their FLOPs are not known."""
+    return any(
+        k.sizing is Sizing.UNKNOWN and category(k.family) in PRODUCTS
+        for program in job.programs for op in program.ops for k in op.kernels
+    )  # fmt: skip
 
 
 def _flops(family: str, dims: tuple[tuple[str, float], ...]) -> float:

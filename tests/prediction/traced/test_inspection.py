@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from stepsight.commands.inspect import command
 from stepsight.prediction.traced.inspection import inspect_run
-from stepsight.report.console.inspection import listings
+from stepsight.report.console.inspection import headline, listings
 from stepsight.report.page.inspection import inspection_page
 from tests.trace.making import Made, made_run, two_step_training
 
@@ -86,3 +86,17 @@ def test_the_command_prints_json_and_writes_the_page(tmp_path):
 def test_the_command_prints_tables(tmp_path):
     result = CliRunner().invoke(command, [str(two_step_training().save(tmp_path))])
     assert "top kernels" in result.output
+
+
+def test_a_trace_of_a_cpu_is_called_one_and_shows_its_operators() -> None:
+    made = Made(device="")
+    made.op("aten::linear", 0, 100, [[8, 8], [8, 8]])
+    made.op("aten::addmm", 10, 80, [[8], [8, 8], [8, 8]])
+    made.op("aten::relu", 120, 30, [[8, 8]])
+    seen = inspect_run(made_run(made))
+    assert seen.cpu_only
+    assert [(o.name, o.host_us) for o in seen.operators] == [
+        ("aten::addmm", 80.0), ("aten::relu", 30.0), ("aten::linear", 20.0),
+    ]  # fmt: skip
+    lines = headline(seen)
+    assert "a CPU" in lines[0] and any("no GPU work was recorded" in line for line in lines)

@@ -98,6 +98,8 @@ class Inspection:
     link_rate: float
     orphans: int
     warnings: tuple[str, ...]
+    cpu_only: bool = False
+    """No GPU work was recorded: the trace is one of a CPU, and its times are the host's."""
 
 
 def inspect_run(run: TraceRun) -> Inspection:
@@ -106,6 +108,7 @@ def inspect_run(run: TraceRun) -> Inspection:
     ranks = tuple(_rank_view(r, step) for r in run.ranks)
     path, coverage = _replayed(run)
     first = run.ranks[0]
+    cpu_only = not any(r.linked.trace.gpu for r in run.ranks)
     return Inspection(
         files=tuple(r.path for r in run.ranks),
         device=run.device,
@@ -115,7 +118,7 @@ def inspect_run(run: TraceRun) -> Inspection:
         steps=tuple(v for r in run.ranks for v in _steps(r)),
         ranks=_with_lateness(run, ranks, step),
         straggler=_straggler(run, ranks),
-        operators=_operators(run, first, step),
+        operators=_host_operators(first, step) if cpu_only else _operators(run, first, step),
         kernels=_kernels(first, step),
         overheads=_overheads(run, first),
         critical_path_us=path,
@@ -123,6 +126,7 @@ def inspect_run(run: TraceRun) -> Inspection:
         link_rate=min(r.linked.link_rate for r in run.ranks),
         orphans=sum(len(r.linked.orphans) for r in run.ranks),
         warnings=run.warnings,
+        cpu_only=cpu_only,
     )
 
 
@@ -206,6 +210,19 @@ def _operators(run: TraceRun, rank: RankTrace, step: int) -> tuple[TopView, ...]
         gpu[name] += sum(e.dur for x in traced.launches for e in x.gpu)
     ranked = sorted(count, key=lambda n: -(host[n] + gpu[n]))[:TOP]
     return tuple(TopView(n, count[n], host[n], gpu[n]) for n in ranked)
+
+
+def _host_operators(rank: RankTrace, step: int) -> tuple[TopView, ...]:
+    """The operators of a step by the host time that is their own, without what others inside them take."""
+    span, ops = rank.steps[step], rank.linked.ops
+    own: dict[str, float] = defaultdict(float)
+    count: Counter[str] = Counter()
+    for i, op in enumerate(ops):
+        if span.start_us <= op.ts < span.end_us:
+            inside = sum(ops[child].dur for child in rank.linked.children(i))
+            own[op.name] += max(op.dur - inside, 0.0)
+            count[op.name] += 1
+    return tuple(TopView(n, count[n], own[n], 0.0) for n in sorted(own, key=lambda n: -own[n])[:TOP])
 
 
 def _kernels(rank: RankTrace, step: int) -> tuple[TopView, ...]:

@@ -39,10 +39,15 @@ def listings(seen: Inspection) -> list[Listing]:
 def headline(seen: Inspection) -> list[str]:
     """The facts in lines, notes last."""
     lines = [
-        f"{len(seen.files)} of {seen.world_size} ranks, {seen.device or 'GPU not named'}",
+        f"{len(seen.files)} of {seen.world_size} ranks, {device_of(seen)}",
         *headline_facts(seen),
     ]
     return lines + [f"note: {w}" for w in seen.warnings]
+
+
+def device_of(seen: Inspection, unnamed: str = "GPU not named") -> str:
+    """What the trace was recorded on."""
+    return "a CPU" if seen.cpu_only else seen.device or unnamed
 
 
 def headline_facts(seen: Inspection) -> list[str]:
@@ -52,6 +57,11 @@ def headline_facts(seen: Inspection) -> list[str]:
         if seen.found_by == NO_MARKS
         else f"steps found by {seen.found_by}"
     )
+    if seen.cpu_only:
+        return [
+            f"Step time {milliseconds(seen.measured_us)} on the host ({found}).",
+            "A trace of a CPU: no GPU work was recorded (ProfilerActivity.CUDA records it).",
+        ]
     lines = [
         f"Step time {milliseconds(seen.measured_us)} on the GPU timeline ({found}).",
         f"{100 * seen.link_rate:.1f} % of kernels are linked to their operator.",
@@ -94,6 +104,8 @@ def _steps(seen: Inspection) -> Listing:
 
 
 def _ranks(seen: Inspection) -> Listing:
+    if seen.cpu_only:
+        return Listing("ranks", "", (), ())
     columns = ("rank", "span", "busy", "idle", "comm.", "exposed", "waiting", "host sync", "starts late")
     rows = _rows(
         (str(r.rank), *(milliseconds(x) for x in (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepsight.prediction.display import share, time
 from stepsight.prediction.traced.inspection import Inspection, RankView
-from stepsight.report.console.inspection import Listing, headline_facts, listings
+from stepsight.report.console.inspection import Listing, device_of, headline_facts, listings
 from stepsight.report.page.pieces import (
     Column,
     Fragment,
@@ -28,7 +28,7 @@ MOST_RANKS = 64
 def inspection_page(seen: Inspection, *, command: str = "") -> str:
     """The page of ``stepsight inspect``."""
     title = (
-        f"trace: {time(seen.measured_us)} per step on {seen.device or 'a GPU that the trace does not name'}"
+        f"trace: {time(seen.measured_us)} per step on {device_of(seen, 'a GPU that the trace does not name')}"
     )
     sections = [_ranks(seen), _idle(seen), _overlap(seen), _path(seen)]
     sections += [_listing(one) for one in listings(seen) if one.name not in ("ranks", "path")]
@@ -42,7 +42,7 @@ def _top(seen: Inspection) -> Html:
     value, unit = time(seen.measured_us).rsplit(" ", 1)
     number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
     heading = tag(
-        "h1", "trace", tag("span", " of ", classes="on"), seen.device or "a GPU that it does not name"
+        "h1", "trace", tag("span", " of ", classes="on"), device_of(seen, "a GPU that it does not name")
     )
     whole = sum(r.span_us for r in seen.ranks) or 1.0
     idle, exposed = sum(r.idle_us for r in seen.ranks), sum(r.exposed_communication_us for r in seen.ranks)

@@ -18,6 +18,8 @@ from stepsight.trace.linking.link import LinkedTrace
 from stepsight.trace.reading.events import Event
 from stepsight.trace.reading.execution_trace import EtNode, ExecutionTrace
 
+MOST_PAIRS = 20_000_000
+"""Pairs of equal names up to which two lists are aligned block by block (seconds beyond)."""
 _HOST_PREFIXES = ("[", "##", "ProfilerStep", "Optimizer.", "enumerate(", "DistributedDataParallel")
 
 
@@ -68,10 +70,24 @@ def _by_order(nodes: list[EtNode], linked: LinkedTrace) -> dict[int, int]:
         names = [n.name for n in listed]
         best = max(free, key=lambda t: _alike(names, [o.name for _, o in free[t]]))
         ops = free.pop(best)
-        blocks = SequenceMatcher(None, names, [o.name for _, o in ops], autojunk=False).get_matching_blocks()
-        for a, b, size in blocks:
-            matched.update({listed[a + k].id: ops[b + k][0] for k in range(size)})
+        for i, j in _aligned(names, [o.name for _, o in ops]):
+            matched[listed[i].id] = ops[j][0]
     return matched
+
+
+def _aligned(a: list[str], b: list[str]) -> list[tuple[int, int]]:
+    """Which entries of two lists of names are the same ones: blocks in common, longest first. Lists with too
+    many pairs of equal names for that are aligned name by name, where both have as many."""
+    counts = Counter(a), Counter(b)
+    if sum(n * counts[1][name] for name, n in counts[0].items()) <= MOST_PAIRS:
+        blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+        return [(i + k, j + k) for i, j, size in blocks for k in range(size)]
+    places: tuple[dict[str, list[int]], ...] = ({}, {})
+    for names, found in zip((a, b), places, strict=True):
+        for at, name in enumerate(names):
+            found.setdefault(name, []).append(at)
+    same = (name for name, n in counts[0].items() if counts[1][name] == n)
+    return [pair for name in same for pair in zip(places[0][name], places[1][name], strict=True)]
 
 
 def _alike(a: list[str], b: list[str]) -> float:
