@@ -52,3 +52,12 @@ def test_more_takes_longer_and_nothing_is_free(gpu: str, family: str) -> None:
 
 def test_every_variant_belongs_to_a_family() -> None:
     assert {family for family, _ in VARIANTS} <= set(STREAMS)
+
+
+@pytest.mark.parametrize(("dtype", "slower"), [("fp16", True), ("fp32", False)])
+def test_batch_norms_by_channel_wait_for_instructions_in_half_precision(dtype: str, slower: bool) -> None:
+    by_channel, by_pixel = (
+        time_us("A100-SXM4-80G", "batch_norm", dtype, name, rows=64, cols=10_000_000)
+        for name in ("by_channel", "")
+    )
+    assert (by_channel > 1.5 * by_pixel) == slower

@@ -22,9 +22,7 @@ from stepsight.capture.request import Request
 from stepsight.capture.step.captured import CapturedStep
 from stepsight.errors import StepsightError
 
-NEEDED = tuple(
-    f"stepsight.capture.{name}" for name in ("worker", "session", "step.program", "step.fusing.regions")
-)
+NEEDED = tuple(f"stepsight.capture.{name}" for name in ("worker", "session", "step.program", "step.fusion"))
 ENVIRONMENT = {"KINETO_LOG_LEVEL": "99", "TOKENIZERS_PARALLELISM": "false", "PYTORCH_JIT": "0"}
 
 

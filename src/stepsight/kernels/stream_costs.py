@@ -24,7 +24,8 @@ MEETING = _CONSTANTS.number("MEETING")
 class Stream:
     """What a family costs to start, its share of memory bandwidth when large, its rate of instructions.
 
-    ``rate`` is elements per multiprocessor and clock; 0 where instructions never bound the kernel.
+    ``rate`` is elements per multiprocessor and clock; 0 where instructions never bound the kernel;
+    ``half_only``: they bound it in half precision alone.
     ``traffic`` is the part of the family's bytes that the kernel really moves.
     """
 
@@ -34,6 +35,7 @@ class Stream:
     per_row_us: float = 0.0
     rate: float = 0.0
     traffic: float = 1.0
+    half_only: bool = False
 
 
 # Sources: T = medians over profiler traces (public traces: V100, A100, H100, B200), start from
@@ -97,6 +99,12 @@ VARIANTS: Mapping[tuple[str, str], Stream] = {
     ("pool", "adaptive_avg_pool2d_backward"): Stream(2.5, 0.80, 0.4, rate=0.074),
     # Copies of images between the orders of channels and of pixels: VGG-13 on H100, fp32 0.83 to 0.88 (T).
     ("transpose", "layout"): Stream(2.5, 0.86, 0.2, rate=3.0),
+    # cuDNN's batch norms of images in NCHW (1C11 kernels) access half-precision values one by one: 2.2
+    # accesses per multiprocessor and clock (T: inference on A100, 1.1 of two accesses). Training reads twice
+    # and writes once, its gradient reads two tensors twice and writes one.
+    ("elementwise", "batch_norm_by_channel"): Stream(2.4, 0.87, 0.12, rate=1.1, half_only=True),
+    ("batch_norm", "by_channel"): Stream(5.0, 0.80, 0.12, rate=0.73, half_only=True),
+    ("batch_norm_backward", "by_channel"): Stream(6.0, 0.75, 0.12, rate=0.44, half_only=True),
     # Inductor's fused kernels: a trace also lists tensors that are read in part (T, 232 on H100). Those that
     # reduce rows wait for a row before they write it, as norms do.
     ("elementwise", "triton_pointwise"): Stream(2.4, 0.87, 0.25),

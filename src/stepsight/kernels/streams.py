@@ -154,7 +154,8 @@ def _on_amd(batch: Batch) -> FloatArray:
 def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
     """What issuing the instructions takes; zero where they never bound the kernel."""
     d = batch.dims
-    rate = np.full(len(batch), stream.rate if stream.rate > 0 else np.inf)
+    bound = stream.rate > 0 and (batch.dtype in HALF or not stream.half_only)
+    rate = np.full(len(batch), stream.rate if bound else np.inf)
     if batch.family == "softmax":
         plain_half = batch.dtype in HALF and stream is STREAMS["softmax"]
         rate = np.where(d["cols"] > WARP_COLUMNS, rate, WARP_HALF_RATE if plain_half else np.inf)

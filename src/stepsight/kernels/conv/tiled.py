@@ -25,9 +25,8 @@ from stepsight.kernels.machine import FEEDING, Machine, feeding_share
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 
 READS_BY_CHANNEL = frozenset({"fp16", "bf16"})
-"""Types in which cuDNN's forward kernels read images by channel themselves: forwards of 30 image models in
-NCHW on an RTX 4090 (cuDNN 9) leave no time for copies. With cuDNN 8.3 they did copy: about 5 % of a training
-step in NCHW on an RTX 3090."""
+"""Types in which cuDNN's forward kernels read images by channel themselves: forwards of image models in NCHW
+on an RTX 4090 (cuDNN 9) leave no time for copies, nor do training steps of ResNet-50 on A100 and H100."""
 COPY_SHARE = {"nvidia": 0.86, "amd": 0.5}
 """Share of memory bandwidth: VGG-13 on H100, fp32, 0.83 to 0.88; ResNet-18 on MI300X, bf16, 0.35 to 0.56
 (public traces)."""

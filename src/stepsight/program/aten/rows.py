@@ -78,16 +78,26 @@ def _one_pass(name: str, x: TensorFact, read: int) -> Kernel:
                      write_bytes=size_bytes(x))  # fmt: skip
 
 
+BY_CHANNEL = "by_channel"
+"""Batch norms of images in NCHW: cuDNN's kernels give every channel one block."""
+
+
 def _channels(family: str, x: TensorFact) -> Kernel:
     channels = x.shape[1] if len(x.shape) > 1 else 1
-    return Kernel.of(family, x.dtype, rows=channels, cols=max(x.elements // max(channels, 1), 1))
+    cols = max(x.elements // max(channels, 1), 1)
+    return Kernel.of(family, x.dtype, operator="" if _by_pixel(x) else BY_CHANNEL, rows=channels, cols=cols)
+
+
+def _by_pixel(x: TensorFact) -> bool:
+    return len(x.shape) < 3 or x.strides[1] == 1
 
 
 def batch_norm(call: AtenCall, precision: Precision) -> list[Kernel]:
     """Training finds the statistics first; with given ones it is one pass."""
     x = call.on_gpu[0]
     given = call.name == "_batch_norm_no_update" or not call.get("training", True)
-    return [_one_pass("batch_norm", x, size_bytes(x)) if given else _channels("batch_norm", x)]
+    name = "batch_norm" if _by_pixel(x) else f"batch_norm_{BY_CHANNEL}"
+    return [_one_pass(name, x, size_bytes(x)) if given else _channels("batch_norm", x)]
 
 
 def batch_norm_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
