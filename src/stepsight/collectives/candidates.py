@@ -176,7 +176,7 @@ def _over_nodes(
             rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
             way = OverNodes(kind, measured, system.nic_gbps, shape, nic.gbps, rdma)
             notes.append(
-                f"curve of {measured} of {system.name}, scaled to this group (±{100 * spread:.0f} %)"
+                f"measured on {system.name} ({measured}), scaled to this group (±{100 * spread:.0f} %)"
             )
             yield CurveCandidate(
                 partial(way.carried, curve),

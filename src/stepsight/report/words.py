@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 
 from stepsight.estimate import Source
 from stepsight.prediction.answer import Prediction
@@ -35,7 +36,15 @@ def differences(c: Comparison) -> list[tuple[str, str, str]]:
     """What differs between A and B before any time: name, A's value, B's value."""
     one, other = _settings(c.before), _settings(c.after)
     rows = [(name, one.get(name, "–"), other.get(name, "–")) for name in dict.fromkeys((*one, *other))]
-    return [row for row in (*rows, *_details(c)) if row[1] != row[2]]
+    return [row for row in (*rows, *_details(c), *_changed_gpu(c)) if row[1] != row[2]]
+
+
+def _changed_gpu(c: Comparison) -> list[tuple[str, str, str]]:
+    """Figures of one GPU that were changed (``--set platform.gpu.…``)."""
+    a, b = c.before.gpu, c.after.gpu
+    if a is None or b is None or a.name != b.name:
+        return []
+    return [(f"GPU {f.name}", str(getattr(a, f.name)), str(getattr(b, f.name))) for f in fields(a)]
 
 
 def _details(c: Comparison) -> list[tuple[str, str, str]]:
