@@ -82,10 +82,9 @@ def test_a_clearly_faster_attention_kernel_is_named_with_its_gain() -> None:
     (hint,) = hints("B200", "flash2")
     slow = predict(job(attention="flash2") | {"sequence": 8192}, "8xB200").step_us
     fast = predict(job(attention="cudnn") | {"sequence": 8192}, "8xB200").step_us
-    said = float(hint.rsplit("about ", 1)[1].split(" %")[0])
-    assert said == pytest.approx(
-        100 * (1 - fast / slow), abs=8
-    )  # a faster kernel draws more power, so that others lose clock
+    most = float(hint.rsplit("up to ", 1)[1].split(" %")[0])
+    gain = 100 * (1 - fast / slow)  # a faster kernel draws more power, so that others lose clock
+    assert 0.4 * most < gain < most + 1
     assert not hints("B200", "cudnn") and not hints("A100", "flash2") and not hints("MI355X", "flash2")
 
 

@@ -54,6 +54,8 @@ def nemo(row: Row) -> Case | str:
     if gpu is None:
         return "a GPU that is not in the catalogue"
     axes = {k: int(v) for k, v in re.findall(r"(TP|PP|CP|VP|EP|FSDP)=(\d+)", row["parallelism"])}
+    if "VP=" in row["parallelism"]:
+        axes.setdefault("VP", 1)
     gpus, batch, micro = whole(row, "gpus"), whole(row, "global_batch"), whole(row, "micro_batch")
     expert, bridge = axes.get("EP", 1), "Megatron-Bridge" in row["source"]
     found = _layout(gpus, batch, micro, axes)
@@ -83,9 +85,10 @@ def nemo(row: Row) -> Case | str:
 def _layout(
     gpus: int, batch: int, micro: int, axes: dict[str, int]
 ) -> tuple[dict[str, Any], dict[str, Any]] | str:
-    """Axes as rows state them, and what NVIDIA's recipes add; or what does not divide."""
+    """Axes as rows state them, and what NVIDIA's recipes add; or what does not divide. Tables without a column
+    of virtual stages leave them to the recipe."""
     tensor, pipeline = axes.get("TP", 1), axes.get("PP", 1)
-    context, virtual = axes.get("CP", 1), axes.get("VP", 1)
+    context, virtual = axes.get("CP", 1), axes.get("VP", 0)
     data = gpus // (tensor * pipeline * context)
     if data == 0 or batch % (data * micro):
         return "the batch does not divide over the replicas"
@@ -93,9 +96,9 @@ def _layout(
         "data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "micro_batch": micro,
     }  # fmt: skip
     more: dict[str, Any] = {"sequence_parallel": True, "async_tensor": True} if tensor > 1 else {}
-    if virtual > 1 and pipeline > 1:
+    if virtual and pipeline > 1:
         parallel["virtual_stages"] = virtual
-        if batch // data // micro % pipeline:
+        if virtual > 1 and batch // data // micro % pipeline:
             return "micro-batches do not divide over the stages of an interleaved pipeline"
     if data * context > 1:
         more["zero"] = 1

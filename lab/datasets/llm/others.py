@@ -46,6 +46,8 @@ def primus(row: Row) -> Case:
         "data": gpus // (tensor * pipeline), "tensor": tensor, "pipeline": pipeline,
         "micro_batch": whole(row, "micro_batch"),
     }  # fmt: skip
+    if pipeline > 1:
+        parallel["virtual_stages"] = whole(row, "vp", 1)
     if expert > 1:
         parallel["expert"] = expert
     training: dict[str, Any] = {"precision": "fp8" if "fp8" in row["precision"] else "bf16"}

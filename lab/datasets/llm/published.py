@@ -102,6 +102,8 @@ def _simumax(row: Row) -> Case | str:
         "data": axes["DP"], "tensor": axes["TP"], "pipeline": axes["PP"], "context": axes["CP"],
         "micro_batch": 1,
     }  # fmt: skip
+    if axes["PP"] > 1:
+        parallel["virtual_stages"] = 1
     if axes["EP"] > 1:
         parallel["expert"] = axes["EP"]
     stated: dict[str, Any] = {

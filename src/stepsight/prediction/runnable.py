@@ -113,7 +113,7 @@ def faster_attention(c: LanguageConfig, platform: Platform, attention_share: flo
     gpu = platform.spec.gpu.name
     return (
         f"FlashAttention-2 uses only part of {gpu}'s tensor cores: --set training.attention={name}"
-        f" (Transformer Engine, torch's SDPA) shortens the step by about {share(gain)}",
+        f" (Transformer Engine, torch's SDPA) shortens the step by up to {share(gain)}",
     )
 
 

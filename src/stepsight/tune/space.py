@@ -156,9 +156,7 @@ def _spread(
             return "interleaved stages need a pipeline"
         made.pop("parallel.virtual_stages", None)
         made.pop("parallel.schedule", None)
-    elif of("virtual_stages") == 1:
-        made.pop("parallel.virtual_stages", None)
-    else:
+    elif of("virtual_stages") > 1:
         made.pop("parallel.schedule", None)
     if data * of("context") == 1 and of("zero", 0) > 0:
         return "ZeRO needs more than one replica"

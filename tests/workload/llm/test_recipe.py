@@ -156,3 +156,19 @@ def test_heads_of_keys_are_repeated_where_ranks_exchange_more_heads() -> None:
     assert parse_workload(document, "t").memory().peak_bytes > 0
     with pytest.raises(InputError, match="do not spread over"):
         parse_workload({**SIZES, "heads": 8, "framework": "deepspeed", "cp": 16}, "t")
+
+
+@pytest.mark.parametrize(
+    ("parallel", "stages"),
+    [
+        ({"pipeline": 2, "data": 1}, 2),  # 8 layers on two ranks, two in each piece
+        ({"pipeline": 2, "data": 1, "virtual_stages": 1}, 1),
+        ({"pipeline": 2, "data": 1, "schedule": "zero_bubble"}, 1),
+        ({"pipeline": 3, "data": 1}, 1),  # 4 micro-batches are not whole groups of three
+        ({"data": 2}, 1),
+    ],
+)
+def test_megatron_interleaves_a_pipeline(parallel: dict[str, Any], stages: int) -> None:
+    found = parse_workload({**SIZES, "batch_per_rank": 4, "parallel": parallel}, "test")
+    assert isinstance(found.config, LanguageConfig)
+    assert found.config.layout.virtual_stages == stages

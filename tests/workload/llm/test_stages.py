@@ -14,7 +14,7 @@ def counts(layers: int, stages: int, framework: str = "megatron") -> list[int]:
         "llama3-8b",
         [
             f"layers={layers}", f"parallel.pipeline={stages}", "parallel.data=1",
-            f"training.framework={framework}", "batch_per_rank=64",
+            f"training.framework={framework}", "batch_per_rank=64", "parallel.virtual_stages=1",
         ],
     )  # fmt: skip
     assert isinstance(made, LanguageWorkload)

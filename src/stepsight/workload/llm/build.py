@@ -221,8 +221,8 @@ class _Stage:
         if not runs:  # a piece without layers
             return
         again = phase == "forward" or self.c.layout.reshard
-        if again:  # the first of a step waits for the last update
-            first = phase == "forward" and item.micro_batch == 0
+        if again:  # the first of a step waits for the last update, the others follow it
+            first = phase == "forward" and item.micro_batch == 0 and item.piece == self.stage
             self.ops += self.blocks.gather(runs[0], phase, after=(COMPUTE,) if first else ())
         for i, run in enumerate(runs):
             if again:

@@ -217,7 +217,7 @@ def read_language(document: Mapping[str, Any], source: str, gpu: GpuSpec | None 
         training_fields.anything(key, "")
     training = _training(training_fields, family, recipe, gpu)
     sequence = fields.integer("sequence")
-    layout, batch = _layout(fields, parallel, recipe, framework, training)
+    layout, batch = _layout(fields, parallel, recipe, framework, training, model)
     name = fields.text("name", Path(source).stem)
     notes = _notes(fields, sequence)
     sections = {"training": training_fields, "parallel": parallel, "": fields}
@@ -393,7 +393,12 @@ def _frozen_weights(fields: Fields, adapters: str) -> str:
 
 
 def _layout(
-    fields: Fields, parallel: Fields, recipe: Recipe, framework: Framework, training: LanguageTraining
+    fields: Fields,
+    parallel: Fields,
+    recipe: Recipe,
+    framework: Framework,
+    training: LanguageTraining,
+    model: LanguageModel,
 ) -> tuple[Layout, int]:
     """The axes, and the batch of one replica."""
     tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
@@ -409,7 +414,12 @@ def _layout(
             "use a divisor of global_batch / data",
         )
     zero = _zero(parallel, data * context, pipeline)
-    virtual = parallel.integer("virtual_stages", 1)
+    usual = (
+        1
+        if parallel.has("schedule") or model.encoder_layers
+        else recipe.virtual_stages(model.layers, pipeline, batch // micro)
+    )
+    virtual = parallel.integer("virtual_stages", usual)
     schedule = parallel.choice("schedule", SCHEDULES, "interleaved" if virtual > 1 else "1f1b")
     several = parallel.has("sequence_parallel") or tensor > 1
     gradient_bytes = 4 if framework.gradients == "fp32" or not training.half else 2

@@ -27,7 +27,7 @@ TRAINING_FIELDS = frozenset({
 PARALLEL_FIELDS = frozenset({
     "sequence_parallel", "async_tensor", "context_kind", "expert_dispatch", "expert_overlap", "zero",
     "reshard", "prefetch", "overlap_gradients", "bucket_mb", "bucket_million_parameters",
-    "bucket_million_per_replica",
+    "bucket_million_per_replica", "layers_per_virtual_stage",
 })  # fmt: skip
 """The same of ``parallel``."""
 
@@ -122,6 +122,14 @@ class Recipe:
         """The attention kernel that the stack picks on a GPU."""
         usual = str(self.training.get("attention", "flash2"))
         return usual if gpu is None else self.attention_on.get(gpu.architecture, usual)
+
+    def virtual_stages(self, layers: int, pipeline: int, micro_batches: int) -> int:
+        """Pieces of each stage where nobody states them: as many as give each the recipe's layers; one where
+        the schedule cannot be interleaved."""
+        each = int(self.parallel.get("layers_per_virtual_stage", 0))
+        if not each or pipeline == 1 or micro_batches % pipeline:
+            return 1
+        return max(1, round(layers / pipeline / each))
 
     def bucket_mb(self, replicas: int, gradient_bytes: int) -> float:
         """Gradient buckets: a size, or Megatron's rule of so many parameters, more with many replicas."""
