@@ -85,8 +85,9 @@ def nemo(row: Row) -> Case | str:
 def _layout(
     gpus: int, batch: int, micro: int, axes: dict[str, int]
 ) -> tuple[dict[str, Any], dict[str, Any]] | str:
-    """Axes as rows state them, and what NVIDIA's recipes add; or what does not divide. Tables without a column
-    of virtual stages leave them to the recipe."""
+    """Axes as rows state them, and what NVIDIA's recipes add; or what does not divide.
+
+    A table without a column of virtual stages leaves them to the recipe."""
     tensor, pipeline = axes.get("TP", 1), axes.get("PP", 1)
     context, virtual = axes.get("CP", 1), axes.get("VP", 0)
     data = gpus // (tensor * pipeline * context)
