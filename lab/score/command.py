@@ -38,6 +38,7 @@ TOPICS = {
     "llm": "Language-model training on 1 to 1,024 GPUs: time, memory, and what fits.",
     "learn": "Error against the number of a source's own runs learned from.",
     "diagnose": "Synthetic faults: the true cause among the first two suspects.",
+    "advise": "Single changes that published runs show before and after.",
     "tune": "tune's picks among configurations that were run: regret and crashes.",
     "traces": "Traced runs: replayed, anchored, by the models alone, and on another GPU.",
     "sharding": "The choice of a sharding plan.",

@@ -25,6 +25,7 @@ from stepsight.prediction.learn.lesson import DRAWS, CurvePoint, curve
 from stepsight.prediction.learn.response import AskedStep, ask
 from stepsight.prediction.learn.runs import Run
 from stepsight.score import CHOSEN, COVERAGE, Score
+from stepsight.validate.scoreboard import end
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.workload import LanguageWorkload
 
@@ -153,11 +154,12 @@ def command(
     wanted: tuple[str, ...], data: Path | None, steps: Path | None, draws: int, clock: float, no_recipe: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    document = {}
+    document, made = {}, list[Score]()
     for name, rows in sources(data_folder(data), wanted, steps, clock=clock, recipe=not no_recipe):
         points = curve_of(rows, draws)
         each = {str(p.runs): {"mape": p.mape, "inside": p.inside} for p in points}
         document[name] = {"rows": len(rows), "runs_learned": each}
+        made += lines(name, len(rows), points)
         if not as_json:
             shown = "  ".join(f"{p.runs}: {p.mape:5.1%} ({p.inside:.0%})" for p in points)
             click.echo(f"{name:32s} {len(rows):4d} rows  {shown}")
@@ -165,3 +167,4 @@ def command(
         from stepsight.documents import to_json
 
         click.echo(to_json(document))
+    end(made)

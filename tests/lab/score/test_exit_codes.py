@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -12,16 +13,18 @@ from click.testing import CliRunner
 from lab.__main__ import main
 from lab.datasets.captured_steps import MeasuredStep
 from lab.datasets.llm.case import Case
+from lab.score.advise import Pair
 from lab.score.capture.steps import ScoredStep
 from lab.score.command import TOPICS, module_of
 from lab.score.llm.rows import Answer, Outcome
 from lab.score.sharding.results import SEARCHED, PlanTrial, Trial, write_trials
 from lab.score.tune.regret import FileRegret, GroupRegret
+from stepsight.prediction.learn.lesson import CurvePoint
 from stepsight.score import Score
 
 BY_SCORES = ("quick", "kernels", "collectives", "embedding", "overheads", "e2e", "traces")
 """Topics that print nothing but their scores."""
-BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "learn", "diagnose")
+BY_THEMSELVES = ("llm", "tune", "sharding", "capture", "learn", "diagnose", "advise")
 """Topics that print tables of their own."""
 AS_JSON = pytest.mark.parametrize("as_json", [False, True], ids=["table", "json"])
 MISSED = pytest.mark.parametrize("missed", [False, True], ids=["met", "missed"])
@@ -103,3 +106,33 @@ def test_capture(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytes
     made = ScoredStep(row, 150.0 if missed else 101.0, 90.0, 110.0)
     monkeypatch.setattr("lab.score.capture.topic.found", lambda *given: [made])
     assert run("capture", "--data", str(tmp_path), as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_learn(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [CurvePoint(0, 0.2, 0.9), CurvePoint(3, 0.19 if missed else 0.1, 0.9)]
+    monkeypatch.setattr("lab.score.learn.sources", lambda *given, **more: iter([("source", [])]))
+    monkeypatch.setattr("lab.score.learn.curve_of", lambda *given: points)
+    assert run("learn", "--data", str(tmp_path), as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_diagnose(missed: bool, as_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = SimpleNamespace(
+        job=SimpleNamespace(file=SimpleNamespace(path="a.toml"), platform="8xH100-SXM"), cause="slower host",
+        severity=2.0, moved=1.5, first_two=("slower host",), after_second=("slower host",),
+        names=lambda suspects: not missed,
+    )  # fmt: skip
+    monkeypatch.setattr("lab.score.diagnose.faults", lambda *given: [fault])
+    monkeypatch.setattr("lab.score.diagnose.nothing_wrong", lambda *given: 1.0)
+    assert run("diagnose", as_json=as_json) == int(missed)
+
+
+@MISSED
+@AS_JSON
+def test_advise(missed: bool, as_json: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Pair("recomputation", "runs", "a", "b", 0.2, -0.2 if missed else 0.2)] * 5
+    monkeypatch.setattr("lab.score.advise.pairs", lambda *given: iter(found))
+    assert run("advise", "--data", str(tmp_path), as_json=as_json) == int(missed)

@@ -15,7 +15,7 @@ from stepsight.platform.evidence import GEMM, HOST, NETWORK, PARTS
 from stepsight.prediction.learn.lesson import validate_runs
 from stepsight.prediction.learn.regression import Factors, Observed, elasticities
 from stepsight.prediction.learn.regression import learn as regress
-from stepsight.prediction.learn.response import ask, load_any
+from stepsight.prediction.learn.response import JobFile, ask, load_any
 
 PLATFORM = "2x8xH100-SXM-400G"
 HEADER = "workload,parallel.tensor,parallel.zero,global_batch,parallel.micro_batch,step_ms\n"
@@ -178,3 +178,15 @@ def test_a_rate_means_a_step_time(tmp_path: Path, column: str) -> None:
     path.write_text(f"workload,{column}\nllama3-8b,{getattr(rates, column)}\n")
     row = learn(path, PLATFORM).rows[0]
     assert row.measured_us == pytest.approx(row.before_us, rel=0.01)
+
+
+def test_one_changed_setting_leaves_the_stack_as_it_is() -> None:
+    """Eager attention alone selects plain PyTorch; as a change of a Megatron job it stays Megatron's."""
+    job = JobFile("llama3-8b", ("parallel.tensor=4",))
+    changed = job.changed("training.attention=eager")
+    assert changed.assignments == (
+        "parallel.tensor=4",
+        "training.recipe=megatron-2025",
+        "training.attention=eager",
+    )
+    assert job.changed("parallel.zero=1").assignments == ("parallel.tensor=4", "parallel.zero=1")

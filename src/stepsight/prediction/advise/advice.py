@@ -150,12 +150,13 @@ def _tried(
     """Changes that the job can have and that make a difference, with the step after each."""
     for change in changes:
         try:
-            after = ask(job.changed(*change.assignments).load(), on)
+            changed = job.changed(*change.assignments)
+            after = ask(changed.load(), on)
         except StepsightError:
             continue
         same_time = math.isclose(after.step_us, before.step_us, rel_tol=SAME)
         if not same_time or after.memory_bytes != before.memory_bytes:
-            yield change, after
+            yield replace(change, assignments=changed.assignments[len(job.assignments) :]), after
 
 
 def _pairs(tried: Sequence[tuple[Change, AskedStep]]) -> Iterator[Change]:

@@ -128,8 +128,17 @@ class JobFile:
         return load_any(self.path, self.assignments)
 
     def changed(self, *assignments: str) -> JobFile:
-        """The same job with more assignments."""
-        return JobFile(self.path, (*self.assignments, *assignments))
+        """The same job with more assignments. Where a setting would select another recipe by default, the
+        job's own is stated: one change leaves the rest of the stack as it is."""
+        more = JobFile(self.path, (*self.assignments, *assignments))
+        own = self._recipe()
+        if own and more._recipe() != own:
+            return JobFile(self.path, (*self.assignments, f"training.recipe={own}", *assignments))
+        return more
+
+    def _recipe(self) -> str:
+        job = self.load()
+        return job.config.recipe if isinstance(job, LanguageWorkload) else ""
 
 
 def load_any(path: str | Path, assignments: Assignments = ()) -> Workload | CapturedStep:
