@@ -139,7 +139,7 @@ def moved(job: ObservedJob, own: Platform, platform: Platform) -> tuple[Observed
     other_gpu = not same_gpu(own.spec.gpu, platform.spec.gpu)
     if other_gpu:
         job = _on_gpu(job, own.spec.gpu, platform.spec.gpu)
-    if other_gpu or not _same_links(own.spec, platform.spec):
+    if not _same_links(own.spec, platform.spec):
         job = _without_measured_collectives(job, own, platform)
     # Measured times contain the contention between concurrent kernels already.
     spec = replace(platform.spec, contention=ContentionSpec())
@@ -189,7 +189,17 @@ def _on_gpu(job: ObservedJob, old: GpuSpec, new: GpuSpec) -> ObservedJob:
 
 def same_gpu(a: GpuSpec, b: GpuSpec) -> bool:
     """Whether two specifications are of one GPU, whatever their launch delays."""
-    figures = ("name", "sms", "clock_mhz", "memory_gbps", "peak_tflops", "l2_mb", "pcie_gbps")
+    figures = (
+        "name",
+        "sms",
+        "clock_mhz",
+        "memory_gbps",
+        "peak_tflops",
+        "l2_mb",
+        "pcie_gbps",
+        "power_w",
+        "speed",
+    )
     return all(getattr(a, f) == getattr(b, f) for f in figures)
 
 

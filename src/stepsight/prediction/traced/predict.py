@@ -112,9 +112,7 @@ def traced_step(
     own, notes = own_platform(run)
     own = machine or own
     _refuse_host(overrides)
-    chosen = _chosen(platform, overrides) if platform or overrides else None
-    if chosen is not None and not platform:
-        chosen = load_platform(own.name, [o.removeprefix(PREFIX) for o in overrides])
+    chosen = _chosen(platform or (own.name if overrides else None), overrides)
     elsewhere = chosen is not None and not _is_machine(chosen, own)
     if basis is Basis.REPLAY and elsewhere:
         raise InputError(
@@ -154,7 +152,8 @@ def traced_step(
     )  # fmt: skip
     if chosen is None or not elsewhere:
         return made
-    note = f"the trace's step took {measured_us / 1e3:.2f} ms on {own.name}; that is not {chosen.name}"
+    where = chosen.name if chosen.name != own.name else "the same with changed figures"
+    note = f"the trace's step took {measured_us / 1e3:.2f} ms on {own.name}; predicted for {where}"
     if basis is Basis.ANCHORED:
         made = made.on(chosen)
     return replace(made, notes=(note, *made.notes))
