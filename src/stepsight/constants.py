@@ -84,6 +84,9 @@ class Area:
         """Places and the values there, for linear interpolation."""
         return msgspec.convert(self.entries[name].value, tuple[tuple[float, ...], tuple[float, ...]])
 
+    def texts(self, name: str) -> dict[str, str]:
+        return msgspec.convert(self.entries[name].value, dict[str, str])
+
     def by_name(self, name: str) -> dict[str, float]:
         return msgspec.convert(self.entries[name].value, dict[str, float])
 

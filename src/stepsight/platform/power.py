@@ -11,19 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.hardware.gpus import find_gpu
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, batches
 from stepsight.kernels.roofline import PCIE_FAMILIES, TENSOR_CORE_FAMILIES, bandwidth_gbps, peak_flops
 from stepsight.program.job import Kernel
-from stepsight.records import read_toml
+
+_CONSTANTS = area("power")
+PEAK_DRAW = _CONSTANTS.by_name("PEAK_DRAW")
+ALONE = _CONSTANTS.number("ALONE")
+TABLES_AT_LIMIT = frozenset(_CONSTANTS.entries["TABLES_AT_LIMIT"].value)
+FP8_ENERGY = _CONSTANTS.by_name("FP8_ENERGY")
+VECTOR_DRAW = _CONSTANTS.number("VECTOR_DRAW")
+BANDWIDTH_DRAW = _CONSTANTS.number("BANDWIDTH_DRAW")
+IDLE_SHARE = _CONSTANTS.number("IDLE_SHARE")
+VOLTAGE_FLOOR = _CONSTANTS.by_name("VOLTAGE_FLOOR")
+FLAGSHIP = _CONSTANTS.texts("FLAGSHIP")
 
 LOWEST_CLOCK = 0.2
 """Of the boost clock: boards do not go below it, they switch off."""
@@ -70,15 +78,9 @@ NO_DRAW = Draw()
 """Of nothing."""
 
 
-@lru_cache(maxsize=1)
-def _constants() -> Mapping[str, Any]:
-    return read_toml(Path(__file__).with_name("power.toml"))
-
-
-def _of(gpu: GpuSpec, name: str) -> float:
+def _of(gpu: GpuSpec, table: Mapping[str, float]) -> float:
     """A constant of a GPU's generation."""
-    table = _constants()[name]
-    return float(table.get(gpu.architecture, table["value"]))
+    return table.get(gpu.architecture, table["default"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +103,22 @@ class Power:
         """The board's power inside training steps; None where nobody states its limit."""
         if gpu.power_w is None:
             return None
-        table = _constants()
-        entry = find_gpu(table["flagship"].get(gpu.architecture, ""))
+        entry = find_gpu(FLAGSHIP.get(gpu.architecture, ""))
         chip = entry.gpu if entry is not None and entry.gpu.power_w is not None else gpu
         board_w = chip.power_w or gpu.power_w
-        idle_share = table["idle_share"]["value"]
         standard = find_gpu(gpu.name)
         standard_w = (standard.gpu.power_w if standard else None) or gpu.power_w
-        idle_w = min(idle_share * standard_w, 0.5 * gpu.power_w)
-        spare_w = (1 - idle_share) * board_w
+        idle_w = min(IDLE_SHARE * standard_w, 0.5 * gpu.power_w)
+        spare_w = (1 - IDLE_SHARE) * board_w
         per_flop = {}
         for dtype, tflops in chip.peak_tflops.items():
-            share = _of(gpu, "vector_draw" if dtype in ("fp32", "fp64") else "peak_draw")
+            share = VECTOR_DRAW if dtype in ("fp32", "fp64") else _of(gpu, PEAK_DRAW)
             per_flop[dtype] = share * spare_w / (1e12 * tflops)
         if "fp8" in per_flop and "bf16" in per_flop:
-            per_flop["fp8"] = _of(gpu, "fp8_energy") * per_flop["bf16"]
-        per_byte = table["bandwidth_draw"]["value"] * spare_w / (1e9 * chip.memory_gbps)
-        tabled_w = standard_w if gpu.name in table["tables_at_limit"]["gpus"] else None
-        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, "voltage_floor"), tabled_w)
+            per_flop["fp8"] = _of(gpu, FP8_ENERGY) * per_flop["bf16"]
+        per_byte = BANDWIDTH_DRAW * spare_w / (1e9 * chip.memory_gbps)
+        tabled_w = standard_w if gpu.name in TABLES_AT_LIMIT else None
+        return cls(idle_w, gpu.power_w, per_flop, per_byte, _of(gpu, VOLTAGE_FLOOR), tabled_w)
 
     def energy_scale(self, clock: float) -> float:
         """Energy per FLOP at a clock, over that at boost: voltage squared."""
@@ -139,8 +139,7 @@ class Power:
 
     def alone(self, draw: Draw) -> float:
         """The same for one kernel run again and again."""
-        share = _constants()["alone"]["value"]
-        return self.clock(replace(draw, flop_j=share * draw.flop_j))
+        return self.clock(replace(draw, flop_j=ALONE * draw.flop_j))
 
     def _clock(self, draw: Draw, limit_w: float) -> float:
         if self.watts(draw) <= limit_w:
