@@ -54,9 +54,12 @@ def test_changes_are_advised(tmp_path: Path) -> None:
     assert "Changes" in page.read_text()
 
 
-def test_a_whole_run_has_days_and_cost() -> None:
+def test_a_whole_run_has_days_and_cost(tmp_path: Path) -> None:
     asked = ("predict", "llama3-8b", "-p", "8xH100-SXM", "--tokens", "1e12", "--price", "2.5", "--json")
-    run = json.loads(done(*asked))["whole_run"]
+    page = tmp_path / "page.html"
+    run = json.loads(done(*asked, "--html", str(page)))["whole_run"]
+    assert "Whole run" in page.read_text()
+    assert run["energy_kwh"]["value"] > 0
     assert run["days"]["low"] < run["days"]["value"] < run["days"]["high"]
     assert run["cost"]["value"] == pytest.approx(2.5 * run["gpu_hours"]["value"])
 

@@ -93,8 +93,9 @@ def command(
             raise click.UsageError("--models-only needs --trace")
         prediction = predict_file(workload or Path(), platform, assignments, model, tables)
     prediction = _with_carbon(prediction, carbon)
-    show_prediction(prediction, as_json, whole_run(prediction, plan) if plan else None)
-    write_outputs(prediction, timeline, chakra, html, quiet=as_json)
+    run = whole_run(prediction, plan) if plan else None
+    show_prediction(prediction, as_json, run)
+    write_outputs(prediction, timeline, chakra, html, quiet=as_json, run=run)
     if must_fit and prediction.fits is False:
         raise click.exceptions.Exit(DOES_NOT_FIT)
 
@@ -149,8 +150,9 @@ def _explain(
 
 
 def write_outputs(
-    prediction: Prediction, timeline: Path | None, chakra: Path | None, html: Path | None, *, quiet: bool
-) -> None:
+    prediction: Prediction, timeline: Path | None, chakra: Path | None, html: Path | None, *, quiet: bool,
+    run: WholeRun | None = None,
+) -> None:  # fmt: skip
     """The files that were asked for; unless ``quiet``, with their names printed."""
     made: list[tuple[Path | None, str | bytes]] = []
     if timeline:
@@ -160,7 +162,7 @@ def write_outputs(
     if html:
         from stepsight.report.page.prediction import page
 
-        made.append((html, page(prediction, command=options.command_line())))
+        made.append((html, page(prediction, command=options.command_line(), run=run)))
     written = options.write_files(made)
     if chakra:
         from stepsight.report.chakra import export_chakra

@@ -55,11 +55,14 @@ class RunPlan:
         if self.mtbf_hours is not None and self.checkpoint_seconds is None:
             fix = "give --checkpoint-seconds, the time that training stops for one"
             raise InputError("--mtbf-hours", "needs the time of a checkpoint", fix)
+        if self.mtbf_hours is None and self.checkpoint_seconds is not None:
+            fix = "give --mtbf-hours, the mean time between failures of the whole job"
+            raise InputError("--checkpoint-seconds", "has no effect where nothing fails", fix)
 
-    def steps_of(self, prediction: Prediction) -> float:
-        """How many optimizer steps the run has."""
+    def steps_of(self, prediction: Prediction) -> int:
+        """How many optimizer steps the run has; the last one may train less."""
         if self.steps is not None:
-            return self.steps
+            return math.ceil(self.steps)
         setup = prediction.setup
         if self.tokens is not None:
             per_step, asked, what = setup.tokens if setup else None, self.tokens, "tokens"
@@ -70,7 +73,7 @@ class RunPlan:
             per_step, asked, what = setup.samples if setup else None, whole, "samples"
         if not per_step:
             raise InputError(f"--{what}", f"this job does not state its {what} per step", "give --steps")
-        return asked / per_step
+        return math.ceil(asked / per_step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +91,10 @@ class Range:
 @dataclass(frozen=True, slots=True)
 class WholeRun:
     """``goodput``: the share of the time that trains; ``checkpoint_every_s``: the interval with the least
-    expected time; ``failures``: expected number."""
+    expected time; ``failures``: expected number. ``energy_kwh``: of the GPUs' boards, at their average power
+    over a step."""
 
-    steps: float
+    steps: int
     gpus: int
     seconds: Range
     goodput: float
@@ -106,6 +110,28 @@ class WholeRun:
     @property
     def gpu_hours(self) -> Range:
         return self.seconds.times(self.gpus / HOUR)
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Name, expected value and 90 % interval of each figure, as tables show them."""
+        energy = self.energy_kwh.times(1e-3) if self.energy_kwh else None
+        named = (
+            ("days", self.days, ",.2f"), ("GPU-hours", self.gpu_hours, ",.0f"), ("cost", self.cost, ",.0f"),
+            ("energy, MWh", energy, ",.2f"),
+        )  # fmt: skip
+        return [
+            (name, format(r.value, form), f"{format(r.low, form)}–{format(r.high, form)}")
+            for name, r, form in named
+            if r is not None
+        ]
+
+    def failure_words(self) -> str:
+        """Goodput, failures and the interval between checkpoints; empty where nothing fails."""
+        if not self.checkpoint_every_s:
+            return ""
+        return (
+            f"goodput {100 * self.goodput:.1f} %: {self.failures:,.1f} failures expected; checkpoint every"
+            f" {self.checkpoint_every_s / 60:,.0f} min (Young/Daly)"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         ranges = {
@@ -127,30 +153,27 @@ class WholeRun:
 def whole_run(prediction: Prediction, plan: RunPlan) -> WholeRun:
     """The run that a prediction's step makes."""
     steps, gpus = plan.steps_of(prediction), len(prediction.ranks)
-    every_s, found = None, []
-    for step_us in (prediction.step_us, prediction.low_us, prediction.high_us):
-        training_s = steps * step_us / 1e6
-        if plan.mtbf_hours is None:
-            checkpoints = 0.0
-            found.append(training_s + checkpoints)
-            continue
+    training_s = [steps * us / 1e6 for us in (prediction.step_us, prediction.low_us, prediction.high_us)]
+    seconds, every_s, failures = Range(*training_s), None, 0.0
+    if plan.mtbf_hours is not None:
         mtbf_s, checkpoint_s = plan.mtbf_hours * HOUR, plan.checkpoint_seconds or 0.0
-        interval_s = min(best_interval_s(mtbf_s, checkpoint_s), training_s)
-        every_s = every_s or interval_s
-        found.append(expected_s(training_s, interval_s, mtbf_s, checkpoint_s, plan.restart_seconds))
-    seconds = Range(*found)
+        best_s = best_interval_s(mtbf_s, checkpoint_s)
+        every_s = min(best_s, training_s[0])
+        seconds = Range(
+            *(expected_s(s, min(best_s, s), mtbf_s, checkpoint_s, plan.restart_seconds) for s in training_s)
+        )
+        failures = seconds.value / mtbf_s
     price = plan.price_per_gpu_hour or prediction.price_per_gpu_hour
-    joules = getattr(prediction, "energy_j", None)
-    energy = Range(*(steps * joules / 3.6e6 for _ in range(3))) if joules else None
+    energy = prediction.energy
     return WholeRun(
-        steps,
-        gpus,
-        seconds,
-        steps * prediction.step_us / 1e6 / seconds.value,
-        every_s,
-        seconds.value / (plan.mtbf_hours * HOUR) if plan.mtbf_hours else 0.0,
-        seconds.times(gpus / HOUR * price) if price else None,
-        energy,
+        steps=steps,
+        gpus=gpus,
+        seconds=seconds,
+        goodput=training_s[0] / seconds.value,
+        checkpoint_every_s=every_s,
+        failures=failures,
+        cost=seconds.times(gpus / HOUR * price) if price else None,
+        energy_kwh=seconds.times(gpus * energy.gpu_w / 3.6e6) if energy else None,
     )
 
 

@@ -12,7 +12,7 @@ from stepsight.prediction.advise.advice import Advice, Advised
 from stepsight.prediction.diagnose.diagnosis import SLOW, USUAL, Diagnosis
 from stepsight.prediction.display import change, look, share, size, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
-from stepsight.prediction.whole_run import Range, WholeRun
+from stepsight.prediction.whole_run import WholeRun
 
 
 def show_lesson(lesson: Lesson, console: Console) -> None:
@@ -120,26 +120,16 @@ def _show_suspects(found: Diagnosis, console: Console) -> None:
 
 def show_whole_run(found: WholeRun, console: Console) -> None:
     """Days, GPU-hours, cost, energy and goodput of a run."""
-    console.print(Text(f"whole run: {found.steps:,.0f} steps on {found.gpus:,} GPUs"))
+    console.print(Text(f"whole run: {found.steps:,} steps on {found.gpus:,} GPUs"))
     table = Table(box=None)
     table.add_column("", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
     table.add_column("90 % interval", justify="right", no_wrap=True)
-    entries: list[tuple[str, Range | None, str]] = [
-        ("days", found.days, ",.2f"), ("GPU-hours", found.gpu_hours, ",.0f"), ("cost", found.cost, ",.0f"),
-        ("energy, MWh", found.energy_kwh.times(1e-3) if found.energy_kwh else None, ",.2f"),
-    ]  # fmt: skip
-    for name, r, form in entries:
-        if r is not None:
-            table.add_row(name, format(r.value, form), f"{format(r.low, form)}–{format(r.high, form)}")
+    for line in found.lines():
+        table.add_row(*line)
     console.print(table)
-    if found.checkpoint_every_s:
-        console.print(
-            Text(
-                f"goodput {share(found.goodput)}: {found.failures:,.1f} failures expected; checkpoint every"
-                f" {found.checkpoint_every_s / 60:,.0f} min (Young/Daly)"
-            )
-        )
+    if words := found.failure_words():
+        console.print(Text(words))
 
 
 def advice_headline(found: Advised) -> str:

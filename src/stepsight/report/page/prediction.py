@@ -18,6 +18,7 @@ from stepsight.prediction.display import (
     source_look,
     time,
 )
+from stepsight.prediction.whole_run import WholeRun
 from stepsight.report.page.pieces import (
     Column,
     Fragment,
@@ -52,11 +53,12 @@ _LARGEST = {
 }
 
 
-def page(prediction: Prediction, *, command: str = "") -> str:
-    """The whole page as HTML that needs no other file."""
+def page(prediction: Prediction, *, command: str = "", run: WholeRun | None = None) -> str:
+    """The whole page as HTML that needs no other file, with the whole run where one was asked for."""
     sets = identical_ranks(prediction.timeline)
     place, script = picture(prediction, sets)
     sections = [
+        whole_run_section(run) if run else None,
         _breakdown(prediction),
         rank_section(prediction, sets),
         section(
@@ -68,6 +70,13 @@ def page(prediction: Prediction, *, command: str = "") -> str:
     ]  # fmt: skip
     title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_us)}"
     return frame(title, _top(prediction), [s for s in sections if s], scripts=[script], command=command)
+
+
+def whole_run_section(run: WholeRun) -> Html:
+    """Days, GPU-hours, cost and energy of a run, with failures and checkpoints."""
+    columns = [Column("whole run"), Column("expected", number=True), Column("90 % interval", number=True)]
+    lead = f"{run.steps:,} steps on {run.gpus:,} GPUs. {run.failure_words()}"
+    return section("Whole run", table(columns, run.lines()), lead=lead.strip())
 
 
 def _top(p: Prediction) -> Html:
