@@ -21,7 +21,7 @@ from stepsight.platform.load import load_platform
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import search
-from stepsight.sharding.torchrec.plan_file import plan_from_document
+from stepsight.tables.torchrec_plan import plan_from_document
 from stepsight.sharding.with_tables import task_workload
 from stepsight.tables.sharders import SHARDERS, random
 from stepsight.tables.table import Table

@@ -4,6 +4,8 @@ import pytest
 from stepsight.platform.load import load_platform
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
+from stepsight.sharding.search.draft import Draft
+from stepsight.sharding.search.rules import TableSharding
 from stepsight.sharding.with_tables import task_workload
 from stepsight.tables.plan import COLUMN_WISE, DATA_PARALLEL, ROW_WISE, TABLE_WISE, Plan, Shard
 from stepsight.tables.sharders import SHARDERS, random
@@ -120,3 +122,15 @@ def test_the_quick_price_is_near_for_any_plan(seed):
             shards.append(Shard(table.name, rank, (0, table.dim), (0, table.rows), TABLE_WISE))
     plan = Plan(4, tuple(shards))
     assert pricer.step_us([plan])[0, 0] == pytest.approx(pricer.simulated_us(plan), rel=0.05)
+
+
+def test_replicated_tables_cost_the_quick_price_what_they_cost_the_simulation():
+    task = random_task(4, 2, Scale(most_rows=100_000, tables_per_rank=(5, 5), batches=(16384,)))
+    workload = task_workload(task)
+    pricer = PlanPricer(workload, load_platform("4xV100-SXM2"))
+    draft = Draft.of(pricer.costs, SHARDERS["lookup_greedy"](workload.tables, 4))
+    sizes = [table.weight_bytes for table in workload.tables]
+    for table in sorted(range(len(sizes)), key=lambda i: sizes[i])[:6]:
+        draft.apply(TableSharding(table, "data_parallel"))
+    plan = draft.plan("replicated")
+    assert float(pricer.step_us([plan])[0, 0]) == pytest.approx(pricer.simulated_us(plan), rel=0.02)

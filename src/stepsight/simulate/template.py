@@ -18,12 +18,11 @@ from stepsight.platform.load import Platform
 from stepsight.program.job import Job
 from stepsight.simulate.condense import condense
 from stepsight.simulate.engine import Priced
-from stepsight.simulate.lowering import Meeting
 from stepsight.simulate.price import PricedJob, PricedLane, price
 from stepsight.simulate.timeline import run, step_times
 
-END, REDUCE = "end", "reduce"
-"""Slots that every template has: the step's last launch, and its last all_reduce where there is one."""
+END = "end"
+"""The slot that every template has: the last launch of the step."""
 BATCHED_CELLS = 4_000_000
 """Launches × configurations × ranks walked at once at most: keeps the walk inside the caches."""
 
@@ -98,9 +97,6 @@ class StepTemplate:
     def _opened(self, lane: PricedLane, settled: Priced, slots: Mapping[str, Slot]) -> _OpenLane:
         tape, spec = lane.lane.tape, self.platform.spec
         found = {END: int(tape.launches - 1)}
-        reduces = [i.launch for i in tape.instructions if isinstance(i, Meeting) and i.kind == "all_reduce"]
-        if reduces:
-            found[REDUCE] = reduces[-1]
         for name, slot in slots.items():
             launches = [] if slot.op is None else np.flatnonzero(tape.launch_op == slot.op).tolist()
             if -len(launches) <= slot.position < len(launches):

@@ -26,7 +26,7 @@ from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, sca
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.stragglers import straggling_us
 from stepsight.simulate.shared_memory import side_by_side
-from stepsight.simulate.template import END, REDUCE, Slot, StepTemplate
+from stepsight.simulate.template import END, Slot, StepTemplate
 from stepsight.simulate.timeline import simulate
 from stepsight.tables.plan import COLUMN_WISE, Plan, Shard
 from stepsight.tables.sharders import SHARDERS
@@ -109,6 +109,10 @@ class PlanPricer:
         there, back = self._exchange.times(loads)
         return there + back
 
+    def copy_us(self, loads: Loads) -> FloatArray:
+        """Copies of each rank's indices to its device, in the shape of the loads."""
+        return self._copy.time_us(INDEX_BYTES * loads.lookups)
+
     def part_us(self, part: TablePart) -> tuple[float, float, float, float]:
         """One part alone on a rank: forward lookup, its exchange, backward, its exchange (mean over days)."""
         row = self.costs.matrix_row(part)
@@ -163,11 +167,11 @@ class PlanPricer:
         forward = side_by_side(loads.forward_us, contention.lookups_forward, per_node)
         backward = side_by_side(loads.backward_us, contention.lookups_backward, per_node)
         exchange, exchange_back = self._exchange.times(loads)
-        reduce_us = update_us = np.zeros(count)
-        if loads.gradient_bytes.any():
-            reduce_us, update_us = self._exchange.replicated(loads.gradient_bytes[:, 0])
+        replicated = np.zeros(count)
+        if loads.gradient_bytes.any():  # the compute stream waits for their reduction
+            replicated = np.sum(self._exchange.replicated(loads.gradient_bytes[:, 0]), axis=0)
         times = {
-            COPY_INDICES: self._copy.time_us(INDEX_BYTES * loads.lookups),
+            COPY_INDICES: self.copy_us(loads),
             COPY_OFFSETS: self._copy.time_us(INDEX_BYTES * loads.bags),
             FORWARD: forward,
             BACKWARD: backward,
@@ -176,7 +180,7 @@ class PlanPricer:
         }
         if self._step.has(JOIN):
             times[JOIN] = self._concat.time_us(POOLED_BYTES * self.batch * loads.columns)
-        step = self._step.step_us(times, {REDUCE: reduce_us, END: update_us})
+        step = self._step.step_us(times, {END: replicated})
         cuts = loads.cuts.sum(axis=-1)
         first, each = self._joining_us
         joining = np.where(cuts > 0, first + each * cuts, 0.0)

@@ -138,9 +138,12 @@ class Draft:
         """What a spread table adds to every rank, (days, ranks, columns)."""
         added = np.zeros_like(self.sums)
         table = self.costs.tables[change.table]
+        by_height: dict[int, list[int]] = {}
         for rank, (start, stop) in holders(self.costs, change):
-            part = self.costs.part(change.table, table.dim, stop - start, change.kind)
-            added[:, rank] += self.costs.matrix_row(part)
+            by_height.setdefault(stop - start, []).append(rank)
+        for height, ranks in by_height.items():  # most parts are of the same height
+            part = self.costs.part(change.table, table.dim, height, change.kind)
+            added[:, ranks] = self.costs.matrix_row(part)[:, None]
         return added
 
     def _spread_shards(self, change: TableSharding) -> list[Shard]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from stepsight.constants import area
 from stepsight.estimate import FloatArray
-from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY
+from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, LOOKUPS, MEMORY
 from stepsight.sharding.search.draft import Draft, Move
 from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.tables.plan import DATA_PARALLEL, TABLE_WISE
@@ -25,7 +25,8 @@ def changes(draft: Draft, rules: Rules, exchange_us: float) -> list[Move]:
     columns = draft.sums[0, :, COLUMNS - EXTRAS]
     together = forward + backward + 2 * exchange_us * columns
     found: list[Move] = []
-    for busy in (together, forward, backward, columns, _overflow(draft, rules)):
+    lookups = draft.sums[0, :, LOOKUPS - EXTRAS]
+    for busy in (together, forward, backward, columns, lookups, _overflow(draft, rules)):
         hot = int(np.argmax(busy))
         if busy[hot] <= 0 or not draft.widths[hot]:
             continue

@@ -1,8 +1,8 @@
 """Where a search starts: greedy placements by the tables' modelled times, coarse and fine.
 
-A step waits for the slowest rank three times: after the lookups, in the exchange, and after
-the backward lookups. So a rank's load is three numbers, and a piece goes where it raises
-their fourth powers least: what is scarce on a rank weighs most.
+A step waits for the slowest rank after the copy of its indices, after the lookups, in the exchange, and after
+the backward lookups. So a rank's load is four numbers, and a piece goes where it raises their fourth powers
+least: what is scarce on a rank weighs most.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from stepsight.constants import area
 from stepsight.estimate import FloatArray
 from stepsight.sharding.pricing.loads import COLUMNS, EXTRAS, MEMORY, PartCosts
+from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.draft import Draft
 from stepsight.sharding.search.rules import Rules, TableSharding, holders
 from stepsight.tables.plan import DATA_PARALLEL, ROW_WISE, TABLE_ROW_WISE
@@ -24,18 +25,25 @@ GRAINS = _CONSTANTS.numbers("GRAINS")
 REPLICATE = _CONSTANTS.numbers("REPLICATE")
 STEEPNESS = _CONSTANTS.whole("STEEPNESS")
 
-FORWARD, EXCHANGE, BACKWARD = range(3)
+WAITS = 4
+"""Forward, exchange, backward, copy of the indices."""
 
 
-def table_weights(costs: PartCosts, exchange_us_per_column: float) -> FloatArray:
-    """What each whole table adds to a rank with its even share: µs of (forward, exchange, backward)."""
+MOST_REPLICATED = 0.25
+"""Share of a rank's room that replicated tables may take: the others must be packed, too."""
+
+
+def table_weights(pricer: PlanPricer, exchange_us_per_column: float) -> FloatArray:
+    """What each whole table adds to a rank with its even share: µs of `WAITS`."""
+    costs = pricer.costs
     rows = costs.matrix[: len(costs.tables)].transpose(1, 0, 2)
     even = rows.sum(axis=1, keepdims=True) / costs.ranks
     base, more = costs.times(even[None]), costs.times((even + rows)[None])
     forward = (more.forward_us - base.forward_us)[0].mean(axis=0)
     backward = (more.backward_us - base.backward_us)[0].mean(axis=0)
     exchange = 2 * exchange_us_per_column * rows[0, :, COLUMNS - EXTRAS]
-    return np.asarray(np.maximum(np.stack([forward, exchange, backward], axis=1), 1e-9))
+    copy = (pricer.copy_us(more) - pricer.copy_us(base))[0].mean(axis=0)
+    return np.asarray(np.maximum(np.stack([forward, exchange, backward, copy], axis=1), 1e-9))
 
 
 def starts(costs: PartCosts, rules: Rules, weights: FloatArray) -> Iterator[Draft]:
@@ -43,6 +51,8 @@ def starts(costs: PartCosts, rules: Rules, weights: FloatArray) -> Iterator[Draf
     seen: set[tuple[object, ...]] = set()
     for limit in REPLICATE if DATA_PARALLEL in rules.kinds and costs.ranks > 1 else (0.0,):
         replicated = {i for i, t in enumerate(costs.tables) if t.weight_bytes <= limit}
+        if sum(_bytes(costs, i) for i in replicated) > MOST_REPLICATED * rules.memory_bytes:
+            continue
         for grain in GRAINS:
             for by_rows in (False, True):
                 pieces, spread = _cut(costs, rules, weights, grain, replicated, by_rows)
@@ -50,7 +60,9 @@ def starts(costs: PartCosts, rules: Rules, weights: FloatArray) -> Iterator[Draf
                 if key not in seen:
                     seen.add(key)
                     for weight in EXCHANGE_WEIGHTS:
-                        yield _greedy(costs, rules, weights * (1.0, weight, 1.0), pieces, spread, replicated)
+                        yield _greedy(
+                            costs, rules, weights * (1.0, weight, 1.0, 1.0), pieces, spread, replicated
+                        )
 
 
 def _cut(
@@ -89,7 +101,7 @@ def _greedy(
         draft.apply(TableSharding(table, DATA_PARALLEL))
     room = rules.memory_bytes - draft.sums[0, :, MEMORY - EXTRAS]
     share = np.maximum(weights.sum(axis=0) / costs.ranks, 1e-9)
-    load = np.zeros((costs.ranks, 3))
+    load = np.zeros((costs.ranks, WAITS))
     for table in sorted(spread, key=lambda t: -float(weights[t].max())):
         options = _in_node(costs, rules, table)
         part = weights[table] / costs.ranks_per_node

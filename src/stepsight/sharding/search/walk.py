@@ -45,7 +45,7 @@ OBJECTIVES: dict[str, Callable[[FloatArray], FloatArray]] = {
     "worst": lambda us: np.asarray(us.max(axis=-1)),
 }
 """How the step times of several days become one number."""
-LOADS = ("forward_us", "backward_us", "columns")
+LOADS = ("forward_us", "backward_us", "columns", "lookups")
 
 
 def usual_plans(tables: int) -> int:
@@ -148,7 +148,7 @@ class _Search:
         self.budget_s, self.timed_out = budget_s, False
         self.plans = usual_plans(len(self.costs.tables)) if plans is None and budget_s is None else plans
         self.exchange_us = self._exchange_us_per_column()
-        self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules)))[0])
+        self.bound_us = float(self.reduce(pricer.times(least_loads(self.costs, rules))).min())
         self.best: Draft | None = None
         self.best_us, self.best_score = float("inf"), float("inf")
 
@@ -173,7 +173,7 @@ class _Search:
 
     def _starts(self, also: Sequence[Plan]) -> list[tuple[Draft, float]]:
         """The most promising greedy drafts, best first; a packing by size where none of them fits."""
-        weights = table_weights(self.costs, self.exchange_us)
+        weights = table_weights(self.pricer, self.exchange_us)
         drafts = [*starts(self.costs, self.rules, weights), *(Draft.of(self.costs, plan) for plan in also)]
         if not any(self._fits(draft) for draft in drafts):
             packing = packed(self.costs, self.rules)
@@ -233,7 +233,7 @@ class _Search:
         return np.asarray(over / room if np.isfinite(room) else over)
 
     def _exposed(self, draft: Draft) -> tuple[float, ...]:
-        """How much of one more µs of each of the three loads shows in this draft's step."""
+        """How much of one more µs of each load shows in this draft's step."""
         now = draft.loads()
         longer = [replace(now, **{name: 1.05 * getattr(now, name)}) for name in LOADS]
         together = Loads(*(np.concatenate([getattr(x, n) for x in (now, *longer)]) for n in Loads.__slots__))
@@ -249,13 +249,15 @@ class _Search:
         over = self._overflow(loads)
         return np.where(over > 0, OVERFULL * (1 + over), self._evenness(loads, exposed))
 
-    def _evenness(self, loads: Loads, exposed: tuple[float, ...] = (1.0, 1.0, 1.0)) -> FloatArray:
-        """What the step waits for: the busiest rank of each of the three loads, the next ones too."""
+    def _evenness(self, loads: Loads, exposed: tuple[float, ...] = (1.0,) * len(LOADS)) -> FloatArray:
+        """What the step waits for: the busiest rank of each load, the next ones too."""
         waits = [weight * _soft_max(us) for weight, us in zip(exposed, self._waits(loads), strict=True)]
         return self.reduce(np.sum(waits, axis=0))
 
-    def _waits(self, loads: Loads) -> tuple[FloatArray, FloatArray, FloatArray]:
-        return loads.forward_us, loads.backward_us, 2 * self.exchange_us * loads.columns
+    def _waits(self, loads: Loads) -> tuple[FloatArray, ...]:
+        """What ranks take for each of `LOADS`."""
+        exchange = 2 * self.exchange_us * loads.columns
+        return loads.forward_us, loads.backward_us, exchange, self.pricer.copy_us(loads)
 
     def _exchange_us_per_column(self) -> float:
         """What one more pooled column on a rank adds to an even exchange."""

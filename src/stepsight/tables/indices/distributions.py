@@ -156,7 +156,7 @@ def _power_sum(first: FloatArray, after: FloatArray, exponent: float) -> FloatAr
     return np.asarray((high ** (1 - exponent) - low ** (1 - exponent)) / (1 - exponent))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=65536)
 def _stats(distribution: IndexDistribution, rows: int, lookups: float) -> IndexStats:
     if distribution.kind == "file":
         from stepsight.tables.indices.index_files import batch_stats
