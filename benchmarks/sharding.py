@@ -21,11 +21,11 @@ from stepsight.platform.load import load_platform
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import search
-from stepsight.tables.torchrec_plan import plan_from_document
 from stepsight.sharding.with_tables import task_workload
 from stepsight.tables.sharders import SHARDERS, random
 from stepsight.tables.table import Table
 from stepsight.tables.tasks import Scale, Task, population
+from stepsight.tables.torchrec_plan import plan_from_document
 
 SIZES = [(tables, ranks) for tables in (26, 100, 400, 856) for ranks in (8, 16, 64)]
 PLATFORMS = {8: "8xA100-SXM4-80G", 16: "2x8xA100-SXM4-80G", 64: "8x8xA100-SXM4-80G"}

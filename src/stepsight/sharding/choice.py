@@ -183,9 +183,11 @@ def choose(
     if not found.fits:
         raise InputError("tables", *_nowhere(pricer, rules, found.plan))
     ranked = _ranked([found.plan, *usual], pricer, rules, objective, careful=margin > 0)
-    bound_us = min(found.bound_us, *(c.step_us for c in ranked if c.fits))
+    # A bound of the quick price, which lies within a percent of the simulation's.
+    bound_us = found.bound_us and min(found.bound_us, *(c.step_us for c in ranked if c.fits))
+    found = replace(found, bound_us=bound_us, step_us=ranked[0].step_us)
     return Choice(
-        workload.name, platform.name, tuple(ranked), replace(found, bound_us=bound_us), objective,
+        workload.name, platform.name, tuple(ranked), found, objective,
         len(pricer.costs.days),
         rules.memory_bytes, workload.ranks, len(workload.tables), pricer.costs.measured,
         tuple(_figures(pricer, ranked[0].plan)),

@@ -22,7 +22,7 @@ def document(choice: Choice) -> dict[str, Any]:
         "days": choice.days,
         "step_time_us": choice.winner.step_us,
         "lower_bound_us": found.bound_us,
-        "gap": choice.winner.step_us / found.bound_us - 1,
+        "gap": found.gap,
         "plans_priced": found.priced,
         "search_seconds": found.seconds,
         "room_bytes": choice.room_bytes,

@@ -49,8 +49,10 @@ def _headline(choice: Choice) -> Text:
     if choice.days > 1:
         text.append(f" ({choice.objective} of {choice.days} days)")
     text.append(f"\n           {kinds_sentence(winner.plan)}")
-    gap = winner.step_us / found.bound_us - 1
-    text.append(f"\n           at most {share(gap)} from optimal (lower bound {time(found.bound_us)}); ")
+    bound = "no lower bound is known for this stack"
+    if found.bound_us is not None and found.gap is not None:
+        bound = f"at most {share(found.gap)} from optimal (lower bound {time(found.bound_us)})"
+    text.append(f"\n           {bound}; ")
     text.append(f"{found.priced:,} plans priced in {found.seconds:.1f} s")
     if found.timed_out:
         text.append(" (ended by --budget: another run may find another plan)")

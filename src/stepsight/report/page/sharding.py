@@ -56,8 +56,8 @@ def _top(choice: Choice) -> Html:
         ("tables", f"{choice.tables:,}", f"over {choice.ranks:,} ranks"),
         (
             "from optimal at most",
-            share(winner.step_us / found.bound_us - 1),
-            f"bound {time(found.bound_us)}",
+            "–" if found.gap is None else share(found.gap),
+            "no bound for this stack" if found.bound_us is None else f"bound {time(found.bound_us)}",
         ),
         ("imbalance", share(winner.imbalance), "busiest rank over the mean"),
         ("fullest rank", size(max(winner.memory_bytes)), f"of {size(choice.room_bytes)} for tables"),

@@ -137,13 +137,6 @@ class PlanPricer:
         days = [DlrmWorkload(replace(config, tables=tables)) for tables in self.costs.days]
         return np.array([simulate(day.job(self.device), self.platform).step_us for day in days])
 
-    def idle_us(self, plan: Plan) -> float:
-        """The step of a plan if nobody looked anything up."""
-        config = self.workload.with_plan(plan).config
-        idle = tuple(replace(table, pooling=0.0) for table in config.tables)
-        job = DlrmWorkload(replace(config, tables=idle)).job(self.device)
-        return float(simulate(job, self.platform).step_us)
-
     def _lookup_model(self, template: DlrmWorkload, ops: PlanOps) -> LookupModel:
         config = template.config
         fused = self._kernel_of(0, ops.lookup_forward).lookup

@@ -17,7 +17,7 @@ from stepsight.estimate import FloatArray
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import OBJECTIVES, Found
-from stepsight.tables.plan import COLUMN_WISE, Plan, Shard
+from stepsight.tables.plan import Plan
 
 _CONSTANTS = area("sharding")
 SIMULATED_PLANS = _CONSTANTS.whole("SIMULATED_PLANS")
@@ -58,22 +58,7 @@ class _Search:
         fits = bool((self._memory(best) <= self.rules.memory_bytes).all())
         seconds = time.perf_counter() - self.began
         timed_out = self.budget_s is not None and seconds >= self.budget_s
-        bound_us = min(self._least_us(), best_us)
-        return Found(best.named("search"), best_us, bound_us, self.priced, seconds, fits, timed_out)
-
-    def _least_us(self) -> float:
-        """The step with tables that nobody looks up and an exchange shared out evenly (each table's columns
-        over all ranks): no plan of whole tables takes less."""
-        tables, ranks = self.pricer.costs.tables, self.pricer.ranks
-        shards = []
-        for number, table in enumerate(tables):
-            edges = [round(i * table.dim / ranks) for i in range(ranks + 1)]
-            for i in range(ranks):
-                rank = (number + i) % ranks
-                if edges[i + 1] > edges[i]:
-                    columns = (edges[i], edges[i + 1])
-                    shards.append(Shard(table.name, rank, columns, (0, table.rows), COLUMN_WISE))
-        return self.pricer.idle_us(Plan(ranks, tuple(shards)))
+        return Found(best.named("search"), best_us, None, self.priced, seconds, fits, timed_out)
 
     def _neighbours(self, plan: Plan) -> list[Plan]:
         """One table moved or two swapped, from the ranks with the longest lookups first."""

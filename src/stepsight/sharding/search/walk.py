@@ -65,23 +65,23 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best plan of a search: its step time, the lower bound, and what the search took.
+    """The best plan of a search: its step time, the lower bound if one is known, and what the search took.
 
     ``timed_out``: a limit in seconds ended it, so that another run may find another plan.
     """
 
     plan: Plan
     step_us: float
-    bound_us: float
+    bound_us: float | None
     priced: int
     seconds: float
     fits: bool
     timed_out: bool = False
 
     @property
-    def gap(self) -> float:
+    def gap(self) -> float | None:
         """How much slower than the lower bound, as a fraction."""
-        return self.step_us / self.bound_us - 1
+        return None if self.bound_us is None else self.step_us / self.bound_us - 1
 
 
 def search(
