@@ -10,7 +10,7 @@ from stepsight.commands import options
 
 OVER_HELP = "Dimensions to vary (tp,pp,zero,micro_batch,recompute,vp,cp,ep,precision,…), or values: zero=0,1."
 DEADLINE_HELP = (
-    "Only configurations that train --tokens in this many days; with --objective cost, the cheapest."
+    "Only configurations that train --tokens in this many days; with --objective cost or energy, the least."
 )
 EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 
@@ -21,7 +21,9 @@ EPOCH_HELP = "Also print the time and cost of an epoch of SAMPLES."
 @click.option("--gpus", default="", metavar="N,N,…", help="Numbers of GPUs to try; all by default.")
 @click.option("--global-batch", type=click.IntRange(1), help="Sequences per step; the model's by default.")
 @click.option("--over", multiple=True, metavar="DIMENSIONS", help=OVER_HELP)
-@click.option("--objective", type=click.Choice(["time", "cost", "memory"]), default="time", show_default=True)
+@click.option(
+    "--objective", type=click.Choice(["time", "cost", "energy", "memory"]), default="time", show_default=True
+)  # fmt: skip
 @click.option("--top", type=click.IntRange(1, 100), default=5, show_default=True, help="How many to show.")
 @click.option("--epoch", type=click.IntRange(1), metavar="SAMPLES", help=EPOCH_HELP)
 @click.option("--deadline-days", type=click.FloatRange(0, min_open=True), help=DEADLINE_HELP)

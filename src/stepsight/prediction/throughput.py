@@ -189,19 +189,28 @@ class Energy:
     grams_co2: float | None = None
 
 
+def step_joules(dynamic_j: float | None, gpus: int, step_us: float, gpu: GpuSpec | None) -> float | None:
+    """What all boards draw in a step: the energy of its kernels, and idle power for as long as it takes.
+
+    No board draws more than its limit. None where the board's power or the kernels' energy is not known.
+    """
+    power = Power.of(gpu) if gpu is not None else None
+    if power is None or dynamic_j is None or step_us <= 0:
+        return None
+    seconds = step_us / 1e6
+    return min(dynamic_j + gpus * power.idle_w * seconds, gpus * power.limit_w * seconds)
+
+
 def energy(p: Prediction) -> Energy | None:
     """None where the board's power is not known, or every time comes from a trace."""
-    power = Power.of(p.gpu) if p.gpu is not None else None
-    priced = p.timeline.priced
-    if power is None or priced.dynamic_j is None or p.step_us <= 0:
+    priced, setup, gpus = p.timeline.priced, p.setup, len(p.ranks)
+    step_j = step_joules(priced.dynamic_j, gpus, p.step_us, p.gpu)
+    if step_j is None:
         return None
-    gpus, seconds = len(p.ranks), p.step_us / 1e6
-    step_j = min(priced.dynamic_j + gpus * power.idle_w * seconds, gpus * power.limit_w * seconds)
-    setup = p.setup
     return Energy(
         step_j=step_j,
         step_wh=step_j / J_PER_WH,
-        gpu_w=step_j / seconds / gpus,
+        gpu_w=step_j / (p.step_us / 1e6) / gpus,
         clock=priced.clock,
         j_per_token=step_j / setup.tokens if setup and setup.tokens else None,
         j_per_sample=step_j / setup.samples if setup and setup.samples else None,

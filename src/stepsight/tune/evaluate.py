@@ -22,7 +22,7 @@ from stepsight.prediction.llm.predict import walk_language
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
-from stepsight.prediction.throughput import throughput
+from stepsight.prediction.throughput import step_joules, throughput
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.files import Workload, parse_workload, resolve
@@ -118,7 +118,7 @@ def _captured(path: str, trial: Trial, platform: Platform) -> Row:
     row = Row(
         trial.settings, trial.platform, ranks=len(answer.ranks), step_time_us=answer.step_us,
         low_us=answer.low_us, high_us=answer.high_us, mfu=answer.throughput.mfu or 0.0,
-        shares=_predicted_shares(answer), fit=1.0,
+        shares=_predicted_shares(answer), fit=1.0, energy_j=answer.energy.step_j if answer.energy else None,
     )  # fmt: skip
     if held is not None:
         row = replace(
@@ -151,6 +151,7 @@ def _timed(
         "step_time_us": answer.step_us, "low_us": answer.low_us, "high_us": answer.high_us,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
         "mfu": rates.mfu or 0.0, "shares": _predicted_shares(answer),
+        "energy_j": answer.energy.step_j if answer.energy else None,
     }  # fmt: skip
 
 
@@ -176,4 +177,5 @@ def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
         "step_time_us": step_us, "low_us": low, "high_us": high,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
         "mfu": rates.mfu or 0.0, "shares": {name: us / step_us for name, us in parts.items()},
+        "energy_j": step_joules(composer.dynamic_j, c.ranks, step_us, gpu),
     }  # fmt: skip

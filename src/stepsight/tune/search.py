@@ -18,7 +18,7 @@ from stepsight.tune.workers import Workers
 
 Progress = Callable[[int, int, Row | None], None]
 """Told of trials done, trials in all, and the best row so far."""
-OBJECTIVES = ("time", "cost", "memory")
+OBJECTIVES = ("time", "cost", "energy", "memory")
 NOISE = 0.05
 """Two configurations of one model on one platform are told apart by more than this difference of ln(time):
 most errors are common to both and cancel. Chosen, not measured."""
@@ -33,7 +33,7 @@ KEPT = 16
 
 
 def score(row: Row, objective: str) -> float:
-    """What is minimised: time or cost per sample, or memory."""
+    """What is minimised: time, cost or energy per sample, or memory."""
     if objective == "memory":
         return row.memory_gb
     if row.step_time_us <= 0:
@@ -42,6 +42,8 @@ def score(row: Row, objective: str) -> float:
     if objective == "cost":
         each = row.ranks if row.cost_per_step is None else 1e6 * row.cost_per_step / row.step_time_us
         return each * row.step_time_us / samples
+    if objective == "energy":
+        return float("inf") if row.energy_j is None else row.energy_j / samples
     return row.step_time_us / samples
 
 

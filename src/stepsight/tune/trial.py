@@ -41,7 +41,8 @@ class Row:
     ``memory_gb`` is what the fullest rank needs and ``usable_gb`` what it may take of its GPU, both in 1e9
     bytes; ``fit`` is the probability that it fits. ``shares`` say where the step goes, as shares of it, under
     the names of a prediction's breakdown; a language model's ``exposed AXIS`` communication is by axis.
-    ``framework`` is the one that a language model's row assumes. ``reason`` says why a trial has no time.
+    ``energy_j`` is what all boards draw in a step; None where their power is not known. ``framework`` is the
+    one that a language model's row assumes. ``reason`` says why a trial has no time.
     """
 
     settings: Mapping[str, Setting]
@@ -58,6 +59,7 @@ class Row:
     tokens_per_s: float = 0.0
     mfu: float = 0.0
     cost_per_step: float | None = None
+    energy_j: float | None = None
     shares: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     framework: str = ""

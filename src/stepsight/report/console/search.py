@@ -24,6 +24,8 @@ MOST_TIES = 5
 WORDS = {TOO_LARGE: "does not fit", ILLEGAL: "refused"}
 """A row's status in words, where it is not its own."""
 
+BETTER = {"time": "faster", "cost": "cheaper", "energy": "lower in energy", "memory": "smaller"}
+
 
 def milliseconds(us: float) -> str:
     ms = us / 1e3
@@ -92,14 +94,14 @@ def remarks(answer: Answer) -> list[str]:
     lines += _ties(answer)
     if answer.maybe is not None:
         faster = 1 - score(answer.maybe, answer.objective) / score(best, answer.objective)
-        word = {"time": "faster", "cost": "cheaper", "memory": "smaller"}[answer.objective]
+        word = BETTER[answer.objective]
         maybe = answer.maybe
         lines.append(
             f"{100 * faster:.1f} % {word}, but {_risk(maybe)} ({100 * maybe.fit:.0f} % chance to fit, "
             f"{maybe.memory_gb:.0f} of {maybe.usable_gb:.0f} GB): {settings_text(maybe.settings)}"
         )
     if answer.neighbours:
-        what = {"time": "time per sample", "cost": "cost per sample", "memory": "memory"}[answer.objective]
+        what = answer.objective if answer.objective == "memory" else f"{answer.objective} per sample"
         lines.append(f"neighbours of the best ({what}): {'; '.join(map(_near, answer.neighbours))}")
     lines += [
         f"without a time: {reason} ({counted(n, 'configuration')})" for reason, n in answer.failures.items()
