@@ -17,8 +17,8 @@ SETTINGS = {
     "training.recompute": ("none", "selective", "full"),
     "parallel.zero": (0, 1, 3), "parallel.tensor": (1, 2, 8), "parallel.micro_batch": (1, 4),
     "training.framework": ("eager", "megatron", "torchtitan", "hf"), "sequence": (512, 8192),
-    "platform.gpu.power_w": (150, 1500), "platform.gpu.memory_gbps": (500, 20000), "platform.gpu.sms": (60, 200),
-    "platform.gpu.speed": (0.8, 1.2),
+    "platform.gpu.power_w": (150, 1500), "platform.gpu.memory_gbps": (500, 20000),
+    "platform.gpu.sms": (60, 200), "platform.gpu.speed": (0.8, 1.2),
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 
@@ -222,3 +223,19 @@ def test_a_kernel_that_stands_for_several_counts_them() -> None:
     one = Kernel.of("gemm", "bf16", m=1000, n=1000, k=1000)
     both = replace(one, parts=((one, 2),))
     assert job_flops(Job.replicated(RankProgram((Op("a", (both,)),)), 1)) == {"bf16": pytest.approx(4e9)}
+
+
+def test_json_and_attributes_have_the_same_names() -> None:
+    found = stepsight.predict("llama3-8b", "8xH100-SXM", set={"zero": 3})
+    assert [name for name in found.to_dict() if not hasattr(found, name)] == []
+
+
+def test_searching_and_capturing_are_functions_with_a_signature() -> None:
+    assert "global_batch" in inspect.signature(stepsight.tune).parameters
+    assert "world" in inspect.signature(stepsight.capture).parameters
+
+
+def test_a_dict_may_be_named() -> None:
+    sizes = {"kind": "transformer", "name": "mine", "family": "gpt2", "layers": 2, "hidden": 256, "heads": 4}
+    sizes |= {"vocab": 1000, "sequence": 128, "batch_per_rank": 4}
+    assert stepsight.predict(sizes, "8xH100-SXM").workload == "mine"

@@ -8,6 +8,7 @@ The package can be called: ``stepsight.capture(…)`` is `stepsight.capture.api.
 from __future__ import annotations
 
 import sys
+from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,13 @@ class _Called(ModuleType):
         from stepsight.capture.api import capture
 
         return capture(*arguments, **named)
+
+    @property
+    def __signature__(self) -> Signature:
+        """Of the function, for ``help`` and notebooks."""
+        from stepsight.capture.api import capture
+
+        return signature(capture)
 
 
 sys.modules[__name__].__class__ = _Called

@@ -120,6 +120,20 @@ class Prediction:
         return self.step_us
 
     @property
+    def assumed(self) -> dict[str, Any]:
+        """What the job is, as its description states or implies it, as in JSON; `setup` has it typed."""
+        return _assumed(self)
+
+    @property
+    def sensitivity(self) -> tuple[Sensitivity, ...]:
+        """`sensitivities` under the name that they have in JSON."""
+        return self.sensitivities
+
+    @property
+    def exposed_communication_share(self) -> float:
+        return self.exposed_communication_us / (self.step_us or 1.0)
+
+    @property
     def throughput(self) -> Throughput:
         """samples/s, tokens/s, TFLOP/s per GPU, MFU."""
         priced = self.timeline.priced
@@ -205,13 +219,13 @@ def document(prediction: Prediction) -> dict[str, Any]:
         "high_us": prediction.high_us,
         "workload": prediction.workload,
         "platform": prediction.platform,
-        "assumed": _assumed(prediction),
+        "assumed": prediction.assumed,
         "throughput": msgspec.to_builtins(prediction.throughput),
         "ranks": [msgspec.to_builtins(rank) for rank in prediction.ranks],
         "breakdown_us": dict(prediction.breakdown_us),
         "gpu_active_us": prediction.gpu_active_us,
         "exposed_communication_us": prediction.exposed_communication_us,
-        "exposed_communication_share": prediction.exposed_communication_us / (prediction.step_us or 1.0),
+        "exposed_communication_share": prediction.exposed_communication_share,
         "imbalance": prediction.imbalance,
         "naive_us": prediction.naive_us,
         "sensitivity": [msgspec.to_builtins(s) for s in prediction.sensitivities],

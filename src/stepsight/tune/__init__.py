@@ -6,6 +6,7 @@ The package can be called: ``stepsight.tune(...)`` is `stepsight.tune.api.tune`.
 from __future__ import annotations
 
 import sys
+from inspect import Signature, signature
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,13 @@ class _Called(ModuleType):
         from stepsight.tune.api import tune
 
         return tune(*arguments, **named)
+
+    @property
+    def __signature__(self) -> Signature:
+        """Of the function, for ``help`` and notebooks."""
+        from stepsight.tune.api import tune
+
+        return signature(tune)
 
 
 sys.modules[__name__].__class__ = _Called
