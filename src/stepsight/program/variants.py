@@ -32,7 +32,8 @@ class Kind(NamedTuple):
 
     gemm: ``bmm`` (called batched), ``baddbmm`` (adds a third matrix), ``unaligned`` (rows off 16-byte
     boundaries). attention: the version (``flash1`` to ``flash3``, ``cudnn``, ``efficient``, ``serving``).
-    conv: ``cudnn`` (cuDNN's depthwise kernels), ``dgrad_engine``. Kernels that stream memory: the operator
+    conv: ``cudnn`` (cuDNN's depthwise kernels), ``grouped_direct`` (its kernels for groups without tensor
+    cores), ``dgrad_engine``. Kernels that stream memory: the operator
     without library, underscores and overload (``gelu``, ``index_put``).
     """
 
@@ -43,6 +44,7 @@ class Kind(NamedTuple):
 UNALIGNED, DGRAD_ENGINE, PAGEABLE = "unaligned", "dgrad_engine", "pageable"
 FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
 CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
+GROUPED_DIRECT = "grouped_direct"
 
 _ATTENTION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(context|encoder|generation)_attention", re.IGNORECASE), SERVING),
@@ -53,7 +55,8 @@ _ATTENTION: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _CONVOLUTION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"\b{DGRAD_ENGINE}\b"), DGRAD_ENGINE),
-    (re.compile(r"cudnn|c1_k1|grouped_direct", re.IGNORECASE), CUDNN),
+    (re.compile(GROUPED_DIRECT), GROUPED_DIRECT),
+    (re.compile(r"cudnn|c1_k1", re.IGNORECASE), CUDNN),
 )
 _ROLES = {role.value: role for role in Role}
 _ALIASES = {

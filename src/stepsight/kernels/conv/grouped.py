@@ -22,12 +22,12 @@ from stepsight.kernels.columns import Batch
 from stepsight.kernels.conv.tiled import PADDED, STEP, copies_us, has_tensor_cores, tiled_us
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
-from stepsight.program.variants import CUDNN
+from stepsight.program.variants import CUDNN, GROUPED_DIRECT
 
 SPREAD = 0.25
 """Depthwise kernels and those of groups. Instructions were set in sight of the public figures below."""
 DIRECT_SPREAD = 0.45
-"""Of gradients for which cuDNN may or may not have a faster kernel."""
+"""Of direct kernels, and of gradients in channels_last for which cuDNN may have no other."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -77,12 +77,8 @@ L2_SHARE = 0.7
 DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)
 BLOCKED_GROUPS, FEWEST_GROUPS = 4, 16
-WIDE = 64
-"""Groups for whose gradients cuDNN 8.3 has tensor-core kernels in NHWC, read off training steps of 26 models
-on an RTX 3090: widths that are powers of two up to 32, in multiples of four groups from 16 groups (eight of
-32 channels); of groups that are multiples of 64 wide the image's gradient. All others take as long as direct
-kernels would. Which kernel cuDNN finds also depends on what the rest of a step leaves of memory: the same
-groups differ between models."""
+"""Groups that cuDNN's kernels put side by side: of these widths, in multiples of four from 16 groups (eight
+of 32 channels)."""
 INSTRUCTION = 16
 """Channels that a matrix instruction reduces over in half precision."""
 DIRECT_TAP_SLOTS, DIRECT_CHANNEL_SLOTS = 96.0, 27.0
@@ -101,7 +97,7 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of convolutions with more than one group."""
     d = batch.dims
     depthwise = (d["c_in"] == d["groups"]) & (d["c_out"] % np.maximum(d["groups"], 1) == 0)
-    cudnn = batch.where(lambda kind: kind.variant == CUDNN)
+    cudnn = batch.where(lambda kind: kind.variant in (CUDNN, GROUPED_DIRECT))
     native = depthwise & ~cudnn
     per_channel = np.where(native, _native_us(batch, spec), _cudnn_us(batch, spec))
     grouped, direct = _several_us(batch, spec)
@@ -109,7 +105,8 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     of_groups = np.where(direct, DIRECT_NOTE, GROUPED_NOTE)
     notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, of_groups)).tolist()
     source = np.full(len(batch), int(Source.ROOFLINE))
-    spread = np.where(direct & ~depthwise, DIRECT_SPREAD, SPREAD)
+    unsure = direct | ((batch.dims["reordered"] == 0) & (batch.family != "conv"))
+    spread = np.where(unsure & ~depthwise, DIRECT_SPREAD, SPREAD)
     return Estimates(time_us, source, spread, dict(enumerate(notes)))
 
 
@@ -168,9 +165,8 @@ def _several_us(batch: Batch, spec: GpuSpec) -> tuple[FloatArray, npt.NDArray[np
     blocked = many & (d["groups"] % BLOCKED_GROUPS == 0) & (into == out) & np.isin(into, BLOCKED_WIDTHS)
     tiled = np.where(blocked, _blocked_us(batch, spec), tiled_us(batch, spec)) + copies_us(batch, spec)
     direct_us = _direct_us(batch, spec)
-    wide = (into % WIDE == 0) & (batch.family == "conv_dgrad")
-    without = (d["reordered"] == 0) & (batch.family != "conv") & ~wide
-    direct = ~blocked & (without | (direct_us < tiled))
+    named = batch.where(lambda kind: kind.variant == GROUPED_DIRECT)
+    direct = named | (~blocked & (direct_us < tiled))
     return np.where(direct, direct_us, tiled), direct
 
 
