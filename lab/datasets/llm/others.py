@@ -69,7 +69,7 @@ def primus(row: Row) -> Case:
 
 
 def litgpt(row: Row) -> Case:
-    """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout, no fp32 copies."""
+    """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout (bf16-true), no fp32 copies."""
     name = f"{row['model']} {row['method']} mb{row['micro_batch']} on {row['gpus']}"
     model = catalogue_model(row["model"])
     if model is None:
@@ -83,7 +83,9 @@ def litgpt(row: Row) -> Case:
         "training": {"precision": "bf16", "adapters": row["method"] if "lora" in row["method"] else "none"},
         "parallel": parallel,
     }
-    settings = {"training": {"master_weights": False}}
+    settings: dict[str, Any] = {"training": {"optimizer_state": "half"}}
+    if gpus > 1 and row["method"] == "full":  # Lightning's FSDP strategy
+        settings["parallel"] = {"zero": 3}
     return Case(
         name, stated, "pytorch", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
         measured_gb=number(row, "peak_memory_gb"), allocated=True, crashed=row["fits"] == "no",

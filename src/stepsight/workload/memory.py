@@ -82,11 +82,11 @@ def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 
     """
     parameters = float(sum(p.bytes for p in tape.parameters))
     elements = sum(p.elements for p in tape.parameters)
-    master = int(training.half and training.master_weights)
+    states = STATE_PER_PARAMETER[training.optimizer] + training.copies_weights
     made = RankMemory(
         parameters=parameters,
         gradients=parameters,
-        optimizer_state=4.0 * elements * (STATE_PER_PARAMETER[training.optimizer] + master),
+        optimizer_state=float(training.state_bytes * elements * states),
         tables=tables,
         activations=float(sum(s.bytes for s in tape.saved.values())),
         buckets=parameters if replicas > 1 else 0.0,
@@ -97,8 +97,8 @@ def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 
 def _followed(added: RankMemory, tape: Tape, training: Training) -> RankMemory:
     """The same parts; activations and what is cached by what the allocator reaches."""
     sizes = [p.bytes for p in tape.parameters]
-    wide = [4 * p.elements for p in tape.parameters]
-    narrow = training.half and training.master_weights
+    wide = [training.state_bytes * p.elements for p in tape.parameters]
+    narrow = training.copies_weights
     states = STATE_PER_PARAMETER[training.optimizer] + int(narrow)
     passing = wide * optimizers.temporaries(training.optimizer, training.fused_optimizer, narrow)
     held = [*sizes, *(sizes if added.buckets else []), *(sizes if tape.grads_kept else [])]

@@ -24,7 +24,8 @@ class Training:
     ``master_weights``: parameters, activations and gradients in fp16 or bf16 throughout, with
     fp32 copies in the optimizer, instead of autocast. ``recompute``: each layer keeps only its
     input and is run again in the backward pass. ``cuda_graph``: everything after the copies of the inputs
-    is captured and launched at once, so that the host leaves no gaps inside.
+    is captured and launched at once, so that the host leaves no gaps inside. ``half_state``: with
+    ``master_weights``, the optimizer's state is in half precision, too, and there are no fp32 copies.
     """
 
     precision: str = "fp32"
@@ -39,6 +40,7 @@ class Training:
     synchronize: bool = False
     master_weights: bool = False
     cuda_graph: bool = False
+    half_state: bool = False
 
     @classmethod
     def read(
@@ -82,6 +84,16 @@ class Training:
     @property
     def half(self) -> bool:
         return self.precision in ("fp16", "bf16")
+
+    @property
+    def state_bytes(self) -> int:
+        """Of each tensor that the optimizer keeps for a parameter."""
+        return 2 if self.half_state else 4
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether the optimizer updates fp32 copies of half-precision parameters."""
+        return self.half and self.master_weights and not self.half_state
 
     def tape(self, device: str) -> Tape:
         """An empty tape for this precision."""

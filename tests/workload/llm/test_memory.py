@@ -37,6 +37,13 @@ def test_delayed_weights_gradients_keep_their_activations() -> None:
     assert late[0] == plain[0] and late[1] == pytest.approx(plain[1] * 4 / 3)
 
 
+def test_a_state_in_half_precision_has_no_copies() -> None:
+    usual, half = (stage_memory(config({"optimizer_state": s}))[0] for s in ("fp32", "half"))
+    assert half.optimizer_state == pytest.approx(usual.optimizer_state / 3)  # 4 of 12 bytes per parameter
+    with pytest.raises(InputError, match="optimizer_state"):
+        config({"optimizer_state": "half", "precision": "fp32"})
+
+
 def test_zero_shares_out_state_then_gradients_then_parameters() -> None:
     plain, one, two, three = (stage_memory(config(data=4, zero=z))[0] for z in range(4))
     assert one.optimizer_state == pytest.approx(plain.optimizer_state / 4)

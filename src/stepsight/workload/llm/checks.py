@@ -180,6 +180,13 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
     )
     refuse(
         training,
+        "optimizer_state",
+        t.optimizer_state == "half" and not (t.half and t.master_weights),
+        "is half: only half-precision parameters have such a state",
+        'set precision = "bf16" without master_weights, or leave it out',
+    )
+    refuse(
+        training,
         "fused_experts",
         t.fused_experts and m.experts is None,
         "has no effect: the model has no experts",

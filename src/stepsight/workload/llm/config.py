@@ -23,6 +23,7 @@ FP4 = ("nvfp4", "mxfp4")
 """Other names of fp4."""
 GRADIENTS = ("fp32", "half")
 """The type in which gradients are accumulated and reduced."""
+OPTIMIZER_STATE = ("fp32", "half")
 FP8_SCALING = ("delayed", "current", "block")
 OFFLOAD = ("none", "optimizer")
 DEFAULT_BATCH = 1
@@ -48,6 +49,8 @@ class LanguageTraining:
     of ``recompute_modules``).
     ``attention``: eager (operator by operator), fused (Megatron's scale-mask-softmax kernel), flash1 to 3
     (flash: 2). ``precision``: fp8 and fp4 (NVFP4) are the type of GEMMs, everything else is in bf16.
+    ``optimizer_state``: fp32, or half: parameters and state in half precision without fp32 copies (bf16-true,
+    full bf16).
     ``master_weights``: half-precision parameters with fp32 copies in the optimizer; without them fp32
     parameters are cast for each pass. ``fused_norm``: norms in one kernel, if the framework does not do that
     by default.
@@ -76,6 +79,7 @@ class LanguageTraining:
     loss: str = "cross_entropy"
     clipping: bool = True
     master_weights: bool = True
+    optimizer_state: str = "fp32"
     compiled: bool = False
     fused_norm: bool = True
     adapters: str = "none"
@@ -119,6 +123,16 @@ class LanguageTraining:
     @property
     def half(self) -> bool:
         return self.dtype in ("fp16", "bf16")
+
+    @property
+    def state_bytes(self) -> int:
+        """Of each tensor that the optimizer keeps for a parameter."""
+        return 2 if self.half and self.optimizer_state == "half" else 4
+
+    @property
+    def copies_weights(self) -> bool:
+        """Whether the optimizer updates fp32 copies of half-precision parameters."""
+        return self.half and self.master_weights and self.state_bytes == 4
 
     @property
     def frozen(self) -> bool:
@@ -342,6 +356,7 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
             f"unknown {recompute!r}",
             f"one of {', '.join(RECOMPUTE)}, a list of modules, or a number of layers",
         )
+    state = fields.choice("optimizer_state", OPTIMIZER_STATE, "fp32")
     other_name = str(fields.anything("precision", "bf16")) in FP4
     precision = "fp4" if other_name else fields.choice("precision", PRECISIONS, "bf16")
     adapters = fields.anything("adapters", "none")
@@ -361,7 +376,9 @@ def _training(fields: Fields, family: str, recipe: Recipe, gpu: GpuSpec | None) 
         dropout=fields.number("dropout", usual_dropout(family), most=0.99),
         loss=fields.choice("loss", ("cross_entropy", "none"), "cross_entropy"),
         clipping=fields.flag("clip_gradients", True),
-        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8", "fp4")),
+        master_weights=fields.flag("master_weights", precision in ("fp16", "bf16", "fp8", "fp4"))
+        or (state == "half" and not fields.has("master_weights")),
+        optimizer_state=state,
         compiled=fields.flag("compile", False),
         fused_norm=fields.flag("fused_norm", True),
         adapters=adapters,

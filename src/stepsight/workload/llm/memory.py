@@ -89,8 +89,8 @@ def _stage(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]]) 
     if wide and t.half and s.data * s.context > 1 and not c.framework.wgrad_accumulates:
         gradients += stored * 2  # buckets between replicas; a single one adds to the fp32 ones and drops them
     mine = owned(c, sum(w.parameters for _, w in works), sum(w.expert_parameters for _, w in works))
-    optimizer = mine * 4 * UPDATES[t.optimizer]
-    if t.half and t.master_weights:
+    optimizer = mine * t.state_bytes * UPDATES[t.optimizer]
+    if t.copies_weights:
         optimizer += mine * 4
     if t.offload == "optimizer":
         optimizer = 0.0

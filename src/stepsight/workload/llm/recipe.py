@@ -20,6 +20,7 @@ from stepsight.records import Table, nearest, read_toml, record
 
 TRAINING_FIELDS = frozenset({
     "precision", "attention", "recompute", "optimizer", "clip_gradients", "master_weights", "compile",
+    "optimizer_state",
     "fused_norm", "fused_experts", "cuda_graphs", "fp8_scaling", "gradients", "reduce",
     "loss_scaling", "adapters", "frozen_weights", "fp8_weights", "fp8_activations", "expandable_segments",
 })  # fmt: skip

@@ -86,8 +86,9 @@ def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int)
     if c.training.optimizer == "lamb":  # update, both norms, and the step by their ratio
         kernels += [one("update", mine, grad + 12, 12), one("norms", mine, 8, 0), one("ratio", mine, 8, 4)]
     else:
-        kernels.append(one("update", mine, grad + 4 * (1 + state), 4 * (1 + state)))
-    if c.training.half and c.training.master_weights:
+        each = c.training.state_bytes * (1 + state)
+        kernels.append(one("update", mine, grad + each, each))
+    if c.training.copies_weights:
         kernels.append(one("copy", mine, 4, 2))
     kernels.append(Kernel.of("fill", "fp32", bytes=grad * held))
     return kernels

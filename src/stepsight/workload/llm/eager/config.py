@@ -130,4 +130,5 @@ def _training(t: LanguageTraining) -> Training:
         synchronize=t.synchronize,
         master_weights=t.half and t.master_weights,
         cuda_graph=t.cuda_graphs,
+        half_state=t.optimizer_state == "half",
     )
