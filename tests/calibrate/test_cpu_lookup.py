@@ -10,8 +10,7 @@ import pytest
 
 from stepsight.errors import InputError
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
-from stepsight.kernels.embedding.cpu.time import PhaseModel
-from stepsight.kernels.embedding.cpu.work import work
+from stepsight.kernels.embedding.cpu.work import PhaseModel, work
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.sharding.pricing.steps import PlanPricer

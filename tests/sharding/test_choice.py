@@ -10,7 +10,7 @@ from stepsight.prediction.predict import predict
 from stepsight.report.page.sharding import sharding_page
 from stepsight.sharding.choice import choose, days_of
 from stepsight.sharding.document import document
-from stepsight.sharding.search.ties import TIE
+from stepsight.sharding.search.rules import TIE
 from stepsight.sharding.with_tables import task_workload, with_tables
 from stepsight.tables.plan import KINDS, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS

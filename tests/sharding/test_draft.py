@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from stepsight.sharding.pricing.loads import Loads
-from stepsight.sharding.search.draft import Draft, Move
-from stepsight.sharding.search.neighbours import changes, shaken, spreads
+from stepsight.sharding.search.draft import Draft, Move, changes, shaken, spreads
 from stepsight.sharding.search.rules import Rules, TableSharding
 from stepsight.sharding.search.starts import starts, table_weights
 from stepsight.tables.plan import KINDS, ROW_WISE

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepsight.sharding.search.packing import packed, place
 from stepsight.sharding.search.rules import Rules
+from stepsight.sharding.search.starts import packed, place
 from stepsight.sharding.search.walk import search
 from stepsight.tables.plan import COLUMN_WISE, ROW_WISE, TABLE_WISE
 from stepsight.tables.table import Table

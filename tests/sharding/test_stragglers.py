@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stepsight.sharding.pricing.stragglers import straggling_us
+from stepsight.sharding.pricing.measured_tables import straggling_us
 
 
 @pytest.mark.parametrize("times", [[10.0, 10.0], [10.0, 9.5], [10.0, 5.0], [10.0] * 8, [10.0, 9.9, 9.0, 4.0]])

@@ -10,8 +10,7 @@ from stepsight.kernels.embedding.traffic import missing_rows
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.sharding.choice import choose
-from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 from stepsight.tables.lookup import TableLookup
 from stepsight.workload.files import parse_workload
 

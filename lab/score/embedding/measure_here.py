@@ -19,7 +19,7 @@ from stepsight.calibrate.lookups.microbench import (
     write_samples,
 )
 from stepsight.estimate import FloatArray
-from stepsight.kernels.embedding.cpu.caches import detect_caches
+from stepsight.kernels.embedding.cpu.work import detect_caches
 from stepsight.tables.table import optimizer_state
 
 LOOKUPS_TOGETHER, PASSES = 8, 2

@@ -15,8 +15,7 @@ from lab.score.embedding import h100
 from lab.score.embedding.lru import lru_hit_rate
 from stepsight.errors import InputError
 from stepsight.score import BLIND, CHOSEN, FIT, Figure, Score
-from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS
 
 TOPIC = "embedding"

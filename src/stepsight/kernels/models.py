@@ -200,7 +200,7 @@ class KernelModels:
 
     def measured_lookups(self, operator: str) -> MeasuredLookups | None:
         """Lookups with an operator as they were measured for this platform; None where none were at all."""
-        from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
+        from stepsight.kernels.embedding.cpu.measured import CalibratedLookups
 
         return self._embedding.of(operator) if isinstance(self._embedding, CalibratedLookups) else None
 
@@ -214,7 +214,7 @@ class KernelModels:
 
 def _lookups(folder: Path) -> KernelEstimator | None:
     """The lookups that were measured for a platform, by operator."""
-    from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
+    from stepsight.kernels.embedding.cpu.measured import CalibratedLookups
 
     lookups = CalibratedLookups.load(folder)
     return lookups if lookups.models else None

@@ -30,7 +30,7 @@ from stepsight.program.setup import Setup
 from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, run
 from stepsight.workload.dlrm.build import DlrmWorkload
-from stepsight.workload.dlrm.constants import METHOD_SPREAD as DLRM_METHOD_SPREAD
+from stepsight.workload.dlrm.config import METHOD_SPREAD as DLRM_METHOD_SPREAD
 from stepsight.workload.files import Workload, changed, load_workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from stepsight.errors import InputError
 from stepsight.tables.bags import draw_lengths
-from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.distributions import draw_indices
 from stepsight.tables.lookup import Lookup
 
 SUPPORTED = ("sgd", "none")

@@ -17,9 +17,8 @@ from stepsight.platform.load import Platform
 from stepsight.sharding.pricing.loads import Loads, TablePart
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits
+from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits, level_with, preferred
 from stepsight.sharding.search.simulated import search_simulated
-from stepsight.sharding.search.ties import level_with, preferred
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
 from stepsight.sharding.tiers import with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution

@@ -14,8 +14,7 @@ from lab.fit.commands.embedding import command
 from stepsight.calibrate.lookups.fit import fit_samples, operator_of, table_sets
 from stepsight.calibrate.lookups.microbench import LookupSample, write_samples
 from stepsight.errors import StepsightError
-from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
-from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.measured import CalibratedLookups, MeasuredLookups
 from stepsight.kernels.embedding.cpu.work import work
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.lookup import FBGEMM, Lookup, TableLookup

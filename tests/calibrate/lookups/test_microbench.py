@@ -17,8 +17,7 @@ from stepsight.calibrate.lookups.microbench import (
     write_samples,
 )
 from stepsight.errors import InputError
-from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 from stepsight.tables.lookup import Lookup, TableLookup
 
 SMALL = Lookup(

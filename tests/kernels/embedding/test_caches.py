@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepsight.kernels.embedding.cpu.caches import detect_caches
+from stepsight.kernels.embedding.cpu.work import detect_caches
 
 
 def write(folder: Path, index: int, **files: object) -> None:

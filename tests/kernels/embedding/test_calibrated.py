@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError, StepsightError
-from stepsight.kernels.embedding.cpu.calibrated import CalibratedLookups
-from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
-from stepsight.kernels.embedding.cpu.time import PhaseModel
-from stepsight.kernels.embedding.cpu.work import work
+from stepsight.kernels.embedding.cpu.measured import CalibratedLookups, MeasuredLookups
+from stepsight.kernels.embedding.cpu.work import PhaseModel, work
 from stepsight.kernels.models import KernelModels
 from stepsight.platform.load import load_platform
 from stepsight.program.job import Kernel

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 from stepsight.tables.indices.index_files import batch_stats, extrapolation, open_index_file
-from stepsight.tables.indices.sampling import draw_indices
 
 LENGTHS = np.array([[2, 0, 3], [1, 1, 2]])
 INDICES = np.array([5, 9, 5, 5, 7, 100, 101, 100, 102])

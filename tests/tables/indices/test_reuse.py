@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from lab.score.embedding.lru import lru_hit_rate
 from stepsight.tables.indices import reuse
-from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 from stepsight.tables.indices.reuse import exact_stats
-from stepsight.tables.indices.sampling import draw_indices
 
 CAPACITIES = (10, 100, 1_000, 6_000, 50_000)
 

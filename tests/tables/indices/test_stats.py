@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab.score.embedding.lru import lru_hit_rate
-from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.distributions import IndexDistribution, draw_indices
 from stepsight.tables.indices.stats import REUSE_BINS, REUSE_EDGES, poisson_below, reuse_bins
 
 TWO_POINTS = 0.02

@@ -9,8 +9,8 @@ import numpy as np
 
 from stepsight.calibrate.lookups.fit import ASSUMED_CACHES, fit_samples, table_sets
 from stepsight.calibrate.lookups.microbench import PHASES, LookupBench, LookupSample, time_benches
-from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups
+from stepsight.kernels.embedding.cpu.work import detect_caches
 from stepsight.run.worker import Rank
 from stepsight.tables.lookup import Lookup
 from stepsight.workload.dlrm.build import DlrmWorkload

@@ -11,10 +11,15 @@ import numpy as np
 from stepsight.calibrate.lookups.microbench import PHASES, LookupSample
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.kernels.embedding.cpu.caches import detect_caches
 from stepsight.kernels.embedding.cpu.measured import MeasuredLookups, phase_name
-from stepsight.kernels.embedding.cpu.time import PhaseModel, Residual, features, radial_basis
-from stepsight.kernels.embedding.cpu.work import work
+from stepsight.kernels.embedding.cpu.work import (
+    PhaseModel,
+    Residual,
+    detect_caches,
+    features,
+    radial_basis,
+    work,
+)
 from stepsight.tables.lookup import EMBEDDING_BAG, Lookup, TableLookup
 
 Seen = Callable[[Lookup], Lookup]

@@ -16,7 +16,7 @@ import torch
 
 from stepsight.errors import InputError
 from stepsight.tables.bags import draw_lengths
-from stepsight.tables.indices.sampling import draw_indices
+from stepsight.tables.indices.distributions import draw_indices
 from stepsight.tables.lookup import FBGEMM_OPTIMIZERS
 from stepsight.tables.torchrec_plan import torchrec_document
 from stepsight.workload.dlrm.config import DlrmConfig

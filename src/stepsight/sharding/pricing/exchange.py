@@ -56,7 +56,7 @@ class Exchange:
 
     def _summed(self, node_columns: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Row parts summed inside their node, then exchanged among the ranks with the same place in
-        their nodes; and the way back (`stepsight.workload.dlrm.node_sums`)."""
+        their nodes; and the way back (`stepsight.workload.dlrm.exchange`)."""
         models, per_node = self.platform.collectives, self.ranks_per_node
         held = node_columns.reshape(*node_columns.shape[:-1], -1, per_node).max(axis=-1)
         some = held.any(axis=-1, keepdims=True)

@@ -23,8 +23,7 @@ from stepsight.program.job import Kernel
 from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
 from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
-from stepsight.sharding.pricing.measured_tables import MeasuredTables
-from stepsight.sharding.pricing.stragglers import straggling_us
+from stepsight.sharding.pricing.measured_tables import MeasuredTables, straggling_us
 from stepsight.simulate.shared_memory import side_by_side
 from stepsight.simulate.template import END, Slot, StepTemplate
 from stepsight.simulate.timeline import simulate

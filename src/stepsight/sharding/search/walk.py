@@ -21,12 +21,9 @@ from stepsight.estimate import FloatArray
 from stepsight.sharding.pricing.bound import least_loads
 from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.search.draft import Draft, Move
-from stepsight.sharding.search.neighbours import changes, shaken, spreads
-from stepsight.sharding.search.packing import packed
-from stepsight.sharding.search.rules import Rules, TableSharding
-from stepsight.sharding.search.starts import starts, table_weights
-from stepsight.sharding.search.ties import level_with, preferred
+from stepsight.sharding.search.draft import Draft, Move, changes, shaken, spreads
+from stepsight.sharding.search.rules import Rules, TableSharding, level_with, preferred
+from stepsight.sharding.search.starts import packed, starts, table_weights
 from stepsight.tables.plan import TABLE_WISE, Plan
 
 _CONSTANTS = area("sharding")

@@ -30,10 +30,10 @@ from stepsight.workload.dlrm.config import (
 )
 from stepsight.workload.dlrm.eager_2020 import as_in_2020
 from stepsight.workload.dlrm.embeddings import PlanOps
+from stepsight.workload.dlrm.exchange import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.dlrm.hugectr import hugectr_job
 from stepsight.workload.dlrm.interactions import interact, interaction_width
 from stepsight.workload.dlrm.joint import joint_job
-from stepsight.workload.dlrm.node_sums import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.memory import MemoryReport, dlrm_memory
 from stepsight.workload.operators.lifetimes import followed
 from stepsight.workload.operators.matmuls import linear

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from stepsight.constants import area
 from stepsight.dtypes import dtype_bytes
 from stepsight.errors import InputError
 from stepsight.records import nearest
@@ -22,6 +23,9 @@ from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
 from stepsight.tables.torchrec_plan import planned_ranks, read_plan
 from stepsight.workload.fields import Fields
 from stepsight.workload.training import Training
+
+METHOD_SPREAD = area("dlrm").number("METHOD_SPREAD")
+
 
 INTERACTIONS = ("dot", "cat", "dcnv2")
 LOSSES = ("bce", "mse", "bce_logits")

@@ -23,7 +23,7 @@ from stepsight.tables.plan import DATA_PARALLEL
 from stepsight.tables.sharders import node_ranks
 from stepsight.workload.dlrm import embeddings
 from stepsight.workload.dlrm.config import DlrmConfig
-from stepsight.workload.dlrm.node_sums import NODE, PEERS
+from stepsight.workload.dlrm.exchange import NODE, PEERS
 from stepsight.workload.graphs import captured
 
 WORLD = "world"

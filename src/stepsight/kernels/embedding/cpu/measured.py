@@ -16,8 +16,7 @@ from stepsight.documents import write_whole
 from stepsight.errors import InputError, StepsightError
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.inputs import read_figures
-from stepsight.kernels.embedding.cpu.time import PhaseModel, features
-from stepsight.kernels.embedding.cpu.work import work
+from stepsight.kernels.embedding.cpu.work import PhaseModel, features, work
 from stepsight.kernels.embedding.model import TableCosts
 from stepsight.program.job import Kernel
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, FBGEMM_OPTIMIZERS, TableLookup
@@ -139,3 +138,45 @@ class MeasuredLookups:
 def phase_name(phase: str, operator: str, optimizer: str) -> str:
     """Of the phase's own code: FBGEMM's backward is written for each optimizer."""
     return f"{phase} {optimizer}" if operator == FBGEMM and phase == "backward" else phase
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedLookups:
+    """Answers for every kernel with the model of the operator that its lookup names."""
+
+    folder: Path
+    models: Mapping[str, MeasuredLookups]
+
+    @classmethod
+    def load(cls, folder: Path) -> CalibratedLookups:
+        """All operators' models of a platform's folder."""
+        found = [operator for operator, name in FILES.items() if (folder / name).is_file()]
+        return cls(folder, {operator: MeasuredLookups.load(folder, operator) for operator in found})
+
+    def of(self, operator: str) -> MeasuredLookups:
+        """The operator's model; for a lookup that names none, that of ``embedding_bag`` or the only one."""
+        if operator in self.models:
+            return self.models[operator]
+        if operator:
+            raise InputError(
+                str(self.folder),
+                f"was not calibrated for lookups with {operator} (only with {', '.join(self.models)})",
+                f"python -m lab score embedding --operator {operator} --samples FILE --measure 600, then "
+                f"python -m lab fit embedding --samples FILE --platform {self.folder}",
+            )
+        return self.models.get(EMBEDDING_BAG) or next(iter(self.models.values()))
+
+    def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
+        """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
+        asked: dict[str, list[int]] = {}
+        for i, kernel in enumerate(kernels):
+            if kernel.lookup is None:
+                raise StepsightError(f"not an embedding kernel with tables: {kernel.label}")
+            asked.setdefault(kernel.lookup.operator, []).append(i)
+        times, spread = np.zeros(len(kernels)), np.zeros(len(kernels))
+        source = np.zeros(len(kernels), dtype=np.int64)
+        for operator, positions in asked.items():
+            answer = self.of(operator).estimate([kernels[i] for i in positions])
+            times[positions], source[positions] = answer.time_us, answer.source
+            spread[positions] = answer.spread
+        return Estimates(times, source, spread)

@@ -8,7 +8,12 @@ gathers each row's gradients straight from the output's and updates the rows in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -127,3 +132,140 @@ def _touched(table: TableLookup, bytes_per_row: float, block_bytes: float) -> fl
         return unique / rows_per_block
     untouched = max(0.0, 1 - unique / table.rows) ** rows_per_block
     return float(max(table.rows / rows_per_block, 1.0) * (1 - untouched))
+
+
+_SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
+_LSCPU = ["lscpu", "-B", "-C=NAME,ONE-SIZE,TYPE"]
+_UNITS = {"": 1, "K": 2**10, "KIB": 2**10, "M": 2**20, "MIB": 2**20, "G": 2**30, "GIB": 2**30}
+
+
+def detect_caches(sysfs: Path = _SYSFS) -> tuple[float, ...]:
+    """Bytes of each level of data cache that one core can use, nearest first; empty where unknown."""
+    return _from_sysfs(sysfs) or _from_lscpu()
+
+
+def _from_sysfs(folder: Path) -> tuple[float, ...]:
+    levels: dict[int, float] = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind = (index / "type").read_text().strip()
+            level = int((index / "level").read_text())
+            size = _bytes((index / "size").read_text())
+        except (OSError, ValueError):
+            continue
+        if kind in ("Data", "Unified"):
+            levels[level] = size
+    return tuple(levels[level] for level in sorted(levels))
+
+
+def _from_lscpu() -> tuple[float, ...]:
+    try:
+        told = subprocess.run(_LSCPU, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ()
+    rows = [line.split() for line in told.stdout.splitlines()[1:]]
+    return tuple(float(row[1]) for row in sorted(rows) if len(row) == 3 and row[2] in ("Data", "Unified"))
+
+
+def _bytes(text: str) -> float:
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2].upper() not in _UNITS:
+        raise ValueError(f"not a size: {text!r}")
+    return float(match[1]) * _UNITS[match[2].upper()]
+
+
+LARGEST = 1e4
+"""No figure of a fit is larger."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residual:
+    """A learned factor: radial basis functions around ``centres`` of standardised features."""
+
+    mean: FloatArray
+    scale: FloatArray
+    centres: FloatArray
+    weights: FloatArray
+    width: float
+
+    def log_factor(self, features: FloatArray) -> FloatArray:
+        """ln of the factor; it fades to one far from what was measured."""
+        x = (features - self.mean) / self.scale
+        return np.asarray(radial_basis(x, self.centres, self.width) @ self.weights)
+
+    def record(self) -> dict[str, Any]:
+        """As plain lists, for a JSON file."""
+        return {
+            "mean": self.mean.tolist(), "scale": self.scale.tolist(),
+            "centres": np.round(self.centres, 4).tolist(), "weights": np.round(self.weights, 6).tolist(),
+            "width": self.width,
+        }  # fmt: skip
+
+    @classmethod
+    def from_record(cls, r: Mapping[str, Any]) -> Residual:
+        mean, scale, centres, weights = (
+            np.array(r[key], dtype=np.float64) for key in ("mean", "scale", "centres", "weights")
+        )
+        width = float(r["width"])
+        largest = max(np.abs(part).max(initial=0.0) for part in (mean, centres, weights))
+        if not (largest < LARGEST and width > 0 and (np.abs(scale) > 1 / LARGEST).all()):
+            raise ValueError("its learned factor holds figures that no fit makes")
+        return cls(mean, scale, centres, weights, width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseModel:
+    """One phase's fitted rates in µs per unit of `work`, and the learned factor on top.
+
+    ``start_us`` is what a call for all tables takes whatever they are.
+    """
+
+    rates: FloatArray
+    residual: Residual | None
+    spread: float
+    start_us: float = 0.0
+
+    def table_us(self, work: FloatArray, features: FloatArray) -> FloatArray:
+        """Time of each table."""
+        base = work @ self.rates
+        return base if self.residual is None else base * np.exp(self.residual.log_factor(features))
+
+    def record(self) -> dict[str, Any]:
+        residual = None if self.residual is None else self.residual.record()
+        return {
+            "rates": self.rates.tolist(), "residual": residual, "spread": round(self.spread, 4),
+            "start_us": self.start_us,
+        }  # fmt: skip
+
+    @classmethod
+    def from_record(cls, r: Mapping[str, Any]) -> PhaseModel:
+        residual = None if r["residual"] is None else Residual.from_record(r["residual"])
+        rates = np.array(r["rates"], dtype=np.float64)
+        spread, start_us = float(r["spread"]), float(r.get("start_us", 0.0))
+        if not (
+            (rates >= 0).all() and rates.max(initial=0.0) < LARGEST and 0 <= spread < 5 and start_us >= 0
+        ):
+            raise ValueError("its rates are not those of a machine")
+        return cls(rates, residual, spread, start_us)
+
+
+def features(tables: Sequence[TableLookup], caches: Sequence[float]) -> FloatArray:
+    """Tables × what the learned factor may depend on: sizes on a log scale, and hit rates."""
+    rows = []
+    for t in tables:
+        stats = t.indices.stats(t.rows, t.lookups)
+        row = row_bytes(t)
+        logs = (
+            t.batch, t.lookups, t.dim, max(t.pooling, 0.05), t.rows * row,
+            stats.unique_rows * row, stats.mean_reuse, t.lookups * t.dim * 4.0, t.rows,
+            max(stats.unique_rows / t.rows, 1e-6), sort_passes(t.rows),
+        )  # fmt: skip
+        hits = stats.hit_rate(np.asarray(caches) / row)
+        rows.append([*np.log(logs), *hits])
+    return np.array(rows)
+
+
+def radial_basis(x: FloatArray, centres: FloatArray, width: float) -> FloatArray:
+    """Gaussians of the distance to every centre, per feature dimension."""
+    square = (x**2).sum(1)[:, None] + (centres**2).sum(1)[None, :] - 2 * x @ centres.T
+    return np.asarray(np.exp(-np.maximum(square, 0.0) / (2 * width**2 * x.shape[1])))
