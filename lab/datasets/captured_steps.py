@@ -117,7 +117,7 @@ def lambda_gpus(row: Row, where: str) -> MeasuredStep | None:
         return None
     board = LAMBDA_BOARDS.get(row["board"], row["board"].replace(" ", "-"))
     batch, mixed = whole(row["total_batch"], f"{where}: total_batch"), row["precision"] == "fp16 AMP"
-    if batch // ranks < LAMBDA_BATCHES[row["task"]][0 if mixed else 1]:
+    if batch // ranks < LAMBDA_BATCHES.get(row["task"], (0, 0))[0 if mixed else 1]:
         board = board.replace("A100-PCIE-80G", "A100-PCIE-40G").replace("A100-SXM4-80G", "A100-SXM4-40G")
     asked = {"task": row["task"], "batch": batch // ranks, "mixed": mixed}
     precision = "fp16" if mixed else "fp32"
@@ -194,7 +194,10 @@ def read_steps(data: Path, files: tuple[str, ...] = ()) -> Iterator[MeasuredStep
         if (files and name not in files) or not path.is_file():
             continue
         for line, row in csv_records(read_text(path), str(path), ()):
-            found = made(row, f"{path.name} line {line}")
+            try:
+                found = made(row, f"{path.name} line {line}")
+            except KeyError as missing:
+                raise InputError(f"{path.name} line {line}", f"has no column {missing}") from None
             if found is not None:
                 yield found
 

@@ -77,7 +77,10 @@ def scored(
         if key in lost:
             yield ScoredStep(row, problem=lost[key])
         else:
-            yield _predicted(row, load_step(keep / f"{key}.json"))
+            try:
+                yield _predicted(row, load_step(keep / f"{key}.json"))
+            except StepsightError as error:
+                yield ScoredStep(row, problem=str(error))
 
 
 def _key(row: MeasuredStep) -> str:

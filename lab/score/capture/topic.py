@@ -20,6 +20,8 @@ from stepsight.validate.scoreboard import plain
 TOPIC = "capture"
 KEPT = Path("validation/captured")
 """Where captured steps are kept unless --steps names another folder."""
+SAMPLE = 40
+"""Rows of each file that are scored unless --all asks for every one."""
 LEAST_ROWS = 4
 """Fewer rows than this make no line of their own."""
 
@@ -47,7 +49,7 @@ BARS = {
 
 def scores(data: Path) -> list[Score]:
     """What `lab score all` prints; steps that are kept are taken from there."""
-    return lines(found(data))
+    return lines(found(data, sample=SAMPLE))
 
 
 def found(
@@ -138,7 +140,11 @@ def fits(good: Sequence[ScoredStep]) -> list[bool]:
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of measured tables.")
 @click.option("--file", "files", multiple=True, type=click.Choice(list(FILES)), help="Only these files.")
 @click.option("--only", multiple=True, metavar="TEXT", help="Only rows whose names hold this; repeatable.")
-@click.option("--sample", type=click.IntRange(min=1), help="At most this many rows of each file.")
+@click.option(
+    "--sample", type=click.IntRange(min=1), default=SAMPLE, show_default=True,
+    help="At most this many rows of each file, evenly spaced.",
+)  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="Every row: about a thousand captures.")
 @click.option(
     "--steps", type=click.Path(path_type=Path), default=KEPT, show_default=True,
     help="Keep captured steps in this folder, and take from it those that are there.",
@@ -146,26 +152,22 @@ def fits(good: Sequence[ScoredStep]) -> list[bool]:
 @click.option(
     "--traces", is_flag=True, help="Compare scripts with the traces of the runs they write down again."
 )
-@click.option("--training", is_flag=True, help="Score torchtitan's published runs, captured from a script.")
 @click.option("--each", is_flag=True, help="Print every row.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    data: Path | None, files: tuple[str, ...], only: tuple[str, ...], sample: int | None, steps: Path,
-    traces: bool, training: bool, each: bool, as_json: bool,
+    data: Path | None, files: tuple[str, ...], only: tuple[str, ...], sample: int, every: bool, steps: Path,
+    traces: bool, each: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Published models captured and predicted, against their measured steps and memory."""
     from stepsight.validate import scoreboard
 
     folder = data_folder(data)
-    if traces or training:
-        from lab.score.capture.tables import show_published, show_traced
+    if traces:
+        from lab.score.capture.traced import show_traced
 
-        if traces:
-            show_traced(folder, only, steps, as_json=as_json)
-        if training:
-            show_published(folder, only, steps, as_json=as_json)
+        show_traced(folder, only, steps, as_json=as_json)
         return
-    result = found(folder, files, only, steps, sample or 0)
+    result = found(folder, files, only, steps, 0 if every or only else sample)
     made = lines(result)
     if as_json:
         from stepsight.documents import to_json

@@ -1,19 +1,48 @@
-"""``python -m lab score capture --traces``: scripts that write traced runs down again, against the traces."""
+"""``python -m lab score capture --traces``: scripts of examples/capture that write traced runs down again,
+against the traces.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.score.capture.scripts import captured
-from stepsight.errors import StepsightError
-from stepsight.platform.load import load_platform
+import click
+import msgspec
+
+from stepsight.capture.ranks import Capturing
+from stepsight.capture.request import request
+from stepsight.capture.step.captured import CapturedStep, load_step, save_step
+from stepsight.errors import InputError, StepsightError
+from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict_captured
 from stepsight.program.job import Op
 from stepsight.trace.step.job import rank_program, typical_step
 from stepsight.trace.step.run import load_trace, measured_step_us
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "capture"
+"""They are part of the repository, not of the package."""
+
+
+def captured(
+    script: str, arguments: Sequence[str], platform: Platform, world: int, keep: Path | None = None
+) -> CapturedStep:
+    """One rank's step (all ranks of these jobs do the same); kept in ``keep`` and taken from there."""
+    path = EXAMPLES / script
+    if not path.is_file():
+        raise InputError(str(path), "the scripts of the repository are needed", "run it from a checkout")
+    name = "-".join([path.stem, platform.name, str(world), *(a.removeprefix("--") for a in arguments)])
+    kept = keep / f"{name}.json" if keep else None
+    if kept is not None and kept.is_file():
+        return load_step(kept)
+    step = Capturing(request(platform.spec, str(path), arguments, world=world)).step(script, [0])
+    if kept is not None:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        save_step(step, kept)
+    return step
+
 
 COUNTED = {
     "products": ("gemm",),
@@ -127,3 +156,60 @@ def _side(ops: tuple[Op, ...] | list[Op], gpu_ms: float) -> Side:
     families["other"] = sum(kernels.values()) - sum(families.values())
     sent = tuple((op.collective.kind, float(op.collective.bytes)) for op in ops if op.collective)
     return Side(len(ops), sum(kernels.values()), families, sent, gpu_ms)
+
+
+def show_traced(data: Path, only: tuple[str, ...], keep: Path | None, *, as_json: bool) -> None:
+    """Each traced run: counts, collectives and times, traced and captured."""
+    found = list(compared(data, only, keep))
+    if as_json:
+        from stepsight.documents import to_json
+
+        click.echo(to_json([msgspec.to_builtins(one) for one in found]))
+        return
+    for one in found:
+        _print_run(one)
+
+
+def _print_run(one: Compared) -> None:
+    from rich.table import Table
+
+    from stepsight.terminal import terminal
+
+    if one.traced is None or one.captured is None:
+        click.echo(f"{one.run.name}: not compared: {one.problem}\n")
+        return
+    error = one.predicted_ms / one.measured_ms - 1
+    inside = "inside" if one.low_ms <= one.measured_ms <= one.high_ms else "outside"
+    click.echo(
+        f"{one.run.name}: measured {one.measured_ms:.1f} ms, predicted {one.predicted_ms:.1f} ms "
+        f"({error:+.1%}), measured lies {inside} [{one.low_ms:.1f}, {one.high_ms:.1f}]"
+    )
+    table = Table(box=None, padding=(0, 1))
+    for name in ("a step of rank 0", "traced", "captured"):
+        table.add_column(name, justify="left" if name.startswith("a ") else "right")
+    for what, traced, captured in _lines(one.traced, one.captured):
+        table.add_row(what, traced, captured)
+    terminal().print(table)
+    click.echo(f"differs: {one.run.differs}\n")
+
+
+def _lines(traced: Side, captured: Side) -> list[tuple[str, str, str]]:
+    lines = [
+        ("host operators", f"{traced.operators:,}", f"{captured.operators:,}"),
+        ("kernels", f"{traced.kernels:,}", f"{captured.kernels:,}"),
+    ]
+    for family, count in traced.families.items():
+        if count or captured.families[family]:
+            lines.append((f"  {family}", f"{count:,}", f"{captured.families[family]:,}"))
+    lines.append(("GPU busy", f"{traced.gpu_ms:.1f} ms", f"{captured.gpu_ms:.1f} ms"))
+    kinds = dict.fromkeys(kind for kind, _ in (*traced.collectives, *captured.collectives))
+    for kind in kinds:
+        lines.append((kind, _sizes(traced, kind), _sizes(captured, kind)))
+    return lines
+
+
+def _sizes(side: Side, kind: str) -> str:
+    """MB of each collective of this kind, equal ones counted."""
+    counted = Counter(f"{size / 1e6:.2f}" for k, size in side.collectives if k == kind)
+    shown = [f"{size}" + (f" ×{n}" if n > 1 else "") for size, n in counted.items()]
+    return ", ".join(shown[:8]) + (" …" if len(shown) > 8 else "") + " MB" if shown else "none"
