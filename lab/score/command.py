@@ -23,7 +23,7 @@ from stepsight.records import nearest
 if TYPE_CHECKING:
     from lab.score.frame import Figures
     from stepsight.score import Score
-    from stepsight.validate.results import TopicResult
+    from stepsight.validate.scoreboard import TopicResult
 
 RESULTS = Path("validation")
 """Where ``all`` saves results, and ``--report`` finds them."""
@@ -112,7 +112,7 @@ def command(context: click.Context, report: Path | None, results: Path) -> None:
 def _report(page: Path, folder: Path) -> None:
     from lab.score.scorecard import scorecard
     from stepsight.report.page.pieces import package_version
-    from stepsight.validate.results import load_results
+    from stepsight.validate.scoreboard import load_results
 
     check_outputs([page])
     found = load_results(folder, list(TOPICS))
@@ -198,7 +198,7 @@ def _possible(topics: Sequence[str], data: Path | None) -> Sequence[str]:
 
 def _one(topic: str, data: Path | None, folder: Path, resume: bool, place: str) -> TopicResult:
     """A topic's result, read where it may be, else made and saved; progress goes to stderr."""
-    from stepsight.validate.results import load_result, save_result
+    from stepsight.validate.scoreboard import load_result, save_result
 
     saved = folder / f"{topic}.json"
     if resume and saved.is_file():
@@ -216,7 +216,7 @@ def _one(topic: str, data: Path | None, folder: Path, resume: bool, place: str) 
 def _scored(topic: str, data: Path | None) -> TopicResult:
     import time
 
-    from stepsight.validate.results import TopicResult
+    from stepsight.validate.scoreboard import TopicResult
 
     module = importlib.import_module(module_of(topic))
     given = f" --data {data}" if data and "data" in _options(module) else ""

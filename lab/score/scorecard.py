@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.score import BLIND, CHOSEN, FIT, Score
-from stepsight.validate.results import TopicResult
+from stepsight.validate.scoreboard import TopicResult
 
 EXPOSURES: Mapping[str, str] = {
     BLIND: "blind",

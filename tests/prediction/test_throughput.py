@@ -10,9 +10,8 @@ import pytest
 
 import stepsight
 from stepsight.hardware.gpus import load_gpu
-from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.display import assumed
-from stepsight.prediction.memory import MemoryLine
+from stepsight.prediction.memory import MemoryLine, what_would_help
 from stepsight.prediction.runnable import missing_units
 from stepsight.prediction.throughput import job_flops, throughput
 from stepsight.program.job import Job, Kernel, Op, Period, RankProgram, Sizing

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stepsight.score import Score
-from stepsight.validate.live.draws import add_draw
-from stepsight.validate.results import load_result
+from stepsight.validate.scoreboard import add_draw, load_result
 
 
 def line(name: str, gmae: float) -> Score:

@@ -15,7 +15,6 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.platform.conditions import check_axes
 from stepsight.platform.load import Platform
 from stepsight.prediction import display
-from stepsight.prediction.advise.room import what_would_help
 from stepsight.prediction.breakdown import (
     HOST_SPREAD,
     RankSummary,
@@ -24,7 +23,7 @@ from stepsight.prediction.breakdown import (
     sensitivities,
     summarise,
 )
-from stepsight.prediction.memory import MemoryLine
+from stepsight.prediction.memory import MemoryLine, what_would_help
 from stepsight.prediction.provenance import Coverage, Origin, coverage
 from stepsight.prediction.throughput import Energy, Throughput, energy, throughput
 from stepsight.program.job import Job
@@ -43,9 +42,9 @@ INTERVAL_SIGMAS = 1.645
 """low_us to high_us is meant to hold 90 % of measurements."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Prediction:
-    """Step time with its interval, where it goes, and what it rests on.
+    """Step time with its interval, where it goes, and where it comes from.
 
     ``breakdown_us`` is what the devices did during the step, the mean over ranks; its parts
     add up to the step. ``sensitivities`` say what each part means for the step time. ``language``: tokens,
@@ -196,19 +195,34 @@ def explain(
     host_spread: float = HOST_SPREAD, basis: str = "", setup: Setup | None = None,
     method_spread: float = METHOD_SPREAD,
 ) -> Prediction:  # fmt: skip
-    """The answer that a timeline holds: its figures, what they rest on and how far to trust them."""
+    """The answer that a timeline holds: its figures, where they come from and how far to trust them."""
     ranks, breakdown = summarise(timeline)
     sensitive = sensitivities(timeline, platform, steps=steps, host_spread=host_spread)
     method = max(method_spread, platform.calibration.rehearsal_spread)
     sigma = np.sqrt(method**2 + sum(s.step_spread**2 for s in sensitive))
     factor = float(np.exp(INTERVAL_SIGMAS * sigma))
-    said = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
+    shown = [f"{name}: {note}" for name, note in timeline.priced.notes.items()]
     return Prediction(
-        workload, platform.name, timeline.step_us, timeline.step_us / factor, timeline.step_us * factor,
-        ranks, breakdown, naive_us(timeline), sensitive, coverage(timeline), timeline,
-        memory, measured_us, (*notes, *said), basis=basis, setup=setup, gpu=platform.spec.gpu,
-        gpus=platform.spec.ranks, price_per_gpu_hour=platform.spec.price_per_gpu_hour,
-    )  # fmt: skip
+        workload=workload,
+        platform=platform.name,
+        step_us=timeline.step_us,
+        low_us=timeline.step_us / factor,
+        high_us=timeline.step_us * factor,
+        ranks=ranks,
+        breakdown_us=breakdown,
+        naive_us=naive_us(timeline),
+        sensitivities=sensitive,
+        coverage=coverage(timeline),
+        timeline=timeline,
+        memory=memory,
+        measured_us=measured_us,
+        notes=(*notes, *shown),
+        basis=basis,
+        setup=setup,
+        gpu=platform.spec.gpu,
+        gpus=platform.spec.ranks,
+        price_per_gpu_hour=platform.spec.price_per_gpu_hour,
+    )
 
 
 def document(prediction: Prediction) -> dict[str, Any]:

@@ -1,23 +1,27 @@
-"""The scoreboard: scores as a table or as JSON."""
+"""The scoreboard: scores as a table, as JSON, and as files from which a long run is resumed and reported."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
+from stepsight.documents import to_json, write_whole
+from stepsight.errors import InputError
 from stepsight.score import Score
 
 BAR_MISSED = 1
 """Exit code where a score does not clear its bar."""
+LIVE, LIVE_COMMAND = "live", "stepsight validate live -p FOLDER --seed N --results results"
 
 
 def show(scores: Sequence[Score], *, as_json: bool) -> None:
     """Print the scores; a missed bar is named as such and ends the command with code 1."""
     if as_json:
-        from stepsight.documents import to_json
-
         click.echo(to_json(plain(scores)))
     else:
         table(scores)
@@ -61,3 +65,57 @@ def table(scores: Sequence[Score]) -> None:
     undecided = sum(s.verdict == "open" for s in scores)
     if undecided:
         click.echo(f"{undecided} open: the rows are too few to decide")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """What one topic's command found. ``other`` is the JSON of a topic that answers with more than scores."""
+
+    topic: str
+    command: str
+    seconds: float
+    scores: tuple[Score, ...] = ()
+    other: Any = None
+
+    @property
+    def missed(self) -> int:
+        return sum(score.met is False for score in self.scores)
+
+
+def save_result(folder: Path, result: TopicResult) -> Path:
+    """Write ``folder/TOPIC.json`` whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.topic}.json"
+    write_whole(path, to_json(result))
+    return path
+
+
+def load_result(path: Path) -> TopicResult:
+    """Read what `save_result` wrote."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=TopicResult)
+    except OSError as error:
+        raise InputError(
+            str(path), f"cannot be read ({error.strerror})", "run `python -m lab score all`"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise InputError(str(path), f"is no result of a topic ({error})", "run the topic again") from None
+
+
+def load_results(folder: Path, topics: Sequence[str]) -> list[TopicResult]:
+    """All results of a folder, in the order of ``topics``; others after them."""
+    found = {path.stem: load_result(path) for path in sorted(folder.glob("*.json"))}
+    order = [*topics, *(name for name in found if name not in topics)]
+    return [found[name] for name in order if name in found]
+
+
+def add_draw(folder: Path, platform: str, seed: int, lines: Sequence[Score], seconds: float) -> Path:
+    """Put the lines of a live draw into the folder's result; those of the same draw are replaced."""
+    path = folder / f"{LIVE}.json"
+    before = load_result(path) if path.is_file() else TopicResult(LIVE, LIVE_COMMAND, 0.0)
+    named = {f"draw {seed} on {platform}, {line.name}": line for line in lines}
+    kept = [line for line in before.scores if line.name not in named]
+    new = [replace(line, name=name, exposure="blind") for name, line in named.items()]
+    return save_result(
+        folder, TopicResult(LIVE, LIVE_COMMAND, before.seconds + seconds, (*kept, *new), before.other)
+    )

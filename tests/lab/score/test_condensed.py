@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lab.score.scorecard import MOST_LINES, scorecard
 from stepsight.score import Figure, Score
-from stepsight.validate.results import TopicResult
+from stepsight.validate.scoreboard import TopicResult
 
 
 def linear(i: int) -> Score:

@@ -8,7 +8,7 @@ import pytest
 
 from lab.score import gate
 from stepsight.score import Figure, Score, interval_score
-from stepsight.validate.results import TopicResult, save_result
+from stepsight.validate.scoreboard import TopicResult, save_result
 
 
 def test_lines_without_errors_are_compared_by_their_figure(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from lab.score.scorecard import scorecard
 from stepsight.errors import InputError
 from stepsight.score import Figure, Score
 from stepsight.validate.quick.topic import kernel_rows, scores, step_rows
-from stepsight.validate.results import TopicResult, load_result, load_results, save_result
+from stepsight.validate.scoreboard import TopicResult, load_result, load_results, save_result
 
 OURS = Score("e2e", "steps", 12, 0.05, 0.07, "all rows", "GMAE ≤ 4.0%", False, exposure="blind")
 THEIRS = Score(

@@ -14,10 +14,9 @@ from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.advise.changes import BATCH, Change, changes_of
 from stepsight.prediction.advise.rewrites import rewrites_of
-from stepsight.prediction.advise.room import largest_batch
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.learn.response import AskedStep, JobFile, ask
-from stepsight.prediction.memory import fits
+from stepsight.prediction.memory import fits, largest_batch
 from stepsight.prediction.predict import predict, predict_captured
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload

@@ -14,7 +14,6 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.score import BLIND, Figure, Score, gmae
-from stepsight.validate.live.draws import add_draw
 from stepsight.validate.live.steps import (
     LiveRow,
     as_dict,
@@ -25,6 +24,7 @@ from stepsight.validate.live.steps import (
     rows_of,
     skew_correlations,
 )  # fmt: skip
+from stepsight.validate.scoreboard import add_draw
 
 DLRM_BAR, NLP_BAR, SKEW_BAR = 0.0521, 0.0300, 0.9
 """METHOD §7 for DLRM and NLP; the correlation asked of different indices on the same tables."""
