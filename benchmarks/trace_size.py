@@ -126,7 +126,7 @@ def step(made: Recording, number: int) -> None:
 
 
 def document(events: int) -> dict[str, Any]:
-    """A trace of whole steps with at least so many events."""
+    """A trace of whole steps with at least this many events."""
     made = Recording()
     for number in steps_until(made, events):
         step(made, number)

@@ -100,7 +100,7 @@ def processes(count: int) -> Iterator[Workers]:
 
 @contextmanager
 def ray_nodes(count: int) -> Iterator[Workers]:
-    """A cluster of so many nodes with one CPU each, started here."""
+    """A cluster of this many nodes with one CPU each, started here."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})

@@ -62,7 +62,7 @@ class Zero1:
 
 
 class Buckets:
-    """Gradients are averaged over the ranks, so many elements at a time."""
+    """Gradients are averaged over the ranks, this many elements at a time."""
 
     def __init__(self):
         self.waiting, self.held, self.sent = [], 0, []

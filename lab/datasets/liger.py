@@ -31,7 +31,7 @@ Sizes = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One reading and the kernels behind it."""
+    """One reading and the kernels after it."""
 
     name: str
     provider: str

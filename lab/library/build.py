@@ -24,9 +24,9 @@ from stepsight.workload.llm.known import shipped
 
 Loss = Callable[[torch.nn.Module], torch.Tensor]
 DEFAULT_TEXT = 20
-"""Tokens a text has beside an image where a row states none: transformers' default max_length."""
+"""Tokens a text has next to an image where a row states none: transformers' default max_length."""
 _REPEATED = 2
-"""So many children of one class in a list are the blocks of a network."""
+"""This many children of one class in a list are the blocks of a network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def _timm(card: Card, sizes: Sizes) -> Built:
     timm = _library("timm", card)
     name = card.model
     if not timm.is_model(name):
-        alike = [m for m in timm.list_models() if plain(m).startswith(plain(name))]
-        exact = [m for m in alike if plain(m) == plain(name)]
-        if len(exact or alike) != 1:
-            known = f"it may be {', '.join(alike[:5])}" if alike else "timm has no model of this name"
+        identical = [m for m in timm.list_models() if plain(m).startswith(plain(name))]
+        exact = [m for m in identical if plain(m) == plain(name)]
+        if len(exact or identical) != 1:
+            known = f"it may be {', '.join(identical[:5])}" if identical else "timm has no model of this name"
             raise InputError(f"model {card.name}", known, "write timm_ and the whole name")
-        name = (exact or alike)[0]
+        name = (exact or identical)[0]
     model = timm.create_model(name, pretrained=False)
     fixed = getattr(getattr(model, "patch_embed", None), "img_size", None)
     if sizes.image > 0 and fixed and tuple(fixed) != (sizes.image, sizes.image):

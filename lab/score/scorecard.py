@@ -74,7 +74,7 @@ def _topic(result: TopicResult, notes: Path | None) -> str:
 
 
 def _table(result: TopicResult) -> list[str]:
-    """Our lines with other predictors' beside; of a topic with many lines those of one kind together."""
+    """Our lines with other predictors' next to; of a topic with many lines those of one kind together."""
     names = {score.name for score in result.scores}
     own = [score for score in result.scores if not (score.predictor and score.same_rows_as in names)]
     kinds: dict[str, list[Score]] = {}

@@ -1,4 +1,4 @@
-"""Measured steps beside predicted ones: the rows that the end-to-end scores are made of."""
+"""Measured steps next to predicted ones: the rows that the end-to-end scores are made of."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def summary(rows: Sequence[StepRow]) -> dict[str, float]:
 
 
 def show_rows(rows: Sequence[StepRow], *, as_json: bool) -> None:
-    """Every measured step beside its prediction, the naive baseline and other predictors."""
+    """Every measured step next to its prediction, the naive baseline and other predictors."""
     if as_json:
         from stepsight.documents import to_json
 

@@ -47,7 +47,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a constant is measured in, rests on, and moves.
+    """What a constant is measured in, comes from, and moves.
 
     ``runs`` counts the independent runs (machines, tables or collections of traces) that it was read off;
     none where it was chosen, or where hardware, a format or a library's code states it.

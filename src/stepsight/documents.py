@@ -35,7 +35,7 @@ def _plain(value: object) -> object:
 
 
 def write_whole(path: str | Path, content: str | bytes) -> None:
-    """Write a file in full or not at all: first beside it, then moved into place.
+    """Write a file in full or not at all: first under another name, then moved into place.
 
     A link is followed and a file keeps its permissions; a pipe or device is written as it is.
     """
@@ -46,15 +46,15 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
         if mode is not None and not stat.S_ISREG(mode):
             target.write_bytes(data)
             return
-        beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
-            _write_to_disk(beside, data)
+            _write_to_disk(part, data)
             if mode is not None:
-                beside.chmod(stat.S_IMODE(mode))
-            beside.replace(target)
-        except BaseException:  # an interrupt, too, leaves nothing behind
+                part.chmod(stat.S_IMODE(mode))
+            part.replace(target)
+        except BaseException:  # an interrupt, too, leaves nothing over
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise disk_error(path, error) from None

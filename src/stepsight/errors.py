@@ -17,7 +17,7 @@ class InputError(StepsightError):
 
 class ScriptFailedError(StepsightError):
     """A user's script failed by itself; its traceback has been shown. ``code`` is its exit code, ``problem``
-    the last line it said."""
+    the last line it printed."""
 
     def __init__(self, code: int, problem: str = "") -> None:
         self.code, self.problem = code, problem

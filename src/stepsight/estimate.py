@@ -1,7 +1,7 @@
 """A time, where it came from, and how sure it is.
 
 Nothing in stepsight hands on a bare number of microseconds: a time travels with its
-source and its spread, so that a prediction can say how much of it rests on what.
+source and its spread, so that a prediction can say how much of it comes from what.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Source(IntEnum):
     TRANSFERRED = 3
     """A model fitted on a relative, carried over by the specification."""
     ROOFLINE = 4
-    """Speed of light times a stated efficiency; no measurement behind it."""
+    """Speed of light times a stated efficiency; without a measurement."""
     DEFAULT = 5
     """Nothing is known about this operation: a stated default."""
 
@@ -66,7 +66,7 @@ class Estimates:
     """Many estimates as columns: what the models answer with.
 
     All arrays have the same length; ``source`` holds `Source` values; ``notes`` maps a
-    position to what must be said about it and is empty for most.
+    position to what must be stated about it and is empty for most.
     """
 
     time_us: FloatArray

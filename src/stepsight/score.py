@@ -139,7 +139,7 @@ def interval_score(
 
 
 def _at_most(count: int, rows: int, share: float) -> float:
-    """The chance of at most so many of the rows, each with a probability of ``share``."""
+    """The chance of at most this many of the rows, each with a probability of ``share``."""
     logs = (
         math.lgamma(rows + 1) - math.lgamma(k + 1) - math.lgamma(rows - k + 1)
         + k * math.log(share) + (rows - k) * math.log1p(-share)

@@ -1,4 +1,4 @@
-"""What a GPU cannot run is refused with what to use instead; what it runs slowly is said first."""
+"""What a GPU cannot run is refused with what to use instead; what it runs slowly is stated first."""
 
 from __future__ import annotations
 

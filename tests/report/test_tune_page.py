@@ -1,4 +1,4 @@
-"""The page of a search: two configurations beside each other."""
+"""The page of a search: two configurations at the same time."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ REFUSED = {
     "torchrec_dlrm_4xV100": SEVERAL,
     "tracelens": SEVERAL,
 }
-"""Folders that are refused as a whole, and what is said; the runs inside open one by one."""
+"""Folders that are refused as a whole, and what is stated; the runs inside open one by one."""
 
 
 @pytest.mark.data

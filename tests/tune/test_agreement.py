@@ -16,7 +16,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import FITS, fits
 from stepsight.prediction.predict import predict
 from stepsight.tune.api import sweep
-from stepsight.tune.evaluate import evaluate, settled
+from stepsight.tune.evaluate import evaluate, with_settings
 from stepsight.tune.trial import Trial
 from stepsight.workload.dlrm.build import _record
 from stepsight.workload.files import parse_workload
@@ -55,7 +55,7 @@ NEARNESS = (0.7, 0.95, 0.999, 1.001, 1.03, 1.4)
 
 @pytest.mark.parametrize(("document", "settings"), CONFIGURATIONS, ids=lambda x: str(x)[-60:])
 def test_predict_and_tune_state_the_same(document: Mapping[str, Any], settings: dict[str, Any]) -> None:
-    found = predict(settled(document, settings, "t"), PLATFORM)
+    found = predict(with_settings(document, settings, "t"), PLATFORM)
     row = evaluate(document, Trial(settings, PLATFORM), "t")
     assert row.priced, row.reason
     assert (row.step_time_us, row.low_us, row.high_us) == pytest.approx(
@@ -79,7 +79,7 @@ def test_predict_and_tune_state_the_same(document: Mapping[str, Any], settings: 
 def test_one_document_has_one_mfu_and_one_verdict(
     document: Mapping[str, Any], settings: dict[str, Any]
 ) -> None:
-    found = predict(settled(document, settings, "t"), PLATFORM).to_dict()
+    found = predict(with_settings(document, settings, "t"), PLATFORM).to_dict()
     if "language" in found:
         for name in ("mfu", "tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_gpu"):
             assert found["language"][name] == pytest.approx(found["throughput"][name])
@@ -101,7 +101,7 @@ def test_every_command_has_the_same_verdict(document: Mapping[str, Any], nearnes
     row = evaluate(document, Trial({}, PLATFORM, (memory_gb,)), "t")
     (swept,) = sweep(document, PLATFORM, over=["training.optimizer=adamw"], overrides=[memory_gb])[:1]
     assert row.fits is found.fits
-    assert swept.fits is (predict(settled(document, swept.settings, "t"), platform).fits)
+    assert swept.fits is (predict(with_settings(document, swept.settings, "t"), platform).fits)
     assert fits(peak_bytes(document), platform.spec.gpu.usable_bytes) is found.fits
     if document is WHOLE:
         case = Case("t", dict(document), platform=PLATFORM, overrides=(memory_gb,))
@@ -131,7 +131,7 @@ def test_what_the_allocator_gives_back_is_not_needed() -> None:
         "parallel.data": 2, "parallel.tensor": 4, "parallel.sequence_parallel": True, "parallel.zero": 1,
         "training.framework": "nanotron",
     }  # fmt: skip
-    document = settled(MODEL, settings, "t")
+    document = with_settings(MODEL, settings, "t")
     held = predict(document, PLATFORM).memory
     assert held is not None and "reclaimable" not in held.parts_bytes
     assert held.reclaimable_bytes > 0

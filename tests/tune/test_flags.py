@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from stepsight.tune.evaluate import settled
+from stepsight.tune.evaluate import with_settings
 from stepsight.tune.flags import flags
 from stepsight.tune.trial import Row
 from stepsight.workload.files import parse_workload
@@ -64,7 +64,7 @@ def written(settings):
 
 def _held_gb(settings, framework):
     """What a configuration holds where a framework runs it."""
-    document = settled(MODEL, {**settings, "training.framework": framework}, "t")
+    document = with_settings(MODEL, {**settings, "training.framework": framework}, "t")
     return parse_workload(document, "t").memory().peak_bytes / 1e9
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from stepsight.errors import InputError
-from stepsight.tune.evaluate import settled
+from stepsight.tune.evaluate import with_settings
 from stepsight.tune.over import parsed_over
 from stepsight.tune.space import space
 from stepsight.workload.files import parse_workload
@@ -19,7 +19,7 @@ def test_every_candidate_is_a_workload_on_all_gpus():
     found = legal()
     assert len(found.candidates) > 50
     for settings in found.candidates:
-        assert parse_workload(settled(found.document, settings, "t"), "t").ranks == 8
+        assert parse_workload(with_settings(found.document, settings, "t"), "t").ranks == 8
 
 
 def test_no_candidate_comes_twice():

@@ -208,7 +208,7 @@ def _serving_attention(table: Table, at: IntArray, where: str) -> list[Rows]:
     dims["causal"] = np.array([0.0 if "encoder" in name else 1.0 for name in names])
     decoding = np.array(["generation" in name for name in names])
     dims["q"] = np.where(decoding, 1.0, dims["q"])
-    if "window_size" in table:  # every query sees at most so many keys
+    if "window_size" in table:  # every query sees at most this many keys
         window = _numbers(table, "window_size", at, where)
         narrow = (window > 0) & (window < dims["kv"])
         dims["kv"] = np.where(narrow, window, dims["kv"])

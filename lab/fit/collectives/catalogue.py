@@ -253,11 +253,11 @@ def _sample(machine: str, kind: str, ranks: int, run: MeasuredRows, doubled: Mea
     curve = Curve.fit(run.bytes, run.time_us)
     sizes = np.unique(doubled.bytes)
     times = np.array([np.median(doubled.time_us[doubled.bytes == size]) for size in sizes])
-    alike = sizes * bus_factor(kind, 2 * ranks) / bus_factor(kind, ranks)
-    covered = alike >= 0.99 * curve.sizes[0]
-    alike, times = alike[covered], times[covered]
+    identical = sizes * bus_factor(kind, 2 * ranks) / bus_factor(kind, ranks)
+    covered = identical >= 0.99 * curve.sizes[0]
+    identical, times = identical[covered], times[covered]
     return DoublingSample(
-        machine, kind, ranks, curve_position(curve, alike), np.log(times / curve.time_us(alike))
+        machine, kind, ranks, curve_position(curve, identical), np.log(times / curve.time_us(identical))
     )
 
 
@@ -287,7 +287,7 @@ def fit_rank_transfer(rows: MeasuredRows) -> dict[str, Any]:
     doublings = []
     for kind in KINDS:
         for ranks in DOUBLINGS:
-            alike = [s for s in samples if s.kind == kind and s.ranks == ranks]
-            ln_ratio = [round(float(value), 4) for value in fit_doubling(alike)]
-            doublings.append({"kind": kind, "ranks": ranks, "runs": len(alike), "ln_ratio": ln_ratio})
+            identical = [s for s in samples if s.kind == kind and s.ranks == ranks]
+            ln_ratio = [round(float(value), 4) for value in fit_doubling(identical)]
+            doublings.append({"kind": kind, "ranks": ranks, "runs": len(identical), "ln_ratio": ln_ratio})
     return {"positions": POSITIONS.tolist(), "doublings": doublings}

@@ -52,7 +52,7 @@ class MeasuredRows:
         return cls(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__})
 
     def groups(self, key: Sequence[str]) -> Iterator[tuple[tuple[Any, ...], MeasuredRows]]:
-        """Rows alike in the named columns, in the order of those columns."""
+        """Rows identical in the named columns, in the order of those columns."""
         columns = [getattr(self, name) for name in key]
         order = np.lexsort(columns[::-1])
         if not len(order):

@@ -15,7 +15,7 @@ from stepsight.program.job import Kernel
 from stepsight.tables.lookup import SORTED
 
 BACKWARDS = ", backward"
-"""How the backwards of a source are told apart from its forwards."""
+"""How the backwards of a source are distinguished from its forwards."""
 Part = Callable[[GpuTimes, FloatArray], FloatArray]
 MEMORY = {
     "read_efficiency": (0.88, 0.7, 0.95),

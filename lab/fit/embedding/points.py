@@ -182,8 +182,8 @@ def _traced_kernel(row: Mapping[str, Any], gradients: Sequence[tuple[int, int]])
     if not widths:
         return None
     # Rowwise state has one value a row, so it tells the width of rows, if not of the mean table.
-    told = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
-    dim = max(round(min(widths, key=lambda width: abs(width / told - 1))), 1)
+    known = values / max(dims[20][0], 1) if "rowwise" in row["op"] else widths[0]
+    dim = max(round(min(widths, key=lambda width: abs(width / known - 1))), 1)
     dtype, weighted = "fp16" if "Half" in row["kernel"] else "fp32", "_weighted_" in row["kernel"]
     looked_up = tuple(
         TableLookup(rows, dim, batch, pooling, IndexDistribution.parse(CRITEO, row["file"]), dtype, weighted)

@@ -82,7 +82,7 @@ CLEAR_US = 60.0
 """Shorter readings are mostly the host's."""
 SLOW_RUNS = frozenset({("NVIDIA_A100-PCIE-40GB", "bert_large")})
 """Runs whose every product took about 1.8 times as long as like ones of other runs on the same board,
-and whose layers sum to 1.4 times the step measured beside them (nlp_fp32.csv)."""
+and whose layers sum to 1.4 times the step measured next to them (nlp_fp32.csv)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ SHAPE_KEYS = {
 """The sizes that make a shape, where not all do."""
 
 STACKS = ("sglang", "vllm", "trtllm")
-"""Serving stacks whose tables stand beside each other; the first is the default, as its
+"""Serving stacks whose tables stand at the same time; the first is the default, as its
 attention is plain FlashAttention and its GEMM torch's own linear layer."""
 
 EVENT_TABLES = {

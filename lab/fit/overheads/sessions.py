@@ -1,6 +1,6 @@
 """Host overheads of profiled sessions, brought to one pace and joined.
 
-Hosts of one era differ threefold, and profilers by what they were told to record. So from
+Hosts of one era differ threefold, and profilers by what they were known to record. So from
 every session (one trace) its own recording is taken out, then it is brought to the pace of
 a reference by the operators that both have, and only then do sessions vote on an operator.
 """
@@ -21,7 +21,7 @@ from stepsight.overheads.tables import OpStats, Stat, filled, stem
 _FEWEST = 3
 """An operator seen less often than this in a session has no vote on it."""
 _FEWEST_COMMON = 5
-"""Operators that a session must share with the reference for its pace to be told."""
+"""Operators that a session must share with the reference for its pace to be known."""
 _LEAST_US = 0.5
 """Shorter gaps say nothing of a host's pace: half of the clock's µs."""
 

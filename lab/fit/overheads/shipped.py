@@ -50,17 +50,17 @@ def shipped_sets(data: Path, by_era: Sessions | None = None) -> dict[str, Overhe
     by_era = trace_sessions(data / "traces") if by_era is None else by_era
     single = ProfiledSession("published DLRM", read_single(data / "overheads"), {})
     base, _ = joined([*by_era.get(BASE_ERA, ()), single], study)
-    told = over(study, base.ops)
+    known = over(study, base.ops)
     traces = f"{len(by_era.get(BASE_ERA, ()))} profiler traces of {BASE_ERA}-era hosts at their pace"
     provenance = f"published V100-era studies of eager PyTorch (2021, 2022); {traces}"
-    sets = {BASE_ERA: _table(told, base.calls, Pace(), provenance, BASE_ERA)}
+    sets = {BASE_ERA: _table(known, base.calls, Pace(), provenance, BASE_ERA)}
     for era, sessions in by_era.items():
         if era != BASE_ERA and sessions:
             mine, pace = joined(sessions, study)
             where = (
                 f"{len(sessions)} profiler traces of {era}-era hosts, at {pace.inside:.2f} times {provenance}"
             )
-            sets[era] = _table(over(mine.ops, told), {**base.calls, **mine.calls}, pace, where, era)
+            sets[era] = _table(over(mine.ops, known), {**base.calls, **mine.calls}, pace, where, era)
     return sets
 
 
@@ -69,8 +69,8 @@ def host_era(device: str) -> str | None:
     entry = find_gpu(device) if device else None
     if entry:
         return entry.host_era
-    alike = [e for name, e in gpu_catalogue().items() if name.split("-")[0] in device]
-    return alike[0].host_era if alike else None
+    identical = [e for name, e in gpu_catalogue().items() if name.split("-")[0] in device]
+    return identical[0].host_era if identical else None
 
 
 def trace_sessions(folder: Path) -> dict[str, list[ProfiledSession]]:

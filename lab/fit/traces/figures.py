@@ -62,9 +62,9 @@ def _call_figures(run: TraceRun) -> dict[str, float]:
         for c, seen in collective_calls(job, 0).values():
             if seen.measured_us:
                 times[c.group, c.kind, c.bytes].append(seen.measured_us)
-    for alike in times.values():
-        if len(alike) >= FEWEST_ALIKE:
-            ratios += (np.array(alike) / min(alike)).tolist()
+    for identical in times.values():
+        if len(identical) >= FEWEST_ALIKE:
+            ratios += (np.array(identical) / min(identical)).tolist()
     if len(ratios) < FEWEST_ALIKE:
         return {}
     return {"TYPICAL_CALL": float(np.median(ratios)), "LONGEST_CALL": float(np.quantile(ratios, 0.9))}

@@ -14,7 +14,7 @@ PLATFORM_OF_SET = {
     "astra_megatron_tp8_8xA100": "8xA100-SXM4-40G",
     "megatronlm_tp2_2xV100PCIe": "2xV100-PCIE-16G",
 }
-"""Traces whose ranks were all recorded, so that the wait for the last rank can be told apart."""
+"""Traces whose ranks were all recorded, so that the wait for the last rank can be distinguished."""
 KIND_OF_OP = {
     "nccl:all_reduce": "all_reduce", "allreduce": "all_reduce", "nccl:all_to_all": "all_to_all",
 }  # fmt: skip

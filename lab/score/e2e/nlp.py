@@ -34,7 +34,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 WITHOUT_HEAD = ("bert_large", "opt_13")
 """In inference these were measured without the language-model head: the roofline that stands
-beside each row fits our operator stream to 1–2 % without it and is 9 % and 5 % off with it;
+concurrent each row fits our operator stream to 1–2 % without it and is 9 % and 5 % off with it;
 all training rows fit with it."""
 _SPLIT = re.compile(r"(dp|tp|pp)(\d+)(?:_(\d+))?")
 OTHERS = ("neusight_ms", "habitat_ms", "roofline_ms", "micro_ms")
@@ -45,11 +45,11 @@ def rows(data: Path) -> list[StepRow]:
     found = read_csv(data / FILE) + [{**row, "other": "yes"} for row in read_csv(data / MORE)]
     sums = operator_sums(data, {name: model["layers"] for name, model in MODELS.items()})
 
-    def beside(row: dict[str, str]) -> StepRow | None:
+    def concurrent(row: dict[str, str]) -> StepRow | None:
         made = predicted(row)
         return made and replace(made, contradicted=contradicted(row, sums))
 
-    return each((r for r in found if r["model"] in MODELS and _known(r["option"])), beside)
+    return each((r for r in found if r["model"] in MODELS and _known(r["option"])), concurrent)
 
 
 def _known(option: str) -> bool:
@@ -71,7 +71,7 @@ def _layout(option: str, batch: int) -> tuple[dict[str, int], int, int]:
 
 
 def scores(found: Sequence[StepRow]) -> list[Score]:
-    """Forward only, and forward with backward, with four other predictors beside."""
+    """Forward only, and forward with backward, with four other predictors concurrent."""
     used = "eager, one GPU; no Switch (mixture of experts), no fused rows; shares fitted on operators"
     four = "eager, four GPUs split by data, tensor or pipeline; shares fitted on operators"
     by_set = {name: [r for r in found if r.set == name] for name in dict.fromkeys(r.set for r in found)}

@@ -66,7 +66,7 @@ def repeat_error(samples: Sequence[LookupSample]) -> dict[str, float]:
 
 
 def cpu_scores(samples: Sequence[LookupSample], caches: Sequence[float]) -> list[Score]:
-    """Both phases, with and without the index distribution, beside the repeat error."""
+    """Both phases, with and without the index distribution, next to the repeat error."""
     if len(samples) < FEWEST:
         return []
     noise = repeat_error(samples)

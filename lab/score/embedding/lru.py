@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def lru_hit_rate(stream: Iterable[int], capacity_rows: int, *, replay: bool = False) -> float:
-    """Share of the lookups that a cache of so many rows serves, cold or right after the same stream."""
+    """Share of the lookups that a cache of this many rows serves, cold or right after the same stream."""
     lookups = list(stream)
     cache: OrderedDict[int, None] = OrderedDict()
     if replay:

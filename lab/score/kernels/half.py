@@ -31,7 +31,7 @@ BACKWARD_BARS = {"flash_atten": 0.06}
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One operator on one GPU: predicted beside measured, and whether the 90 % interval holds each row."""
+    """One operator on one GPU: predicted next to measured, and whether the 90 % interval holds each row."""
 
     op: str
     label: str
@@ -122,7 +122,7 @@ def _from_another(table: object, times: dict[str, FloatArray], where: str) -> It
 def stated_once(operator: Operator, times: Mapping[str, FloatArray]) -> npt.NDArray[np.bool_]:
     """Rows whose two passes agree to the last digit where those of other rows differ: one was not measured.
 
-    Which of the two is not said, so they stand for neither.
+    Which of the two is not stated, so they stand for neither.
     """
     same = np.equal(*(times[key][operator.positions] for key in ("forward", "backward")))
     return np.zeros_like(same) if same.all() else same
@@ -142,8 +142,8 @@ def _apart(whole: Judged, once: npt.NDArray[np.bool_]) -> tuple[Judged, str]:
         whole, predicted=whole.predicted[kept], measured=whole.measured[kept], inside=whole.inside[kept]
     )
     error = gmae(whole.predicted, whole.measured)
-    said = f"without {int(once.sum())} rows that state one time for both passes ({error:.1%} with them)"
-    return judged, said
+    words = f"without {int(once.sum())} rows that state one time for both passes ({error:.1%} with them)"
+    return judged, words
 
 
 def _pooled(parts: Sequence[Judged]) -> Judged:

@@ -1,4 +1,4 @@
-"""Host overheads of one workload, told from the others."""
+"""Host overheads of one workload, known from the others."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def _published(study: Study) -> list[Score]:
     t2: list[tuple[float, float]] = []
     t1: list[tuple[float, float]] = []
     for workload, gap in study.gaps.items():
-        told = study.typical(without=workload)
-        mine = {op: by[workload] for op, by in study.inside.items() if workload in by and op in told}
-        t2 += [(stats.t2.mean, mine[op].mean) for op, stats in told.items() if op in mine and stats.t2]
-        gaps = [(stats.t1.mean, mine[op].count) for op, stats in told.items() if op in mine and stats.t1]
+        known = study.typical(without=workload)
+        mine = {op: by[workload] for op, by in study.inside.items() if workload in by and op in known}
+        t2 += [(stats.t2.mean, mine[op].mean) for op, stats in known.items() if op in mine and stats.t2]
+        gaps = [(stats.t1.mean, mine[op].count) for op, stats in known.items() if op in mine and stats.t1]
         t1.append((sum(us * n for us, n in gaps) / sum(n for _, n in gaps), gap.mean))
     return [
         _score("T1", t1, "published V100 study, by workload"),
@@ -52,8 +52,8 @@ def _published(study: Study) -> list[Score]:
 
 
 def _score(part: str, pairs: list[tuple[float, float]], used: str) -> Score:
-    told, seen = [t for t, _ in pairs], [s for _, s in pairs]
-    return Score.of(TOPIC, f"{part} from other workloads (shared)", told, seen, used, exposure=BLIND)
+    known, seen = [t for t, _ in pairs], [s for _, s in pairs]
+    return Score.of(TOPIC, f"{part} from other workloads (shared)", known, seen, used, exposure=BLIND)
 
 
 def _traces(folder: Path) -> list[Score]:

@@ -1,7 +1,7 @@
 """Sharding tasks tried for real: predict every plan, then train them all here and compare.
 
 The plans of one task are trained by the same ranks in interleaved blocks, so that the
-machine's slow minutes fall on all of them alike.
+machine's slow minutes fall on all of them equally.
 """
 
 from __future__ import annotations

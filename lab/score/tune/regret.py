@@ -20,7 +20,7 @@ TOP = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A measured row beside its prediction; ``row`` None where the tool cannot express it."""
+    """A measured row next to its prediction; ``row`` None where the tool cannot express it."""
 
     case: Case
     row: Row | None

@@ -150,7 +150,7 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
     pairs: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     largest = max((row.get("bytes", 0) for row in rows), default=0)
     for row in rows:
-        if row.get("bytes", 0) < largest / 4:  # over too soon to be seen beside compute
+        if row.get("bytes", 0) < largest / 4:  # over too soon to be seen next to compute
             continue
         pairs.setdefault((row.get("bytes"), row.get("compute")), []).append(row)
     compute, comm = [], []
@@ -177,11 +177,11 @@ def fit_overheads(rows: Sequence[Mapping[str, Any]], device: str) -> Overheads:
 
 
 def _contention(samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> ContentionSpec:
-    beside = lookup_slowdowns(samples.get(LOOKUPS, ()))
+    together = lookup_slowdowns(samples.get(LOOKUPS, ()))
     return replace(
         fit_contention(samples.get(CONTENTION, ())),
-        lookups_forward=beside["forward"],
-        lookups_backward=beside["backward"],
+        lookups_forward=together["forward"],
+        lookups_backward=together["backward"],
     )
 
 
@@ -189,10 +189,10 @@ def lookup_slowdowns(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """By phase, over the tables that were measured together and alone."""
     found = {}
     for phase in PHASES:
-        beside = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase}
+        together = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase}
         alone = {table_lookup(r): typical_us(r["times_us"]) for r in rows if r["phase"] == phase + ALONE}
-        both = [t for t in alone if t in beside]
-        found[phase] = round(beside_others([beside[t] for t in both], [alone[t] for t in both]), 3)
+        both = [t for t in alone if t in together]
+        found[phase] = round(beside_others([together[t] for t in both], [alone[t] for t in both]), 3)
     return found
 
 

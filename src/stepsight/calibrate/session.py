@@ -37,7 +37,7 @@ SHORTEST_S = _CONSTANTS.number("SHORTEST_S")
 TOGETHER = _CONSTANTS.whole("TOGETHER")
 
 Progress = Callable[[str, int, int], None]
-"""Told the stage, how much of it is done, and how much there is."""
+"""Called with the stage, how much of it is done, and how much there is."""
 
 
 @dataclass

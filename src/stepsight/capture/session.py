@@ -182,7 +182,7 @@ def _figures(allocator: CachingAllocator) -> MemoryFigures:
 
 
 def _watch_optimizers(boundaries: StepBoundaries) -> None:
-    """Told of every optimizer, and of its steps once the step's own profiler range is closed."""
+    """Called with every optimizer, and of its steps once the step's own profiler range is closed."""
     made = torch.optim.Optimizer.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -173,7 +173,7 @@ def apply_training_correction(
 ) -> Estimates:
     """Answers from the tables, corrected by what training took on this chip (gradients: on the nearest).
 
-    ``own_table``: the answer rests on a table of this very board, so only what sets gradients apart from
+    ``own_table``: the answer comes from a table of this very board, so only what sets gradients apart from
     forward products applies to it.
     """
     factor, spread = np.ones(len(batch)), answer.spread.copy()

@@ -27,7 +27,7 @@ class HostProfile:
     ``skew_us``: what a collective that compute waits for loses to every further rank of its group, because
     hosts are never in step. ``step_us``: work once per step that no launch covers (loops over parameters
     around clipping and the update). ``micro_batch_us``: what a micro-batch costs besides its launches:
-    fetching and broadcasting it, the schedule, the loss. ``basis``: what the figures rest on; ``runs``: how
+    fetching and broadcasting it, the schedule, the loss. ``basis``: what the figures come from; ``runs``: how
     many independent runs that were (zero: chosen).
     """
 
@@ -43,7 +43,7 @@ class HostProfile:
 
 
 MICRO_BATCH, STEP = "micro-batch", "step"
-"""Phases of host work beside launches."""
+"""Phases of host work next to launches."""
 
 
 def extra_us(name: str, phase: str) -> float:

@@ -68,7 +68,7 @@ class Platform:
     site: SiteBandwidth | None = None
     learned: Learned = NOTHING_LEARNED
     evidence: Evidence | None = None
-    """What the learned factors rest on."""
+    """What the learned factors come from."""
 
     @property
     def name(self) -> str:
@@ -260,10 +260,10 @@ def _based_on(content: Table, file: Path, overrides: Sequence[str]) -> Platform:
         if key not in known:
             raise InputError(f"{file}: {key}", "unknown key", nearest(key, known))
     base = str(content["based_on"])
-    beside = file.parent / base
-    if beside.resolve() == file.resolve():
+    sibling = file.parent / base
+    if sibling.resolve() == file.resolve():
         raise InputError(f"{file}: based_on", "names the file itself", "name the platform that runs were on")
-    found = load_platform(beside if beside.exists() else base, overrides)
+    found = load_platform(sibling if sibling.exists() else base, overrides)
     return replace(
         found,
         spec=replace(found.spec, name=str(content.get("name", file.stem))),

@@ -41,7 +41,7 @@ class Coverage:
 
 
 def coverage(timeline: Timeline) -> Coverage:
-    """What the prediction rests on, weighted by device time."""
+    """What the prediction comes from, weighted by device time."""
     by_source: dict[str, float] = {}
     unmodelled: dict[tuple[str, str, str], float] = {}
     guessed = 0.0

@@ -28,7 +28,7 @@ WAITING, TRANSFER = "waiting", "transfer"
 """Categories of the two halves of a collective at which a rank waited for others."""
 MOST_RANKS = 64
 MOST_LAUNCHES = 100_000
-"""Bounds the file (about 600 bytes a launch) to what a browser opens within seconds."""
+"""Bounds the file (about 600 bytes per launch) to what a browser opens within seconds."""
 
 Event = dict[str, Any]
 
@@ -240,7 +240,7 @@ def _meetings(
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """One rank's launches in their order, beside its times (`RankTimes`).
+    """One rank's launches in their order, next to its times (`RankTimes`).
 
     ``launch_us`` is when the host made them, on the job's clock.
     """

@@ -1,7 +1,7 @@
 """Measured step times of workloads that really train here.
 
 Several workloads can be measured by one group of ranks: blocks of their steps are
-interleaved, so that a machine's slow minutes fall on all of them alike.
+interleaved, so that a machine's slow minutes fall on all of them equally.
 """
 
 from __future__ import annotations

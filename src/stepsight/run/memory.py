@@ -27,7 +27,7 @@ def machine_memory_bytes() -> int:
 
 
 def map_for_steps(ranks: int, device: str) -> None:
-    """Map what the buffers of a step need, unless this machine has little memory for so many ranks."""
+    """Map what the buffers of a step need, unless this machine has little memory for this many ranks."""
     if not device.startswith("cuda"):
         map_memory(min(MAPPED_BYTES, machine_memory_bytes() // (8 * ranks)), device)
 

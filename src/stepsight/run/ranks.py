@@ -163,7 +163,7 @@ class Ranks:
 
 
 def check_device(device: str, ranks: int) -> None:
-    """Raise where this machine cannot run so many ranks on such a device."""
+    """Raise where this machine cannot run this many ranks on such a device."""
     if importlib.util.find_spec("torch") is None:
         raise InputError("torch", "is not installed", 'pip install "stepsight[torch]"')
     if device not in ("cpu", "cuda"):

@@ -133,7 +133,7 @@ def choose(
     measure: Callable[[PlanPricer], MeasuredTables] | None = None, margin: float = 0.0,
     host_memory: bool = False,
 ) -> Choice:  # fmt: skip
-    """Search for a plan, and set it beside the sharders' (and ``also``) plans.
+    """Search for a plan, and compare it with the sharders' (and ``also``) plans.
 
     The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
     answer; or after ``budget_s`` seconds. ``measure`` looks the workload's tables up before any plan is
@@ -229,15 +229,15 @@ def _check_given(plan: Plan, workload: DlrmWorkload) -> None:
 
 
 def table_room(workload: DlrmWorkload, platform: Platform) -> float:
-    """Bytes that each rank has left for tables beside the dense part."""
+    """Bytes that each rank has left for tables next to the dense part."""
     report = workload.memory()
-    beside = max(rank.total - rank.tables for rank in report.ranks)
+    dense_bytes = max(rank.total - rank.tables for rank in report.ranks)
     usable = platform.spec.gpu.usable_bytes
-    room = usable - beside
+    room = usable - dense_bytes
     if room <= 0:
         raise InputError(
             workload.name,
-            f"the dense part alone takes {beside / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable",
+            f"the dense part alone takes {dense_bytes / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable",
             "use a smaller batch or more ranks",
         )
     return float(room)

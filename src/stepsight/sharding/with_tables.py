@@ -36,7 +36,7 @@ def task_workload(
     task: Task, *, features: int = 512, bottom: Sequence[int] = (512, 1024, 256, 128),
     top: Sequence[int] = (1024, 512, 256, 1), interaction: str = "cat", training: Training | None = None,
 ) -> DlrmWorkload:  # fmt: skip
-    """A task's DLRM, with the dense part of METHOD §7 unless told otherwise."""
+    """A task's DLRM, with the dense part of METHOD §7 unless stated otherwise."""
     plan = SHARDERS["size_lookup_greedy"](task.tables, task.ranks)
     return DlrmWorkload(
         DlrmConfig(

@@ -1,7 +1,7 @@
 """Compute and communication that overlap slow each other down.
 
 NCCL's kernels take streaming multiprocessors and memory bandwidth from the compute that
-runs beside them, and the other way round; on a CPU they compete for cores. A launch that
+runs alongside them, and the other way round; on a CPU they compete for cores. A launch that
 needs ``t`` alone and spends ``o`` under the other kind takes ``t + o·(1 − 1/slowdown)``.
 Collectives of one rank that run at the same time, on streams of their own, share its link:
 each moves at half its speed while another is under way. A kernel that begins on one compute stream
@@ -46,13 +46,13 @@ def settle(
     Gives the last walk, the stretched times, and what of them launches waited for others to end.
 
     ``computing`` says of every lane's launches which ones occupy the GPU (no copies, no collectives);
-    where it is not given, none is held up by another. ``excluding`` are those of them beside which no
-    other begins.
+    where it is not given, none is held up by another. ``excluding`` are those of them concurrent with which
+    no other begins.
     """
     result = walk(priced)
     current = tuple(priced)
-    beside = contention.compute_beside_compute > 1.0
-    computing = computing if beside else ()
+    slowed = contention.compute_beside_compute > 1.0
+    computing = computing if slowed else ()
     nothing = [np.zeros(lane.tape.launches, dtype=bool) for lane in lanes]
     on_gpu, excluding = computing or nothing, excluding or nothing
     apart = contention.compute_under_comm <= 1.0 and contention.comm_under_compute <= 1.0
@@ -125,7 +125,7 @@ def _stretched(
 
 
 def _held(tape: LoweredProgram, computing: BoolArray, base: Priced, times: LaneTimes) -> FloatArray:
-    """How long each kernel ran beside one that fills the GPU and had begun on another stream before it."""
+    """How long each kernel ran alongside one that fills the GPU and had begun on another stream before it."""
     held = np.zeros_like(times.end_us)
     stream_of = tape.launch_stream
     streams = np.unique(stream_of[computing])
@@ -163,7 +163,7 @@ def _kept_off(
 
 
 def _behind(start: FloatArray, end: FloatArray, first: FloatArray, last: FloatArray) -> FloatArray:
-    """Of each interval, what lies beside the one of the others (a stream's, in order) begun before it."""
+    """Of each interval, what overlaps the one of the others (a stream's, in order) begun before it."""
     if not len(first):
         return np.zeros_like(start)
     before = np.searchsorted(first, start, side="left") - 1

@@ -35,20 +35,20 @@ class Priced:
     ``host_us[m]`` is what the host spends before mark m; ``device_us[k]`` is how long
     launch k runs (for a collective: from the moment the last rank is there). ``late_us[k]``,
     where there is any, is how long after its ranks others come to collective k that the job does
-    not hold. An axis of length one serves all configurations or all ranks. ``alike`` says of every launch
+    not hold. An axis of length one serves all configurations or all ranks. ``identical`` says of every launch
     that it takes as long on all ranks.
     """
 
     host_us: FloatArray
     device_us: FloatArray
     late_us: FloatArray | None = None
-    alike: BoolArray | None = None
+    identical: BoolArray | None = None
 
     def with_alike(self) -> Priced:
-        """The same times, with what is ``alike`` found, where many ranks have times of their own."""
+        """The same times, with what is ``identical`` found, where many ranks have times of their own."""
         if self.device_us.shape[2] < WIDE:
             return self
-        return replace(self, alike=(self.device_us == self.device_us[:, :, :1]).all(axis=(1, 2)))
+        return replace(self, identical=(self.device_us == self.device_us[:, :, :1]).all(axis=(1, 2)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +188,10 @@ def _run_async(
     elapsed = np.cumsum(priced.host_us[step.lo : step.hi], axis=0)
     for stream, launches in step.launches:
         issued = elapsed[tape.launch_mark[launches] - step.lo] + launch_us
-        alike = priced.alike is not None and bool(priced.alike[launches].all())
-        time = (priced.device_us[:, :, :1] if alike else priced.device_us)[launches]
+        identical = priced.identical is not None and bool(priced.identical[launches].all())
+        time = (priced.device_us[:, :, :1] if identical else priced.device_us)[launches]
         wide = host.size >= WIDE
-        in_order = _alike_at_once if alike and wide else _row_by_row if wide else _all_at_once
+        in_order = _identical_at_once if identical and wide else _row_by_row if wide else _all_at_once
         keep = kept is not None or not tape.awaited.isdisjoint(launches.tolist())
         end, clocks[stream] = in_order(host, issued, time + gap_us, clocks[stream], keep)
         if keep:
@@ -214,7 +214,7 @@ def _all_at_once(
     return end, end[-1].copy()
 
 
-def _alike_at_once(
+def _identical_at_once(
     host: FloatArray, issued: FloatArray, time: FloatArray, clock: FloatArray, keep: bool
 ) -> tuple[FloatArray, FloatArray]:
     """The same for launches that take as long on all ranks: the scans are as narrow as the times."""

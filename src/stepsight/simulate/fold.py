@@ -1,8 +1,8 @@
-"""Ranks that are alike are walked once.
+"""Ranks that are identical are walked once.
 
-Two ranks are alike when they run the same program from the same start and every collective joins them with
-ranks that are alike, lying on the nodes in the same way. Their clocks then agree at every moment, so one
-rank stands for its class: 4,096 ranks of 64 replicas × 8 stages × 8 tensor shares are 8 classes.
+Two ranks are identical when they run the same program from the same start and every collective joins them
+with ranks that are identical, lying on the nodes in the same way. Their clocks then agree at every moment,
+so one rank stands for its class: 4,096 ranks of 64 replicas × 8 stages × 8 tensor shares are 8 classes.
 The classes are found by refinement: begin with the programs, split by the groups' members until nothing
 splits.
 """
@@ -45,7 +45,7 @@ def unfolded(job: Job) -> Fold:
 
 
 def fold(job: Job, ranks_per_node: int, finish_us: Finish) -> Fold:
-    """The job with one rank for every class of ranks that are alike.
+    """The job with one rank for every class of ranks that are identical.
 
     ``finish_us`` gives when each rank of a set is done with a collective in which ranks move bytes of
     their own.

@@ -56,7 +56,7 @@ class Meeting:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Here a block of a period begins, or (``skipped`` ≥ 0) the last one ends and so many more follow.
+    """Here a block of a period begins, or (``skipped`` ≥ 0) the last one ends and this many more follow.
 
     ``live`` are the launches before it that something after it waits for.
     """

@@ -25,7 +25,7 @@ EVEN = 1e-6
 
 
 def continued(states: Sequence[FloatArray], blocks: int) -> FloatArray:
-    """The state after so many more blocks, each like the last."""
+    """The state after this many more blocks, each like the last."""
     return np.asarray(states[-1] + blocks * (states[-1] - states[-2]), dtype=np.float64)
 
 

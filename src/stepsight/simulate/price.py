@@ -2,7 +2,7 @@
 
 Models answer for all kernels of a job at once; ranks that run the same program are
 priced once. Each time keeps its source and spread, so that the prediction can say what
-it rests on.
+it comes from.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PricedLane:
 
 @dataclass(frozen=True, slots=True)
 class PricedJob:
-    """A job whose every launch has a time, and what must be said about those times.
+    """A job whose every launch has a time, and what must be stated about those times.
 
     The lanes' ranks are the classes of `Fold`: identical ranks are priced and walked once. ``clock`` is the
     share of the boost clock that the GPUs keep, ``dynamic_j`` the energy of all ranks' kernels beyond idle
@@ -78,7 +78,7 @@ def price(
     """Estimate every kernel, collective and host gap; ``replay`` names what is taken from the trace, whose
     observations are ``seen``.
 
-    Ranks that are alike are priced once, unless the caller is going to change some of them.
+    Ranks that are identical are priced once, unless the caller is going to change some of them.
     """
     book = JobPricer(job, platform, frozenset(replay), alike_once, seen)
     synchronous = platform.spec.host.synchronous
@@ -259,7 +259,7 @@ class JobPricer:
     def _collective(
         self, item: Collective, seen: Observation, ranks: IntArray
     ) -> tuple[FloatArray, int, float]:
-        """The times of these ranks (all of which call it alike), its source and its spread."""
+        """The times of these ranks (all of which call it in the same way), its source and its spread."""
         if ("collectives" in self.replayed or seen.opaque) and seen.measured_us is not None:
             return np.full(len(ranks), seen.measured_us), int(Source.TRACE), 0.0
         times = np.zeros(len(ranks))

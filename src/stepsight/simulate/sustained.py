@@ -28,7 +28,7 @@ class Sustained:
 def sustained(
     kernels: Sequence[Kernel], counts: FloatArray, platform: Platform, seen: Sequence[Observation] = ()
 ) -> Sustained:
-    """The times of kernels that run so many times each, back to back for hours.
+    """The times of kernels that run this many times each, back to back for hours.
 
     ``seen``: what a trace observed of each; its share and correction scale the kernel's time.
     """

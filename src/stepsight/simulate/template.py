@@ -2,7 +2,7 @@
 
 The job is priced once, as any job is. Launches that nobody asks about are condensed to one between
 two joins; those in a slot take the times that a caller fills in, for thousands of configurations
-and all ranks in one walk. What else ran beside a slot's launch in the job slows the filled-in times,
+and all ranks in one walk. What else ran alongside a slot's launch in the job slows the filled-in times,
 too.
 """
 
@@ -37,7 +37,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class _OpenLane:
-    """A condensed lane: where its slots stand, and how much longer their launches took beside others."""
+    """A condensed lane: where its slots stand, and how much longer their launches took next to others."""
 
     priced: PricedLane
     launch_of: Mapping[str, int]
@@ -45,7 +45,7 @@ class _OpenLane:
     longer_us: FloatArray
 
     def slowed(self, launch: int, times: FloatArray) -> FloatArray:
-        """A launch's times slowed by what ran beside it in the job.
+        """A launch's times slowed by what ran alongside it in the job.
 
         At most by as many µs (the overlap is with fixed work, not longer for a longer launch),
         and at most by the same ratio (a shorter one overlaps less).
@@ -60,9 +60,9 @@ class StepTemplate:
     def __init__(self, job: Job, platform: Platform, slots: Mapping[str, Slot]) -> None:
         self.job, self.platform = job, platform
         priced = price(job, platform, alike_once=False)
-        settled = run(priced, platform).stretched
+        steady = run(priced, platform).stretched
         self._lanes = [
-            self._opened(lane, times, slots) for lane, times in zip(priced.lanes, settled, strict=True)
+            self._opened(lane, times, slots) for lane, times in zip(priced.lanes, steady, strict=True)
         ]
         self._priced = PricedJob(job, tuple(lane.priced for lane in self._lanes), {}, priced.fold)
         launches = sum(lane.priced.lane.tape.launches for lane in self._lanes)
@@ -94,22 +94,22 @@ class StepTemplate:
             filled.append(Priced(lane.priced.times.host_us, device))
         return step_times(self._priced, self.platform, filled)
 
-    def _opened(self, lane: PricedLane, settled: Priced, slots: Mapping[str, Slot]) -> _OpenLane:
+    def _opened(self, lane: PricedLane, steady: Priced, slots: Mapping[str, Slot]) -> _OpenLane:
         tape, spec = lane.lane.tape, self.platform.spec
         found = {END: int(tape.launches - 1)}
         for name, slot in slots.items():
             launches = [] if slot.op is None else np.flatnonzero(tape.launch_op == slot.op).tolist()
             if -len(launches) <= slot.position < len(launches):
                 found[name] = launches[slot.position]
-        # No rank is special: what overlaps in the job overlaps alike on all of them.
-        alike = Priced(settled.host_us, settled.device_us.mean(axis=-1, keepdims=True))
+        # No rank is special: what overlaps in the job overlaps in the same way on all of them.
+        identical = Priced(steady.host_us, steady.device_us.mean(axis=-1, keepdims=True))
         short = condense(
-            lane.lane, alike, set(found.values()), synchronous=spec.host.synchronous,
+            lane.lane, identical, set(found.values()), synchronous=spec.host.synchronous,
             gap_us=spec.gpu.kernel_gap_us,
         )  # fmt: skip
         alone, longer = np.zeros(len(short.launch_of)), np.zeros(len(short.launch_of))
         for old, new in short.launch_of.items():
             alone[new] = lane.times.device_us[old].mean()
-            longer[new] = max(0.0, settled.device_us[old].mean() - alone[new])
+            longer[new] = max(0.0, steady.device_us[old].mean() - alone[new])
         kept = {name: short.launch_of[launch] for name, launch in found.items()}
         return _OpenLane(replace(lane, lane=short.lane, times=short.times), kept, alone, longer)

@@ -89,11 +89,11 @@ class Timeline:
         """Everything that one rank did."""
         if not 0 <= rank < self.ranks:
             raise IndexError(f"no rank {rank}; the job has {self.ranks}")
-        alike = self.priced.fold.of_rank[rank]
+        identical = self.priced.fold.of_rank[rank]
         for number, (lane, stretched, times) in enumerate(
             zip(self.priced.lanes, self.stretched, self.times, strict=True)
         ):
-            found = np.flatnonzero(lane.lane.ranks == alike)
+            found = np.flatnonzero(lane.lane.ranks == identical)
             if len(found):
                 r, tape = int(found[0]), lane.lane.tape
                 program = self.priced.job.programs[int(lane.lane.program_of_rank[r])]

@@ -1,7 +1,7 @@
 """Bags of different length: what the longest of them is, and how to draw them.
 
 Lengths are taken as log-normal with a mean and a spread (standard deviation of ln(length)): one parameter
-that holds both bags that are nearly alike and the long tails of click histories.
+that holds both bags that are nearly identical and the long tails of click histories.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def traced_spread(lookups: float, batch: int, tables: int) -> float:
 
 @lru_cache(maxsize=4096)
 def longest_over_mean(spread: float, bags: int) -> float:
-    """The expected longest of so many bags, as a multiple of the mean length."""
+    """The expected longest of this many bags, as a multiple of the mean length."""
     if spread <= 0 or bags <= 1:
         return 1.0
     at = ((np.arange(_POINTS) + 0.5) / _POINTS) ** (1.0 / bags)
@@ -47,7 +47,7 @@ def longest_over_mean(spread: float, bags: int) -> float:
 
 
 def draw_lengths(mean: float, spread: float, bags: int, rng: np.random.Generator) -> IntArray:
-    """Lengths of so many bags with the exact total: alike but for a remainder, or log-normal."""
+    """Lengths of this many bags with the exact total: identical but for a remainder, or log-normal."""
     total = round(mean * bags)
     wanted = np.full(bags, total / max(bags, 1))
     if spread > 0:

@@ -29,7 +29,7 @@ def read_tables(path: str | Path) -> tuple[Table, ...]:
 def tables_from_configs(configs: Sequence[Mapping[str, Any]], where: str = "tables") -> tuple[Table, ...]:
     """Tables from ``EmbeddingBagConfig`` fields.
 
-    TorchRec keeps the pooling factor beside the config (in ``ParameterConstraints``); here it
+    TorchRec keeps the pooling factor next to the config (in ``ParameterConstraints``); here it
     may stand in the entry as ``pooling_factor``, or ``pooling_factors`` with one value a
     feature. Without it TorchRec plans with 1.0, and so do we.
     """

@@ -62,7 +62,7 @@ def size_lookup_cost(table: Table) -> float:
 def greedy(tables: Sequence[Table], ranks: int, cost: Callable[[Table], float], name: str) -> Plan:
     """From the costliest table down, each to the rank with the least cost so far.
 
-    Equal ranks are told apart by how many tables they hold, so that tables without any
+    Equal ranks are distinguished by how many tables they hold, so that tables without any
     cost spread out too.
     """
     _check(tables, ranks)
@@ -103,7 +103,7 @@ _KNOWLEDGE = {
 
 
 def knowledge(sharder: str) -> int:
-    """The order in which plans that are otherwise alike are preferred, by the rule that made them."""
+    """The order in which plans that are otherwise identical are preferred, by the rule that made them."""
     return _KNOWLEDGE.get(sharder, 4)
 
 

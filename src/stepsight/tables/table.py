@@ -33,8 +33,8 @@ OPTIMIZER_STATE: dict[str, tuple[float, float]] = {
 ROW_DTYPES = ("fp32", "fp16", "bf16", "fp8", "int8", "int4")
 """Element types of rows."""
 _SCALE_BYTES = {"fp8": 4, "int8": 8, "int4": 4}
-"""Of a row's scale and offset: two fp32 values beside int8, two fp16 beside int4 (FBGEMM's row-wise
-quantised formats), one fp32 scale beside fp8."""
+"""Of a row's scale and offset: two fp32 values with int8, two fp16 with int4 (FBGEMM's row-wise
+quantised formats), one fp32 scale with fp8."""
 
 
 def row_bytes(dtype: str, dim: int) -> float:
@@ -61,7 +61,7 @@ class Table:
     """One embedding table with pooled lookups.
 
     ``pooling`` is the mean number of lookups per sample and feature, ``bag_spread`` how far bags differ
-    from it (standard deviation of ln(lookups); 0: all alike); ``features`` is how many
+    from it (standard deviation of ln(lookups); 0: all identical); ``features`` is how many
     sparse features share the table, each with its own pooled output. ``indices`` says which
     rows the lookups hit. ``weighted``: every lookup has a weight of its own. ``placement``: rows on the
     device; in host memory, read and written across the bus (uvm); or there with a cache on the device that
@@ -136,7 +136,7 @@ class Table:
 
 
 def check_tables(tables: Sequence[Table], where: str = "tables") -> None:
-    """Names must tell tables apart: a plan refers to them by name."""
+    """Names must distinguish tables: a plan refers to them by name."""
     if not tables:
         raise InputError(where, "there is no embedding table", "give at least one [[tables]] entry")
     seen: set[str] = set()

@@ -1,4 +1,5 @@
-"""The answer to act on: the best, which of them are told apart, what lies one step away, the Pareto front."""
+"""The answer to act on: the best, which of them are distinguished, what lies one step away, the Pareto
+front."""
 
 from __future__ import annotations
 

@@ -200,8 +200,8 @@ def _refuse(rows: Sequence[Row], found: Space, spec: PlatformSpec | None = None)
     with_memory = [r for r in rows if r.memory_gb > 0]
     if with_memory:
         raise InputError("tune", nothing_fits(with_memory, found, spec))
-    said = next((r.reason for r in rows if r.reason), "nothing was priced")
-    raise InputError("tune", f"no configuration can be predicted: {said}")
+    words = next((r.reason for r in rows if r.reason), "nothing was priced")
+    raise InputError("tune", f"no configuration can be predicted: {words}")
 
 
 __all__ = ["Answer", "described", "sweep", "tune"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from stepsight.errors import StepsightError
 from stepsight.hardware.spec import GpuSpec
-from stepsight.tune.evaluate import settled
+from stepsight.tune.evaluate import with_settings
 from stepsight.tune.trial import Setting
 from stepsight.workload.files import parse_workload
 from stepsight.workload.llm.config import LanguageConfig
@@ -25,7 +25,7 @@ AGAIN = 2
 def bound_us(document: Mapping[str, Any], settings: Mapping[str, Setting], gpu: GpuSpec, where: str) -> float:
     """A lower bound of the step; zero where nothing is known about the workload."""
     try:
-        workload = parse_workload(settled(document, settings, where), where)
+        workload = parse_workload(with_settings(document, settings, where), where)
     except StepsightError:
         return 0.0
     return language_bound_us(workload.config, gpu) if isinstance(workload, LanguageWorkload) else 0.0

@@ -17,7 +17,7 @@ MOST_TOGETHER = 32
 class Stretches:
     """Trials not handed out yet, a stretch of neighbours for each worker.
 
-    Neighbours are alike, so a worker that stays in its stretch prices what they share once, and no other
+    Neighbours are identical, so a worker that stays in its stretch prices what they share once, and no other
     worker does. One that is done helps where most is left, from that stretch's end. The last tasks are
     short, so that all workers end at about the same time.
     """

@@ -32,7 +32,7 @@ CAPTURED = "captured"
 """The kind of a document that only names the file of a captured step."""
 
 
-def settled(document: Mapping[str, Any], settings: Mapping[str, Any], where: str) -> dict[str, Any]:
+def with_settings(document: Mapping[str, Any], settings: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The document with settings put in; ``None`` takes a field out."""
     changed = override(document, {k: _text(v) for k, v in settings.items() if v is not None}, where)
     for path in (k for k, v in settings.items() if v is None):
@@ -88,7 +88,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
             known = _known_passes(trial.platform, trial.overrides, stamp(trial.platform))
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
-        given = parse_workload(settled(document, trial.settings, where), where)
+        given = parse_workload(with_settings(document, trial.settings, where), where)
         workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
         platform = platform.with_ranks(workload.ranks)
         check_runnable(workload, platform)

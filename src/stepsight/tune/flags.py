@@ -10,7 +10,7 @@ from typing import Any
 from stepsight.errors import StepsightError
 from stepsight.prediction.memory import fit_probability
 from stepsight.tune.answer import settings_text
-from stepsight.tune.evaluate import settled
+from stepsight.tune.evaluate import with_settings
 from stepsight.tune.search import SURE
 from stepsight.tune.trial import Row
 from stepsight.workload.files import parse_workload
@@ -37,7 +37,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """How a framework is told: its name in a workload file, what it writes, and what it then runs."""
+    """How a framework is stated: its name in a workload file, what it writes, and what it then runs."""
 
     framework: str
     write: Callable[[LanguageConfig], Flags]
@@ -84,7 +84,7 @@ def _written(
 
 def _config(document: Mapping[str, Any], row: Row, where: str) -> LanguageConfig | None:
     try:
-        workload = parse_workload(settled(document, row.settings, where), where)
+        workload = parse_workload(with_settings(document, row.settings, where), where)
     except StepsightError:
         return None
     return workload.config if isinstance(workload, LanguageWorkload) else None

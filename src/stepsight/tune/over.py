@@ -15,7 +15,7 @@ Over = dict[str, list[Setting] | None]
 def parsed_over(over: Sequence[str]) -> Over:
     """``--over tp,pp`` names dimensions, ``--over batch=512,1024`` gives values, ``tp,zero=0,1`` does both.
 
-    A part with ``=`` begins a field; parts behind it are its values, unless one is a dimension's name.
+    A part with ``=`` begins a field; parts after it are its values, unless one is a dimension's name.
     """
     found: Over = {}
     for text in over:

@@ -94,9 +94,9 @@ class RayCluster:
         try:
             self._ray.get(ref)
         except Exception as error:
-            said = str(error).strip().splitlines()[-1]
+            words = str(error).strip().splitlines()[-1]
             raise InputError(
-                f"--ray {self.address}", f"a worker does not start: {said}",
+                f"--ray {self.address}", f"a worker does not start: {words}",
                 "install stepsight, in this version, on every node",
             ) from None  # fmt: skip
         self._idle.append(worker)

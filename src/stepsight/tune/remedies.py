@@ -9,14 +9,14 @@ from stepsight.errors import InputError, StepsightError
 from stepsight.hardware.spec import PlatformSpec
 from stepsight.prediction.memory import fit_probability
 from stepsight.tune.answer import settings_text
-from stepsight.tune.evaluate import settled
+from stepsight.tune.evaluate import with_settings
 from stepsight.tune.search import SURE
 from stepsight.tune.space import Space, space
 from stepsight.tune.trial import Row, Setting
 from stepsight.workload.files import parse_workload
 
 MOST_GPUS = 4096
-"""So many are tried at most."""
+"""This many are tried at most."""
 LEAN: dict[str, list[Setting] | None] = {
     "parallel.tensor": None, "parallel.pipeline": None, "parallel.zero": None, "parallel.micro_batch": [1],
     "training.recompute": ["full"],
@@ -30,7 +30,7 @@ ALONE: tuple[tuple[str, tuple[Setting, ...]], ...] = (
 
 
 def no_candidates(found: Space, counts: Sequence[int], *, over: bool) -> InputError:
-    """What to say if no combination is valid: of values that were asked for, or on so many GPUs."""
+    """What to say if no combination is valid: of values that were asked for, or on this many GPUs."""
     reasons = ", ".join(f"{reason} ({n:,} times)" for reason, n in list(found.refused.items())[:3])
     problem = f"no valid configuration: {reasons or 'there is nothing to combine'}"
     if over:
@@ -52,14 +52,14 @@ def nothing_fits(rows: Sequence[Row], found: Space, spec: PlatformSpec | None) -
     least = min(rows, key=lambda r: r.memory_gb)
     over = least.memory_gb - least.usable_gb
     amount = f"{over:.1f} GB too much" if over > 0 else "too close to the limit to be sure"
-    said = (
+    words = (
         f"nothing fits: the smallest ({settings_text(least.settings)}) needs {least.memory_gb:.1f} GB of "
         f"{least.usable_gb:.1f} GB usable, {amount}"
     )
     if spec is None:
-        return f"{said}; name platforms with more memory, --over platform=A,B"
+        return f"{words}; name platforms with more memory, --over platform=A,B"
     helps = list(_alone(least, found, spec)) or [_together(least, found, spec)]
-    return f"{said}; this would: {', or '.join(helps)}"
+    return f"{words}; this would: {', or '.join(helps)}"
 
 
 def _alone(least: Row, found: Space, spec: PlatformSpec) -> Iterator[str]:
@@ -96,7 +96,7 @@ def _together(least: Row, found: Space, spec: PlatformSpec) -> str:
 
 
 def _lean(document: Mapping[str, Any], gpus: int, per_node: int) -> tuple[dict[str, Setting], ...]:
-    """Configurations on so many GPUs that need little memory, the least split first."""
+    """Configurations on this many GPUs that need little memory, the least split first."""
     if document.get("kind") == "dlrm":
         return ({"parallel.ranks": gpus},)
     try:
@@ -114,7 +114,7 @@ def _int(settings: Mapping[str, Setting], name: str) -> int:
 def _fitting_gb(document: Mapping[str, Any], settings: Mapping[str, Setting], spec: PlatformSpec) -> float:
     """What the fullest rank needs where that is sure enough to fit; else zero."""
     try:
-        workload = parse_workload(settled(document, settings, "tune"), "tune")
+        workload = parse_workload(with_settings(document, settings, "tune"), "tune")
         peak = workload.memory().peak_bytes
     except StepsightError:
         return 0.0

@@ -17,10 +17,10 @@ from stepsight.tune.trial import BOUNDED, Row, Setting, Trial
 from stepsight.tune.workers import Workers
 
 Progress = Callable[[int, int, Row | None], None]
-"""Told of trials done, trials in all, and the best row so far."""
+"""Called with trials done, trials in all, and the best row so far."""
 OBJECTIVES = ("time", "cost", "energy", "memory")
 NOISE = 0.05
-"""Two configurations of one model on one platform are told apart by more than this difference of ln(time):
+"""Two configurations of one model on one platform are distinguished by more than this difference of ln(time):
 most errors are common to both and cancel. Chosen, not measured."""
 SURE = 0.8
 """A configuration is recommended when it fits with this probability."""
@@ -29,7 +29,7 @@ MAYBE = 0.3
 LEAST_FIT = 0.05
 """Below this probability to fit, nothing is priced."""
 KEPT = 16
-"""The bound compares with the best so many: enough for a table of the best and their neighbours."""
+"""The bound compares with the best this many: enough for a table of the best and their neighbours."""
 
 
 def score(row: Row, objective: str) -> float:
@@ -122,8 +122,8 @@ def _worth(
         if limits[i] <= worst_us * _samples(found, i):
             kept.append(i)
         else:
-            said = f"takes at least {limits[i] / 1e3:.1f} ms"
-            rows[i] = Row(found.candidates[i], asked.platform, BOUNDED, reason=said)
+            words = f"takes at least {limits[i] / 1e3:.1f} ms"
+            rows[i] = Row(found.candidates[i], asked.platform, BOUNDED, reason=words)
     return kept
 
 

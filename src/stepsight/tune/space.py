@@ -43,7 +43,7 @@ def space(
     document: Mapping[str, Any], *, gpus: Sequence[int], per_node: int, global_batch: int | None = None,
     over: Mapping[str, list[Setting] | None] | None = None,
 ) -> Space:  # fmt: skip
-    """All legal configurations of a document on so many GPUs."""
+    """All legal configurations of a document on this many GPUs."""
     if document.get("kind") == "dlrm":
         model = Model(document, gpus, per_node, 0)
     else:

@@ -81,7 +81,7 @@ class Row:
         return self.cost_per_step / (self.tokens_per_s * self.step_time_us / 1e6) * 1e6
 
     def cost_of(self, samples: float) -> float | None:
-        """What so many samples cost, an epoch for one."""
+        """What this many samples cost, an epoch for one."""
         if self.cost_per_step is None or self.samples_per_s <= 0:
             return None
         return self.cost_per_step / (self.samples_per_s * self.step_time_us / 1e6) * samples

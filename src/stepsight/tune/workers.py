@@ -114,7 +114,7 @@ def workers_of(workers: int = 1, ray: str | None = None) -> Workers:
     """Who a command line asks for."""
     if ray is not None:
         if workers != 1:
-            raise InputError("--workers", "is given beside --ray", "give one of the two")
+            raise InputError("--workers", "is given together with --ray", "give one of the two")
         return RayCluster(ray)
     if workers < 1:
         raise InputError("--workers", f"is {workers}", "give 1 or more")

@@ -46,7 +46,7 @@ def changed(document: Table, overrides: Assignments, path: str) -> Workload:
 
 
 def _forget_data(document: Table) -> None:
-    """So many ranks in all: what is left after tensor and pipeline parallelism is data-parallel."""
+    """This many ranks in all: what is left after tensor and pipeline parallelism is data-parallel."""
     if isinstance(document.get("parallel"), dict):
         document["parallel"].pop("data", None)
 

@@ -76,7 +76,7 @@ class MemoryReport:
 
 
 def dense_memory(tape: Tape, training: Training, replicas: int, tables: float = 0.0) -> RankMemory:
-    """The data-parallel part of a step as taped, plus the tables of a rank.
+    """The data-parallel part of a step as recorded, plus the tables of a rank.
 
     Where the tape followed its storages, the peak is that of a step under torch's caching allocator.
     """
@@ -113,7 +113,7 @@ def _followed(added: RankMemory, tape: Tape, training: Training) -> RankMemory:
 
 
 def dlrm_memory(config: DlrmConfig, tape: Tape) -> MemoryReport:
-    """Tables follow the plan; everything else is alike on all ranks."""
+    """Tables follow the plan; everything else is identical on all ranks."""
     held = config.plan.memory_bytes(config.tables, config.sparse_optimizer)
     dense = dense_memory(tape, config.training, config.ranks)
     return MemoryReport(tuple(replace(dense, tables=float(bytes_)) for bytes_ in held))

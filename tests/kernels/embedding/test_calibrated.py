@@ -24,7 +24,7 @@ TABLES = (
 
 
 def model(operator: str, us_per_table: float, start_us: float) -> MeasuredLookups:
-    """So many µs for a table, whatever it does."""
+    """This many µs for a table, whatever it does."""
     phases = {}
     for phase, name in (("forward", "forward"), ("backward", "backward sgd")):
         rates = np.zeros(work(TABLES, CACHES, phase, "sgd", operator).shape[1])

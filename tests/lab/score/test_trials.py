@@ -42,7 +42,7 @@ def test_rounds_that_differ_from_the_other_plans_are_the_noise():
 
 
 def test_a_slow_minute_is_no_noise():
-    """All plans are slower together in the third round: nothing is said about any of them."""
+    """All plans are slower together in the third round: nothing is stated about any of them."""
     steady = {
         name: PlanTrial(us, [[[us]], [[us]], [[1.3 * us]]])
         for name, us in {"a": 100, "b": 120, "search": 95}.items()

@@ -91,7 +91,7 @@ def test_more_bandwidth_never_costs_time(gpu: str, parallel: dict[str, Any]) -> 
 @pytest.mark.parametrize("nic", ["25G", "400G"])
 def test_zero_2_is_never_slower_than_zero_3_which_moves_more(framework: str, nic: str) -> None:
     """At the same overlap settings: gathers beside the forward pass, reductions beside the backward one,
-    both of half-precision gradients (Megatron reduces ZeRO-2's in fp32 unless told otherwise)."""
+    both of half-precision gradients (Megatron reduces ZeRO-2's in fp32 unless stated otherwise)."""
     training = {"framework": framework, "gradients": "half"}
     machine = load_platform(f"2x8xH100-SXM-80G-{nic}")
     for micro_batch in (1, 2, 4):

@@ -33,7 +33,7 @@ def launches(op: Op) -> int:
 @pytest.mark.parametrize("name", ["gpt2", "bert", "llama"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_layer_launches_what_its_operators_do(name: str, precision: str, tmp_path: Path) -> None:
-    """Within a sixth: casts around norms, and what lies before and behind the layers, differ."""
+    """Within a sixth: casts around norms, and what lies before and after the layers, differ."""
     chosen = f"training.precision={precision}"
     attention = ["training.attention=eager"] if precision == "fp32" else []
     listed = resolve(

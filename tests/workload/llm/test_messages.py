@@ -20,12 +20,12 @@ def config(framework: str, *, sequence_parallel: bool = False) -> LanguageConfig
 
 
 def sums(c: LanguageConfig) -> tuple[Counter[str], int]:
-    """Collectives of a layer's backward pass by kind, and how many of them run beside a product."""
+    """Collectives of a layer's backward pass by kind, and how many of them run alongside a product."""
     messages = layer_work(c, experts=False).backward.messages
     kinds: Counter[str] = Counter()
     for message, count in messages.items():
         kinds[message.kind] += count
-    return kinds, sum(n for message, n in messages.items() if message.beside)
+    return kinds, sum(n for message, n in messages.items() if message.concurrent)
 
 
 def test_two_sums_backward_beside_the_weights_gradients() -> None:

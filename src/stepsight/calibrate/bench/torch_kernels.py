@@ -132,7 +132,7 @@ def _pair_index(m: Operands, elements: int) -> PreparedCall:
 
 
 def _pairs_of(m: Operands) -> int:
-    """The index tensors are read beside the data: what is read beyond what is written is 16 bytes a pair."""
+    """The index tensors are read next to the data: what is read beyond what is written is 16 bytes a pair."""
     surplus = m.kernel.dim("read_bytes") - m.kernel.dim("write_bytes")
     return max(int(surplus / 16), 1)
 

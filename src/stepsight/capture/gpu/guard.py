@@ -133,7 +133,7 @@ def _method_position(name: str) -> int | None:
     return None
 
 
-TOLD = torch.device("meta", 1)
+STAND_IN = torch.device("meta", 1)
 _DEVICE = torch.ops.prim.device.default
 
 
@@ -144,12 +144,12 @@ def device_for_cpp(tensor: Any) -> torch.device:
         return tensor.device
     if tensor.fake_mode.in_kernel_invocation:
         return torch.device("meta")
-    return TOLD if device.type == "cuda" else device
+    return STAND_IN if device.type == "cuda" else device
 
 
 def meant(kwargs: Any) -> Any:
     """Arguments of a call in which C++ names the device that it sees."""
-    if kwargs and kwargs.get("device") == TOLD:
+    if kwargs and kwargs.get("device") == STAND_IN:
         return {**kwargs, "device": CUDA}
     return kwargs or {}
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 Listener = Callable[[str, int, int], None]
-"""Told (what, stream, event): record, wait, event_sync, stream_sync or device_sync; -1 where none."""
+"""Called with (what, stream, event): record, wait, event_sync, stream_sync or device_sync; -1 where none."""
 
 DEFAULT_STREAM = 0
 _stream_numbers = itertools.count(1)

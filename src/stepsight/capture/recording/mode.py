@@ -110,7 +110,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]
         self.values, self.liveness, self.workspaces = values, liveness, workspaces
         self.facts = Facts(liveness.number)
         self.functional: Callable[[Recorder, Any, Any, Any, Any], None] | None = None
-        """Told of functional collectives: (recorder, operator, arguments, keywords, result)."""
+        """Called with functional collectives: (recorder, operator, arguments, keywords, result)."""
         self.device_for_cpp: Callable[[Any], torch.device] = _device_of
         """What C++ hears about a tensor's device."""
         self.meant: Callable[[Any], Any] = lambda kwargs: kwargs or {}

@@ -55,12 +55,12 @@ class EmbeddingModel:
     def estimate(self, kernels: Sequence[Kernel]) -> Estimates:
         """Kernel times of ``embedding`` and ``embedding_backward`` kernels."""
         times = np.zeros(len(kernels))
-        alike: dict[tuple[str, int, Lookup], list[int]] = {}
+        identical: dict[tuple[str, int, Lookup], list[int]] = {}
         for i, kernel in enumerate(kernels):
             lookup = _lookup_of(kernel)
             together = len(lookup.tables) if lookup.fused else 1
-            alike.setdefault((kernel.family, together, replace(lookup, tables=())), []).append(i)
-        for (family, together, how), members in alike.items():
+            identical.setdefault((kernel.family, together, replace(lookup, tables=())), []).append(i)
+        for (family, together, how), members in identical.items():
             times[members] = self._alike_us(family, together, how, [_lookup_of(kernels[i]) for i in members])
         if self.spec.architecture == CPU:
             return Estimates.uniform(times, Source.DEFAULT, self.coefficients.spread, "uncalibrated CPU")

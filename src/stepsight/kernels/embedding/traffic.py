@@ -59,8 +59,8 @@ single block (max_segment_length_per_cta), whose warps share them (32 in the lau
 _RUN_LENGTHS = 0.75 * 2.0 ** np.arange(REUSE_BINS)
 """The middle of every bin of `IndexStats.reuse`."""
 WIDTH_POWER = 16.0
-"""The widest row over tables is the 16-norm: for 100 tables alike 33 % above the maximum. With higher powers
-a table that leaves a sum would not leave it clean in double precision."""
+"""The widest row over tables is the 16-norm: for 100 identical tables 33 % above the maximum. With higher
+powers a table that leaves a sum would not leave it clean in double precision."""
 REGISTER_DIM = 256
 """Wider rows hold so much in registers that fewer bags fit on an SM. One kernel serves all tables, so the
 widest row decides: in traces 75 % of the warps fit with rows of up to 256 values, 50 % with up to 640."""
@@ -134,7 +134,7 @@ def forward_columns(
             # A full cache writes a changed row back for each that comes.
             out[i, FILLED] = fetched * (bus_bytes(row) + request_bytes(row))
             out[i, CACHED] = table.lookups
-        # What is streamed through the cache takes its place there beside the rows.
+        # What is streamed through the cache takes its place there next to the rows.
         room = cache.share(table.batch, together) * table.lookups * row / (table.lookups * row + streamed)
         hit = _hit_rate(stats, room / row / window(table), replayed)
         out[i, DRAM] = table.lookups * row * (1 - hit) + streamed

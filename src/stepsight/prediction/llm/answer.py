@@ -22,7 +22,7 @@ REACH: Mapping[str, float] = {
     "jax": 4.0, "jax nodes": 2.84,
 }  # fmt: skip
 """By `spread_class`: times this the spread holds 90 % of the rows of the class, each predicted without its
-group, in the state that its time tells (``lab fit llm`` prints them; sources of a class weigh alike).
+group, in the state that its time tells (``lab fit llm`` prints them; sources of a class weigh equally).
 Megatron's, torchtitan's and scaling's are those of an earlier fit, with which all rows of their sources do.
 Not below 0.3."""
 NODES = " nodes"
@@ -88,7 +88,7 @@ def _reach(kind: str) -> float:
 
 
 def spread_class(c: LanguageConfig, platform: Platform) -> str:
-    """Configurations alike in what the method may miss: framework, experts, one node or many."""
+    """Configurations similar in what the method may miss: framework, experts, one node or many."""
     many = c.ranks > platform.spec.gpus_per_node
     experts = " experts" if c.model.experts else ""
     return f"{c.framework.name}{experts}{NODES if many else ''}"

@@ -1,4 +1,4 @@
-"""A whole step from its passes: the pipeline's walk, gradient reduction behind it, and the update."""
+"""A whole step from its passes: the pipeline's walk, gradient reduction after it, and the update."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class Composer:
         maker = Pieces(c, RUNS if self.s.zero == 3 or self._reduces else 1)
         self.works = [maker.work(piece) for piece in pieces(c)]
         split = self.s.schedule == "zero_bubble"
-        alike = {id(w): w for w in self.works}
-        self._times = {key: PieceTimes(c, w, self.pricer, split=split) for key, w in alike.items()}
+        identical = {id(w): w for w in self.works}
+        self._times = {key: PieceTimes(c, w, self.pricer, split=split) for key, w in identical.items()}
         self._transfer = self._transfers()
         self._ends = [self._end_of(stage) for stage in range(self.s.pipeline)]
         draw = self._drawn()
@@ -112,7 +112,7 @@ class Composer:
             for one in (times.forward, times.backward, *times.runs_forward, *times.runs_backward):
                 names.update(dict.fromkeys((*one.compute, *one.waited)))
                 for o in one.overlaps:
-                    names.update(dict.fromkeys((*o.beside, o.axis)))
+                    names.update(dict.fromkeys((*o.concurrent, o.axis)))
         for end in self._ends:
             names.update(dict.fromkeys(end.update))
         if self._reduces:
@@ -201,7 +201,7 @@ class Composer:
         return exposed + tied
 
     def _update(self, stage: int, scale: Scale, host: float, parts: StageParts) -> float:
-        """Optimizer and the parameters' way back: behind it, or what of it the next step's first forward pass
+        """Optimizer and the parameters' way back: after it, or what of it the next step's first forward pass
         does not cover."""
         end = self._ends[stage]
         device = 0.0

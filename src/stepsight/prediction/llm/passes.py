@@ -29,8 +29,8 @@ COMMUNICATION_AXES = (
 MOST_KNOWN = 8192
 """Passes that are remembered at most: a search over a thousand configurations has a few thousand."""
 EXCHANGE_SMS = 20
-"""Multiprocessors of a GPU that exchanges of tokens take where they run beside all compute: 20 of an H800's
-132 (DeepSeek-AI 2024, DeepSeek-V3 technical report, 3.2.2)."""
+"""Multiprocessors of a GPU that exchanges of tokens take where they run alongside all compute: 20 of an
+H800's 132 (DeepSeek-AI 2024, DeepSeek-V3 technical report, 3.2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,18 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """A message that runs beside some kernels: the times of both alone, by axis and by category; ``hidden``:
-    beside all of a pass's kernels (`Message`). ``slowdown``: of kernels that leave multiprocessors to it."""
+    """A message that runs alongside some kernels: the times of both alone, by axis and by category;
+    ``hidden``: concurrent all of a pass's kernels (`Message`). ``slowdown``: of kernels that leave
+    multiprocessors to it."""
 
     axis: str
     message: Part
-    beside: Mapping[str, Part]
+    concurrent: Mapping[str, Part]
     hidden: bool = False
     slowdown: float = 1.0
 
     def beside_us(self, scale: Scale) -> float:
-        return sum(scale.of(name, part) for name, part in self.beside.items())
+        return sum(scale.of(name, part) for name, part in self.concurrent.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,8 @@ class PassTime:
 class Scale:
     """One question: a category or axis slower by its spread, or free. Slowdowns of overlapping work.
 
-    ``factors``: categories and axes that take so many times as long in every answer. ``clock``: share of the
-    boost clock that the GPUs keep.
+    ``factors``: categories and axes that take this many times as long in every answer. ``clock``: share of
+    the boost clock that the GPUs keep.
     """
 
     changed: str = ""
@@ -107,12 +108,13 @@ class Scale:
 
 
 def overlapped(o: Overlap, scale: Scale) -> tuple[float, float]:
-    """How long a message and the kernels beside it take together, and how much of that only the message."""
-    message, beside = scale.of(o.axis, o.message), o.beside_us(scale)
-    both = min(message, beside)
-    beside += both * (1 - 1 / max(scale.compute_under_comm, o.slowdown))
+    """How long a message and the kernels concurrent it take together, and how much of that only the
+    message."""
+    message, concurrent = scale.of(o.axis, o.message), o.beside_us(scale)
+    both = min(message, concurrent)
+    concurrent += both * (1 - 1 / max(scale.compute_under_comm, o.slowdown))
     message += both * (1 - 1 / scale.comm_under_compute)
-    return max(message, beside), max(0.0, message - beside)
+    return max(message, concurrent), max(0.0, message - concurrent)
 
 
 @dataclass(slots=True)
@@ -145,7 +147,7 @@ class Pricer:
         self._host: dict[str, float] = {}
 
     def price(self, work: Pass, phase: str) -> PassTime:
-        """A pass's time; what it rests on counts once, however many stages run it."""
+        """A pass's time; what it comes from counts once, however many stages run it."""
         key = self._key(work, phase)
         found = self._known.get(key)
         if found is None:
@@ -165,7 +167,7 @@ class Pricer:
         return id(work), phase, groups
 
     def kernels(self, kernels: Mapping[Kernel, int]) -> dict[str, Part]:
-        """Kernels one behind the other, by category."""
+        """Kernels one after the other, by category."""
         known = self.platform.conditions.known_kernels(kernels)
         gap_us = self.platform.spec.gpu.kernel_gap_us
         parts: dict[str, Part] = {}
@@ -196,26 +198,26 @@ class Pricer:
         spans: tuple[int, ...] = (),
         copies: Copies | None = None,
     ) -> Part:
-        """So many alike collectives over an axis, as a part."""
+        """This many identical collectives over an axis, as a part."""
         ranks = spans or self.blocks.spans[axis]
         e = self.platform.conditions.collective(axis, kind, bytes_, tuple(ranks), copies)
         self.tally.count(e, count * e.time_us, f"{axis} {kind}")
         return Part().plus(count * e.time_us, e.spread)
 
     def messages(self, messages: Iterable[tuple[str, str, float, int]]) -> Part:
-        """Collectives (axis, kind, bytes, how many) one behind the other."""
+        """Collectives (axis, kind, bytes, how many) one after the other."""
         parts = [self.collective(*m) for m in messages]
         return Part(sum(p.time_us for p in parts), sum(p.spread_us for p in parts))
 
     def host_us(self, phase: str, launches: int) -> float:
-        """What the framework's host work for so many launches takes."""
+        """What the framework's host work for this many launches takes."""
         if phase not in self._host:
             times = framework_times(self.platform.overheads, self.c.host_profile, phase, 1000, 0)
             self._host[phase] = self.platform.conditions.host(times).t5 / 1000
         return launches * self._host[phase]
 
     def micro_batch_us(self) -> float:
-        """The host's time for a micro-batch beside its launches (`HostProfile`)."""
+        """The host's time for a micro-batch concurrent its launches (`HostProfile`)."""
         profile = profile_of(self.c.host_profile)
         return self.host_us("forward", 1) * profile.micro_batch_us / profile.forward_us
 
@@ -227,13 +229,13 @@ class Pricer:
         for message, count in work.messages.items():
             part = self.collective(message.axis, message.kind, message.bytes, count, copies=message.copies)
             part = self._hopped(part, message, count)
-            beside = self._beside(message, count, alone)
+            concurrent = self._beside(message, count, alone)
             if message.hidden:
                 hidden = added([hidden, {message.axis: part}])
-            elif not beside:
+            elif not concurrent:
                 waited = added([waited, {message.axis: part}])
             else:
-                overlaps.append(Overlap(message.axis, part, self.kernels(beside)))
+                overlaps.append(Overlap(message.axis, part, self.kernels(concurrent)))
         compute = self.kernels(alone)
         for axis, part in hidden.items():  # the first of them has all the compute there is
             overlaps.append(Overlap(axis, part, compute, True, self._exchange_slowdown()))
@@ -253,9 +255,9 @@ class Pricer:
         return part.plus(count * skew * (len(self.blocks.spans[message.axis]) - 1), 0.3) if skew else part
 
     def _beside(self, message: Message, count: int, alone: dict[Kernel, int]) -> dict[Kernel, int]:
-        """Takes the kernels that run beside a message out of those that run alone."""
+        """Takes the kernels that run alongside a message out of those that run alone."""
         taken: dict[Kernel, int] = {}
-        for kernel in message.beside:
+        for kernel in message.concurrent:
             n = min(count, alone.get(kernel, 0))
             if n:
                 alone[kernel] -= n

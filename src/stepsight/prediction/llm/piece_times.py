@@ -61,7 +61,7 @@ class Durations:
         for o in one.overlaps:
             both, only = overlapped(o, scale)
             longer = (both - only) / (o.beside_us(scale) or 1.0)
-            for name, part in o.beside.items():
+            for name, part in o.concurrent.items():
                 took = times * longer * scale.of(name, part)
                 parts.compute[name] = parts.compute.get(name, 0.0) + took
             add_exposed(parts, o.axis, times * only, times * scale.of(o.axis, o.message))
@@ -103,7 +103,7 @@ class PieceTimes:
 
     def updated_us(self, scale: Scale) -> tuple[float, float]:
         """ZeRO-1 and 2: what the first forward pass waits for parameters of the last update that are gathered
-        beside it, and how long the gathers take."""
+        concurrent it, and how long the gathers take."""
         return self._exposed(self.runs_forward, self.updated, [], scale) if self.updated else (0.0, 0.0)
 
     def durations(self, scale: Scale, host: float) -> Durations:
@@ -153,7 +153,7 @@ class PieceTimes:
     def _exposed(
         self, runs: tuple[PassTime, ...], gathers: list[Part], reductions: list[Part], scale: Scale
     ) -> tuple[float, float]:
-        """Gathers ahead of each run and reductions behind it, on one link; what compute waits for. The next
+        """Gathers ahead of each run and reductions after it, on one link; what compute waits for. The next
         micro-batch begins when all are through, as in FSDP and DeepSpeed."""
         compute = busy = 0.0
         link = ready = scale.of(SHARD, gathers[0]) if gathers else 0.0
@@ -196,29 +196,30 @@ def drawn(times: tuple[PassTime, ...]) -> Draw:
 
 
 def paired(forward: PassTime, backward: PassTime) -> PassTime | None:
-    """Both passes where messages run beside another micro-batch's compute: forward ones beside its backward
-    pass and the other way round, so that all of both hides all of them. None where no message does so."""
+    """Both passes where messages run alongside another micro-batch's compute: forward ones during its
+    backward pass and the other way round, so that all of both hides all of them. None where no message does
+    so."""
     both = joined((forward, backward))
     hidden = [o for o in both.overlaps if o.hidden]
     if not hidden:
         return None
     axes = dict.fromkeys(o.axis for o in hidden)
     messages = added({o.axis: o.message} for o in hidden)
-    compute = [added([both.compute, *(o.beside for o in hidden)]), *[dict[str, Part]()] * (len(axes) - 1)]
+    compute = [added([both.compute, *(o.concurrent for o in hidden)]), *[dict[str, Part]()] * (len(axes) - 1)]
     together = [
-        Overlap(axis, messages[axis], beside, True, hidden[0].slowdown)
-        for axis, beside in zip(axes, compute, strict=True)
+        Overlap(axis, messages[axis], concurrent, True, hidden[0].slowdown)
+        for axis, concurrent in zip(axes, compute, strict=True)
     ]
     rest = (o for o in both.overlaps if not o.hidden)
     return replace(both, compute={}, overlaps=(*rest, *together))
 
 
 def without_overlap(one: PassTime) -> PassTime:
-    """A pass that no other micro-batch runs beside: compute waits for what would be hidden."""
+    """A pass that no other micro-batch runs alongside: compute waits for what would be hidden."""
     hidden = [o for o in one.overlaps if o.hidden]
     return replace(
         one,
-        compute=added([one.compute, *(o.beside for o in hidden)]),
+        compute=added([one.compute, *(o.concurrent for o in hidden)]),
         waited=added([one.waited, *({o.axis: o.message} for o in hidden)]),
         overlaps=tuple(o for o in one.overlaps if not o.hidden),
     )

@@ -1,7 +1,8 @@
 """How long the stages of a pipeline take together, given how long each pass takes.
 
 A pass begins when its stage is free and its input has come. Once every stage works at the pace of the
-slowest, each further micro-batch adds the same time; so many are walked until that holds, the rest is added.
+slowest, each further micro-batch adds the same time; this many are walked until that holds, the rest is
+added.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from functools import lru_cache
 
 from stepsight.workload.llm.schedule import Item, orders
 
-SETTLED = 1e-6
+CONVERGED = 1e-6
 """Relative difference of two periods below which they are the same."""
 
 
@@ -78,7 +79,7 @@ def _walk(
 
 @lru_cache(maxsize=16)
 def _events(schedule: str, stages: int, m: int, virtual: int) -> tuple[tuple[int, int, int, int], ...]:
-    """All passes, each behind what it needs: stage, place of its duration, the event whose result it takes
+    """All passes, each after what it needs: stage, place of its duration, the event whose result it takes
     (-1: none) and the link that brings it. Configurations with the same pipeline share it."""
     pieces, kinds = stages * virtual, _kinds(schedule)
     order = orders(schedule, stages, m, virtual)

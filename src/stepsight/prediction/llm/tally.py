@@ -1,4 +1,4 @@
-"""What a step's times rest on: time by source, notes, and what has no model of its own."""
+"""What a step's times come from: time by source, notes, and what has no model of its own."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ PREFIX = "platform."
 
 
 class Basis(Enum):
-    """What a prediction of a trace rests on."""
+    """What a prediction of a trace comes from."""
 
     ANCHORED = "anchored"
     MODELS = "models"

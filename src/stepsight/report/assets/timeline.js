@@ -225,7 +225,7 @@
   }
 
   const count = (n, word) => n.toLocaleString("en") + " " + word + (n === 1 ? "" : "s");
-  const sentence = (spot) => { const w = lines(spot); return [w.title, w.where, ...w.said].join(" · "); };
+  const sentence = (spot) => { const w = lines(spot); return [w.title, w.where, ...w.facts].join(" · "); };
 
   function select(from, to) {
     range = to > from ? [from, to] : null;
@@ -297,13 +297,13 @@
 
   function lines(found) {
     const { row, i } = found, d = describe(row, i);
-    const said = [time(row.end[i] - row.start[i]) + ", from " + time(row.start[i]) + " to " + time(row.end[i])];
-    if (d.busy < 100) said.push("busy " + d.busy + " % of it");
-    if (d.wait > 0) said.push("of which " + time(d.wait) + " waiting for other ranks");
-    if (d.detail) said.push(d.detail);
-    if (d.op) said.push("launched by " + d.op + (d.lead > 0 ? ", " + time(d.lead) + " before it began" : ""));
-    if (d.source) said.push("time: " + d.source);
-    return { title: d.name, where: row.rank.name + ", " + row.track.name, said };
+    const facts = [time(row.end[i] - row.start[i]) + ", from " + time(row.start[i]) + " to " + time(row.end[i])];
+    if (d.busy < 100) facts.push("busy " + d.busy + " % of it");
+    if (d.wait > 0) facts.push("of which " + time(d.wait) + " waiting for other ranks");
+    if (d.detail) facts.push(d.detail);
+    if (d.op) facts.push("launched by " + d.op + (d.lead > 0 ? ", " + time(d.lead) + " before it began" : ""));
+    if (d.source) facts.push("time: " + d.source);
+    return { title: d.name, where: row.rank.name + ", " + row.track.name, facts };
   }
 
   function point(event) {
@@ -312,7 +312,7 @@
     tip.hidden = !at;
     if (at) {
       const words = lines(at);
-      tip.replaceChildren(...[["b", words.title], ["span", words.where], ...words.said.map((s) => ["div", s])].map(
+      tip.replaceChildren(...[["b", words.title], ["span", words.where], ...words.facts.map((s) => ["div", s])].map(
         ([name, content]) => { const e = document.createElement(name); e.textContent = content; return e; }));
       const left = Math.min(Math.max(0, px + 14), Math.max(0, width - tip.offsetWidth));
       tip.style.left = left + "px";

@@ -43,7 +43,7 @@ _BASES = {
     "models": "models only: the trace gives operators, host times and what no model can know",
     "replay": "replay: every duration is the trace's",
 }
-"""What a prediction of a trace rests on."""
+"""What a prediction of a trace comes from."""
 
 
 def show(prediction: Prediction, console: Console) -> None:
@@ -143,13 +143,13 @@ def _ranks(p: Prediction) -> Table:
 
 def _why(p: Prediction, console: Console) -> None:
     step = p.step_us or 1.0
-    said = [f"exposed communication {share(p.exposed_communication_us / step)} of the step"]
+    words = [f"exposed communication {share(p.exposed_communication_us / step)} of the step"]
     if p.language is not None and p.language.bubble >= 0.001:
-        said[0] += f" (pipeline bubble {share(p.language.bubble)})"
+        words[0] += f" (pipeline bubble {share(p.language.bubble)})"
     if len(p.ranks) > 1:
-        said.append(f"imbalance {share(p.imbalance)}")
-    said.append(f"sum of the busiest stream's kernels {time(p.naive_us)}")
-    console.print("; ".join(said), soft_wrap=True)
+        words.append(f"imbalance {share(p.imbalance)}")
+    words.append(f"sum of the busiest stream's kernels {time(p.naive_us)}")
+    console.print("; ".join(words), soft_wrap=True)
 
 
 def _memory(p: Prediction, console: Console) -> None:

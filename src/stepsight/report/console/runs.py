@@ -112,7 +112,7 @@ def _show_suspects(found: Diagnosis, console: Console) -> None:
         first, second = found.suspects[:2]
         console.print(
             Text(
-                f"to tell them apart, measure the job with {line}: {time(apart.usual_us)} as it should be,"
+                f"to distinguish them, measure the job with {line}: {time(apart.usual_us)} as it should be,"
                 f" {time(apart.steps_us[0])} with {first.name}, {time(apart.steps_us[1])} with {second.name}"
             )
         )

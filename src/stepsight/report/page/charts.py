@@ -1,7 +1,7 @@
 """Charts for pages: waterfall, lines, points. Plain HTML and SVG, readable without a script.
 
 Numbers are drawn as given; callers pass the words for them (`shown`), so that a chart and the
-table beside it cannot differ in units.
+table next to it cannot differ in units.
 """
 
 from __future__ import annotations

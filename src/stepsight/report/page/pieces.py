@@ -147,7 +147,7 @@ def notes(lines: Sequence[str], *, shown: int = 12) -> Html:
 
 
 def asset(name: str) -> str:
-    """A style or script that ships beside this module."""
+    """A style or script that ships next to this module."""
     return (files("stepsight.report") / "assets" / name).read_text(encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """The step as a picture: ranks × streams, zoomed and read with the pointer or the keyboard.
 
-The page carries every slice in columns of whole ticks; what could not be told apart at any
+The page carries every slice in columns of whole ticks; what could not be distinguished at any
 sensible zoom is merged first, so that the file stays small however large the job is.
 """
 

@@ -44,7 +44,7 @@ class CrossLayer(nn.Module):  # type: ignore[misc]
 
 
 class Dlrm(nn.Module):  # type: ignore[misc]
-    """The dense parameters are the module's; the tables are held beside it."""
+    """The dense parameters are the module's; the tables are held next to it."""
 
     def __init__(self, config: DlrmConfig, rank: int, tables: LocalTables) -> None:
         super().__init__()

@@ -122,7 +122,7 @@ class PartCosts:
         return np.array(self.matrix[row])
 
     def column_part(self, table: int, width: int) -> FloatArray:
-        """The costs of so many columns of a table, (days, columns)."""
+        """The costs of this many columns of a table, (days, columns)."""
         found = self._columns.get((table, width))
         if found is None:
             found = self.matrix_row(TablePart(table, width, self.tables[table].rows))

@@ -95,12 +95,12 @@ def scaled_to(
     sums = [model.table_costs(x.tables, optimizer=x.optimizer, together=together) for x in full]
     forward = model.forward_us(np.stack([s.forward.sum(axis=0) for s in sums]))
     backward = model.backward_us(np.stack([s.backward.sum(axis=0) for s in sums]))
-    told = [
+    known = [
         estimate([Kernel(family, lookup=lookup) for lookup in full]).time_us
         for family in ("embedding", "embedding_backward")
     ]
-    return ScaledLookups(model, _ratio(told[0], forward), _ratio(told[1], backward))
+    return ScaledLookups(model, _ratio(known[0], forward), _ratio(known[1], backward))
 
 
-def _ratio(told: FloatArray, added: FloatArray) -> float:
-    return float(told.sum() / added.sum()) if added.sum() > 0 else 1.0
+def _ratio(known: FloatArray, added: FloatArray) -> float:
+    return float(known.sum() / added.sum()) if added.sum() > 0 else 1.0

@@ -60,7 +60,7 @@ class Draft:
         return twin
 
     def add(self, table: int, rank: int, width: int) -> None:
-        """Put columns on a rank (beside those of the same table that it holds)."""
+        """Put columns on a rank (next to those of the same table that it holds)."""
         held = self.widths[rank].get(table, 0)
         self._set(table, rank, held + width)
 

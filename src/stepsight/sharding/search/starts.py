@@ -164,7 +164,7 @@ SLACK = 1e-9
 """Rounding allowance, as a share of a rank's room."""
 
 Piece = tuple[int, int]
-"""A table and so many of its columns."""
+"""A table and this many of its columns."""
 
 
 def packed(costs: PartCosts, rules: Rules) -> Draft | None:
@@ -240,7 +240,7 @@ def _best_fit(
 def _branch_and_bound(
     sizes: Sequence[float], order: Sequence[int], room: list[float], slack: float
 ) -> list[int] | None:
-    """Depth first, the largest piece first; ranks with equal room are alike, so one of them is tried."""
+    """Depth first, the largest piece first; ranks with equal room are identical, so one of them is tried."""
     placed = [0] * len(sizes)
     nodes = 0
 

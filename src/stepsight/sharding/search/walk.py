@@ -88,7 +88,7 @@ def search(
 ) -> Found:  # fmt: skip
     """The best plan found, ended by ``plans`` priced, or earlier where shaking no longer helps.
 
-    ``budget_s`` ends it after so many seconds instead (or, with ``plans``, besides). ``also`` are
+    ``budget_s`` ends it after this many seconds instead (or, with ``plans``, besides). ``also`` are
     plans to start from besides the greedy ones.
     """
     return _Search(pricer, rules or Rules(), plans, budget_s, seed, objective, progress).run(also)

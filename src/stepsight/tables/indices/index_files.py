@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 CHUNK = 1 << 21
 """Lookups read at once."""
 BATCHES_SAMPLED = 8
-"""A batch's statistics are the mean over so many stretches of the file."""
+"""A batch's statistics are the mean over this many stretches of the file."""
 MOST_EXPONENT, _HALVINGS = 3.0, 24
 """Bounds of the search for a power law."""
 _LINES = 1 << 16
@@ -70,7 +70,7 @@ class TableStream:
         return np.quantile(self.lengths if len(self.lengths) else np.ones(1), at)
 
     def first_bags(self, bags: int) -> TableStream:
-        """The same table for the first so many bags only."""
+        """The same table for the first this many bags only."""
         if not len(self.lengths):
             return TableStream(self.indices[:bags])
         lengths = self.lengths[:bags]
@@ -115,7 +115,7 @@ def open_index_file(path: str) -> IndexFile:
 
 
 def batch_stats(path: str, table: int, rows: int, lookups: float) -> IndexStats:
-    """Statistics of a batch of so many lookups, taken from an index file."""
+    """Statistics of a batch of this many lookups, taken from an index file."""
     stream = open_index_file(path).table(table)
     wanted = max(1, round(lookups))
     if stream.lookups == 0:
@@ -139,7 +139,7 @@ def _extent(path: str, table: int) -> tuple[int, int]:
 
 
 def _check_rows(path: str, table: int, rows: int) -> None:
-    """Refuse row numbers that a table of so many rows does not have."""
+    """Refuse row numbers that a table of this many rows does not have."""
     if open_index_file(path).table(table).labels:
         return
     low, high = _extent(path, table)

@@ -42,13 +42,14 @@ class IndexStats:
     window: FloatArray
 
     def hit_rate(self, capacity_rows: npt.ArrayLike, *, replay: bool = False) -> FloatArray:
-        """Share of lookups that an LRU cache of so many rows serves (any shape of capacities)."""
+        """Share of lookups that an LRU cache of this many rows serves (any shape of capacities)."""
         capacity = np.asarray(capacity_rows, dtype=np.float64)
         curve = self.replay_hits if replay else self.cold_hits
         return np.interp(capacity, self.capacity_rows, curve, left=0.0, right=float(curve[-1]))
 
     def share_hit_rate(self, capacity_rows: float, lookups: float) -> float:
-        """The same of a cache that starts empty and sees only so many of the lookups, drawn alike."""
+        """The same of a cache that starts empty and sees only this many of the lookups, drawn in the same
+        way."""
         window, hits = self.window[:-1], self.replay_hits[:-1]
         longest = min(float(np.interp(capacity_rows, self.capacity_rows[:-1], window)), lookups)
         at = np.append(window[window < longest], longest)
@@ -57,7 +58,7 @@ class IndexStats:
         return (filling + (lookups - longest) * float(found[-1])) / lookups
 
     def missing_rows(self, capacity_rows: float, lookups: float) -> float:
-        """Distinct rows of ``lookups`` further lookups that an LRU cache of so many rows does not hold.
+        """Distinct rows of ``lookups`` further lookups that an LRU cache of this many rows does not hold.
 
         The cache holds the rows of the last T lookups, T being the window in which as many distinct rows
         occur as it has places: those that occur first in the next ones are U(T + lookups) − U(T).

@@ -12,7 +12,7 @@ from stepsight.tables.indices.reuse import exact_stats
 from stepsight.tables.indices.stats import REUSE_EDGES
 
 CURVE_POINTS = 24
-"""Cache sizes at which the hit rate is told, spread from one row to all of them."""
+"""Cache sizes at which the hit rate is stated, spread from one row to all of them."""
 
 
 @dataclass(frozen=True, slots=True)

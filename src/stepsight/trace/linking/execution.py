@@ -133,11 +133,11 @@ def repeat_shapes(linked: LinkedTrace, bounds: Sequence[tuple[float, float]]) ->
             seen[op.name] += 1
         for name in {*counts, *seen}:
             counts[name].add(seen[name])
-    for (name, _), alike in placed.items():
-        known = {bytes(op.args.dims): op.args for op in alike if op.shapes()}
+    for (name, _), identical in placed.items():
+        known = {bytes(op.args.dims): op.args for op in identical if op.shapes()}
         if len(counts[name]) == 1 and len(known) == 1:
             (stated,) = known.values()
-            for op in alike:
+            for op in identical:
                 if not op.shapes():
                     op.args = msgspec.structs.replace(op.args, dims=stated.dims, types=stated.types)
 

@@ -86,7 +86,7 @@ class _Queues:
             self._calls[last.args.stream].append(launch.call.ts)
 
     def drained(self, held: Launch, start: float) -> bool:
-        """Whether the stream had next to nothing left behind the awaited kernel: a host that waits has not
+        """Whether the stream had next to nothing left after the awaited kernel: a host that waits has not
         run far ahead."""
         stream = held.gpu[-1].args.stream
         at = bisect_left(self._calls[stream], start)

@@ -31,7 +31,7 @@ _NO_TENSOR = ("", "Scalar")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a step an op stands: behind which op, and which of the like pairs it is, as "2/3"."""
+    """Where in a step an op stands: after which op, and which of the like pairs it is, as "2/3"."""
 
     name: str
     launches: int
@@ -119,7 +119,7 @@ def _launches(op: Op) -> int:
 
 
 def recording_gaps(linked: LinkedTrace, program: StepProgram) -> dict[Place, float]:
-    """The gaps in µs that recording made, by the place of the launch behind them.
+    """The gaps in µs that recording made, by the place of the launch after them.
 
     A kernel works on tensors. Where the trace lists the tensors of other Triton launches and
     of this one nothing but numbers, its tensors came inside objects.

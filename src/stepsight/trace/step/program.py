@@ -26,7 +26,7 @@ from stepsight.trace.step.steps import LAUNCH, SYNC, WAIT, HostUnit, Item, Step
 from stepsight.trace.step.waits import StreamId, WaitResolver
 
 STEP_END = "end of the step"
-"""The name of the host time behind a step's last operator."""
+"""The name of the host time after a step's last operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class StepProgram:
     end_us: float
     streams: dict[StreamId, str]
     clipped_us: float = 0.0
-    """Host time that ran beside another thread's and so did not lengthen the step."""
+    """Host time that ran alongside another thread's and so did not lengthen the step."""
     unexplained_us: float = 0.0
     """Time that kernels began late for no reason the trace shows; replay counts it as theirs."""
 
@@ -104,7 +104,7 @@ class _Builder:
 
     def add(self, unit: HostUnit) -> None:
         if unit.op < 0 and all(i.kind == WAIT for i in unit.items):
-            # A wait call that the runtime's clock put beside its operator: the next one has it.
+            # A wait call that the runtime's clock put next to its operator: the next one has it.
             self.pending += [w for item in unit.items for w in self._stream_wait(item)]
             return
         share = self._share(unit)
@@ -138,7 +138,7 @@ class _Builder:
         self._close(unit, segment, at, unit.end, t1, share, last=True)
 
     def finish(self, step: Step) -> None:
-        """What the host still does in the step behind its last operator: the loop's own code."""
+        """What the host still does in the step after its last operator: the loop's own code."""
         tail_us = step.end_us - self.host_at
         if tail_us > 0.0 and self.program.ops:
             times = HostTimes(tail_us, 0.0, 0.0, 0.0, 0.0)

@@ -1,6 +1,6 @@
 """DLRM's own training script as eager PyTorch of 2020 ran it on one GPU.
 
-Told by kernel lists of that program (V100, torch 1.7, batch 2048, DLRM_default and
+Known from kernel lists of that program (V100, torch 1.7, batch 2048, DLRM_default and
 DLRM_MLPerf): what it launched beyond today's step, and where its host waited for the GPU.
 """
 

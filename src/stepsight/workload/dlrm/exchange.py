@@ -336,12 +336,12 @@ def index_exchanges(config: DlrmConfig) -> tuple[Collective, Collective]:
         [sum(tables[s.table].index_words * s.height / tables[s.table].rows for s in own) for own in held]
     )
     local = config.batch_per_rank * INDEX_BYTES
-    alike = np.ones(config.ranks)
+    identical = np.ones(config.ranks)
 
     def exchanged(name: str, per_sample: FloatArray, senders: FloatArray) -> Collective:
         return _exchange(senders[:, None] * per_sample[None, :] * local, name, "int64")
 
-    return exchanged("lengths", bags, alike), exchanged("indices", words, _senders(config))
+    return exchanged("lengths", bags, identical), exchanged("indices", words, _senders(config))
 
 
 def _senders(config: DlrmConfig) -> FloatArray:

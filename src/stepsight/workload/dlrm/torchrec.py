@@ -132,7 +132,7 @@ def run_on_host(tape: Tape, *names: str) -> None:
 
 
 def _host_work(tape: Tape, name: str, size: float, divisions: float = 0.0) -> None:
-    """An operator that launches nothing and works on so many bytes with the host's own thread."""
+    """An operator that launches nothing and works on this many bytes with the host's own thread."""
     run_on_host(tape, name)
     tape.ops[-1] = replace(tape.ops[-1], host_bytes=size, host_divisions=divisions)
 

@@ -21,7 +21,7 @@ from stepsight.workload.operators.tensor import Tensor
 from stepsight.workload.operators.views import cat, given, reshape, split, transpose, unsqueeze
 
 INDEX_COMM = "index_comm"
-"""Where the next batch's indices travel, beside the current batch's rows and gradients."""
+"""Where the next batch's indices travel, next to the current batch's rows and gradients."""
 NUMPY = ("aten::resolve_conj", "aten::resolve_neg")
 """What a tensor that becomes a list calls."""
 PERMUTE = "fbgemm::permute_2D_sparse_data"
@@ -119,7 +119,7 @@ def as_run(tape: Tape, config: DlrmConfig) -> list[Op]:
 
 
 def _moved(tape: Tape, name: str, size: float, views: tuple[str, str] = ("", "")) -> None:
-    """An operator of FBGEMM that reads and writes so many bytes, with views before and behind it."""
+    """An operator of FBGEMM that reads and writes this many bytes, with views before and after it."""
     run_on_host(tape, *filter(None, views[:1]))
     with tape.op(name):
         tape.call(name, (), Kernel.of("copy_d2d", operator=name.partition("::")[2], bytes=size))

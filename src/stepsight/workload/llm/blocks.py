@@ -1,4 +1,4 @@
-"""A pass as operators of a program: condensed kernels, and messages beside or between them."""
+"""A pass as operators of a program: condensed kernels, and messages concurrent with or between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GATHER, REDUCE = "parameter gather", "gradient reduce"
 
 
 class Blocks:
-    """Turns passes into operators; alike passes become the same objects."""
+    """Turns passes into operators; identical passes become the same objects."""
 
     def __init__(self, c: LanguageConfig) -> None:
         self.c = c
@@ -65,8 +65,8 @@ class Blocks:
         )
 
     def of(self, work: Pass, phase: str, label: str) -> tuple[Op, ...]:
-        """The operators of a pass: its kernels with hidden messages beside them, then messages that compute
-        waits for, then those beside which part of its kernels run."""
+        """The operators of a pass: its kernels with hidden messages concurrent with them, then messages that
+        compute waits for, then those concurrent with which part of its kernels run."""
         if id(work) not in self._passes:
             self._passes[id(work)] = (work, tuple(self._ops(work, phase, label)))
         return self._passes[id(work)][1]
@@ -74,7 +74,7 @@ class Blocks:
     def _ops(self, work: Pass, phase: str, label: str) -> list[Op]:
         alone = Counter(work.kernels)
         for message, count in work.messages.items():
-            for kernel in message.beside:
+            for kernel in message.concurrent:
                 alone[kernel] -= min(count, alone[kernel])
         hidden = {m: n for m, n in work.messages.items() if m.hidden}
         ops = [self._message(message, count, phase) for message, count in hidden.items()]
@@ -85,9 +85,9 @@ class Blocks:
             if message.hidden:
                 continue
             ops.append(self._message(message, count, phase))
-            if message.beside:
-                beside = Counter(message.beside)
-                ops.append(self.compute({k: n * count for k, n in beside.items()}, phase, label))
+            if message.concurrent:
+                concurrent = Counter(message.concurrent)
+                ops.append(self.compute({k: n * count for k, n in concurrent.items()}, phase, label))
             ops.append(self.join(message.axis, phase))
         return ops
 
@@ -209,7 +209,7 @@ def gather_messages(c: LanguageConfig, run: Run) -> list[tuple[str, str, float, 
 def parameter_messages(
     c: LanguageConfig, dense: float, experts: float, layers: int
 ) -> list[tuple[str, str, float, int]]:
-    """ZeRO-1 and 2: updated parameters of so many layers back to all ranks that hold them."""
+    """ZeRO-1 and 2: updated parameters of this many layers back to all ranks that hold them."""
     apart = experts if c.layout.expert > 1 else 0.0
     each = weight_bytes(c) * c.trained_share
     found = []

@@ -181,7 +181,7 @@ class _Stage:
             self._compute(self._merged(item, runs), phase, f"{phase} of piece {item.piece}", item)
 
     def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
-        """A pass of a micro-batch, beside another one except where the pipeline fills or drains."""
+        """A pass of a micro-batch, concurrent another one except where the pipeline fills or drains."""
         s = self.c.layout
         at = item.micro_batch if item.kind == "F" else self.micro_batches - 1 - item.micro_batch
         if at < s.unpaired:
@@ -201,7 +201,7 @@ class _Stage:
         return self.whole[key]
 
     def _reduced(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
-        """A backward pass whose gradients leave behind each run, or all of them behind the last."""
+        """A backward pass whose gradients leave behind each run, or all of them after the last."""
         if item.kind == "B":
             self.unsplit.add((item.piece, item.micro_batch))
         late: list[Op] = []
@@ -215,7 +215,7 @@ class _Stage:
         self.ops += late
 
     def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
-        """Parameters of the next run come while this one computes; ZeRO-3's gradients leave behind it."""
+        """Parameters of the next run come while this one computes; ZeRO-3's gradients leave after it."""
         if phase == "backward":
             self.unsplit.add((item.piece, item.micro_batch))
         if not runs:  # a piece without layers
@@ -275,12 +275,12 @@ class _Stage:
 def split_pass(work: Pass, *, weights: bool) -> Pass:
     """The part of a backward pass that may come later, or the rest of it.
 
-    That is the weights' gradients, except those that a message runs beside: apart from it they would leave
+    That is the weights' gradients, except those that a message runs alongside: apart from it they would leave
     it exposed.
     """
     later = Counter({k: n for k, n in work.kernels.items() if k.kind.role in LATER})
     for message, count in work.messages.items():
-        for kernel in message.beside:
+        for kernel in message.concurrent:
             later[kernel] -= min(count, later[kernel])
     half = work.more_launches // 2
     if weights:

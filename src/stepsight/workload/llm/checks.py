@@ -137,7 +137,7 @@ def check(c: LanguageConfig, parallel: Fields, training: Fields) -> None:
         parallel,
         "expert_overlap",
         s.expert_overlap == "all" and s.micro_batches == 1,
-        "has no effect: there is no other micro-batch whose compute could run beside exchanges",
+        "has no effect: there is no other micro-batch whose compute could run alongside exchanges",
         'set a smaller micro_batch, or "experts"',
     )
     inside = s.tensor * s.context * s.data

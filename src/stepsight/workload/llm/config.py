@@ -493,7 +493,7 @@ def _bucket_mb(parallel: Fields, recipe: Recipe, replicas: int, gradient_bytes: 
 
 
 def _expert_overlap(parallel: Fields) -> str:
-    """What exchanges of tokens run beside; true: all there is."""
+    """What exchanges of tokens run alongside; true: all there is."""
     given = parallel.anything("expert_overlap", "none")
     if isinstance(given, bool):
         return "all" if given else "none"

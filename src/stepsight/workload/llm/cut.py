@@ -82,7 +82,7 @@ def _shared_out(layers: int, n: int) -> list[int]:
 
 
 def _encoder_pieces(c: LanguageConfig) -> int:
-    """Of the pieces, those that hold the encoder (Megatron's split rank): so many that the fullest piece
+    """Of the pieces, those that hold the encoder (Megatron's split rank): this many that the fullest piece
     costs the least. A layer of the decoder also attends to the encoder's output."""
     m, n = c.model, c.layout.chunks
     layer = m.attention_parameters + m.mlp_parameters

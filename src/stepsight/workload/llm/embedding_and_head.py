@@ -1,4 +1,4 @@
-"""What lies before the first layer and behind the last: embeddings, final norm, head and loss."""
+"""What lies before the first layer and after the last: embeddings, final norm, head and loss."""
 
 from __future__ import annotations
 

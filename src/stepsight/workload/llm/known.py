@@ -149,7 +149,7 @@ def _workload(sizes: Table, name: str) -> Table:
 def from_hugging_face(config: Mapping[str, Any], where: str) -> Table:
     """The sizes of a Hugging Face configuration in our words."""
     kind = str(config["model_type"])
-    if kind not in _TYPES and isinstance(config.get("text_config"), dict):  # images or sound beside it
+    if kind not in _TYPES and isinstance(config.get("text_config"), dict):  # images or sound next to it
         text = from_hugging_face({"model_type": kind, **config["text_config"]}, f"{where}: text_config")
         return _with_unmodelled(text, not_modelled(config, config["text_config"]))
     config = {**config, **{key: whole(config[key], f"{where}: {key}", least=0) for key in _COUNTS
@@ -219,7 +219,7 @@ def _with_unmodelled(sizes: Table, found: list[str]) -> Table:
 _MT5 = "gated-gelu"
 """What an mT5 is where its configuration does not say; its head is untied, too."""
 _FULL_EVERY = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
-"""Of so many layers one sees everything, where a configuration does not list its layers."""
+"""Of this many layers one sees everything, where a configuration does not list its layers."""
 _ALL_WINDOWED = ("mistral", "mixtral", "phi3")
 _SWITCHED = ("qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
 """Models that state a window and use it only with ``use_sliding_window``, behind ``max_window_layers``."""

@@ -52,7 +52,7 @@ AUTOCAST_PER_TENSOR = More(1, 1)
 """A linear layer's weight, bias or input, cast to half precision and its gradient back."""
 FSDP_UNIT = More(12, 16)
 """FSDP's hooks around a layer: gather, views of the flat parameter, its release; backward the reduction, too.
-Chosen; no run behind it is recorded."""
+Chosen; no run is recorded for it."""
 TANH_FAMILIES = ("gpt", "gpt2")
 MERGED_QKV = ("gpt", "gpt2", "mpt", "megatron")
 """Families whose code has one projection for queries, keys and values."""

@@ -159,7 +159,7 @@ def _gathered_again(c: LanguageConfig, forward: Pass) -> Counter[Message]:
     again: Counter[Message] = Counter()
     for message, n in forward.messages.items():
         if message.axis == "tensor" and message.kind == "all_gather":
-            again[replace(message, beside=())] += n
+            again[replace(message, concurrent=())] += n
     return again
 
 
@@ -168,7 +168,7 @@ def without_weights(work: Pass) -> Pass:
     kernels = Counter({k: n for k, n in work.kernels.items() if k.kind.role not in FROZEN})
     messages: Counter[Message] = Counter()
     for message, n in work.messages.items():
-        messages[replace(message, beside=tuple(k for k in message.beside if k in kernels))] += n
+        messages[replace(message, concurrent=tuple(k for k in message.concurrent if k in kernels))] += n
     return Pass(kernels, messages, work.kept_bytes, work.more_launches)
 
 

@@ -63,7 +63,8 @@ class Layout:
 
     @property
     def unpaired(self) -> float:
-        """Micro-batches that no other one runs beside while a pipeline fills, and again while it drains."""
+        """Micro-batches that no other one runs alongside while a pipeline fills, and again while it
+        drains."""
         return min(self.pipeline / self.virtual_stages, self.micro_batches)
 
     @property
@@ -84,7 +85,7 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Pieces of the model one behind the other: stages times virtual stages."""
+        """Pieces of the model one after the other: stages times virtual stages."""
         return self.pipeline * self.virtual_stages
 
     def size(self, axis: str) -> int:

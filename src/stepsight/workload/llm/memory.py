@@ -19,7 +19,7 @@ CONTEXT_BYTES = 0.25e9
 """Small tensors and workspaces inside the caching allocator; what lies outside it is in
 `stepsight.hardware.spec.USABLE_SHARE`."""
 ALLOCATOR_OVERHEAD = 0.20
-"""Copies that operators keep beside what they need, and blocks that the caching allocator cannot join, as a
+"""Copies that operators keep next to what they need, and blocks that the caching allocator cannot join, as a
 share of activations: regressed on the memory of 639 runs of ten groups of an H100 sweep with weights,
 gradients and optimizer state held at what they are."""
 EXPANDABLE_OVERHEAD = 0.05
@@ -30,7 +30,7 @@ wait, and a layer's forward pass is about 37 real launches. Read off ten groups 
 8B and 80B without a pipeline hold gathered inputs of 27, 31, 28 and 26 layers."""
 BEHIND_BACKWARD = 2
 """Passes of a stage that a host can launch at a stretch in the steady part of a pipeline: a backward and the
-next forward one; messages before and behind them hold it up."""
+next forward one; messages before and after them hold it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _weight_bytes(c: LanguageConfig, ends: float) -> float:
 
 
 def _gathered_parameters(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> tuple[float, float]:
-    """ZeRO-3: whole parameters beside a rank's share of them. Those of all layers stay from the forward to
+    """ZeRO-3: whole parameters next to a rank's share of them. Those of all layers stay from the forward to
     the backward pass where nothing is resharded (the first figure); else two layers' are there at a time."""
     if c.layout.zero < 3:
         return 0.0, 0.0
@@ -132,7 +132,7 @@ def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]
 
     It runs ahead as far as its launch queue reaches: without a pipeline always, in a pipeline where nothing
     is received, which is the first stage's way through its first micro-batches. A single micro-batch has no
-    other behind it.
+    other after it.
     """
     if not _gathers(c) or stage:
         return 0.0
@@ -146,7 +146,7 @@ def _piled_up(c: LanguageConfig, stage: int, works: list[tuple[Piece, PieceWork]
 
 
 def piled_up_behind_backward(c: LanguageConfig) -> float:
-    """Gathered inputs that wait on the first stage while a backward pass and the forward pass behind it are
+    """Gathered inputs that wait on the first stage while a backward pass and the forward pass after it are
     launched at a stretch, if its host is ahead of the device."""
     s = c.layout
     if not _gathers(c) or s.pipeline == 1 or s.micro_batches <= s.pipeline:
@@ -196,12 +196,12 @@ def _temporary(c: LanguageConfig, works: list[tuple[Piece, PieceWork]]) -> float
 
 
 def _loss_bytes(c: LanguageConfig) -> float:
-    """Of the logits and their gradients, what the loss needs beside what it keeps."""
+    """Of the logits and their gradients, what the loss needs next to what it keeps."""
     f, e, t = c.framework, dtype_bytes(c.training.dtype), c.layout.tensor
     split = (t > 1 or f.sharded_loss) and not f.gathers_logits
     wide = e + (0 if f.sharded_loss else 4)  # the gradient takes the place of the probabilities
     if not (f.fused_loss or c.training.compiled or split):
-        wide = 8  # gradients before and behind the softmax, beside its result
+        wide = 8  # gradients before and after the softmax, next to its result
     if f.gathers_logits and t > 1:
         wide += 3 * e  # what the others sent, and both gradients of putting it together
     seen = c.micro_batch if c.model.patches else c.tokens * c.training.loss_share

@@ -16,22 +16,22 @@ def tensor_messages(
 ) -> tuple[list[Message], list[Message]]:
     """A block's sums over the tensor group: one each way, or gather and scatter with sequence parallelism.
 
-    ``into`` and ``out`` are its first and last products; ``inputs``: the first is really so many, each of
-    which sums its input's gradient by itself. Backward, that sum runs beside the weight gradient's product,
-    and with sequence parallelism the input is gathered again beside the input gradient's, where the framework
-    does so. ``async_tensor``: products are cut so that transfers run beside them forward and backward
-    (Megatron's userbuffers, PyTorch's AsyncTP); nanotron's does so backward only.
+    ``into`` and ``out`` are its first and last products; ``inputs``: the first is really this many, each of
+    which sums its input's gradient by itself. Backward, that sum runs alongside the weight gradient's
+    product, and with sequence parallelism the input is gathered again during the input gradient's, where the
+    framework does so. ``async_tensor``: products are cut so that transfers run alongside them forward and
+    backward (Megatron's userbuffers, PyTorch's AsyncTP); nanotron's does so backward only.
     """
     if c.layout.tensor == 1:
         return [], []
     dtype = c.training.dtype
     bytes_ = dtype_bytes(dtype) * elements
-    beside_w, beside_d = products(into.backward, Role.WGRAD), products(into.backward, Role.DGRAD)
-    beside_w = beside_w if c.framework.overlaps_sums else ()
+    concurrent_w, concurrent_d = products(into.backward, Role.WGRAD), products(into.backward, Role.DGRAD)
+    concurrent_w = concurrent_w if c.framework.overlaps_sums else ()
     if not c.layout.sequence_parallel:
         return (
             [Message("tensor", "all_reduce", bytes_, dtype)],
-            [Message("tensor", "all_reduce", bytes_, dtype, beside_w)] * inputs,
+            [Message("tensor", "all_reduce", bytes_, dtype, concurrent_w)] * inputs,
         )
     cut = c.layout.async_tensor and c.framework.cuts_products
     first, last, again = (
@@ -43,13 +43,13 @@ def tensor_messages(
         if cut
         else ((), (), ())
     )
-    beside = beside_d if cut and not beside_w else beside_w
+    concurrent = concurrent_d if cut and not concurrent_w else concurrent_w
     backward = [
         Message("tensor", "all_gather", bytes_, dtype, again),
-        Message("tensor", "reduce_scatter", bytes_, dtype, beside),
+        Message("tensor", "reduce_scatter", bytes_, dtype, concurrent),
     ]
     if not c.framework.keeps_gathered:
-        backward.insert(1, Message("tensor", "all_gather", bytes_, dtype, beside_d))
+        backward.insert(1, Message("tensor", "all_gather", bytes_, dtype, concurrent_d))
     forward = [
         Message("tensor", "all_gather", bytes_, dtype, first),
         Message("tensor", "reduce_scatter", bytes_, dtype, last),
@@ -62,7 +62,7 @@ def products(kernels: list[Kernel], role: Role | None) -> tuple[Kernel, ...]:
 
 
 def context_messages(c: LanguageConfig, core: ForwardBackward) -> tuple[list[Message], list[Message]]:
-    """Keys and values travel round the ring beside attention, or are gathered before it; or all three and
+    """Keys and values travel round the ring during attention, or are gathered before it; or all three and
     the result change from parts of the sequence to parts of the heads and back."""
     m, parts = c.model, c.layout.context
     if parts == 1:
@@ -85,7 +85,7 @@ def context_messages(c: LanguageConfig, core: ForwardBackward) -> tuple[list[Mes
 
 
 def exchange_copies(c: LanguageConfig) -> ForwardBackward:
-    """Elements put in order for an exchange of heads, and again behind it."""
+    """Elements put in order for an exchange of heads, and again after it."""
     if c.layout.context == 1 or c.layout.context_kind != "all_to_all":
         return ForwardBackward()
     e = dtype_bytes(c.training.dtype)

@@ -26,7 +26,7 @@ from stepsight.workload.llm.operators import ForwardBackward
 from stepsight.workload.llm.work import Message
 
 SCALE_LAUNCHES = 2
-"""Launches beside one expert's product in fp8: both operands' scales are put into the order that it wants
+"""Launches concurrent one expert's product in fp8: both operands' scales are put into the order that it wants
 (Transformer Engine, MXFP8)."""
 
 
@@ -89,7 +89,7 @@ def mlp_block(c: LanguageConfig, ffn: int) -> Block:
 
 
 def mixture_block(c: LanguageConfig, x: Experts) -> Block:
-    """Router, exchange of tokens, the rank's own experts, exchange back; shared experts beside them."""
+    """Router, exchange of tokens, the rank's own experts, exchange back; shared experts concurrent them."""
     m, s = c.model, c.layout
     dtype, e = c.training.dtype, dtype_bytes(c.training.dtype)
     spread_out = s.expert > 1
@@ -174,7 +174,7 @@ def _grouped(c: LanguageConfig) -> bool:
 def _expert_product(
     c: LanguageConfig, experts: int, tokens: float, out: float, into: float, *, cast_input: bool = True
 ) -> ForwardBackward:
-    """A product of each of a rank's experts: one kernel for all of them, or one behind the other."""
+    """A product of each of a rank's experts: one kernel for all of them, or one after the other."""
     grouped = _grouped(c)
     one = ops.linear(
         c.training.product_dtype,
@@ -215,17 +215,17 @@ def _exchanges(
     """Tokens to the ranks of their experts and back.
 
     ``expert_dispatch = "once"``: a token goes once to a node, and once to a rank, that holds several of its
-    experts. ``expert_overlap``: beside the experts' products, or all that another micro-batch computes.
+    experts. ``expert_overlap``: concurrent the experts' products, or all that another micro-batch computes.
     """
     s, dtype = c.layout, c.training.dtype
     copies = Copies(x.active, x.groups, x.active_groups) if s.expert_dispatch == "once" else None
-    beside: list[tuple[Kernel, ...]] = [()] * 4
+    concurrent: list[tuple[Kernel, ...]] = [()] * 4
     if s.expert_overlap == "experts":
-        beside = [products(into.forward, None), products(out.forward, None),
+        concurrent = [products(into.forward, None), products(out.forward, None),
                   products(out.backward, Role.DGRAD) + products(out.backward, Role.WGRAD),
                   products(into.backward, Role.DGRAD) + products(into.backward, Role.WGRAD)]  # fmt: skip
     hidden = s.expert_overlap == "all"
     first, back, first_grad, back_grad = (
-        Message("expert", "all_to_all", bytes_, dtype, b, hidden, copies) for b in beside
+        Message("expert", "all_to_all", bytes_, dtype, b, hidden, copies) for b in concurrent
     )
     return [first, back], [first_grad, back_grad]

@@ -45,10 +45,10 @@ class LanguageModel:
 
     ``gated``: the MLP has two input projections (SwiGLU, GeGLU). ``norm``: layer or rms. ``positions``:
     rotary, learned, alibi or none. ``window``: tokens that sliding-window attention sees (zero: all);
-    ``window_every``: of so many layers one sees everything, ``full_layers``: so many layers in all do, where
-    that is no pattern. ``causal``: no token sees the future.
+    ``window_every``: of this many layers one sees everything, ``full_layers``: this many layers in all do,
+    where that is no pattern. ``causal``: no token sees the future.
     ``encoder_layers`` are those of an encoder in front (T5), whose output every decoder layer attends to.
-    ``patches``: an image model (ViT), whose tokens are patches of so many values each. ``head``: lm ends in
+    ``patches``: an image model (ViT), whose tokens are patches of this many values each. ``head``: lm ends in
     the vocabulary, none stops at the last hidden state.
     """
 

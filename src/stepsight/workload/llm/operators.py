@@ -27,7 +27,7 @@ class ForwardBackward:
 
 
 def stream(name: str, dtype: str, elements: float, reads: float, writes: float) -> Kernel:
-    """An element-wise kernel that reads and writes so many bytes an element."""
+    """An element-wise kernel that reads and writes this many bytes an element."""
     return Kernel.of(
         "elementwise",
         dtype,
@@ -249,7 +249,7 @@ def activation(
 def tanh_gelu(dtype: str, elements: float, *, wide: bool) -> ForwardBackward:
     """GELU by its tanh formula, written out: 0.5 x (1 + tanh(c (x + 0.044715 x³))).
 
-    ``wide``: autocast takes the power in fp32, and everything behind it. Keeps its input and result, in fp32
+    ``wide``: autocast takes the power in fp32, and everything after it. Keeps its input and result, in fp32
     also the power's input and what tanh gave: so much more does GPT-2 large hold under autocast, and no more
     in half precision throughout (library models).
     """

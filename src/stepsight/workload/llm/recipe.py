@@ -133,7 +133,7 @@ class Recipe:
         return max(1, round(layers / pipeline / each))
 
     def bucket_mb(self, replicas: int, gradient_bytes: int) -> float:
-        """Gradient buckets: a size, or Megatron's rule of so many parameters, more with many replicas."""
+        """Gradient buckets: a size, or Megatron's rule of this many parameters, more with many replicas."""
         million = float(self.parallel.get("bucket_million_parameters", 0.0))
         if not million:
             return float(self.parallel.get("bucket_mb", 25.0))

@@ -165,7 +165,7 @@ class Steady:
 
 
 def micro_batches_listed(schedule: str, stages: int, micro_batches: int, virtual: int, blocks: int) -> int:
-    """As few micro-batches as show the filling, so many blocks that repeat, and the draining."""
+    """As few micro-batches as show the filling, this many blocks that repeat, and the draining."""
     group = _group(schedule, stages, virtual)
     if schedule not in PERIODS:
         return micro_batches
@@ -211,7 +211,7 @@ def _first(stage: list[tuple[float, Event]], time: float) -> int:
 def _alike(
     lists: list[list[tuple[float, Event]]], begin: float, period: float, group: int, usual: tuple[int, int]
 ) -> int:
-    """How many blocks from a time on are alike in every stage."""
+    """How many blocks from a time on are identical in every stage."""
     before = _block(lists, begin, period, 0, usual)
     count = 0
     while before is not None:

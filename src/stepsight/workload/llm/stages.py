@@ -18,7 +18,7 @@ class PieceWork:
     """A piece's passes, cut into runs of layers, and its parameters (without experts, and experts).
 
     ``forward`` and ``backward`` list runs in the order they are executed; each comes with the parameters it
-    holds, which ZeRO-3 gathers before it and whose gradients are reduced behind it.
+    holds, which ZeRO-3 gathers before it and whose gradients are reduced after it.
     """
 
     forward: tuple[Run, ...]
@@ -44,7 +44,7 @@ class PieceWork:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Some layers one behind the other; ``experts``: of their parameters, those of experts."""
+    """Some layers one after the other; ``experts``: of their parameters, those of experts."""
 
     label: str
     work: Pass
@@ -62,7 +62,7 @@ class Pieces:
         self._made: dict[tuple[int, int, int, bool, bool, bool], PieceWork] = {}
 
     def work(self, piece: Piece) -> PieceWork:
-        """What a piece does; pieces with alike layers share it."""
+        """What a piece does; pieces with identical layers share it."""
         m, t = self.c.model, self.c.training
         kinds = tuple(m.has_experts(i) for i in range(piece.start, piece.stop))
         key = (piece.layers, piece.encoder, sum(kinds), bool(kinds and kinds[0]), piece.first, piece.last)
@@ -76,7 +76,7 @@ class Pieces:
 def _assembled(
     c: LanguageConfig, parts: int, piece: Piece, kinds: tuple[bool, ...], recompute: str, again: int
 ) -> PieceWork:
-    """A piece's passes in ``parts`` runs; ``kinds``: which layers hold experts; ``again``: so many are run
+    """A piece's passes in ``parts`` runs; ``kinds``: which layers hold experts; ``again``: this many are run
     again in the backward pass.
 
     Configurations that differ only in what no layer sees share it (`as_one_layer_sees`).
@@ -104,7 +104,7 @@ def _assembled(
 
 
 def _layers(c: LanguageConfig, kinds: Sequence[bool], modes: Sequence[str]) -> list[LayerWork]:
-    """Layers with and without experts; behind an encoder they also attend to its output."""
+    """Layers with and without experts; after an encoder they also attend to its output."""
     cross = c.model.encoder_layers > 0
     keys = list(zip(kinds, modes, strict=True))
     made = {key: layer_work(c, experts=key[0], cross=cross, recompute=key[1]) for key in dict.fromkeys(keys)}
@@ -118,7 +118,7 @@ def _encoder_layers(c: LanguageConfig, modes: Sequence[str]) -> list[LayerWork]:
 
 
 def _run(label: str, works: list[LayerWork], direction: str) -> Run:
-    """Alike neighbours are counted instead of added up one by one."""
+    """Identical neighbours are counted instead of added up one by one."""
     total = Pass()
     counted: dict[int, tuple[LayerWork, int]] = {}
     for w in works:

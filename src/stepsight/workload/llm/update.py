@@ -20,7 +20,7 @@ HOST_UPDATE_GBPS = 110.0
 
 
 def update_ops(c: LanguageConfig, blocks: Blocks, works: Sequence[PieceWork], stage: int) -> list[Op]:
-    """What one stage does behind its last backward pass."""
+    """What one stage does after its last backward pass."""
     s = c.layout
     dense, experts = sum(w.parameters for w in works), sum(w.expert_parameters for w in works)
     ops = _tied(c, blocks, stage)

@@ -1,6 +1,6 @@
 """What a rank does in one pass over a piece of the model: kernels, messages, and what it keeps.
 
-Kernels of a pass are counted, not listed: layers are alike, so a stage's pass is its layer's times the
+Kernels of a pass are counted, not listed: layers are identical, so a stage's pass is its layer's times the
 number of layers. A job holds them condensed, one launch for each category (`condensed`).
 """
 
@@ -21,15 +21,16 @@ Counted = TypeVar("Counted")
 class Message:
     """A collective inside a pass: over which axis, of what kind, how many bytes.
 
-    ``beside``: the kernels that run while it is under way; without them, compute waits for it. ``hidden``:
-    it runs beside all else that the pass computes, which stands for another micro-batch's compute.
+    ``concurrent``: the kernels that run while it is under way; without them, compute waits for it.
+    ``hidden``: it runs alongside all else that the pass computes, which stands for another micro-batch's
+    compute.
     """
 
     axis: str
     kind: str
     bytes: float
     dtype: str = "bf16"
-    beside: tuple[Kernel, ...] = ()
+    concurrent: tuple[Kernel, ...] = ()
     hidden: bool = False
     copies: Copies | None = None
 
@@ -65,7 +66,7 @@ class Pass:
         )
 
     def times(self, n: int) -> Pass:
-        """This pass over ``n`` alike layers."""
+        """This pass over ``n`` identical layers."""
         if n == 1:
             return self
         return Pass(
@@ -76,7 +77,7 @@ class Pass:
         )
 
     def without_overlap(self) -> Pass:
-        """This pass without another micro-batch beside it."""
+        """This pass without a concurrent micro-batch."""
         if not any(m.hidden for m in self.messages):
             return self
         messages = Counter({replace(m, hidden=False): n for m, n in self.messages.items()})
@@ -99,7 +100,7 @@ def _added(one: Counter[Counted], other: Counter[Counted]) -> Counter[Counted]:
 
 
 def condensed(kernels: Mapping[Kernel, int], name: str) -> tuple[Kernel, ...]:
-    """One launch for each category of kernels, standing for all of them one behind the other."""
+    """One launch for each category of kernels, standing for all of them one after the other."""
     groups: dict[str, list[tuple[Kernel, int]]] = {}
     for kernel, count in kernels.items():
         groups.setdefault(category(kernel.family), []).append((kernel, count))

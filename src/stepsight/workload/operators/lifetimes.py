@@ -1,4 +1,4 @@
-"""Which memory of a taped step is alive when: from the call that makes it to the last one that reads it.
+"""Which memory of a recorded step is alive when: from the call that makes it to the last one that reads it.
 
 torch frees a tensor when nothing refers to it any more. On a tape that is after the last call that takes it
 as input; what a function saves for its gradient lives until that gradient has been computed, and a

@@ -100,7 +100,7 @@ def contiguous_strides(shape: Shape) -> Shape:
 
 
 def same_layout(left: Tensor, right: Tensor) -> bool:
-    """Whether two tensors of one shape lie in memory alike."""
+    """Whether two tensors of one shape have the same layout in memory."""
     return _same_strides(left.shape, left.strides, right.strides)
 
 

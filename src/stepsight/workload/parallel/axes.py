@@ -12,7 +12,7 @@ def data_ranks(parallel: Fields, others: int, axes: str) -> int:
     ranks = parallel.integer("ranks")
     if ranks % others:
         raise parallel.fail(
-            "ranks", f"{ranks} ranks do not divide by {axes} = {others}", f"use a multiple of {others}"
+            "ranks", f"{ranks} ranks is not a multiple of {axes} = {others}", f"use a multiple of {others}"
         )
     data = ranks // others
     if parallel.integer("data", data) != data:

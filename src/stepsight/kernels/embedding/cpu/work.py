@@ -31,7 +31,7 @@ SORT_BYTES = 32
 PAGE_TABLE_LINE_BYTES, PAGE_TABLE_BYTES = 32 << 10, 2 << 20
 """What a cache line and what a page of page tables map: 8 and 512 pages of 4 KB. Steps leave both cold."""
 PREFETCHED_LINES = 8
-"""Rows of so many lines and more set the prefetcher off, which then runs past their end: measured on an AMD
+"""Rows of this many lines and more set the prefetcher off, which then runs past their end: measured on an AMD
 EPYC (Zen 4), where updates of scattered rows of 128 values cost more than their share, those of 96 do not."""
 
 TableWork = Callable[[TableLookup, Sequence[float], str], list[float]]
@@ -160,10 +160,10 @@ def _from_sysfs(folder: Path) -> tuple[float, ...]:
 
 def _from_lscpu() -> tuple[float, ...]:
     try:
-        told = subprocess.run(_LSCPU, capture_output=True, text=True, check=True)
+        known = subprocess.run(_LSCPU, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return ()
-    rows = [line.split() for line in told.stdout.splitlines()[1:]]
+    rows = [line.split() for line in known.stdout.splitlines()[1:]]
     return tuple(float(row[1]) for row in sorted(rows) if len(row) == 3 and row[2] in ("Data", "Unified"))
 
 

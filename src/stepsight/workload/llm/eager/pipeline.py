@@ -111,7 +111,7 @@ def groups(c: TransformerConfig) -> dict[str, tuple[Group, ...]]:
 
 
 def _parts(c: TransformerConfig) -> list[StagePart]:
-    """What each stage holds; all stages between the ends are alike."""
+    """What each stage holds; all stages between the ends are identical."""
     return [StagePart(c.layers // c.pipeline, s == 0, s == c.pipeline - 1) for s in range(c.pipeline)]
 
 
