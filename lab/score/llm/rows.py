@@ -18,7 +18,7 @@ from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.llm.answer import answered, naive_us
 from stepsight.prediction.llm.compose import Composer
-from stepsight.prediction.memory import fits
+from stepsight.prediction.memory import FITS, fit_probability
 from stepsight.prediction.runnable import check_runnable
 from stepsight.score import gmae, mape
 from stepsight.workload.files import parse_workload, resolve
@@ -37,6 +37,7 @@ class Answer:
     active_gb: float = 0.0
     reserved_gb: float = 0.0
     fits: bool | None = None
+    fit_probability: float = 0.0
     lacks: str = ""
 
     def inside(self, measured_ms: float) -> bool:
@@ -71,8 +72,10 @@ class FileScore:
 
     ``expressed``: rows that became a workload; ``timed``: those with a measured time; ``as_asked_…``: by the
     row and the recipe's name alone; ``not_slow_…``: without the runs that the file's rule leaves out.
-    ``fits_right``: rows that ran or ran out of memory, as predicted. ``bars`` are those of the fields they
-    name; ``parts`` are publications or models of the file by themselves.
+    ``fits_right``: rows that ran or ran out of memory, as predicted; ``likely_ran``: of those given a chance
+    of 80 % or more to fit, the share that ran; ``unlikely_ran``: of those given 20 % or less. ``crashes``:
+    rows that ran out of memory; without any, nothing is known of a file's calibration. ``bars``
+    are those of the fields they name; ``parts`` are publications or models of the file by themselves.
     """
 
     file: str
@@ -92,6 +95,11 @@ class FileScore:
     not_slow_inside: float | None = None
     fits_right: float | None = None
     fits_rows: int = 0
+    likely_rows: int = 0
+    likely_ran: float | None = None
+    unlikely_rows: int = 0
+    unlikely_ran: float | None = None
+    crashes: int = 0
     memory_mape: float | None = None
     memory_gmae: float | None = None
     memory_rows: int = 0
@@ -138,10 +146,12 @@ def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) ->
             return Answer(lacks="not a language model")
         check_runnable(workload, platform)
         peak = workload.memory().peak_bytes
-        does_fit = fits(peak, platform.spec.gpu.usable_bytes)
+        likely = fit_probability(peak, platform.spec.gpu.usable_bytes)
         first = stage_memory(workload.config)[0]
         reserved = max(first.total, min(first.reserved, usable_bytes(platform.spec.gpu.memory_gb)))
-        memory = Answer(active_gb=peak / 2**30, reserved_gb=reserved / 2**30, fits=does_fit)
+        memory = Answer(
+            active_gb=peak / 2**30, reserved_gb=reserved / 2**30, fits=likely >= FITS, fit_probability=likely
+        )
         if case.measured_ms is None:
             return memory
         found = answered(Composer(workload.config, platform.with_ranks(workload.ranks)))
@@ -197,6 +207,9 @@ def scored(
         _share([o.full.inside(o.measured_ms) for o in usual]) if len(usual) < len(timed) else None,
         _share([o.full.fits != o.case.crashed for o in ran]),
         len(ran),
+        *_calibration([o for o in ran if o.full.fit_probability >= 0.8]),
+        *_calibration([o for o in ran if o.full.fit_probability <= 0.2]),
+        sum(o.case.crashed for o in ran),
         mape([o.memory_gb for o in memory], held) if memory else None,
         gmae([o.memory_gb for o in memory], held) if memory else None,
         len(memory),
@@ -210,6 +223,11 @@ def _errors(predicted: Sequence[float], rows: Sequence[Outcome]) -> tuple[float 
     """MAPE and GMAE; None without rows."""
     measured = [o.measured_ms for o in rows]
     return (mape(predicted, measured), gmae(predicted, measured)) if rows else (None, None)
+
+
+def _calibration(rows: Sequence[Outcome]) -> tuple[int, float | None]:
+    """How many rows, and which share of them ran."""
+    return len(rows), _share([not o.case.crashed for o in rows])
 
 
 def _share(right: Sequence[bool]) -> float | None:

@@ -31,6 +31,10 @@ BARS: Mapping[str, dict[str, float]] = {
     "other_training: nemo_megatron.csv": {"mape": 0.12},
 }
 """Bars of files and of parts of ``other_training``: errors at most, shares at least."""
+LIKELY_RAN, UNLIKELY_RAN = 0.85, 0.15
+"""Of rows given at least 80 %, and at most 20 %, to fit: how many ran, at least and at most."""
+ENOUGH_ROWS = 20
+"""Fewer do not decide whether chances to fit are right."""
 EXPOSURE = {
     "gpt_a100_single_node": FIT, "llm_h100_sweep": FIT, "llm_a100_layouts": FIT, "dgxc_llm": CHOSEN,
     "mlperf_llm": CHOSEN, "xtuner_a100_long": CHOSEN, "gpt_a100_multi_node": CHOSEN, "other_training": FIT,
@@ -103,6 +107,7 @@ def lines_of(s: FileScore) -> list[Score]:
                 met=None if least is None else s.fits_right >= least, exposure=exposure,
             )
         )  # fmt: skip
+    lines += _calibration(s, exposure)
     if s.memory_mape is not None:
         most = s.bars.get("memory_mape")
         lines.append(
@@ -115,6 +120,26 @@ def lines_of(s: FileScore) -> list[Score]:
     for part in s.parts:
         lines += [line for line in lines_of(part) if line.gmae is not None and ": memory" not in line.name]
     return lines
+
+
+def _calibration(s: FileScore, exposure: str) -> list[Score]:
+    """Whether chances to fit are right, for files with runs that ran out of memory."""
+    lines = []
+    if s.likely_ran is not None and s.crashes:
+        met = s.likely_ran >= LIKELY_RAN if s.likely_rows >= ENOUGH_ROWS else None
+        figure, target = Figure("ran", s.likely_ran, "more"), f"≥ {LIKELY_RAN:.0%}"
+        lines.append(("80 % or more", s.likely_rows, figure, target, met))
+    if s.unlikely_ran is not None and s.crashes:
+        met = s.unlikely_ran <= UNLIKELY_RAN if s.unlikely_rows >= ENOUGH_ROWS else None
+        figure, target = Figure("ran", s.unlikely_ran), f"≤ {UNLIKELY_RAN:.0%}"
+        lines.append(("20 % or less", s.unlikely_rows, figure, target, met))
+    return [
+        Score.reading(
+            TOPIC, f"{s.file}: given {what} to fit", rows, figure, "rows that ran or ran out of memory",
+            target=target if met is not None else "", met=met, exposure=exposure,
+        )
+        for what, rows, figure, target, met in lines
+    ]  # fmt: skip
 
 
 @click.command(TOPIC)

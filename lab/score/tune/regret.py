@@ -50,7 +50,7 @@ class GroupRegret:
 @dataclass(frozen=True, slots=True)
 class FileRegret:
     """All groups of one file; the means are over groups. ``not_slow``: without the runs that the file's rule
-    leaves out as slow."""
+    leaves out as slow; ``as_asked``: by rows and recipes alone, without what the cluster measured."""
 
     file: str
     groups: int
@@ -59,20 +59,22 @@ class FileRegret:
     crashed_picks: float
     each: tuple[GroupRegret, ...] = field(default=())
     not_slow: FileRegret | None = None
+    as_asked: FileRegret | None = None
 
     @property
     def worst(self) -> GroupRegret | None:
         return max(self.each, key=lambda g: g.regret, default=None)
 
 
-def candidate(case: Case) -> Candidate:
-    """A case as tune would price it."""
-    if case.document is None:
+def candidate(case: Case, *, asked: bool = False) -> Candidate:
+    """A case as tune would price it; ``asked``: by the row and its recipe, without its cluster's network."""
+    document, site = (case.asked, None) if asked else (case.document, case.site)
+    if document is None:
         return Candidate(case, None)
-    given = case.document.get("parallel", {})
+    given = document.get("parallel", {})
     settings = {f"parallel.{name}": given.get(name, 1) for name in ("tensor", "micro_batch")}
     trial = Trial(settings, case.platform, case.overrides, intervals=False)
-    row = evaluate(case.document, trial, case.name, platform_of(case.platform, case.overrides, case.site))
+    row = evaluate(document, trial, case.name, platform_of(case.platform, case.overrides, site))
     return Candidate(case, row if row.priced else None)
 
 
