@@ -56,8 +56,8 @@ def test_a_search_with_host_memory_places_what_one_without_it_refuses():
     with pytest.raises(InputError, match="too much"):
         choose(workload, platform, plans=20)
     choice = choose(workload, platform, plans=20, host_memory=True)
-    assert any(f.placement != DEVICE for f in choice.figures)
-    tiers = {f.name: f for f in choice.figures}
+    assert any(f.placement != DEVICE for f in choice.figures.tables)
+    tiers = {f.name: f for f in choice.figures.tables}
     tables = tuple(
         replace(t, placement=tiers[t.name].placement, cache_share=tiers[t.name].cache_share or 1.0)
         for t in large

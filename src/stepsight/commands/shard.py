@@ -173,7 +173,10 @@ def _write(
     choice: Choice, out: Path | None, torchrec: Path | None, html: Path | None, per_node: int,
     names: dict[str, str],
 ) -> None:  # fmt: skip
-    plan, tiers = choice.winner.plan, {f.name: f.placement for f in choice.figures}
+    plan, tiers = (
+        choice.winner.plan,
+        {f.name: f.placement for f in (choice.figures.tables if choice.figures else ())},
+    )
     if out:
         plan.write(out)
     if torchrec:

@@ -33,6 +33,7 @@ from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 
 if TYPE_CHECKING:
+    from stepsight.prediction.embedding import EmbeddingFigures
     from stepsight.prediction.llm.figures import LanguageFigures
 
 METHOD_SPREAD = 0.04
@@ -67,6 +68,8 @@ class Prediction:
     measured_us: float | None = None
     notes: tuple[str, ...] = ()
     language: LanguageFigures | None = None
+    embedding: EmbeddingFigures | None = field(default=None, repr=False)
+    """Of a recommender model on GPUs: what each table and each rank costs."""
     basis: str = ""
     """Of a trace: "anchored" on its measured times, by "models" alone, or "replay"; else empty."""
     origin: Origin | None = None
@@ -250,6 +253,8 @@ def document(prediction: Prediction) -> dict[str, Any]:
         result["energy"] = msgspec.to_builtins(prediction.energy)
     if prediction.language:
         result["language"] = msgspec.to_builtins(prediction.language)
+    if prediction.embedding:
+        result["embedding"] = msgspec.to_builtins(prediction.embedding)
     if prediction.memory:
         result["memory"] = {
             **memory_document(prediction.memory),

@@ -14,6 +14,7 @@ from stepsight.platform.conditions import NOTHING_LEARNED, check_axes
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import METHOD_SPREAD, Prediction, explain, predict_job
 from stepsight.prediction.breakdown import RankSummary
+from stepsight.prediction.embedding import embedding_figures
 from stepsight.prediction.llm.predict import left_out, predict_language
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.runnable import (
@@ -105,11 +106,15 @@ def _predicted(given: Workload | CapturedStep, on: Platform, steps: int) -> Pred
         if timeline.even or job.whole:
             notes = (*missing_units(job, on.spec.gpu), *on.notes, *left_out(timeline))
             described = isinstance(training, DlrmWorkload) and device == "cuda"
-            return explain(
+            found = explain(
                 timeline, on, workload=training.name, steps=steps, memory=_memory(training, on),
                 setup=training.setup(), notes=notes,
                 method_spread=DLRM_METHOD_SPREAD if described else METHOD_SPREAD,
             )  # fmt: skip
+            if isinstance(training, DlrmWorkload):
+                tables = embedding_figures(training.config, training.plan, on)
+                found = replace(found, embedding=tables)
+            return found
         blocks *= 2
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from stepsight.constants import area
 from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
-from stepsight.kernels.embedding.traffic import missing_rows
 from stepsight.platform.load import Platform
-from stepsight.sharding.pricing.loads import Loads, TablePart
+from stepsight.prediction.embedding import EmbeddingFigures, embedding_figures
+from stepsight.sharding.pricing.loads import Loads
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits, level_with, preferred
@@ -22,9 +22,9 @@ from stepsight.sharding.search.simulated import search_simulated
 from stepsight.sharding.search.walk import OBJECTIVES, Found, Progress, search, search_careful
 from stepsight.sharding.tiers import with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
-from stepsight.tables.plan import DATA_PARALLEL, TABLE_WISE, Plan, Shard
+from stepsight.tables.plan import TABLE_WISE, Plan
 from stepsight.tables.sharders import PLACEMENTS, SHARDERS
-from stepsight.tables.table import DEVICE, UVM_CACHING, Table
+from stepsight.tables.table import Table
 from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS
 from stepsight.workload.files import resolve
@@ -60,36 +60,6 @@ class PlanCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class TableFigures:
-    """One table in the winning plan, on its first day: what is asked of it, and what that costs.
-
-    ``lookups`` and ``unique_rows`` are of a batch, ``hit_rate`` the share of distinct rows that a cache of
-    rows in host memory holds; times are sums over its shards, each alone on its rank.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
-    kind: str
-    placement: str
-    cache_share: float
-    lookups: float
-    unique_rows: float
-    hit_rate: float
-    exchanged_bytes: float
-    forward_us: float
-    backward_us: float
-
-    @property
-    def time_us(self) -> float:
-        return self.forward_us + self.backward_us
-
-    @property
-    def reuse(self) -> float:
-        """Lookups per distinct row."""
-        return self.lookups / max(self.unique_rows, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
 class Choice:
     """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables.
 
@@ -106,7 +76,7 @@ class Choice:
     ranks: int
     tables: int
     measured: MeasuredTables | None = None
-    figures: tuple[TableFigures, ...] = ()
+    figures: EmbeddingFigures | None = None
 
     @property
     def winner(self) -> PlanCandidate:
@@ -189,34 +159,8 @@ def choose(
         workload.name, platform.name, tuple(ranked), found, objective,
         len(pricer.costs.days),
         rules.memory_bytes, workload.ranks, len(workload.tables), pricer.costs.measured,
-        tuple(_figures(pricer, ranked[0].plan)),
+        embedding_figures(replace(workload.config, tables=pricer.costs.tables), ranked[0].plan, platform),
     )  # fmt: skip
-
-
-def _figures(pricer: PlanPricer, plan: Plan) -> list[TableFigures]:
-    """Every table of a plan, hottest first."""
-    costs, shards_of = pricer.costs, dict[str, list[Shard]]()
-    for shard in plan.shards:
-        shards_of.setdefault(shard.table, []).append(shard)
-    found = []
-    for number, table in enumerate(costs.tables):
-        shards = shards_of[table.name]
-        parts = [costs.part(number, s.width, s.height, s.kind) for s in shards]
-        times = costs.part_times(parts).sum(axis=0)
-        lookup = costs.lookup(TablePart(number, table.dim, table.rows))
-        unique = table.indices.stats(table.rows, lookup.lookups).unique_rows
-        missed = missing_rows(lookup) if table.placement == UVM_CACHING else 0.0
-        sent = sum(s.width for s in shards if s.kind != DATA_PARALLEL) * table.features
-        found.append(
-            TableFigures(
-                table.name, tuple(s.rank for s in shards), shards[0].kind, table.placement,
-                table.cache_share if table.placement == UVM_CACHING else float(table.placement == DEVICE),
-                lookup.lookups, unique, 1 - missed / max(unique, 1.0),
-                float(pricer.workload.config.exchange_bytes * pricer.batch * sent),
-                float(times[0]), float(times[1]),
-            )
-        )  # fmt: skip
-    return sorted(found, key=lambda f: (-f.time_us, f.name))
 
 
 def _check_given(plan: Plan, workload: DlrmWorkload) -> None:

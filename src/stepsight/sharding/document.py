@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from stepsight.sharding.choice import Choice, PlanCandidate, TableFigures
+import msgspec
+
+from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.tables.plan import plan_dict, plan_summary
 
@@ -31,12 +32,8 @@ def document(choice: Choice) -> dict[str, Any]:
         "winner": choice.winner.name,
         "candidates": [_candidate(c, choice.winner) for c in choice.candidates],
         "plan": plan_dict(choice.winner.plan),
-        "table_figures": [_table(figures) for figures in choice.figures],
+        "embedding": msgspec.to_builtins(choice.figures) if choice.figures else None,
     }
-
-
-def _table(figures: TableFigures) -> dict[str, Any]:
-    return {**asdict(figures), "reuse": figures.reuse, "time_us": figures.time_us}
 
 
 def _candidate(candidate: PlanCandidate, winner: PlanCandidate) -> dict[str, Any]:

@@ -41,6 +41,17 @@ class TableCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class TableTraffic:
+    """One table alone in a lookup and its backward: distinct rows, bytes of both, and times of each."""
+
+    unique_rows: float
+    memory_bytes: float
+    cache_bytes: float
+    forward_us: float
+    backward_us: float
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingModel:
     """Times embedding kernels of one processor (`Kernel.lookup` names the tables)."""
 
@@ -99,6 +110,19 @@ class EmbeddingModel:
             traffic.backward_columns(
                 tables, cache, together=n, optimizer=optimizer, pooled_dtype=POOLED_DTYPE
             ),
+        )
+
+    def table_traffic(self, lookup: Lookup, together: int) -> TableTraffic:
+        """The only table of a lookup, whose kernel holds ``together`` tables that share its cache."""
+        (table,) = lookup.tables
+        columns = [self._columns(family, lookup, together) for family in FAMILIES]
+        times = self._times
+        return TableTraffic(
+            unique_rows=table.indices.stats(table.rows, table.lookups).unique_rows,
+            memory_bytes=float(sum(c[0, traffic.DRAM] for c in columns)),
+            cache_bytes=float(sum(c[0, traffic.L2] for c in columns)),
+            forward_us=float(times.forward_us(columns[0], update=lookup.update)[0]),
+            backward_us=float(times.backward_us(columns[1], update=lookup.update)[0]),
         )
 
     @property

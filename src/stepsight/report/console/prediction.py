@@ -19,6 +19,7 @@ from stepsight.prediction.display import (
     size,
     time,
 )
+from stepsight.prediction.embedding import EmbeddingFigures
 from stepsight.report.ranks import identical_summaries
 from stepsight.report.words import (
     comparison_sentence,
@@ -28,10 +29,12 @@ from stepsight.report.words import (
     memory_word,
     sources_sentence,
 )
+from stepsight.tables.table import UVM_CACHING
 
 BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
 MOST_NOTES = 6
+MOST_TABLES_LISTED = 8
 COLOURS = {
     "gemm": "blue", "attention": "magenta", "embedding": "green", "vector": "cyan", "conv": "blue",
     "copy": "yellow", "optimizer": "bright_blue", EXPOSED: "red", WAITING: "bright_red", IDLE: "bright_black",
@@ -52,9 +55,32 @@ def show(prediction: Prediction, console: Console) -> None:
     console.print(_headline(prediction))
     console.print(_breakdown(prediction))
     console.print(_ranks(prediction))
+    if prediction.embedding:
+        console.print(embedding_tables(prediction.embedding))
     _why(prediction, console)
     _memory(prediction, console)
     _trust(prediction, console)
+
+
+def embedding_tables(figures: EmbeddingFigures) -> Table:
+    """The tables that take longest, hottest first."""
+    table = Table(title="tables, by lookup and update", title_justify="left", box=None, padding=(0, 1))
+    table.add_column("table", no_wrap=True)
+    for name in ("time", "lookups", "reuse", "memory", "sent", "ranks"):
+        table.add_column(name, justify="right")
+    table.add_column("where")
+    for f in figures.tables[:MOST_TABLES_LISTED]:
+        ranks = str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks"
+        cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}"
+        tier = f.placement + (cached if f.placement == UVM_CACHING else "")
+        table.add_row(
+            f.name, time(f.time_us), f"{f.lookups:,.0f}", f"{f.reuse:.1f}", size(f.memory_bytes),
+            size(f.exchanged_bytes), ranks, f"{f.kind.replace('_', '-')}, {tier}",
+        )  # fmt: skip
+    more = len(figures.tables) - MOST_TABLES_LISTED
+    if more > 0:
+        table.add_row("…", "", "", "", "", "", "", f"and {more} more (see --json)")
+    return table
 
 
 def _fits(p: Prediction, console: Console) -> None:

@@ -8,13 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.display import share, size, time
+from stepsight.report.console.prediction import embedding_tables
 from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.tables.plan import Plan, plan_summary
-from stepsight.tables.table import UVM_CACHING
 
 BAR_WIDTH = 32
 MOST_RANKS_LISTED = 16
-MOST_TABLES_LISTED = 8
 SAME_TIME_NOTE = (
     "All plans that fit take the same time: the host, the dense part or the link sets the step here, not the "
     "tables. The most even plan was chosen. `stepsight predict` shows what bounds the step."
@@ -27,7 +26,7 @@ def show(choice: Choice, console: Console) -> None:
     console.print(_candidates(choice))
     console.print(_ranks(choice))
     if choice.figures:
-        console.print(_tables(choice))
+        console.print(embedding_tables(choice.figures))
     if choice.level:
         console.print(SAME_TIME_NOTE)
 
@@ -94,28 +93,6 @@ def _ranks(choice: Choice) -> Table:
         )  # fmt: skip
     if choice.ranks > MOST_RANKS_LISTED:
         table.add_row("…", "", "", "", "", f"and {choice.ranks - MOST_RANKS_LISTED} more (see --json)")
-    return table
-
-
-def _tables(choice: Choice) -> Table:
-    """The tables that take longest, hottest first."""
-    table = Table(title="tables, by lookup and update", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("table", no_wrap=True)
-    for name in ("time", "lookups", "reuse", "sent", "ranks"):
-        table.add_column(name, justify="right")
-    table.add_column("where")
-    for f in choice.figures[:MOST_TABLES_LISTED]:
-        ranks = str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks"
-        cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}"
-        tier = f.placement + (cached if f.placement == UVM_CACHING else "")
-        table.add_row(
-            f.name, time(f.time_us), f"{f.lookups:,.0f}", f"{f.reuse:.1f}", size(f.exchanged_bytes), ranks,
-            f"{f.kind.replace('_', '-')}, {tier}",
-        )  # fmt: skip
-    if len(choice.figures) > MOST_TABLES_LISTED:
-        table.add_row(
-            "…", "", "", "", "", "", f"and {len(choice.figures) - MOST_TABLES_LISTED} more (see --json)"
-        )
     return table
 
 

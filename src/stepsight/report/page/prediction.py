@@ -18,11 +18,13 @@ from stepsight.prediction.display import (
     source_look,
     time,
 )
+from stepsight.prediction.embedding import EmbeddingFigures
 from stepsight.prediction.whole_run import WholeRun
 from stepsight.report.page.pieces import (
     Column,
     Fragment,
     Html,
+    asset,
     bar,
     figures,
     frame,
@@ -61,6 +63,7 @@ def page(prediction: Prediction, *, command: str = "", run: WholeRun | None = No
         whole_run_section(run) if run else None,
         _breakdown(prediction),
         rank_section(prediction, sets),
+        *(embedding_sections(prediction.embedding) if prediction.embedding else ()),
         section(
             "Timeline", place,
             lead="What the host and every stream do, and when. The host may run ahead of the step.",
@@ -69,7 +72,65 @@ def page(prediction: Prediction, *, command: str = "", run: WholeRun | None = No
         _trust(prediction),
     ]  # fmt: skip
     title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_us)}"
-    return frame(title, _top(prediction), [s for s in sections if s], scripts=[script], command=command)
+    scripts = [script]
+    if prediction.embedding:
+        scripts.append(Html(f"<script>\n{asset('filter.js')}</script>"))
+    return frame(title, _top(prediction), [s for s in sections if s], scripts=scripts, command=command)
+
+
+MOST_TABLES, MOST_RANKS_OF_TABLES = 400, 128
+"""Tables and ranks that a page lists; ``--json`` has them all."""
+
+
+def embedding_sections(figures: EmbeddingFigures) -> list[Html]:
+    """Every table, hottest first, and what each rank looks up and sends; a click on a heading sorts."""
+    columns = [
+        Column("table"), Column("time", number=True), Column("forward", number=True, extra=True),
+        Column("backward", number=True, extra=True), Column("lookups", number=True),
+        Column("distinct rows", number=True, extra=True), Column("reuse", number=True),
+        Column("cached rows", number=True, extra=True), Column("from memory", number=True),
+        Column("through L2", number=True, extra=True), Column("sent", number=True),
+        Column("ranks"), Column("where"),
+    ]  # fmt: skip
+    rows = [
+        (f.name, time(f.time_us), time(f.forward_us), time(f.backward_us), f"{f.lookups:,.0f}",
+         f"{f.unique_rows:,.0f}", f"{f.reuse:.1f}", share(f.hit_rate), size(f.memory_bytes),
+         size(f.cache_bytes), size(f.exchanged_bytes), _listed(f.ranks),
+         f"{f.kind.replace('_', '-')}, {f.placement}")
+        for f in figures.tables[:MOST_TABLES]
+    ]  # fmt: skip
+    find = Html(
+        '<input type="search" class="filter" placeholder="find a table" aria-label="find a table by name" '
+        'data-filter="tables">'
+    )
+    listing = Html(f'<div id="tables" data-sortable>{table(columns, rows)}</div>')
+    cut = f" The first {MOST_TABLES} of {len(figures.tables):,}." if len(figures.tables) > MOST_TABLES else ""
+    lead = f"Each table by itself, hottest first: one batch, forward and backward.{cut}"
+    found = [section("Tables", find, listing, lead=lead)]
+    if len(figures.ranks) > 1:
+        found.append(_rank_loads(figures))
+    return found
+
+
+def _rank_loads(figures: EmbeddingFigures) -> Html:
+    columns = [
+        Column("rank"), Column("tables", number=True), Column("time", number=True),
+        Column("lookups", number=True), Column("from memory", number=True),
+        Column("sent", number=True), Column("hottest table"),
+    ]  # fmt: skip
+    rows = [
+        (str(r.rank), str(r.tables), time(r.forward_us + r.backward_us), f"{r.lookups:,.0f}",
+         size(r.memory_bytes), size(r.sent_bytes), r.hottest)
+        for r in figures.ranks[:MOST_RANKS_OF_TABLES]
+    ]  # fmt: skip
+    lead = f"The busiest rank looks up {share(figures.imbalance)} longer than the mean."
+    return section(
+        "Lookups of each rank", Html(f"<div data-sortable>{table(columns, rows)}</div>"), lead=lead
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
 
 
 def whole_run_section(run: WholeRun) -> Html:

@@ -19,8 +19,8 @@ from stepsight.report.page.pieces import (
     section,
     table,
     tag,
-    text,
 )
+from stepsight.report.page.prediction import embedding_sections
 from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.tables.plan import Shard
 
@@ -32,13 +32,14 @@ MOST_RANKS = 128
 """Ranks whose tables are drawn; the plan file has them all."""
 MOST_SEGMENTS = 60
 """Parts of a rank drawn by themselves; the smallest ones beyond are drawn together."""
-MOST_TABLES = 400
 
 
 def sharding_page(choice: Choice, *, command: str = "") -> str:
     """The page of ``stepsight shard``."""
     title = f"{choice.workload}: {choice.tables} tables over {choice.ranks} ranks of {choice.platform}"
-    sections = [_plans(choice), _loads(choice), _map(choice.winner), _tables(choice.winner)]
+    sections = [_plans(choice), _loads(choice), _map(choice.winner)]
+    if choice.figures:
+        sections += embedding_sections(choice.figures)
     script = Html(f"<script>\n{asset('filter.js')}</script>")
     return frame(title, _top(choice), sections, scripts=[script], command=command)
 
@@ -151,25 +152,3 @@ def _elements(shard: Shard) -> int:
 def _described(s: Shard) -> str:
     cut, (first, last), (left, right) = s.kind.replace("_", "-"), s.rows, s.columns
     return f"{cut}, rows {first:,} to {last:,}, columns {left} to {right}"
-
-
-def _tables(winner: PlanCandidate) -> Html:
-    names = list(dict.fromkeys(s.table for s in winner.plan.shards))
-    shards = {name: winner.plan.of_table(name) for name in names[:MOST_TABLES]}
-    columns = [
-        Column("table"), Column("cut"), Column("ranks"), Column("rows", number=True, extra=True),
-        Column("columns", number=True, extra=True),
-    ]  # fmt: skip
-    rows = []
-    for name, parts in shards.items():
-        ranks = sorted({s.rank for s in parts})
-        listed = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
-        rows.append((name, parts[0].kind.replace("_", "-"), listed, f"{max(s.rows[1] for s in parts):,}",
-                     f"{max(s.columns[1] for s in parts)}"))  # fmt: skip
-    search = Html(
-        '<input type="search" class="filter" placeholder="find a table" aria-label="find a table by name" '
-        'data-filter="tables">'
-    )
-    listing = Html(f'<div id="tables">{table(columns, rows)}</div>')
-    more = f" The first {MOST_TABLES} of {len(names):,}." if len(names) > MOST_TABLES else ""
-    return section("Tables", search, listing, lead=f"Every table and the ranks that hold it.{text(more)}")
