@@ -150,7 +150,7 @@ def fit_contention(rows: Sequence[Mapping[str, Any]]) -> ContentionSpec:
     pairs: dict[tuple[Any, Any], list[Mapping[str, Any]]] = {}
     largest = max((row.get("bytes", 0) for row in rows), default=0)
     for row in rows:
-        if row.get("bytes", 0) < largest / 4:  # over too soon to be seen next to compute
+        if row.get("bytes", 0) < largest / 4:  # over too soon to overlap with compute
             continue
         pairs.setdefault((row.get("bytes"), row.get("compute")), []).append(row)
     compute, comm = [], []

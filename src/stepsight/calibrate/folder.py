@@ -86,8 +86,8 @@ def write_folder(
         write_whole(folder / NOTES, json.dumps(account, indent=1) + "\n")
         # Last: without it the folder is no platform yet.
         processor = processor_spec(device, fitted.kernels.machine, ranks)
-        together = replace(fitted, contention=side_by_side)
-        spec = spec_toml(name, processor, ranks, together, synchronous=device == "cpu")
+        slowed = replace(fitted, contention=side_by_side)
+        spec = spec_toml(name, processor, ranks, slowed, synchronous=device == "cpu")
         write_whole(folder / SPEC, spec)
     except OSError as error:
         raise disk_error(folder, error, AGAIN) from None

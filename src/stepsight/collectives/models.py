@@ -33,7 +33,7 @@ class CollectiveModels:
 
     ``estimate`` answers for balanced collectives; an all_to_allv is priced by the bytes that
     each rank really sends and receives. A group of one rank is free. ``own`` is what was
-    measured on this very platform; the catalogue's machines come after it.
+    measured on this very platform; else the catalogue's machines answer.
     """
 
     platform: PlatformSpec

@@ -108,7 +108,7 @@ class SiteCollectives:
         return float((per_node / self.models.platform.gpus_per_node) ** (self.site.node_share or 0.0))
 
     def _factor(self, kind: str, nodes: int, measured: Mapping[int, float]) -> float:
-        """The carried curve's bandwidth over the measured one, for all GPUs of this many nodes."""
+        """The carried curve's bandwidth over the measured one, for all GPUs of this number of nodes."""
         counts = sorted(n for n in measured if n > 1)
         logs = []
         for count in counts:

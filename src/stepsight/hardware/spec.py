@@ -98,12 +98,12 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True)
 class ContentionSpec:
-    """How much slower work gets while something runs alongside it (1.0 = not at all).
+    """How much slower work gets while something overlaps with it (1.0 = not at all).
 
     ``compute_beside_compute`` is for a kernel that begins on one stream while one that fills the GPU runs
     on another: the earlier one's blocks go first.
     ``lookups_*`` is for ranks whose tables lie in one memory: what a lookup takes while all ranks
-    of its node look up, against alone. Its model then states the time next to the others.
+    of its node look up, against alone. Its model then states the time with the others.
     """
 
     compute_under_comm: float = 1.0

@@ -43,7 +43,7 @@ class HostProfile:
 
 
 MICRO_BATCH, STEP = "micro-batch", "step"
-"""Phases of host work next to launches."""
+"""Phases of host work other than launches."""
 
 
 def extra_us(name: str, phase: str) -> float:

@@ -1,7 +1,7 @@
 """Gathers T1–T5 from the host operators of traced steps.
 
 Samples outside 1.5 interquartile ranges are dropped and the mean is kept, with its
-spread. What the profiler itself cost is taken out and remembered next to, so that a
+spread. What the profiler itself cost is taken out and kept, so that a
 profiled run can be rebuilt.
 """
 

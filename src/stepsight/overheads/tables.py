@@ -60,7 +60,7 @@ class Stat(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def median(cls, stats: list[Stat]) -> Stat:
-        """The middle one of several, one vote each, however many samples come after it."""
+        """The middle one of several, one vote each, however many samples it has."""
         means = [s.mean for s in stats]
         spread = float(np.sqrt(np.mean([s.std**2 for s in stats]) + np.var(means)))
         cost = float(np.median([s.profiler_us for s in stats]))
@@ -286,7 +286,7 @@ def _rounded(o: OpStats) -> OpStats:
 
 
 def host_work_us(bytes_: float, divisions: float) -> float:
-    """µs for this many bytes read and written and this many 64-bit divisions, one thread."""
+    """µs for bytes read and written and 64-bit divisions, one thread."""
     if not bytes_ and not divisions:
         return 0.0
     return bytes_ / (HOST_GBPS * 1e3) + divisions * DIVIDE_NS / 1e3

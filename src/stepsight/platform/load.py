@@ -260,10 +260,10 @@ def _based_on(content: Table, file: Path, overrides: Sequence[str]) -> Platform:
         if key not in known:
             raise InputError(f"{file}: {key}", "unknown key", nearest(key, known))
     base = str(content["based_on"])
-    sibling = file.parent / base
-    if sibling.resolve() == file.resolve():
+    near = file.parent / base
+    if near.resolve() == file.resolve():
         raise InputError(f"{file}: based_on", "names the file itself", "name the platform that runs were on")
-    found = load_platform(sibling if sibling.exists() else base, overrides)
+    found = load_platform(near if near.exists() else base, overrides)
     return replace(
         found,
         spec=replace(found.spec, name=str(content.get("name", file.stem))),

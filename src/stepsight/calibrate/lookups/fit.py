@@ -99,7 +99,7 @@ def fit_lookups(
 ) -> MeasuredLookups:  # fmt: skip
     """From the times of single tables, or of ``calls`` for many tables, by phase.
 
-    ``groups`` names which of the calls are identical, ``rounds`` which were measured in the same minute.
+    ``groups`` names which of the calls are equal, ``rounds`` which were measured in the same minute.
     """
     if not tables:
         raise StepsightError("no measured lookups to fit an embedding model from")
@@ -164,7 +164,7 @@ class Calls:
 
     @classmethod
     def of(cls, tables_each: Sequence[int]) -> Calls:
-        """Calls of this many tables each."""
+        """Tables per call."""
         ends = np.cumsum(tables_each)
         return cls(np.asarray(ends - tables_each, dtype=np.int64), int(ends[-1]))
 

@@ -143,7 +143,7 @@ def _fbgemm(lookup: Lookup, device: str) -> tuple[Any, Any, Any]:
 
 
 def _memory(values: int, memory: Any | None, dtype: str, device: str) -> Any:
-    """This many values, of the memory given or new."""
+    """A number of values, of the memory given or new."""
     import torch
 
     if memory is None:

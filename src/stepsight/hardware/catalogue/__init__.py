@@ -1,1 +1,1 @@
-"""GPUs as data: one TOML file each, with the source next to every figure."""
+"""GPUs as data: one TOML file each, with the source of every figure."""

@@ -87,8 +87,8 @@ class ObliviousTrees:
 
     def _chunk(self, columns: Columns32) -> FloatArray:
         n, rows = columns.shape[1], list(columns)
-        steady, small = self._open(columns)
-        total = np.full(n, self.bias + steady)
+        decided, small = self._open(columns)
+        total = np.full(n, self.bias + decided)
         above, high, low = (np.empty(n, dtype=np.uint8) for _ in range(3))
         wide, narrow = np.empty(n, dtype=np.uint16), np.empty(n, dtype=np.uint16)
         index, picked = np.empty(n, dtype=np.intp), np.empty(n)
@@ -110,7 +110,7 @@ class ObliviousTrees:
         return total
 
     def _open(self, columns: Columns32) -> tuple[float, list[Lookup]]:
-        """What the resolved trees add up to, and the others with their open questions, fewest first.
+        """What the decided trees add up to, and the others with their open questions, fewest first.
 
         A row without a value (NaN) is above nothing: ``min`` hands it on, ``fmax`` does not.
         """
