@@ -33,10 +33,10 @@ from stepsight.trace.step.steps import find_steps
 
 MOST_STEPS = 4
 """Steps of a run that are compared with its others."""
-FEWEST_ALIKE = 3
+FEWEST_CALLS = 3
 """Calls of one kind and size below which the shortest says nothing of the others."""
 LATE_SHARE = 0.01
-"""Lateness below this share of the step is noise."""
+"""Delays below this share of the step is noise."""
 
 
 Launched = tuple[Kernel, Observation]
@@ -62,10 +62,10 @@ def _call_figures(run: TraceRun) -> dict[str, float]:
         for c, seen in collective_calls(job, 0).values():
             if seen.measured_us:
                 times[c.group, c.kind, c.bytes].append(seen.measured_us)
-    for identical in times.values():
-        if len(identical) >= FEWEST_ALIKE:
-            ratios += (np.array(identical) / min(identical)).tolist()
-    if len(ratios) < FEWEST_ALIKE:
+    for same in times.values():
+        if len(same) >= FEWEST_CALLS:
+            ratios += (np.array(same) / min(same)).tolist()
+    if len(ratios) < FEWEST_CALLS:
         return {}
     return {"TYPICAL_CALL": float(np.median(ratios)), "LONGEST_CALL": float(np.quantile(ratios, 0.9))}
 
@@ -98,7 +98,7 @@ def _host_figure(run: TraceRun) -> dict[str, float]:
 
 
 def _late_figure(run: TraceRun) -> dict[str, float]:
-    """How far the lateness of absent ranks in a step is from what the other steps say."""
+    """How far the delay of missing ranks in a step is from what the other steps say."""
     clean = clean_steps(run)[: 2 * MOST_STEPS]
     if not run.missing or len(clean) < 3:
         return {}
@@ -157,7 +157,7 @@ def _without_shapes(rank: RankTrace) -> RankTrace:
     ops = [_bare(e) for e in trace.host_ops]
     gpu = [msgspec.structs.replace(e, ts=e.ts - shift) for e in trace.gpu]
     bare = KinetoTrace(
-        trace.path, ops, trace.annotations, trace.runtime, gpu, trace.syncs, trace.gpu_annotations,
+        trace.path, ops, trace.annotations, trace.runtime, gpu, trace.syncs,
         trace.distributed, trace.devices, trace.base_us, trace.memory_gb, trace.device_properties,
     )  # fmt: skip
     linked = link(bare)

@@ -67,14 +67,14 @@ def scored_runs(folder: Path, *, single: bool = False) -> Iterator[ScoredRun]:
 
 
 def _with_shapes(traces: list[KinetoTrace], files: list[Path]) -> TraceRun:
-    """The run, with the shapes of execution traces concurrent it where its own traces hold none."""
+    """The run, with the shapes of execution traces in its folder where its own traces hold none."""
     run = run_of(traces)
     if has_shapes(run.ranks[0].linked):
         return run
-    concurrent = sorted({f for file in files for f in file.parent.iterdir() if f.name.endswith(SUFFIXES)})
+    siblings = sorted({f for file in files for f in file.parent.iterdir() if f.name.endswith(SUFFIXES)})
     found = [
         et
-        for file in trace_files(concurrent)
+        for file in trace_files(siblings)
         if (et := _execution_trace(file)) and belongs(run.ranks[0].linked, et)
     ]
     return run_of(traces, (), found) if found else run

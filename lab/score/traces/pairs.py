@@ -161,11 +161,11 @@ def _scores(name: str, found: Sequence[PairRow], used: str, exposure: str) -> li
     measured = [r.measured_ms for r in found]
     inside = sum(r.inside for r in found) / len(found)
     worst = sorted(found, key=lambda r: -abs(np.log(r.predicted_ms / r.measured_ms)))[:WORST]
-    words = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
+    note = f"{inside:.0%} inside the 90 % interval; worst: " + "; ".join(r.line() for r in worst)
     ours = f"another GPU, {name}, anchored"
     return [
         Score.of(
-            "traces", ours, [r.predicted_ms for r in found], measured, used, mape_target=TARGET, note=words,
+            "traces", ours, [r.predicted_ms for r in found], measured, used, mape_target=TARGET, note=note,
             exposure=exposure,
         ),
         Score.of(

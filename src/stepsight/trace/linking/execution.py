@@ -68,7 +68,7 @@ def _by_order(nodes: list[EtNode], linked: LinkedTrace) -> dict[int, int]:
         if not free:
             break
         names = [n.name for n in listed]
-        best = max(free, key=lambda t: _alike(names, [o.name for _, o in free[t]]))
+        best = max(free, key=lambda t: _likeness(names, [o.name for _, o in free[t]]))
         ops = free.pop(best)
         for i, j in _aligned(names, [o.name for _, o in ops]):
             matched[listed[i].id] = ops[j][0]
@@ -90,7 +90,7 @@ def _aligned(a: list[str], b: list[str]) -> list[tuple[int, int]]:
     return [pair for name in same for pair in zip(places[0][name], places[1][name], strict=True)]
 
 
-def _alike(a: list[str], b: list[str]) -> float:
+def _likeness(a: list[str], b: list[str]) -> float:
     return SequenceMatcher(None, a, b, autojunk=False).quick_ratio() * min(len(a), len(b))
 
 
@@ -133,11 +133,11 @@ def repeat_shapes(linked: LinkedTrace, bounds: Sequence[tuple[float, float]]) ->
             seen[op.name] += 1
         for name in {*counts, *seen}:
             counts[name].add(seen[name])
-    for (name, _), identical in placed.items():
-        known = {bytes(op.args.dims): op.args for op in identical if op.shapes()}
+    for (name, _), same in placed.items():
+        known = {bytes(op.args.dims): op.args for op in same if op.shapes()}
         if len(counts[name]) == 1 and len(known) == 1:
             (stated,) = known.values()
-            for op in identical:
+            for op in same:
                 if not op.shapes():
                     op.args = msgspec.structs.replace(op.args, dims=stated.dims, types=stated.types)
 

@@ -66,7 +66,7 @@ def gpu_clock(launches: Sequence[Launch], syncs: Sequence[Event]) -> GpuClock:
 
 
 def _outlasting_us(launches: Sequence[Launch], syncs: Sequence[Event]) -> float:
-    """The most by which work seems to outlast a synchronize call of the whole device after its launch."""
+    """The most by which work seems to outlast a device-wide synchronize call after its launch."""
     whole = [c for c in syncs if "Device" in c.name or "Ctx" in c.name]
     if not whole:
         return 0.0

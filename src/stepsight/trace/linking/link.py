@@ -235,7 +235,7 @@ def _link_by_external_id(joined: LinkedTrace) -> None:
 def _just_before(joined: LinkedTrace, call: Event) -> int:
     """The operator that ended just before a call outside any operator.
 
-    The runtime's clock runs a few µs next to the operators' in some traces. On the autograd
+    The runtime's clock differs by a few µs from the operators' in some traces. On the autograd
     thread, the engine adds gradients up after a node returns, outside its range.
     """
     if call.tid not in joined.spans:

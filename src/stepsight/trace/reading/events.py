@@ -14,7 +14,7 @@ import msgspec
 
 NO_RAW = msgspec.Raw(b"")
 
-HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION = range(6)
+HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC = range(5)
 """What an event is, whatever its trace calls it."""
 
 
@@ -47,7 +47,6 @@ CATEGORIES = {
     Category.KERNEL: GPU, Category.GPU_MEMCPY: GPU, Category.GPU_MEMSET: GPU,
     Category.OLD_KERNEL: GPU, Category.OLD_MEMCPY: GPU, Category.OLD_MEMSET: GPU,
     Category.CUDA_SYNC: SYNC,
-    Category.GPU_USER_ANNOTATION: GPU_ANNOTATION,
 }  # fmt: skip
 
 
@@ -58,7 +57,6 @@ class Args(
     rename={
         "external_id": "External id",
         "sequence": "Sequence number",
-        "forward_thread": "Fwd thread id",
         "record_id": "Record function id",
         "dims": "Input Dims",
         "old_dims": "Input dims",
@@ -70,8 +68,6 @@ class Args(
         "group_size": "Group size",
         "group_name": "Process Group Name",
         "group_ranks": "Process Group Ranks",
-        "in_splits": "In split size",
-        "out_splits": "Out split size",
     },
 ):
     """Arguments of an event; absent ones keep their defaults. Lists stay undecoded until asked for."""
@@ -84,7 +80,6 @@ class Args(
     grid: msgspec.Raw = NO_RAW
     block: msgspec.Raw = NO_RAW
     sequence: int = -1
-    forward_thread: int = 0
     record_id: int = -1
     dims: msgspec.Raw = NO_RAW
     old_dims: msgspec.Raw = NO_RAW
@@ -96,8 +91,6 @@ class Args(
     group_size: int = -1
     group_name: str = ""
     group_ranks: str = ""
-    in_splits: str = ""
-    out_splits: str = ""
     dtype: str = ""
     cuda_sync_kind: str = ""
     wait_on_stream: int = -1
@@ -126,7 +119,7 @@ class Event(msgspec.Struct, gc=False):
 
     @property
     def kind(self) -> int:
-        """`HOST_OP` … `GPU_ANNOTATION`, or -1 for what stepsight does not use."""
+        """`HOST_OP` … `SYNC`, or -1 for what stepsight does not use."""
         return CATEGORIES.get(self.cat, -1)
 
     def shapes(self) -> list[Any]:

@@ -32,9 +32,6 @@ class EtNode:
     thread: int = 0
     shapes: tuple[Any, ...] = ()
     types: tuple[str, ...] = ()
-    inputs: tuple[Any, ...] = ()
-    outputs: tuple[Any, ...] = ()
-    op_schema: str = ""
     category: str = ""
     ts: float | None = None
     dur: float | None = None
@@ -102,15 +99,13 @@ def _node(raw: Any) -> EtNode | None:
     nested = isinstance(raw.get("attrs"), list)
     attributes = [a for a in _list(raw.get("attrs")) if isinstance(a, dict)]
     fields = {str(a.get("name")): a.get("value") for a in attributes} if nested else raw
-    inputs, outputs, args = (_table(raw.get(key)) for key in ("inputs", "outputs", "args"))
+    inputs, args = (_table(raw.get(key)) for key in ("inputs", "args"))
     return EtNode(
         raw["id"], str(raw["name"]), _whole(raw.get("ctrl_deps", raw.get("parent", 0)), 0),
         _whole(fields.get("rf_id")), _whole(fields.get("seq_id")), _whole(fields.get("tid"), 0),
         tuple(_list(inputs.get("shapes") if nested else raw.get("input_shapes"))),
         tuple(map(str, _list(inputs.get("types") if nested else raw.get("input_types")))),
-        tuple(_list(inputs.get("values") if nested else raw.get("inputs"))),
-        tuple(_list(outputs.get("values") if nested else raw.get("outputs"))),
-        str(fields.get("op_schema") or ""), str(raw.get("cat", "")), _number(raw.get("ts")),
+        str(raw.get("cat", "")), _number(raw.get("ts")),
         _number(raw.get("dur")), _whole(args.get("correlation")),
     )  # fmt: skip
 

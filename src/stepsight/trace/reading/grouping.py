@@ -50,8 +50,7 @@ def _fits(group: Sequence[Header], header: Header) -> bool:
     if header.rank is None or first.rank is None:
         # Traces from before distributedInfo: ranks of one run only if nothing speaks against it.
         return header.rank is None and first.rank is None
-    identical = first.world_size == header.world_size > 1
-    return identical and all(h.rank != header.rank for h in group)
+    return first.world_size == header.world_size > 1 and all(h.rank != header.rank for h in group)
 
 
 def without_copies(traces: Sequence[KinetoTrace]) -> tuple[list[KinetoTrace], list[str]]:

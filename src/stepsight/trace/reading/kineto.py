@@ -17,7 +17,6 @@ from stepsight.trace.reading.events import (
     ANNOTATION,
     CATEGORIES,
     GPU,
-    GPU_ANNOTATION,
     HOST_OP,
     MOST_BYTES,
     NO_ARGS,
@@ -51,7 +50,6 @@ class _Document(msgspec.Struct):
     distributedInfo: DistributedInfo | None = None  # noqa: N815
     deviceProperties: list[dict[str, Any]] = []  # noqa: N815
     baseTimeNanoseconds: int = 0  # noqa: N815
-    schemaVersion: int | str | None = None  # noqa: N815
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,6 @@ class KinetoTrace:
     runtime: list[Event]
     gpu: list[Event]
     syncs: list[Event]
-    gpu_annotations: list[Event]
     distributed: DistributedInfo | None
     devices: tuple[str, ...]
     base_us: float = 0.0
@@ -155,7 +152,7 @@ def _decode_loosely(file: TraceFile) -> tuple[_Document, list[str]]:
 
 
 def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, ...]) -> KinetoTrace:
-    kinds: dict[int, list[Event]] = {k: [] for k in (HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC, GPU_ANNOTATION)}
+    kinds: dict[int, list[Event]] = {k: [] for k in (HOST_OP, ANNOTATION, RUNTIME, GPU, SYNC)}
     places: dict[Category, list[Event]] = {cat: kinds[kind] for cat, kind in CATEGORIES.items()}
     same: dict[int | str, int | str] = {}
     once = same.setdefault  # numbers recur thousands of times: one object of each is kept
@@ -192,7 +189,7 @@ def _sorted_by_kind(file: TraceFile, document: _Document, warnings: tuple[str, .
     names = tuple(str(d.get("name", "")) for d in document.deviceProperties)
     return KinetoTrace(
         file.path, kinds[HOST_OP], kinds[ANNOTATION], kinds[RUNTIME], kinds[GPU], kinds[SYNC],
-        kinds[GPU_ANNOTATION], document.distributedInfo, names, document.baseTimeNanoseconds / 1e3,
+        document.distributedInfo, names, document.baseTimeNanoseconds / 1e3,
         _memory_gb(document), next(iter(document.deviceProperties), {}), warnings,
     )  # fmt: skip
 

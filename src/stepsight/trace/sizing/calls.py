@@ -33,7 +33,6 @@ from stepsight.trace.reading.events import Event
 from stepsight.trace.sizing.kernel_names import (
     PRODUCT,
     STREAM,
-    common_dtype,
     computes_indices,
     counted,
     kind_of_family,
@@ -132,11 +131,6 @@ class Calls:
     def lookups(self) -> Lookups:
         """The embedding lookups of the trace."""
         return Lookups(self.linked)
-
-    @cached_property
-    def dtype(self) -> str:
-        """What the trace's matrix products compute in."""
-        return common_dtype(self.linked)
 
     def kernel(
         self, launch: Launch, position: int, stream: str, late_us: float = 0.0, waited_us: float = 0.0

@@ -31,8 +31,7 @@ class TracedCollective:
     """What a trace says of one collective call.
 
     ``bytes`` counts as `Collective.bytes` does; None where the trace holds no sizes.
-    ``splits`` are the elements this rank sends to each peer of an uneven all_to_all; ``members`` the ranks of
-    its group, where the call lists them all.
+    ``members`` are the ranks of its group, where the call lists them all.
     """
 
     kind: str
@@ -40,8 +39,6 @@ class TracedCollective:
     dtype: str
     group: str
     group_size: int | None
-    splits: tuple[int, ...] = ()
-    element_bytes: int = 4
     members: tuple[int, ...] = ()
 
 
@@ -56,7 +53,7 @@ class Communicator:
 def collective_of(
     linked: LinkedTrace, launch: Launch, world: int, carried: Communicator | None = None
 ) -> TracedCollective:
-    """Kind, bytes and group of the collective behind a NCCL kernel launch.
+    """Kind, bytes and group of the collective that a NCCL kernel launch belongs to.
 
     ``carried`` is the process group of the kernel's stream, for calls that do not name theirs.
     """
@@ -119,13 +116,12 @@ def _stated(event: Event, kind: str, group_size: int | None, world: int) -> Trac
     elements = max(args.in_elements, args.out_elements)
     if kind in ("all_to_all", "send_recv", "all_reduce", "broadcast", "reduce"):
         elements = max(args.in_elements, args.out_elements if kind != "all_to_all" else args.in_elements)
-    splits = tuple(int(x) for x in re.findall(r"\d+", args.in_splits))
     group = args.group_name or WORLD
     if group_size == world:
         group = WORLD
     listed = tuple(int(x) for x in re.findall(r"\d+", args.group_ranks))
     members = listed if len(listed) == group_size else ()  # long lists are cut short
-    return TracedCollective(kind, float(elements * width), dtype, group, group_size, splits, width, members)
+    return TracedCollective(kind, float(elements * width), dtype, group, group_size, members)
 
 
 def _inputs(chain: list[Event], kind: str) -> list[TensorFact]:
@@ -148,7 +144,7 @@ def _from_shapes(kind: str, tensors: list[TensorFact], world: int, kernel: Event
         size = largest
     else:
         size = total
-    return TracedCollective(kind, size, tensors[0].dtype, WORLD, None, (), dtype_bytes(tensors[0].dtype))
+    return TracedCollective(kind, size, tensors[0].dtype, WORLD, None)
 
 
 def _dtype_from_kernel(name: str) -> str:

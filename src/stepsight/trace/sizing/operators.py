@@ -69,7 +69,7 @@ _ALIASES = {"linear": "mm", "matmul": "mm"}
 
 
 def traced_call(op: Event, *, strided: bool = False, result: tuple[int, ...] = ()) -> AtenCall | None:
-    """The call behind an operator of ATen; None where what it made is unknown.
+    """The library call of an ATen operator; None where its result is not known.
 
     ``strided``: its kernel computed an index for every element. ``result``: what the next operator read.
     """

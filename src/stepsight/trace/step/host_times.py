@@ -31,7 +31,7 @@ _NO_TENSOR = ("", "Scalar")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where in a step an op stands: after which op, and which of the like pairs it is, as "2/3"."""
+    """Where in a step an op stands: after which op, and which of the same pairs it is, as "2/3"."""
 
     name: str
     launches: int

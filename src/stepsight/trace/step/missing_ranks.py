@@ -28,7 +28,7 @@ from stepsight.trace.constants import LONGEST_CALL, TYPICAL_CALL
 
 Calls = Mapping[tuple[str, int], tuple[Collective, Observation]]
 """A rank's collectives in one step: (group, which of the rank's calls on it) → the call, as observed."""
-Lateness = Mapping[tuple[str, int], float]
+DelaysUs = Mapping[tuple[str, int], float]
 
 
 def collective_calls(job: ObservedJob, program: int) -> dict[tuple[str, int], tuple[Collective, Observation]]:
@@ -75,7 +75,7 @@ def waited_us(time_us: float, shortest_us: float) -> float:
     return time_us - TYPICAL_CALL * shortest_us if waited else 0.0
 
 
-def with_late_peers(job: ObservedJob, recorded: Mapping[int, Lateness]) -> ObservedJob:
+def with_late_peers(job: ObservedJob, recorded: Mapping[int, DelaysUs]) -> ObservedJob:
     """The job in which peers that were not recorded come late to the calls of the ranks that were."""
     seen = list(job.seen)
     for rank, late in recorded.items():
@@ -91,7 +91,7 @@ def without_late_peers(job: ObservedJob) -> ObservedJob:
     return replace(job, seen=tuple(_late(job, i, {}) for i in range(len(job.job.programs))))
 
 
-def _late(job: ObservedJob, program: int, late: Lateness) -> tuple[OpObservations, ...]:
+def _late(job: ObservedJob, program: int, late: DelaysUs) -> tuple[OpObservations, ...]:
     made: list[OpObservations] = []
     count: dict[str, int] = defaultdict(int)
     for op, seen in job.of_program(program):

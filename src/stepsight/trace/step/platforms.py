@@ -45,22 +45,22 @@ def _gpu_name(run: TraceRun) -> str:
     if entry:
         return entry.gpu.name
     model = _MODEL.search(run.device)
-    identical = [
+    relatives = [
         e.gpu for name, e in gpu_catalogue().items() if model and name.upper().startswith(model[1].upper())
     ]
-    if not identical:
+    if not relatives:
         raise InputError(
             run.ranks[0].path, f"ran on {run.device!r}, which the catalogue does not have",
             "name a platform with --platform",
         )  # fmt: skip
     by_memory = sorted(
-        identical, key=lambda g: (abs(g.memory_gb - (run.memory_gb or g.memory_gb)), "PCIE" in g.name)
+        relatives, key=lambda g: (abs(g.memory_gb - (run.memory_gb or g.memory_gb)), "PCIE" in g.name)
     )
     return by_memory[0].name
 
 
 def own_platform(run: TraceRun) -> tuple[Platform, list[str]]:
-    """The machine of a trace with its models, and what must be stated of it.
+    """The machine of a trace with its models, and notes on it.
 
     A GPU that the catalogue does not have is described by the trace's deviceProperties and its nearest
     relative: enough for its own step, which is measured; its models are the relative's.

@@ -54,7 +54,7 @@ class StepProgram:
     end_us: float
     streams: dict[StreamId, str]
     clipped_us: float = 0.0
-    """Host time that ran alongside another thread's and so did not lengthen the step."""
+    """Host time concurrent with another thread's, which did not lengthen the step."""
     unexplained_us: float = 0.0
     """Time that kernels began late for no reason the trace shows; replay counts it as theirs."""
 
@@ -104,7 +104,7 @@ class _Builder:
 
     def add(self, unit: HostUnit) -> None:
         if unit.op < 0 and all(i.kind == WAIT for i in unit.items):
-            # A wait call that the runtime's clock put next to its operator: the next one has it.
+            # A wait call that the runtime's clock put outside its operator: the next one has it.
             self.pending += [w for item in unit.items for w in self._stream_wait(item)]
             return
         share = self._share(unit)
@@ -277,7 +277,7 @@ class _Builder:
         return [Wait(waiter, on)] if waiter is not None and on is not None and waiter != on else []
 
     def _target(self, launch: Launch) -> int | str | None:
-        """The op behind a launch; for one of an earlier step, its stream, if nothing new is queued there."""
+        """The op of a launch; for one of an earlier step, its stream, if nothing new is queued there."""
         index = self.op_of_launch.get(launch.index)
         if index is not None:
             return index

@@ -117,9 +117,9 @@ def _repeated_steps(linked: LinkedTrace) -> list[Step]:
     counts = Counter(len(ts) for ts in seen.values() if len(ts) > 1)
     fewest, launched = FEWEST_VOTES, sum(len(ts) for ts in seen.values())
     for steps, votes in sorted(counts.items(), key=lambda c: (-c[1], c[0])):
-        identical = sum(len(ts) for ts in seen.values() if len(ts) % steps == 0)
+        repeating = sum(len(ts) for ts in seen.values() if len(ts) % steps == 0)
         even = [ts for ts in seen.values() if len(ts) == steps and _recurs_evenly(ts, linked)]
-        if votes >= fewest and even and identical > STEPS_COVER * launched:
+        if votes >= fewest and even and repeating > STEPS_COVER * launched:
             return _between(min(even, key=lambda ts: ts[0]), linked, "repetition of kernels")
     return []
 
