@@ -165,7 +165,7 @@ def _fault(job: _Job, cause: str, severity: float, noise: Sequence[float]) -> Fa
 
 
 def nothing_wrong(count: int = FAULTS, seed: int = 8) -> float:
-    """The share of runs without a fault that are stated so."""
+    """The share of runs without a fault with that verdict."""
     rng = np.random.default_rng(seed)
     right = 0
     for _ in range(count):

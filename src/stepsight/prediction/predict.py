@@ -210,7 +210,7 @@ def _notes(step: CapturedStep, platform: Platform) -> tuple[str, ...]:
 
 
 def _captured_memory(use: RankMemoryUse, platform: Platform) -> MemoryLine:
-    """What is active at the peak, what the allocator holds besides, and the process's context."""
+    """What is active at the peak, what else the allocator holds, and the process's context."""
     parts = {name: float(value) for name, value in use.parts_bytes.items()}
     parts["cached_by_allocator"] = max(use.peak_reserved_bytes - sum(parts.values()), 0.0)
     parts["context"] = CONTEXT_BYTES

@@ -20,7 +20,7 @@ MOST_UNMODELLED = 20
 
 @dataclass(frozen=True, slots=True)
 class Unmodelled:
-    """An operation that no measurement stands behind."""
+    """An operation without a fitted model."""
 
     op: str
     kernel: str
@@ -41,7 +41,7 @@ class Coverage:
 
 
 def coverage(timeline: Timeline) -> Coverage:
-    """What the prediction comes from, weighted by device time."""
+    """Where the times come from, weighted by device time."""
     by_source: dict[str, float] = {}
     unmodelled: dict[tuple[str, str, str], float] = {}
     guessed = 0.0

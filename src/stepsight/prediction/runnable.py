@@ -91,7 +91,7 @@ def borrowed(c: LanguageConfig) -> tuple[str, ...]:
 
 
 def precision_warning(answer: Prediction) -> str:
-    """What must be stated before the answer of a job in a type that its GPU has no units for."""
+    """A warning for a job in a type that its GPU has no units for."""
     setup, gpu = answer.setup, answer.gpu
     if setup is None or gpu is None or not setup.precision or has_units(gpu, setup.precision):
         return ""

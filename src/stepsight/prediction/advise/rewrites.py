@@ -133,7 +133,7 @@ def _elements(op: Op) -> float:
 
 
 def _one(a: Kernel, b: Kernel) -> Kernel:
-    """Reads what the first reads and what the second reads besides, writes what the second writes; a norm
+    """Reads what the first reads and what else the second reads, writes what the second writes; a norm
     applies what follows it before it writes."""
     if a.family in NORMS:
         return a

@@ -46,10 +46,7 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 )
 @click.option("--budget", default="", help="Stop measuring after this time: 90s, 3m, 1h; run again to go on.")
 @click.option(
-    "--other",
-    "other",
-    type=click.Path(path_type=Path),
-    help="The --out of another platform: what the link changes.",
+    "--against", type=click.Path(path_type=Path), help="The --out of another platform: what the link changes."
 )
 @click.option("--plot", type=click.Path(path_type=Path), help="Predicted against measured as a picture.")
 @click.option(
@@ -63,7 +60,7 @@ PREFIX_HELP = "Put before each rank's command, {rank} filled in: 'ip netns exec 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     platform_path: str, configs: int, nlp: int, skew_sets: int, stack: str, seed: int, steps: int,
-    blocks: int, out: Path | None, budget: str, other: Path | None, plot: Path | None,
+    blocks: int, out: Path | None, budget: str, against: Path | None, plot: Path | None,
     results: Path | None, address: str, interface: str, prefix: str, as_json: bool,
 ) -> None:  # fmt: skip
     """Predict random models on a calibrated platform, train them here, and score the predictions."""
@@ -93,7 +90,7 @@ def command(
             click.echo(f"measuring group {i + 1} of {len(left)}, pass {number + 1}", err=True)
             measure_group(start, number, group, journal, steps, blocks)
         rows = rows_of(journal)
-        others = rows_of(Journal(other, resume=True)) if other else []
+        others = rows_of(Journal(against, resume=True)) if against else []
     if not rows:
         raise InputError("validate live", "nothing was measured in every pass yet", "run again to go on")
     if results:
