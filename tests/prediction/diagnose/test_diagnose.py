@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from stepsight import diagnose, load_platform, predict
 from stepsight.errors import InputError
 from stepsight.platform.conditions import Learned
-from stepsight.prediction.diagnose.diagnosis import FAST, SLOW, USUAL
+from stepsight.prediction.diagnose.diagnosis import FAST, SLOW, USUAL, longer_parts
 from stepsight.prediction.diagnose.measured import parse_figure, parse_log
 
 DLRM, ON = "examples/dlrm.toml", "8xH100-SXM"
@@ -81,3 +83,20 @@ def test_another_measurement_tells_suspects_apart() -> None:
     twice = predict(load_workload(DLRM, ["batch=16384"]), slow).step_us
     found = diagnose(DLRM, ON, f"{alone}us", also=[(["batch=16384"], f"{twice}us")])
     assert found.suspects[0].name == "slower host"
+
+
+def test_a_wait_for_data_is_a_time() -> None:
+    with pytest.raises(InputError, match="is not a time"):
+        diagnose(DLRM, ON, "7ms", data="40 samples/s")
+
+
+def test_parts_of_a_trace_that_are_longer_come_by_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured is replayed on the trace's own machine, whatever the platform is called."""
+    measured, models = {"gemm": 9.0, "vector": 7.0, "copy": 1.0}, {"gemm": 8.0, "vector": 4.0, "copy": 2.0}
+
+    def predicted(trace: object, on: object = None, *, replay: bool = False, **_: object) -> SimpleNamespace:
+        assert (on is None) is replay
+        return SimpleNamespace(breakdown_us=measured if replay else models)
+
+    monkeypatch.setattr("stepsight.prediction.traced.predict.predict_trace", predicted)
+    assert longer_parts([Path("trace")], load_platform(ON)) == (("vector", 3.0), ("gemm", 1.0))

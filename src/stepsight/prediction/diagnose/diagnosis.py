@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stepsight.capture.step.captured import CapturedStep
-from stepsight.errors import StepsightError
+from stepsight.errors import InputError, StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.diagnose.measured import parse_figure, parse_log
@@ -125,7 +125,9 @@ def diagnose(
     p = predict(job.load(), on)
     whole_us = (parse_log(log) if log else parse_figure(measured or "")).step_us(p.throughput, p.step_us)
     waited = parse_figure(data) if data else None
-    data_us = waited.value if waited and waited.kind == "time" else 0.0
+    if waited and waited.kind != "time":
+        raise InputError(f"--data-time {data}", "is not a time", "write it as 40ms")
+    data_us = waited.value if waited else 0.0
     found: tuple[Explanation, ...] = ()
     if whole_us > p.step_us:
         own = suspects(job, ask(job.load(), on), p.step_us, on)
@@ -248,7 +250,7 @@ def longer_parts(trace: Sequence[Path], on: Platform) -> tuple[tuple[str, float]
     """Parts of a traced step that take longer than the models say, the largest difference first."""
     from stepsight.prediction.traced.predict import predict_trace
 
-    measured = predict_trace(trace, on, replay=True).breakdown_us
+    measured = predict_trace(trace, replay=True).breakdown_us
     models = predict_trace(trace, on, models_only=True).breakdown_us
     apart = {name: us - models.get(name, 0.0) for name, us in measured.items()}
     return tuple(sorted(((n, us) for n, us in apart.items() if us > 0), key=lambda one: -one[1]))
