@@ -11,7 +11,7 @@ from stepsight.program.job import Job, Kernel, Op, RankProgram
 from stepsight.report.console.search import noise_mark, remarks
 from stepsight.tune.answer import best_rows, why
 from stepsight.tune.api import _answer, sweep, tune
-from stepsight.tune.bound import bound_us
+from stepsight.tune.bound import Bound
 from stepsight.tune.evaluate import evaluate
 from stepsight.tune.search import SURE, Search, ranked
 from stepsight.tune.space import Space, space
@@ -32,12 +32,12 @@ def test_the_bound_never_discards_the_best(answer):
 
 
 def test_no_prediction_lies_below_its_bound():
-    gpu = load_platform(PLATFORM).spec.gpu
+    bound = Bound(load_platform(PLATFORM))
     found = space(MODEL, gpus=[8], per_node=8)
     for settings in found.candidates[::7]:
         row = evaluate(found.document, Trial(settings, PLATFORM, intervals=False), "t")
         if row.priced:
-            assert row.step_time_us >= bound_us(found.document, settings, gpu, "t") > 0
+            assert row.step_time_us >= bound.us(found.document, settings, "t") > 0
 
 
 def test_the_best_comes_first_and_fits(answer):

@@ -16,8 +16,7 @@ from lab.datasets.llm.case import Case
 from stepsight.collectives.site import SiteBandwidth
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
-from stepsight.prediction.llm.answer import answered, naive_us
-from stepsight.prediction.llm.compose import Composer
+from stepsight.prediction.llm.answer import LanguageStep
 from stepsight.prediction.memory import FITS, fit_probability
 from stepsight.prediction.runnable import check_runnable
 from stepsight.score import gmae, mape
@@ -154,14 +153,15 @@ def _answer(case: Case, document: dict[str, Any], site: SiteBandwidth | None) ->
         )
         if case.measured_ms is None:
             return memory
-        found = answered(Composer(workload.config, platform.with_ranks(workload.ranks)))
+        step = LanguageStep(workload.config, platform.with_ranks(workload.ranks))
+        found = step.answer()
     except StepsightError as error:
         if case.crashed:  # a layout that cannot be built does not run
             return Answer(fits=False)
         return Answer(lacks=_reason(case, error))
     return replace(
         memory, step_ms=found.step_us / 1e3, low_ms=found.low_us / 1e3, high_ms=found.high_us / 1e3,
-        naive_ms=naive_us(found.composed) / 1e3,
+        naive_ms=step.naive_us() / 1e3,
     )  # fmt: skip
 
 

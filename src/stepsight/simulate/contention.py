@@ -116,9 +116,13 @@ def _stretched(
     more[:, compute] = under_comm * (1 - 1 / contention.compute_under_comm)
     under_compute = covered_by_rank(*transfer, *kernel)
     more[:, comm] = under_compute * (1 - 1 / contention.comm_under_compute)
+    messages = np.zeros(tape.launches, dtype=bool)
+    messages[[m.launch for m in _meetings(tape) if m.kind == "send_recv"]] = True
     for stream in carriers if len(carriers) > 1 else ():
         mine = tape.launch_stream[comm] == stream
-        own, others = ([a[:, m] for a in transfer] for m in (mine, ~mine))
+        # Links carry both ways at once: messages to and from neighbours do not share them.
+        others_share = ~mine & ~(messages[comm] & messages[comm[mine]].any())
+        own, others = ([a[:, m] for a in transfer] for m in (mine, others_share))
         more[:, comm[mine]] += covered_by_rank(*own, *others) * (1 - 1 / SHARED_LINK)
     device += more.T.reshape(shape)
     return device

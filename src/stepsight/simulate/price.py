@@ -73,14 +73,15 @@ class PricedJob:
 
 def price(
     job: Job, platform: Platform, replay: Iterable[str] = (), *, alike_once: bool = True,
-    seen: Observations = (),
+    seen: Observations = (), times: Sequence[float] = (),
 ) -> PricedJob:  # fmt: skip
     """Estimate every kernel, collective and host gap; ``replay`` names what is taken from the trace, whose
     observations are ``seen``.
 
-    Ranks that are identical are priced once, unless the caller is going to change some of them.
+    Ranks that are identical are priced once, unless the caller is going to change some of them. ``times``:
+    how often each program runs in a step, where that is not once per rank.
     """
-    book = JobPricer(job, platform, frozenset(replay), alike_once, seen)
+    book = JobPricer(job, platform, frozenset(replay), alike_once, seen, times)
     synchronous = platform.spec.host.synchronous
     priced = tuple(book.lane(lane) for lane in lanes(book.fold.job, synchronous=synchronous))
     return PricedJob(job, priced, book.notes, book.fold, seen, book.clock, book.dynamic_j)
@@ -103,8 +104,10 @@ class JobPricer:
     """Looks times up once per distinct kernel, collective and operator."""
 
     def __init__(
-        self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool, seen: Observations
-    ) -> None:
+        self, job: Job, platform: Platform, replayed: frozenset[str], alike_once: bool, seen: Observations,
+        times: Sequence[float] = (),
+    ) -> None:  # fmt: skip
+        self.times = times
         self.job, self.platform, self.replayed = job, platform, replayed
         self.seen = seen
         self.notes: dict[str, str] = {}
@@ -235,7 +238,7 @@ class JobPricer:
     def _counts(self, kernels: int) -> FloatArray:
         """How often each distinct kernel runs in a step, over all ranks."""
         times = np.zeros(kernels)
-        ranks = Counter(self.job.program_of_rank)
+        ranks: Mapping[int, float] = dict(enumerate(self.times)) or Counter(self.job.program_of_rank)
         observed = ObservedJob(self.job, self.seen)
         for number, program in enumerate(self.job.programs):
             if not self.seen:
@@ -246,7 +249,7 @@ class JobPricer:
                     times[self.number[id(kernel), observation]] += ranks[number]
         return times
 
-    def _count_ops(self, program: RankProgram, ranks: int, times: FloatArray) -> None:
+    def _count_ops(self, program: RankProgram, ranks: float, times: FloatArray) -> None:
         """Adds a program's kernels; operators that repeat, and blocks that are not listed, count as often."""
         ops = Counter(map(id, program.ops))
         if program.period:

@@ -14,10 +14,8 @@ from stepsight.documents import files_named
 from stepsight.errors import StepsightError
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.llm.answer import answered
-from stepsight.prediction.llm.compose import Composer
+from stepsight.prediction.llm.answer import LanguageStep
 from stepsight.prediction.llm.figures import parts_us
-from stepsight.prediction.llm.passes import PassCache
 from stepsight.prediction.llm.predict import walk_language
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.predict import predict
@@ -26,6 +24,7 @@ from stepsight.prediction.throughput import step_joules, throughput
 from stepsight.records import override
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
 from stepsight.workload.files import Workload, parse_workload, resolve
+from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
 
 CAPTURED = "captured"
@@ -66,12 +65,6 @@ def platform_of(name: str, overrides: tuple[str, ...]) -> Platform:
 
 
 @lru_cache(maxsize=16)
-def _known_passes(name: str, overrides: tuple[str, ...], written: object) -> PassCache:
-    """What was priced on a platform of that name."""
-    return PassCache()
-
-
-@lru_cache(maxsize=16)
 def _loaded(name: str, overrides: tuple[str, ...], written: object) -> Platform:
     return load_platform(name, overrides)
 
@@ -81,11 +74,9 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
 
     ``platform`` is the loaded one where the trial's name alone does not say all of it.
     """
-    known = None
     try:
         if platform is None:
             platform = platform_of(trial.platform, trial.overrides)
-            known = _known_passes(trial.platform, trial.overrides, stamp(trial.platform))
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
         given = parse_workload(with_settings(document, trial.settings, where), where)
@@ -105,7 +96,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
         over = f"needs {peak / 1e9:.1f} GB of {usable / 1e9:.1f} GB usable"
         return replace(row, status=TOO_LARGE, reason=over)
     try:
-        timed = replace(row, **_timed(workload, platform, trial.intervals, known))
+        timed = replace(row, **_timed(workload, platform, trial.intervals))
     except StepsightError as error:
         return replace(row, status=ILLEGAL, reason=str(error))
     return _costed(timed, trial, platform)
@@ -140,11 +131,9 @@ def _captured_step(path: str, written: object) -> CapturedStep:
     return load_step(path)
 
 
-def _timed(
-    workload: Workload, platform: Platform, intervals: bool, known: PassCache | None
-) -> dict[str, Any]:
+def _timed(workload: Workload, platform: Platform, intervals: bool) -> dict[str, Any]:
     if isinstance(workload, LanguageWorkload) and workload.eager is None:
-        return _language(Composer(workload.config, platform, known), intervals)
+        return _language(workload.config, platform, intervals)
     answer = predict(workload, platform)
     rates = answer.throughput
     return {
@@ -159,23 +148,21 @@ def _predicted_shares(answer: Prediction) -> dict[str, float]:
     return {name: us / answer.step_us for name, us in answer.breakdown_us.items()}
 
 
-def _language(composer: Composer, intervals: bool) -> dict[str, Any]:
-    c = composer.c
+def _language(c: LanguageConfig, platform: Platform, intervals: bool) -> dict[str, Any]:
+    """A row that is shown states the walk of `predict` with its interval; others the walk by blocks."""
+    step = LanguageStep(c, platform)
+    step_us = low = high = step.step_us()
     if intervals:
-        found = answered(composer)
-        composed = found.composed
-        timeline = walk_language(c, composer.pricer.platform)
-        step_us, parts = timeline.step_us, parts_us(timeline)
-        low, high = (step_us / composed.step_us * us for us in (found.low_us, found.high_us))
+        timeline, found = walk_language(c, platform), step.answer()
+        step_us = timeline.step_us
+        low, high = (step_us / found.step_us * us for us in (found.low_us, found.high_us))
+        shares = {name: us / step_us for name, us in parts_us(timeline).items()}
     else:
-        composed = composer.step()
-        step_us = low = high = composed.step_us
-        parts = composed.parts_us()
-    setup, gpu = LanguageWorkload(c).setup(), composer.pricer.platform.spec.gpu
-    rates = throughput(None, c.ranks, step_us, setup, gpu)
+        shares = step.shares(step_us)
+    rates = throughput(None, c.ranks, step_us, LanguageWorkload(c).setup(), platform.spec.gpu)
     return {
         "step_time_us": step_us, "low_us": low, "high_us": high,
         "samples_per_s": rates.samples_per_s or 0.0, "tokens_per_s": rates.tokens_per_s or 0.0,
-        "mfu": rates.mfu or 0.0, "shares": {name: us / step_us for name, us in parts.items()},
-        "energy_j": step_joules(composer.dynamic_j, c.ranks, step_us, gpu),
+        "mfu": rates.mfu or 0.0, "shares": shares,
+        "energy_j": step_joules(step.dynamic_j, c.ranks, step_us, platform.spec.gpu),
     }  # fmt: skip

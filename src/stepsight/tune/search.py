@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stepsight.errors import InputError
-from stepsight.tune.bound import bound_us
+from stepsight.tune.bound import Bound
 from stepsight.tune.evaluate import platform_of
 from stepsight.tune.journal import Journal
 from stepsight.tune.space import Space
@@ -79,18 +79,17 @@ def search(
     """A row for every candidate, in the candidates' order."""
     if asked.objective not in OBJECTIVES:
         raise InputError("--objective", f"unknown {asked.objective!r}", f"one of {', '.join(OBJECTIVES)}")
-    gpu = platform_of(asked.platform, asked.overrides).spec.gpu
+    bound = Bound(platform_of(asked.platform, asked.overrides))
     document = found.document
     bounded = asked.bounds and asked.objective == "time"
-    limits = [bound_us(document, c, gpu, asked.where) if bounded else 0.0 for c in found.candidates]
+    limits = [bound.us(document, c, asked.where) if bounded else 0.0 for c in found.candidates]
     order = sorted(range(len(limits)), key=lambda i: (limits[i] / _samples(found, i), i))
     rows: dict[int, Row] = {}
     best: list[float] = []
     at = 0
-    batch = 4 * KEPT if bounded else max(len(order), 1)
+    batch = 2 * KEPT if bounded else max(len(order), 1)
     while at < len(order):
         chosen, at = order[at : at + batch], at + batch
-        batch *= 2  # workers stand still between two batches
         chosen = sorted(_worth(chosen, limits, best, rows, asked, found))  # neighbours share most
         for index, row in _answered(
             document, [(i, asked.trial(found.candidates[i])) for i in chosen], asked, workers, journal

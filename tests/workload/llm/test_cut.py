@@ -29,7 +29,6 @@ def test_pieces_without_layers_are_part_of_the_pipeline() -> None:
     parallel = {"tensor": 8, "pipeline": 16, "sequence_parallel": True}
     eight, one = (quick(config("llama3.1-405b", virtual_stages=v, **parallel), machine) for v in (8, 1))
     assert eight.step_us < one.step_us
-    assert len(eight.composed.stages) == 16
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 8, 16])
@@ -46,12 +45,6 @@ def test_encoder_layers_are_spread_over_stages_in_front_of_the_decoders(stages: 
 def test_an_encoder_s_output_goes_along_between_stages_of_the_decoder() -> None:
     assert tensors_between(config("t5-v1.1-xl", pipeline=4)) == [1, 1, 2, 2]
     assert tensors_between(config("llama3-8b", pipeline=4)) == [1, 1, 1, 1]
-
-
-def test_a_pipeline_of_an_encoder_and_decoder_is_balanced() -> None:
-    (*stages,) = quick(config("t5-v1.1-xl", pipeline=4), load_platform("8xA100-SXM4-80G")).composed.stages
-    busy = [sum(s.compute.values()) for s in stages]
-    assert max(busy) < 1.6 * min(busy)
 
 
 def test_an_encoder_and_its_decoder_are_not_interleaved() -> None:

@@ -16,13 +16,13 @@ from stepsight.platform.evidence import HOST, PARTS, collective_factor, network_
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import INTERVAL_SIGMAS, Prediction
 from stepsight.prediction.learn.regression import Factors, Response, elasticities
-from stepsight.prediction.llm.answer import answered
-from stepsight.prediction.llm.compose import PIPELINE, Composer, Knobs
+from stepsight.prediction.llm.answer import LanguageStep
 from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import Throughput, throughput
 from stepsight.program.job import Collective
 from stepsight.records import Assignments
+from stepsight.simulate.blocks import Question
 from stepsight.simulate.engine import Priced
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION
@@ -36,27 +36,26 @@ MOST_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class LanguageResponse:
-    """A language model's step, composed again for every question."""
+    """A language model's step: every question is a configuration of its walk by blocks."""
 
-    composer: Composer
+    step: LanguageStep
 
     def steps_us(self, factors: Sequence[Factors]) -> FloatArray:
-        return np.array([self._step_us(one) for one in factors])
-
-    def _step_us(self, factors: Factors) -> float:
-        knobs = Knobs(host=factors.get(HOST, 1.0), parts=self._scales(factors))
-        return self.composer.step(knobs=knobs).step_us
-
-    def _scales(self, factors: Factors) -> dict[str, float]:
-        """By category of kernels and axis of communication."""
-        pricer = self.composer.pricer
-        node = pricer.platform.spec.gpus_per_node
-        scales = {name: factors.get(part_of(name), 1.0) for name in self.composer.names() if name != HOST}
-        for axis, ranks in pricer.blocks.spans.items():
-            scales[axis] = collective_factor(factors, len({rank // node for rank in ranks}), axis)
-        nodes = 2 if self.composer.c.ranks > node else 1
-        scales[PIPELINE] = collective_factor(factors, nodes, PIPELINE)
-        return scales
+        nodes = self.step.over_nodes()
+        asked = [
+            Question(
+                {
+                    name: collective_factor(one, nodes[name], name)
+                    if name in nodes
+                    else one.get(part_of(name), 1.0)
+                    for name in self.step.walk.names()
+                },
+                one.get(HOST, 1.0),
+            )
+            for one in factors
+        ]
+        parts = [asked[at : at + MOST_AT_ONCE] for at in range(0, len(asked), MOST_AT_ONCE)]
+        return np.concatenate([self.step.walk.steps_us(part) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +156,12 @@ def ask(workload: Workload | CapturedStep, platform: Platform) -> AskedStep:
         on = on.with_ranks(training.ranks)
         check_runnable(training, on)
         assert isinstance(training, LanguageWorkload)
-        composer = Composer(training.config, on)
-        found = answered(composer)
+        step = LanguageStep(training.config, on)
+        found = step.answer()
         rates = throughput(None, training.ranks, found.step_us, training.setup(), on.spec.gpu)
         spread = interval_spread(found.low_us, found.high_us)
         memory = float(training.memory().peak_bytes)
-        return AskedStep(LanguageResponse(composer), found.step_us, spread, rates, memory)
+        return AskedStep(LanguageResponse(step), found.step_us, spread, rates, memory)
     return asked(predict(workload, on), on, workload)
 
 
@@ -187,7 +186,7 @@ def with_learned_interval(made: Prediction, given: Workload | CapturedStep, on: 
     if isinstance(given, LanguageWorkload) and given.eager is None:
         training = resolve(given, on.spec.ranks, on.spec.gpu)
         assert isinstance(training, LanguageWorkload)
-        response: Response = LanguageResponse(Composer(training.config, on))
+        response: Response = LanguageResponse(LanguageStep(training.config, on))
     else:
         response = JobResponse(made.timeline, on)
     own = interval_spread(made.low_us, made.high_us)

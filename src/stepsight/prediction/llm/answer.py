@@ -1,4 +1,4 @@
-"""The answer for a language model: step, interval, and where it goes, from its composed passes."""
+"""The answer for a language model: step, interval, and where it goes, from its walk by blocks."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stepsight.platform.load import Platform
-from stepsight.prediction.llm.compose import Composed, Composer
+from stepsight.prediction.breakdown import EXPOSED, HOST, WAITING, Sensitivity
+from stepsight.simulate.blocks import AS_PRICED, PIPELINE, BlockWalk, Question, axis_of
+from stepsight.simulate.price import COMMUNICATION
+from stepsight.workload.llm.build import schedule
 from stepsight.workload.llm.config import LanguageConfig
 
+AXES = ("tensor", "context", "expert", "data", "shard", "copies", "expert data", "world", PIPELINE)
+"""Axes of parallelism by the names of their groups."""
 METHOD_SPREAD = 0.05
 """What is left when every kernel and collective is right, on one node."""
 NODE_SPREAD = 0.035
@@ -39,32 +44,92 @@ HOST_SPREAD = 0.12
 """Host work of a framework on another machine of the same era."""
 
 
+BLOCKS = 4
+"""Micro-batches of a pipeline's steady part that are walked; the others advance as the last of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quick:
-    """Step time and 90 % interval in µs, with the composed parts."""
+    """Step time and 90 % interval in µs; by category of kernels, axis of communication and host: how far the
+    step moves with the spread of its times."""
 
     step_us: float
     low_us: float
     high_us: float
-    composed: Composed
     spreads: dict[str, float]
+
+
+class LanguageStep:
+    """A language model's step, priced once and walked block by block: for searches, scores and questions."""
+
+    def __init__(self, c: LanguageConfig, platform: Platform) -> None:
+        self.c, self.platform = c, platform
+        self.walk = BlockWalk(schedule(c, BLOCKS), platform)
+
+    def step_us(self) -> float:
+        return self.walk.step_us()
+
+    @property
+    def dynamic_j(self) -> float | None:
+        """The energy of all ranks' kernels beyond idle power; None where that is not known."""
+        found = self.walk.priced.dynamic_j
+        return None if found is None else found * self.c.ranks / self.c.layout.pipeline
+
+    def answer(self, *, known_source: bool = False) -> Quick:
+        """The step with its interval; ``known_source``: other steps of this machine set its constants."""
+        names = self.walk.names()
+        asked = [Question(slow=name) for name in names] + [Question(host=1 + HOST_SPREAD)]
+        step_us, *slow = self.walk.steps_us([AS_PRICED, *asked]).tolist()
+        spreads = {n: abs(us / step_us - 1) for n, us in zip((*names, HOST), slow, strict=True)}
+        factor = interval_factor(self.c, self.platform, spreads.values(), known_source=known_source)
+        return Quick(step_us, step_us / factor, step_us * factor, spreads)
+
+    def sensitivities(self, step_us: float) -> tuple[Sensitivity, ...]:
+        """What each category, axis and the host mean for the step that takes ``step_us``."""
+        names = self.walk.names()
+        axes = [name for name in names if name in AXES]
+        free = [Question({name: 0.0}) for name in names] + [Question(host=0.0)]
+        free.append(Question(dict.fromkeys(axes, 0.0)))
+        slow = [Question(slow=name) for name in names] + [Question(host=1 + HOST_SPREAD)]
+        base, *found = self.walk.steps_us([AS_PRICED, *free, *slow]).tolist()
+        shares = [us / base for us in found]
+        n = len(names) + 1
+        made = [
+            Sensitivity(name, step_us * min(shares[i], 1.0), abs(shares[n + 1 + i] - 1))
+            for i, name in enumerate((*names, HOST))
+        ]
+        made.append(Sensitivity(COMMUNICATION, step_us * min(shares[n], 1.0), 0.0))
+        return tuple(sorted(made, key=lambda s: s.if_free_us))
+
+    def shares(self, step_us: float) -> dict[str, float]:
+        """Where the step goes, the mean over stages: compute by category, communication as far as compute
+        cannot cover it, and other waiting."""
+        whole = step_us * self.c.layout.pipeline
+        spent = {name: us / whole for name, us in self.walk.spent_us().items()}
+        compute = {name: share for name, share in spent.items() if name not in AXES}
+        left = max(0.0, 1.0 - sum(compute.values()))
+        exposed = min(left, sum(share for name, share in spent.items() if name in AXES))
+        return {
+            name: s for name, s in (*compute.items(), (EXPOSED, exposed), (WAITING, left - exposed)) if s > 0
+        }
+
+    def naive_us(self) -> float:
+        """The stages' kernels or collectives, one stream each, without any waiting; the mean over stages."""
+        spent = self.walk.spent_us()
+        communication = sum(us for name, us in spent.items() if name in AXES)
+        return max(communication, sum(spent.values()) - communication) / self.c.layout.pipeline
+
+    def over_nodes(self) -> dict[str, int]:
+        """By axis of communication: over how many nodes its groups lie."""
+        node = self.platform.spec.gpus_per_node
+        programs = self.walk.priced.job.programs
+        items = [op.collective for program in programs for op in program.ops if op.collective]
+        return {axis_of(item): len({rank // node for rank in item.spans}) for item in items}
 
 
 def quick(c: LanguageConfig, platform: Platform) -> Quick:
     """The step without a timeline: for searches and scores over thousands of configurations."""
-    return answered(Composer(c, platform))
-
-
-def answered(composer: Composer, *, known_source: bool = False) -> Quick:
-    """The step of a priced configuration; ``known_source``: other steps of this machine set its constants."""
-    c, platform = composer.c, composer.pricer.platform
-    base = composer.step()
-    spreads = {}
-    for name in composer.names():
-        slow = composer.step(name, "slow", HOST_SPREAD)
-        spreads[name] = abs(slow.step_us / base.step_us - 1) if base.step_us > 0 else 0.0
-    factor = interval_factor(c, platform, spreads.values(), known_source=known_source)
-    return Quick(base.step_us, base.step_us / factor, base.step_us * factor, base, spreads)
+    return LanguageStep(c, platform).answer()
 
 
 def interval_factor(
@@ -98,8 +163,3 @@ def step_spread(c: LanguageConfig, platform: Platform, spreads: Iterable[float])
     """The spread of the step from those of kernels, collectives and the host, and the number of nodes."""
     nodes = -(-c.ranks // platform.spec.gpus_per_node)
     return math.hypot(METHOD_SPREAD, NODE_SPREAD * math.log2(nodes), *spreads)
-
-
-def naive_us(base: Composed) -> float:
-    """The busiest stage's kernels or collectives, one stream each, without any waiting."""
-    return max(max(sum(p.compute.values()), sum(p.communication.values())) for p in base.stages)

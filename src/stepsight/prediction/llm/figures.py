@@ -7,17 +7,16 @@ from dataclasses import dataclass, fields
 
 from stepsight.hardware.spec import GpuSpec
 from stepsight.prediction.breakdown import EXPOSED, exposed_by_group, summarise
+from stepsight.prediction.llm.answer import AXES
 from stepsight.prediction.memory import fit_probability
 from stepsight.prediction.throughput import throughput
+from stepsight.simulate.blocks import PIPELINE
 from stepsight.simulate.timeline import Timeline
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.memory import stage_memory
 from stepsight.workload.llm.workload import LanguageWorkload
 from stepsight.workload.memory import RankMemory
 
-AXES = ("tensor", "context", "expert", "data", "shard", "copies", "expert data", "world")
-PIPELINE = "pipeline"
-"""Axes by the names of their groups; messages between stages have groups of their own."""
 UNUSED = ("tables", "followed")
 """Fields of a rank's memory that say nothing about a language model."""
 

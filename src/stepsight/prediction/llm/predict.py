@@ -6,13 +6,12 @@ from dataclasses import replace
 
 from stepsight.platform.load import Platform
 from stepsight.prediction.answer import Prediction
-from stepsight.prediction.breakdown import RankSummary, Sensitivity, naive_us, summarise
-from stepsight.prediction.llm.answer import HOST_SPREAD, interval_factor
-from stepsight.prediction.llm.compose import Composer
+from stepsight.prediction.breakdown import RankSummary, naive_us, summarise
+from stepsight.prediction.llm.answer import LanguageStep, interval_factor
 from stepsight.prediction.llm.figures import figures
 from stepsight.prediction.memory import MemoryLine
 from stepsight.prediction.provenance import coverage
-from stepsight.simulate.price import COMMUNICATION, price
+from stepsight.simulate.price import price
 from stepsight.simulate.timeline import STEADY_STEPS, Timeline, run
 from stepsight.workload.llm.build import build
 from stepsight.workload.llm.config import LanguageConfig
@@ -30,8 +29,7 @@ def predict_language(
 ) -> Prediction:
     """The step of a language model on a platform, explained."""
     timeline = walk_language(c, platform, steps=steps)
-    composer = Composer(c, platform)
-    sensitive = _sensitivities(composer, timeline.step_us)
+    sensitive = LanguageStep(c, platform).sensitivities(timeline.step_us)
     factor = interval_factor(c, platform, (s.step_spread for s in sensitive))
     stages, breakdown = summarise(timeline)
     job = timeline.priced.job
@@ -81,19 +79,6 @@ def left_out(timeline: Timeline) -> tuple[str, ...]:
         f"the timeline leaves out {skipped:,} micro-batches that repeat the one before;"
         " all figures hold them",
     )
-
-
-def _sensitivities(composer: Composer, step_us: float) -> tuple[Sensitivity, ...]:
-    """What each category, axis and the host mean for the step: shares of the composed one."""
-    base = composer.step().step_us or 1.0
-    found = []
-    for name in composer.names():
-        slow = composer.step(name, "slow", HOST_SPREAD).step_us
-        free = composer.step(name, "free").step_us
-        found.append(Sensitivity(name, step_us * min(free / base, 1.0), abs(slow / base - 1)))
-    free = composer.step(COMMUNICATION, "free").step_us
-    found.append(Sensitivity(COMMUNICATION, step_us * min(free / base, 1.0), 0.0))
-    return tuple(sorted(found, key=lambda s: s.if_free_us))
 
 
 def _ranks(c: LanguageConfig, stages: tuple[RankSummary, ...]) -> tuple[RankSummary, ...]:

@@ -144,8 +144,12 @@ class Blocks:
             return []
         return [Op(phase, phase=phase, framework=self.c.host_profile, launches=1)]
 
-    def gather(self, run: Run, phase: str, after: tuple[str, ...] = ()) -> list[Op]:
-        """The run's parameters, in the type they are used in."""
+    def gather(self, run: Run, phase: str, after: tuple[str, ...] = (COMPUTE,)) -> list[Op]:
+        """The run's parameters, in the type they are used in.
+
+        A gather begins when compute reaches the operators before it: one unit is prefetched at a time (FSDP's
+        limiter, Megatron's hook before a bucket's forward pass).
+        """
         ops = []
         for axis, kind, bytes_, count in gather_messages(self.c, run):
             collective = self.collective(

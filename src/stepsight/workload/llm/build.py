@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from stepsight.dtypes import dtype_bytes
-from stepsight.program.job import COMPUTE, HOST, Collective, Group, Job, Op, Period, RankProgram, Wait
+from stepsight.program.job import COMPUTE, Collective, Group, Job, Op
+from stepsight.program.schedule import Arrival, Block, Schedule, Stage, Transfer
 from stepsight.program.variants import Role
 from stepsight.workload.llm.blocks import GATHER, REDUCE, Blocks
 from stepsight.workload.llm.config import LanguageConfig
@@ -38,7 +40,12 @@ RUNS = 6
 
 
 def build(c: LanguageConfig, blocks: int | None = None) -> Job:
-    """The programs of all stages.
+    """The programs of all stages."""
+    return schedule(c, blocks).job()
+
+
+def schedule(c: LanguageConfig, blocks: int | None = None) -> Schedule:
+    """What all stages do.
 
     Of the micro-batches in the steady part, ``blocks`` that repeat are listed at least, and the others left
     to the period of the programs where possible; all are listed by default.
@@ -48,25 +55,16 @@ def build(c: LanguageConfig, blocks: int | None = None) -> Job:
     works = [maker.work(piece) for piece in pieces(c)]
     operators = Blocks(c)
     listed, lists, steady = _listed(c, blocks)
-    programs = [
-        _Stage(c, operators, works, stage, listed, [event for _, event in events]).program(
-            Repeats(steady.starts[stage], steady.skipped) if steady else None
+    made = _Made()
+    stages = [
+        _Stage(c, operators, works, stage, listed, [event for _, event in events], made).stage(
+            steady.starts[stage] if steady else (), steady.skipped if steady else 0
         )
         for stage, events in enumerate(lists)
     ]
     stride = s.stride("pipeline")
-    return Job(
-        tuple(programs), tuple(range(s.pipeline)), _groups(c, operators),
-        numbers=tuple(stage * stride for stage in range(s.pipeline)),
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """Of a stage's events, where the blocks begin that repeat, and how many more of them there are."""
-
-    starts: tuple[int, ...]
-    skipped: int
+    numbers = tuple(stage * stride for stage in range(s.pipeline))
+    return Schedule(tuple(stages), _groups(c, operators), numbers)
 
 
 def _listed(
@@ -74,18 +72,26 @@ def _listed(
 ) -> tuple[int, list[list[tuple[float, Event]]], Steady | None]:
     """How many micro-batches are listed, the events of all stages, and which of them repeat."""
     s = c.layout
+    special = max(1, math.ceil(s.unpaired))
+    return _events(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, blocks, special)
 
-    def events(micro_batches: int) -> list[list[tuple[float, Event]]]:
-        return timed_exchanges(orders(s.schedule, s.pipeline, micro_batches, s.virtual_stages), s.chunks)
+
+@lru_cache(maxsize=64)
+def _events(
+    kind: str, stages: int, micro_batches: int, virtual: int, blocks: int | None, special: int
+) -> tuple[int, list[list[tuple[float, Event]]], Steady | None]:
+    """The same by what decides it; configurations of a search share it."""
+
+    def events(listed: int) -> list[list[tuple[float, Event]]]:
+        return timed_exchanges(orders(kind, stages, listed, virtual), stages * virtual)
 
     if blocks is not None:
-        listed = micro_batches_listed(s.schedule, s.pipeline, s.micro_batches, s.virtual_stages, blocks)
+        listed = micro_batches_listed(kind, stages, micro_batches, virtual, blocks)
         lists = events(listed)
-        special = max(1, math.ceil(s.unpaired))
-        steady = steady_blocks(lists, s.schedule, s.virtual_stages, listed, s.micro_batches, special)
+        steady = steady_blocks(lists, kind, virtual, listed, micro_batches, special)
         if steady is not None:
             return listed, lists, steady
-    return s.micro_batches, events(s.micro_batches), None
+    return micro_batches, events(micro_batches), None
 
 
 def _groups(c: LanguageConfig, blocks: Blocks) -> dict[str, tuple[Group, ...]]:
@@ -100,8 +106,18 @@ def _groups(c: LanguageConfig, blocks: Blocks) -> dict[str, tuple[Group, ...]]:
     return groups
 
 
+@dataclass(slots=True)
+class _Made:
+    """What stages with the same work share: blocks by all that decides them, and merged passes."""
+
+    blocks: dict[tuple[object, ...], Block] = field(default_factory=dict)
+    passes: dict[tuple[int, str], Pass] = field(default_factory=dict)
+    unpaired: dict[int, Pass] = field(default_factory=dict)
+    transfers: dict[tuple[str, int, bool], Op] = field(default_factory=dict)
+
+
 class _Stage:
-    """Writes one stage's program."""
+    """Writes one stage's events."""
 
     def __init__(
         self,
@@ -111,37 +127,59 @@ class _Stage:
         stage: int,
         micro_batches: int,
         items: list[Event],
+        made: _Made,
     ) -> None:
-        self.c, self.blocks, self.works, self.stage, self.items = c, blocks, works, stage, items
-        self.micro_batches = micro_batches
+        self.c, self.blocks, self.works, self.index, self.items = c, blocks, works, stage, items
+        self.micro_batches, self.made = micro_batches, made
         self.ops: list[Op] = []
-        self.arrived: dict[Item, int] = {}
+        self.arrived: set[Item] = set()
         passes = [i for i in items if isinstance(i, Item) and i.kind == "B"]
         self.last = dict(zip((i.piece for i in passes), (i.micro_batch for i in passes), strict=True))
-        self.whole: dict[tuple[int, str], Pass] = {}
-        self.unpaired: dict[int, Pass] = {}
-        self.unsplit: set[tuple[int, int]] = set()
+        self.arrival = self.blocks.op("wait", "forward")
 
-    def program(self, repeats: Repeats | None = None) -> RankProgram:
-        at = set(repeats.starts) if repeats else set()
-        starts = []
+    def stage(self, starts: tuple[int, ...], skipped: int) -> Stage:
+        """All events; ``starts`` are counted in items."""
+        events: list[Block | Transfer | Arrival] = []
+        begins: list[int] = []
         for i, item in enumerate(self.items):
-            if i in at:
-                starts.append(len(self.ops))
+            if i in starts:
+                begins.append(len(events))
             if isinstance(item, Exchange):
-                self._exchange(item)
-            else:
-                self._pass(item)
+                events.append(self._transfer(item))
+                continue
+            needed = Item(item.kind, item.piece + (-1 if item.kind == "F" else 1), item.micro_batch)
+            if needed in self.arrived:
+                self.arrived.remove(needed)
+                events.append(Arrival(self.arrival, needed, self.c.framework.host_waits))
+            events.append(self._block(item))
+        if len(self.items) in starts:
+            begins.append(len(events))
+        events.append(Block(tuple(self._end())))
+        return Stage(tuple(events), tuple(begins), skipped)
+
+    def _end(self) -> list[Op]:
+        """What follows the last pass."""
         mine = [self.works[p] for p in sorted(self.last)]
+        ops: list[Op] = []
         if self._reduces and not self.c.layout.overlap_gradients and self.c.layout.zero < 2:
             for work in mine:
                 for run in work.backward:
-                    self.ops += self.blocks.reduce(run)
-        self.ops += [self.blocks.join(REDUCE, "backward")] if self._reduces else []
-        self.ops += update_ops(self.c, self.blocks, mine, self.stage)
-        self.ops += self.blocks.step_work()
-        period = Period(tuple(starts), repeats.skipped) if repeats else None
-        return RankProgram(tuple(self.ops), f"stage {self.stage}", period)
+                    ops += self.blocks.reduce(run)
+        ops += [self.blocks.join(REDUCE, "backward")] if self._reduces else []
+        ops += update_ops(self.c, self.blocks, mine, self.index)
+        return ops + self.blocks.step_work()
+
+    def _block(self, item: Item) -> Block:
+        """The pass of an item; passes that do the same are one object."""
+        key = (
+            item.kind, id(self.works[item.piece]), item.kind == "F" and item.micro_batch == 0,
+            self._is_last(item), self._unpaired(item),
+        )  # fmt: skip
+        if key not in self.made.blocks:
+            self.ops = []
+            self._pass(item)
+            self.made.blocks[key] = Block(tuple(self.ops))
+        return self.made.blocks[key]
 
     @property
     def _reduces(self) -> bool:
@@ -152,21 +190,28 @@ class _Stage:
         """The pass that completes the weights' gradients of a micro-batch."""
         return "W" if self.c.layout.schedule == "zero_bubble" else "B"
 
+    @property
+    def _unsplit(self) -> bool:
+        """Backward passes are whole, because their gradients leave run by run."""
+        s = self.c.layout
+        return s.zero == 3 or (self._reduces and s.reduces_each_micro_batch)
+
+    def _is_last(self, item: Item) -> bool:
+        return item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
+
+    def _unpaired(self, item: Item) -> bool:
+        """No other micro-batch overlaps with this one: the pipeline fills or drains."""
+        at = item.micro_batch if item.kind == "F" else self.micro_batches - 1 - item.micro_batch
+        return at < self.c.layout.unpaired
+
     def _pass(self, item: Item) -> None:
-        needed = Item(item.kind, item.piece + (-1 if item.kind == "F" else 1), item.micro_batch)
-        if needed in self.arrived:
-            at = self.arrived.pop(needed)
-            waits = [Wait(COMPUTE, at)]
-            waits += [Wait(HOST, at), Wait(HOST, COMPUTE)] if self.c.framework.host_waits else []
-            self.ops.append(self.blocks.op("wait", "forward", waits=tuple(waits)))
         work = self.works[item.piece]
         if item.kind == "F" and work.ends:
             self.ops += self.blocks.next_micro_batch()
         runs = work.forward if item.kind == "F" else work.backward
         phase = "forward" if item.kind == "F" else "backward"
-        last = item.kind in "BW" and self.last.get(item.piece) == item.micro_batch
         s = self.c.layout
-        if item.kind == "W" and (item.piece, item.micro_batch) in self.unsplit:
+        if item.kind == "W" and self._unsplit:
             return
         updates = s.gathers_updated and s.prefetch and self.c.training.optimizer != "none"
         updated = updates and item.kind == "F" and item.micro_batch == 0
@@ -175,35 +220,31 @@ class _Stage:
         elif self._reduces and item.kind == "B" and s.reduces_each_micro_batch:
             self._reduced(runs, phase, item)
             self.ops.append(self.blocks.join(REDUCE, phase))
-        elif last and self._reduces and s.overlap_gradients and item.kind == self._ends_with:
+        elif self._is_last(item) and self._reduces and s.overlap_gradients and item.kind == self._ends_with:
             self._reduced(runs, phase, item)
         else:
-            self._compute(self._merged(item, runs), phase, f"{phase} of piece {item.piece}", item)
+            self._compute(self._merged(item, runs), phase, phase, item)
 
     def _compute(self, work: Pass, phase: str, label: str, item: Item) -> None:
-        """A pass of a micro-batch, concurrent another one except where the pipeline fills or drains."""
-        s = self.c.layout
-        at = item.micro_batch if item.kind == "F" else self.micro_batches - 1 - item.micro_batch
-        if at < s.unpaired:
-            work = self.unpaired.setdefault(id(work), work.without_overlap())
+        """A pass of a micro-batch, overlapped with another one except where the pipeline fills or drains."""
+        if self._unpaired(item):
+            work = self.made.unpaired.setdefault(id(work), work.without_overlap())
         self.ops += self.blocks.of(work, phase, label)
 
     def _merged(self, item: Item, runs: tuple[Run, ...]) -> Pass:
         """A whole piece as one pass; with zero-bubble the weights' gradients apart."""
-        key = (item.piece, item.kind)
-        if key not in self.whole:
+        key = (id(self.works[item.piece]), item.kind)
+        if key not in self.made.passes:
             total = Pass()
             for run in runs:
                 total += run.work
             if self.c.layout.schedule == "zero_bubble" and item.kind in "BW":
                 total = split_pass(total, weights=item.kind == "W")
-            self.whole[key] = total
-        return self.whole[key]
+            self.made.passes[key] = total
+        return self.made.passes[key]
 
     def _reduced(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
-        """A backward pass whose gradients leave behind each run, or all of them after the last."""
-        if item.kind == "B":
-            self.unsplit.add((item.piece, item.micro_batch))
+        """A backward pass whose gradients leave after each run, or all of them after the last."""
         late: list[Op] = []
         for run in runs:
             work = split_pass(run.work, weights=True) if item.kind == "W" else run.work
@@ -216,14 +257,12 @@ class _Stage:
 
     def _gathered(self, runs: tuple[Run, ...], phase: str, item: Item) -> None:
         """Parameters of the next run come while this one computes; ZeRO-3's gradients leave after it."""
-        if phase == "backward":
-            self.unsplit.add((item.piece, item.micro_batch))
         if not runs:  # a piece without layers
             return
         again = phase == "forward" or self.c.layout.reshard
-        if again:  # the first of a step waits for the last update, the others follow it
-            first = phase == "forward" and item.micro_batch == 0 and item.piece == self.stage
-            self.ops += self.blocks.gather(runs[0], phase, after=(COMPUTE,) if first else ())
+        if again:  # ZeRO-1 and 2: the first piece of a step waits for the last update, the others follow it
+            follows = self.c.layout.zero < 3 and item.piece != self.index
+            self.ops += self.blocks.gather(runs[0], phase, after=() if follows else (COMPUTE,))
         for i, run in enumerate(runs):
             if again:
                 self.ops.append(self.blocks.join(GATHER, phase))
@@ -231,7 +270,7 @@ class _Stage:
                     self.ops += self.blocks.gather(runs[i + 1], phase)
             self._compute(run.work, phase, run.label, item)
             if again and i + 1 < len(runs) and not self.c.layout.prefetch:
-                self.ops += self.blocks.gather(runs[i + 1], phase, after=(COMPUTE,))
+                self.ops += self.blocks.gather(runs[i + 1], phase)
             if phase == "backward" and self._reduces:
                 self.ops += self.blocks.reduce(run)
         if (
@@ -239,37 +278,32 @@ class _Stage:
         ):  # FSDP and DeepSpeed wait for them after every backward pass
             self.ops.append(self.blocks.join(REDUCE, phase))
 
-    def _exchange(self, message: Exchange) -> None:
+    def _transfer(self, message: Exchange) -> Transfer:
         """Activations or their gradients, to or from a neighbour."""
         c, way = self.c, "forward" if message.item.kind == "F" else "backward"
-        sends = message.source == self.stage
-        bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
-        if c.layout.sequence_parallel:
-            bytes_ /= c.layout.tensor
-        bytes_ *= self.blocks.tensors[message.source if way == "forward" else message.target]
-        stride = c.layout.stride("pipeline")
-        group = f"{way} {message.source}"
-        collective = Collective(
-            "send_recv",
-            bytes_,
-            group,
-            f"{group} {'send' if sends else 'receive'}",
-            c.training.dtype,
-            name=f"{way} activations" if way == "forward" else "gradients of activations",
-            after=(COMPUTE,) if sends else (),
-            spans=(message.source * stride, message.target * stride),
-        )
-        self.ops.append(
-            self.blocks.op(
-                "c10d::send" if sends else "c10d::recv_",
-                way,
-                collective=collective,
-                launches=1,
-                label="pipeline",
-            )
-        )
+        sends = message.source == self.index
         if not sends:
-            self.arrived[message.item] = len(self.ops) - 1
+            self.arrived.add(message.item)
+        key = (way, message.source, sends)
+        if key not in self.made.transfers:
+            bytes_ = float(dtype_bytes(c.training.dtype) * c.tokens * c.model.hidden)
+            if c.layout.sequence_parallel:
+                bytes_ /= c.layout.tensor
+            bytes_ *= self.blocks.tensors[message.source if way == "forward" else message.target]
+            stride = c.layout.stride("pipeline")
+            group = f"{way} {message.source}"
+            collective = Collective(
+                "send_recv", bytes_, group, f"{group} {'send' if sends else 'receive'}", c.training.dtype,
+                name=f"{way} activations" if way == "forward" else "gradients of activations",
+                after=(COMPUTE,) if sends else (),
+                spans=(message.source * stride, message.target * stride),
+            )  # fmt: skip
+            self.made.transfers[key] = self.blocks.op(
+                "c10d::send" if sends else "c10d::recv_", way, collective=collective,
+                launches=c.framework.message_launches if sends else 1, label="pipeline",
+            )  # fmt: skip
+        stream = f"{way} {message.source} {'send' if sends else 'receive'}"
+        return Transfer(self.made.transfers[key], message.item, sends, stream)
 
 
 def split_pass(work: Pass, *, weights: bool) -> Pass:

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stepsight.program.job import Kernel, Op
+from stepsight.overheads.tables import HOST_GBPS
+from stepsight.program.job import COMPUTE, HOST, Kernel, Op, Wait
 from stepsight.workload.llm.blocks import Blocks, owned, parameter_messages
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.optimizers import UPDATES
@@ -14,6 +15,7 @@ from stepsight.workload.llm.stages import PieceWork
 
 TENSORS_PER_LAYER = 9
 """Parameter tensors of a layer, for the multi-tensor launcher."""
+GPUS_PER_HOST = 8
 HOST_UPDATE_GBPS = 110.0
 """What the two sockets of a node reach together in a vectorised Adam: ten billion parameters of 28 bytes in
 2.6 s (Ren et al. 2021, ZeRO-Offload, table 4)."""
@@ -37,6 +39,7 @@ def update_ops(c: LanguageConfig, blocks: Blocks, works: Sequence[PieceWork], st
     ops.append(
         blocks.op("optimizer", "optimizer", op.kernels, launches=update_launches(layers), label="update")
     )
+    ops += _host_update(c, dense, experts)
     if s.gathers_updated and not s.prefetch:
         for axis, kind, bytes_, count in parameter_messages(c, dense, experts, layers):
             back = blocks.collective(axis, kind, bytes_, count=count, name="parameters")
@@ -94,13 +97,14 @@ def update_kernels(c: LanguageConfig, dense: float, experts: float, layers: int)
     return kernels
 
 
-def host_update_us(c: LanguageConfig, dense: float, experts: float, gpus_per_node: int) -> float:
+def _host_update(c: LanguageConfig, dense: float, experts: float) -> list[Op]:
     """Offloaded: the host's update of what one rank holds, all ranks of a node at once."""
     if c.training.offload != "optimizer":
-        return 0.0
+        return []
     mine = owned(c, dense, experts) * c.trained_share
     bytes_ = mine * 4 * (4 + 2 * UPDATES[c.training.optimizer] - 1)
-    return min(c.ranks, gpus_per_node) * bytes_ / (HOST_UPDATE_GBPS * 1e3)
+    threads = HOST_UPDATE_GBPS / min(c.ranks, GPUS_PER_HOST) / HOST_GBPS
+    return [Op("optimizer", phase="optimizer", waits=(Wait(HOST, COMPUTE),), host_bytes=bytes_ / threads)]
 
 
 def _tied(c: LanguageConfig, blocks: Blocks, stage: int) -> list[Op]:
