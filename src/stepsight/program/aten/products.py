@@ -15,9 +15,9 @@ def gemm_kernel(name: str, dtype: str, batch: int, m: int, n: int, k: int) -> Ke
     return Kernel.of("gemm", dtype, operator=name, batch=batch, m=m, n=n, k=k)
 
 
-FEW_SUMS = 64
-"""Results of a product up to which libraries split its reduction over the whole GPU (split-k): it streams
-its operands, as a dot product does."""
+FEW_SUMS, LONG_SUM = 64, 4096
+"""Results of a product up to which, and terms from which on, libraries split its reduction over the whole GPU
+(split-k): it streams its operands, as a dot product does."""
 
 
 def product(left: Sized, right: Sized, precision: Precision, name: str = "linear") -> Kernel:
@@ -25,7 +25,7 @@ def product(left: Sized, right: Sized, precision: Precision, name: str = "linear
     dtype = precision.matmul(left.dtype)
     m, k = left.shape[-2:]
     batch, n = prod(left.shape[:-2]), right.shape[-1]
-    if batch == 1 and m * n <= FEW_SUMS < k:
+    if batch == 1 and m * n <= FEW_SUMS and k >= LONG_SUM:
         return Kernel.of("reduce", left.dtype, operator="dot", rows=max(m, n), cols=k)
     return gemm_kernel(name, dtype, batch, m, n, k)
 
