@@ -172,3 +172,8 @@ def test_megatron_interleaves_a_pipeline(parallel: dict[str, Any], stages: int) 
     found = parse_workload({**SIZES, "batch_per_rank": 4, "parallel": parallel}, "test")
     assert isinstance(found.config, LanguageConfig)
     assert found.config.layout.virtual_stages == stages
+
+
+def test_a_recipe_may_have_a_schedule_for_pipelines() -> None:
+    assert config({"recipe": "deepseek-2024"}, pipeline=2, data=1).layout.schedule == "zero_bubble"
+    assert config({"recipe": "deepseek-2024"}, data=2).layout.schedule == "1f1b"

@@ -431,13 +431,7 @@ def _layout(
             "use a divisor of global_batch / data",
         )
     zero = _zero(parallel, data * context, pipeline)
-    usual = (
-        1
-        if parallel.has("schedule") or model.encoder_layers
-        else recipe.virtual_stages(model.layers, pipeline, batch // micro)
-    )
-    virtual = parallel.integer("virtual_stages", usual)
-    schedule = parallel.choice("schedule", SCHEDULES, "interleaved" if virtual > 1 else "1f1b")
+    schedule, virtual = _schedule(parallel, recipe, model, pipeline, batch // micro)
     several = parallel.has("sequence_parallel") or tensor > 1
     gradient_bytes = 4 if framework.gradients == "fp32" or not training.half else 2
     layout = Layout(
@@ -452,7 +446,7 @@ def _layout(
         context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
         expert=parallel.integer("expert", 1),
         expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
-        expert_overlap=_expert_overlap(parallel),
+        expert_overlap=_expert_overlap(parallel, batch // micro),
         zero=zero,
         shard_group=parallel.integer("shard_group", 0, least=0),
         reshard=parallel.flag("reshard", True),
@@ -464,6 +458,18 @@ def _layout(
         order=_order(parallel),
     )
     return layout, batch
+
+
+def _schedule(
+    parallel: Fields, recipe: Recipe, model: LanguageModel, pipeline: int, micro_batches: int
+) -> tuple[str, int]:
+    """The order of passes and the pieces of each stage, as stated or as the recipe has them."""
+    fixed = parallel.has("schedule") or "schedule" in recipe.parallel or model.encoder_layers > 0
+    usual = 1 if fixed else recipe.virtual_stages(model.layers, pipeline, micro_batches)
+    virtual = parallel.integer("virtual_stages", usual)
+    plain = "interleaved" if virtual > 1 else "1f1b"
+    stated = parallel.choice("schedule", SCHEDULES, plain)
+    return (stated if parallel.has("schedule") or (pipeline > 1 and virtual == 1) else plain), virtual
 
 
 def _zero(parallel: Fields, replicas: int, pipeline: int) -> int:
@@ -492,12 +498,15 @@ def _bucket_mb(parallel: Fields, recipe: Recipe, replicas: int, gradient_bytes: 
     return stated if parallel.has("bucket_mb") else usual
 
 
-def _expert_overlap(parallel: Fields) -> str:
-    """What exchanges of tokens run alongside; true: all there is."""
+def _expert_overlap(parallel: Fields, micro_batches: int) -> str:
+    """What exchanges of tokens run alongside; true: all there is. A recipe's "all" needs experts on several
+    ranks and another micro-batch."""
     given = parallel.anything("expert_overlap", "none")
     if isinstance(given, bool):
         return "all" if given else "none"
-    return parallel.choice("expert_overlap", EXPERT_OVERLAP, "none")
+    found = parallel.choice("expert_overlap", EXPERT_OVERLAP, "none")
+    usable = parallel.integer("expert", 1) > 1 and (micro_batches > 1 or found != "all")
+    return found if usable or parallel.has("expert_overlap") else "none"
 
 
 def _batch(fields: Fields, parallel: Fields, data: int) -> int:

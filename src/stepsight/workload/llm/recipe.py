@@ -29,6 +29,7 @@ PARALLEL_FIELDS = frozenset({
     "sequence_parallel", "async_tensor", "context_kind", "expert_dispatch", "expert_overlap", "zero",
     "reshard", "prefetch", "overlap_gradients", "bucket_mb", "bucket_million_parameters",
     "bucket_million_per_replica", "layers_per_virtual_stage",
+    "schedule",
 })  # fmt: skip
 """The same of ``parallel``."""
 
