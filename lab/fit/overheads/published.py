@@ -91,19 +91,14 @@ def _less(cell: list[float], cost_us: float) -> Stat:
 
 NAME = "recommendation"
 MODELS = ("DLRM_default", "DLRM_MLPerf", "DLRM_DDP")
+WITHOUT = Path(__file__).parents[2] / "score" / "e2e" / "hosts"
+"""Where the class without each of its models lies, for scores of that model."""
 LAUNCH_US = 4.0
 """T4 as the study's own predictor fixes it; its profiler read 10.4 µs, most of it its own."""
 
 
-def recommendation_sets(folder: Path, base: Overheads) -> dict[str, Overheads]:
-    """The class by name, and the same without each of its models; T3 and T5 are those of ``base``."""
-    return {
-        NAME: _recommendation(folder, base, ""),
-        **{f"{NAME}-without-{model}": _recommendation(folder, base, model) for model in MODELS},
-    }
-
-
-def _recommendation(folder: Path, base: Overheads, without: str) -> Overheads:
+def recommendation_set(folder: Path, base: Overheads, without: str = "") -> Overheads:
+    """The class, or the same without one of its models; T3 and T5 are those of ``base``."""
     file = msgspec.json.decode((folder / "overheads_2022-02-14.json").read_bytes())
     inside: Mapping[str, _Cells] = file["dicts"][0]
     voters = [model for model in MODELS if model != without]

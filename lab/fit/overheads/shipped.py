@@ -17,7 +17,7 @@ import click
 
 import stepsight.overheads as overheads_package
 from lab.datasets.folder import data_folder
-from lab.fit.overheads.published import Study, read_single, recommendation_sets
+from lab.fit.overheads.published import MODELS, NAME, WITHOUT, Study, read_single, recommendation_set
 from lab.fit.overheads.sessions import Ops, Pace, ProfiledSession, joined, over, paced
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import find_gpu, gpu_catalogue
@@ -119,7 +119,10 @@ def command(data: Path | None, out: Path | None, as_json: bool) -> None:
     written = []
     measured = data_folder(data)
     sets = shipped_sets(measured)
-    sets |= recommendation_sets(measured / "overheads", sets[BASE_ERA])
+    sets[NAME] = recommendation_set(measured / "overheads", sets[BASE_ERA])
+    for model in MODELS if out is None else ():
+        left = recommendation_set(measured / "overheads", sets[BASE_ERA], model)
+        left.save(WITHOUT / f"without-{model}.json")
     for era, overheads in sets.items():
         overheads.save(folder / f"{era}.json")
         written.append({"era": era, "operators": len(overheads.ops), "provenance": overheads.provenance})

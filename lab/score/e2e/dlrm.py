@@ -12,8 +12,9 @@ from typing import Any
 
 from lab.datasets.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from lab.datasets.folder import read_csv
-from lab.fit.overheads.published import MODELS, NAME
+from lab.fit.overheads.published import MODELS, NAME, WITHOUT
 from lab.score.steps import StepRow, each, score
+from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import CHOSEN, Score
@@ -68,7 +69,9 @@ def predicted(row: dict[str, str]) -> StepRow | None:
 
 def machine(model: str, gpu: str) -> Platform:
     """A board of the catalogue with the study's host, by its other models."""
-    return load_platform(f"1x{GPUS[gpu]}", [f"host.name={NAME}-without-{model}"])
+    platform = load_platform(f"1x{GPUS[gpu]}", [f"host.name={NAME}"])
+    vars(platform)["overheads"] = Overheads.load(WITHOUT / f"without-{model}.json")
+    return platform
 
 
 def active_ms(row: Mapping[str, str]) -> float | None:
