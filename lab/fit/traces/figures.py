@@ -24,8 +24,14 @@ from stepsight.trace.linking.link import link
 from stepsight.trace.reading.events import NO_RAW, Event
 from stepsight.trace.reading.kineto import KinetoTrace
 from stepsight.trace.step.host_times import gathered, with_individual
-from stepsight.trace.step.job import clean_steps, job_of, rank_program, typical_step
-from stepsight.trace.step.missing_ranks import collective_calls, host_delay_us
+from stepsight.trace.step.job import (
+    clean_steps,
+    collective_calls,
+    host_delay_us,
+    job_of,
+    rank_program,
+    typical_step,
+)
 from stepsight.trace.step.platforms import own_platform
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.run import RankTrace, TraceRun, measured_step_us

@@ -21,8 +21,17 @@ from stepsight.trace.step.host_times import (
     with_individual,
     with_shared,
 )
-from stepsight.trace.step.job import clean_steps, host_program, job_of, rank_program, typical_step
-from stepsight.trace.step.missing_ranks import Calls, collective_calls, host_delay_us, with_late_peers
+from stepsight.trace.step.job import (
+    Calls,
+    clean_steps,
+    collective_calls,
+    host_delay_us,
+    host_program,
+    job_of,
+    rank_program,
+    typical_step,
+    with_late_peers,
+)
 from stepsight.trace.step.program import StepProgram
 from stepsight.trace.step.run import TraceRun
 

@@ -28,8 +28,7 @@ from stepsight.simulate.timeline import STEADY_STEPS, Timeline, simulate
 from stepsight.trace.constants import INDIVIDUAL_SPREAD, MODELS_SPREAD, MOST_RESCALING, NOTED_RESCALING
 from stepsight.trace.reading.files import collector_off
 from stepsight.trace.step.caveats import caveats, cut_off
-from stepsight.trace.step.job import typical_step
-from stepsight.trace.step.missing_ranks import without_late_peers
+from stepsight.trace.step.job import typical_step, without_late_peers
 from stepsight.trace.step.platforms import own_platform, replay_platform, traced_platform
 from stepsight.trace.step.run import TraceRun, load_trace, measured_step_us
 

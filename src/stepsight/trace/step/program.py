@@ -15,8 +15,7 @@ from stepsight.overheads.tables import op_class, plain_name
 from stepsight.program.job import COMM, COMPUTE, HOST, Collective, HostTimes, Kernel, Op, Wait
 from stepsight.program.observation import UNOBSERVED, Observation, OpObservations
 from stepsight.trace.constants import BLOCKING_CALL_US, QUEUE_GAP_US, RETURN_SLACK_US, SYNC_CALL_US
-from stepsight.trace.linking.hidden_waits import HIDDEN
-from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.launches import HIDDEN, Launch
 from stepsight.trace.linking.link import is_collective_kernel
 from stepsight.trace.reading.events import listed
 from stepsight.trace.sizing.calls import Calls

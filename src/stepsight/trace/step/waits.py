@@ -18,8 +18,7 @@ import numpy as np
 from stepsight.program.job import COMM, COMPUTE
 from stepsight.simulate.intervals import union
 from stepsight.trace.constants import CLOCK_DRIFT_US, HOST_RETURNS_US, QUEUE_GAP_US, STREAM_SLACK_US, SURENESS
-from stepsight.trace.linking.hidden_waits import HIDDEN
-from stepsight.trace.linking.launches import Launch
+from stepsight.trace.linking.launches import HIDDEN, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
 from stepsight.trace.reading.events import Event
 from stepsight.trace.step.host_parts import Stalls
