@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -15,11 +17,11 @@ from stepsight.cli import cli
 from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import FITS, fits
 from stepsight.prediction.predict import predict
-from stepsight.tune.api import sweep
+from stepsight.tune.api import sweep, tune
 from stepsight.tune.evaluate import evaluate, with_settings
 from stepsight.tune.trial import Trial
 from stepsight.workload.dlrm.build import _record
-from stepsight.workload.files import parse_workload
+from stepsight.workload.files import load_workload, parse_workload
 from stepsight.workload.files import resolve as on_all_gpus
 
 from .model import DLRM, MODEL, PLATFORM
@@ -149,3 +151,13 @@ def test_the_memory_of_a_dlrm_does_not_depend_on_what_was_asked_before() -> None
 
 def peak_bytes(document: Mapping[str, Any]) -> float:
     return on_all_gpus(parse_workload(document, "t"), 8).memory().peak_bytes
+
+
+def test_the_printed_line_predicts_what_the_search_ranks_by() -> None:
+    found = tune("tinyllama-1.1b", PLATFORM, global_batch=64, over=["tp=1,2", "mbs=1"], top=2)
+    for row in found.top:
+        words = shlex.split(found.predict_line(row))
+        sets = [word for flag, word in pairwise(words) if flag == "--set"]
+        assert predict(load_workload(words[2], sets), words[4]).step_us == pytest.approx(row.step_time_us)
+    steps = [row.step_time_us for row in found.top]
+    assert steps == sorted(steps)

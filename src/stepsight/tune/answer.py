@@ -3,6 +3,7 @@ front."""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ from typing import Any
 
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
 from stepsight.prediction.display import look
+from stepsight.records import assigned
 from stepsight.tune.dimensions import short_names
 from stepsight.tune.search import SURE, ranked, score
 from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of
+from stepsight.workload.fields import ALIASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,19 @@ class Answer:
     document: Mapping[str, Any]
     seconds: float = 0.0
     epoch_samples: int | None = None
+    assignments: tuple[str, ...] = ()
+
+    def predict_line(self, row: Row) -> str:
+        """The command that predicts a row: what ``stepsight predict`` states is what the search ranks by."""
+        training = self.document.get("training") or {}
+        stated = {"global_batch": self.document.get("global_batch"),
+                  **{f"training.{key}": training.get(key) for key in ("framework", "recipe")},
+                  **dict(assigned(self.assignments)), **row.settings}  # fmt: skip
+        settings = {path: setting_value(value) for path, value in stated.items() if value is not None}
+        sets = " ".join(f"--set {shlex.quote(f'{SHORT_NAMES.get(k, k)}={v}')}" for k, v in settings.items())
+        return (
+            f"stepsight predict {shlex.quote(self.workload)} -p {shlex.quote(row.platform)} {sets}".rstrip()
+        )
 
     @property
     def best(self) -> Row:
@@ -171,6 +187,14 @@ def settings_text(settings: Mapping[str, Setting]) -> str:
     """``tp 4, pp 2, zero 1``."""
     names = short_names(settings)
     return ", ".join(f"{names[path]} {setting_text(value)}" for path, value in settings.items())
+
+
+SHORT_NAMES = {path: name for name, path in ALIASES.items()}
+
+
+def setting_value(value: Setting) -> str:
+    """As ``--set`` reads it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def setting_text(value: Setting) -> str:

@@ -100,7 +100,8 @@ def tune(
     finally:
         pool.close()
     answer = _answer(found, asked, rows, best, time.perf_counter() - begin)
-    return replace(answer, epoch_samples=epoch_samples)
+    changed = (*assignments, *(f"platform.{one}" for one in overrides))
+    return replace(answer, epoch_samples=epoch_samples, assignments=changed)
 
 
 def _in_time(rows: Sequence[Row], least_tokens_per_s: float | None) -> list[Row]:

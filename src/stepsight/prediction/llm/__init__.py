@@ -1,1 +1,1 @@
-"""Language-model training steps, composed from the priced passes of each stage."""
+"""Language-model training steps: walked, with intervals, figures and answers to questions."""

@@ -27,6 +27,10 @@ WORDS = {TOO_LARGE: "does not fit", ILLEGAL: "refused"}
 BETTER = {"time": "faster", "cost": "cheaper", "energy": "lower in energy", "memory": "smaller"}
 
 
+INLINE = "workload"
+"""The name of a workload that is given as a table, not as a file."""
+
+
 def milliseconds(us: float) -> str:
     ms = us / 1e3
     return f"{ms:,.0f}" if ms >= 1000 else f"{ms:.1f}" if ms >= 10 else f"{ms:.3f}"
@@ -51,6 +55,9 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     console.print(table)
     for line in remarks(answer):
         console.print(Text(line))
+    if answer.workload != INLINE:
+        for place, row in enumerate(answer.top, 1):
+            console.print(Text(f"{place}  {answer.predict_line(row)}"), soft_wrap=True)
     for one in written:
         about = [f"not the same configuration: {one.lacks}"] * bool(one.lacks) + [one.note] * bool(one.note)
         head = one.framework + (f" ({'; '.join(about)})" if about else "")
@@ -195,6 +202,7 @@ def answer_document(answer: Answer, written: Sequence[Flags] = ()) -> dict[str, 
         "cost_per_epoch": answer.best.cost_of(answer.epoch_samples) if answer.epoch_samples else None,
         "top": [
             {**row_document(r), "why": why(r, answer.best),
+             "predict": answer.predict_line(r),
              "within_noise": within_noise(r, answer.best, answer.objective)}
             for r in answer.top
         ],
