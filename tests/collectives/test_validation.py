@@ -16,7 +16,7 @@ from lab.score.collectives.topic import (
     scores,
     six_sizes,
 )
-from lab.score.collectives.traced import trace_scores
+from lab.score.collectives.transfers import trace_scores
 from stepsight.collectives import Curve
 
 pytestmark = pytest.mark.data

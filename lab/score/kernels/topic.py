@@ -17,9 +17,15 @@ from lab.fit.kernels.sources import (
     serving_attention,
     serving_gemm,
 )
-from lab.score.kernels import conv_left_out
 from lab.score.kernels.judged import ABOVE_US, Judged
-from lab.score.kernels.left_out import gpu_scores, is_fitted_table, refitted_scores, source_scores
+from lab.score.kernels.left_out import (
+    conv_gpu_scores,
+    conv_size_scores,
+    gpu_scores,
+    is_fitted_table,
+    refitted_scores,
+    source_scores,
+)
 from stepsight.errors import InputError
 from stepsight.estimate import IntArray
 from stepsight.hardware.gpus import load_gpu
@@ -53,9 +59,8 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     from lab.score.kernels.dlrm import dlrm_scores
     from lab.score.kernels.eager import eager_scores
     from lab.score.kernels.half import half_scores
-    from lab.score.kernels.layers import layer_scores
+    from lab.score.kernels.layers import layer_scores, resnet_scores
     from lab.score.kernels.liger import liger_scores
-    from lab.score.kernels.resnet_layers import resnet_scores
     from lab.score.kernels.traced import traced_scores
 
     measured = list(_event_rows(data))
@@ -69,8 +74,8 @@ def scores(data: Path, rows: str = "heldout") -> list[Score]:
     convolutions = [p for p in measured if p.batch.family == "conv"]
     if ours:
         found += refitted_scores(products)
-        found += conv_left_out.size_scores([p for p in convolutions if p.gpu not in THROTTLED])
-    found += gpu_scores(products) + conv_left_out.gpu_scores(convolutions) + source_scores(data)
+        found += conv_size_scores([p for p in convolutions if p.gpu not in THROTTLED])
+    found += gpu_scores(products) + conv_gpu_scores(convolutions) + source_scores(data)
     found += _left_out_scores(blind) + half_scores(data, rows) + eager_scores(data) + layer_scores(data)
     found += resnet_scores(data) + liger_scores(data)
     return found + traced_scores(data) + dlrm_scores(data)
