@@ -113,7 +113,7 @@ def _sizes(nccl: MeasuredRows) -> list[Score]:
         ]
         six = left_out(curves, six_sizes, _curve)
         found.append(
-            _over_curves(f"six sizes known, {which}", six, "all others", 0.5, None, "six sizes known")
+            _over_curves(f"six sizes known, {which}", six, "all others", 0.5, 0.038, "six sizes known")
         )
         for factor in (4.0, 16.0):
             above = left_out(curves, below(factor), _curve, FEWEST_BELOW)
