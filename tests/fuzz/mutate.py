@@ -264,7 +264,7 @@ def _attribute(field: str, *values: Any) -> Any:
 
 
 def _many_nodes(document: dict[str, Any], rng: random.Random) -> None:
-    document["nodes"] = document["nodes"] * rng.choice((2, 50, 600))
+    document["nodes"] = [dict(node) for node in document["nodes"] * rng.choice((2, 50, 600))]
 
 
 def _document_field(field: str, *values: Any) -> Any:

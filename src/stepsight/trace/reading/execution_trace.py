@@ -79,9 +79,9 @@ def read_execution_trace(file: TraceFile) -> ExecutionTrace:
 
 
 def _document(file: TraceFile) -> tuple[dict[str, Any], list[str]]:
-    for content in (file.content, mended(file.content)):
+    for mend in (False, True):
         try:
-            whole = msgspec.json.decode(content)
+            whole = msgspec.json.decode(mended(file.content) if mend else file.content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue
         if isinstance(whole, dict):
