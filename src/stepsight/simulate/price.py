@@ -350,10 +350,13 @@ class JobPricer:
             spent[last] = times.t3
 
     def _overheads(self, op: Op, launches: int) -> HostTimes:
-        key = (op.framework, op.phase, op.launches, launches) if op.framework else (op.name, launches)
+        overheads = self.platform.overheads
+        # A calibrated host's own operators come before a profile.
+        measured = self.platform.folder is not None and op.launches == launches and overheads.known(op.name)
+        by_profile = bool(op.framework) and not measured
+        key = (op.framework, op.phase, op.launches, launches) if by_profile else (op.name, launches)
         if key not in self.host_times:
-            overheads = self.platform.overheads
-            if op.framework:
+            if by_profile:
                 found = framework_times(overheads, op.framework, op.phase, op.launches, launches)
             else:
                 found = overheads.of(op.name, launches=launches)

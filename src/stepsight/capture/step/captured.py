@@ -169,6 +169,12 @@ class StepFile(msgspec.Struct, omit_defaults=True):
     replicated: bool = False
 
 
+_EAGER = "eager"
+"""The host profile of modules as PyTorch runs them: the one that described models have, per launch."""
+_OWN_HOST_TIMES = ("Optimizer.", "Torch-Compiled Region", "CompiledFunction")
+"""Operators that launch much at once, timed by name."""
+
+
 def encode_program(program: RankProgram) -> ProgramRow:
     """Operators' names and kernels are written once each."""
     names: dict[str, int] = {}
@@ -237,18 +243,19 @@ def decode_program(row: ProgramRow) -> RankProgram:
         )
         for k in row.kernels
     ]
-    ops = [
-        Op(
-            row.names[op.name],
-            tuple(kernels[i] for i in op.kernels),
-            _collective(op.collective) if op.collective else None,
-            tuple(Wait(waiter, on) for waiter, on in op.waits),
-            op.blocks_host,
-            op.phase,
-            cuda_graph=op.cuda_graph,
-        )
-        for op in row.ops
-    ]
+    ops = []
+    for op in row.ops:
+        name, launched = row.names[op.name], tuple(kernels[i] for i in op.kernels)
+        collective = _collective(op.collective) if op.collective else None
+        launches = len(launched) + (collective is not None)
+        eager = op.phase in ("forward", "backward") and not name.startswith(_OWN_HOST_TIMES)
+        ops.append(
+            Op(
+                name, launched, collective, tuple(Wait(waiter, on) for waiter, on in op.waits),
+                op.blocks_host, op.phase, cuda_graph=op.cuda_graph, framework=_EAGER if eager else "",
+                launches=launches if eager else 0,
+            )
+        )  # fmt: skip
     return RankProgram(tuple(ops), row.name)
 
 
