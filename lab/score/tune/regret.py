@@ -49,8 +49,9 @@ class GroupRegret:
 
 @dataclass(frozen=True, slots=True)
 class FileRegret:
-    """All groups of one file; the means are over groups. ``not_slow``: without the runs that the file's rule
-    leaves out as slow; ``as_asked``: by rows and recipes alone, without what the cluster measured."""
+    """All groups of one file, as a user asks and without the runs that the file's rule leaves out as slow;
+    means are over groups. ``slow_runs``: how many were left out; ``with_slow_runs``: all rows;
+    ``with_cluster``: with the bandwidths that the cluster measured, where its file states them."""
 
     file: str
     groups: int
@@ -58,8 +59,9 @@ class FileRegret:
     top3_regret: float
     crashed_picks: float
     each: tuple[GroupRegret, ...] = field(default=())
-    not_slow: FileRegret | None = None
-    as_asked: FileRegret | None = None
+    slow_runs: int = 0
+    with_slow_runs: FileRegret | None = None
+    with_cluster: FileRegret | None = None
 
     @property
     def worst(self) -> GroupRegret | None:

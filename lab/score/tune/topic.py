@@ -22,20 +22,20 @@ MEAN_BAR, TOP_BAR, CRASHED_BAR = 0.05, 0.03, 0.03
 
 
 def regrets(data: Path) -> list[FileRegret]:
-    """Every file that is there: all its rows, and those that its rule does not leave out as slow."""
+    """Every file that is there."""
     found = []
     for name in FILES:
         rows = cases(file_of(name), data)
-        candidates = [candidate(case) for case in rows]
-        if not candidates:
+        if not rows:
             continue
-        regret = file_regret(name, candidates)
-        usual = [c for c in candidates if not c.case.slow]
-        if len(usual) < len(candidates):
-            regret = replace(regret, not_slow=file_regret(name, usual))
+        asked = [candidate(case, asked=True) for case in rows]
+        usual = [c for c in asked if not c.case.slow]
+        regret = replace(file_regret(name, usual), slow_runs=len(asked) - len(usual))
+        if regret.slow_runs:
+            regret = replace(regret, with_slow_runs=file_regret(name, asked))
         if any(case.site for case in rows):
-            plain_rows = [candidate(case, asked=True) for case in rows if not case.slow]
-            regret = replace(regret, as_asked=file_regret(name, plain_rows))
+            measured = [candidate(case) for case in rows if not case.slow]
+            regret = replace(regret, with_cluster=file_regret(name, measured))
         found.append(regret)
     return found
 
@@ -84,16 +84,15 @@ def _show(f: FileRegret, lines: Sequence[Score]) -> None:
         f"{f.file}: {f.groups} groups, mean regret {f.mean_regret:.1%} {mean}, "
         f"best of our three {f.top3_regret:.1%} {top}, crashed picks {f.crashed_picks:.1%} {crashed}"
     )
-    if f.not_slow is not None:
-        click.echo(
-            f"  without slow runs: mean regret {f.not_slow.mean_regret:.1%}, best of our three "
-            f"{f.not_slow.top3_regret:.1%}"
-        )
-    if f.as_asked is not None:
-        click.echo(
-            f"  without slow runs and the cluster's own figures: mean regret {f.as_asked.mean_regret:.1%}, "
-            f"best of our three {f.as_asked.top3_regret:.1%}"
-        )
+    others = (
+        (f"with the {f.slow_runs} slow runs", f.with_slow_runs),
+        ("with the bandwidths that the cluster measured", f.with_cluster),
+    )
+    for what, other in others:
+        if other is not None:
+            click.echo(
+                f"  {what}: mean regret {other.mean_regret:.1%}, best of our three {other.top3_regret:.1%}"
+            )
     for g in sorted(f.each, key=lambda g: -g.regret):
         crashed = "  our first pick did not run" if g.crashed else ""
         ran = f"{g.ran} of {g.candidates} ran"
