@@ -17,7 +17,7 @@ from stepsight.errors import InputError
 from stepsight.tune.dimensions import Model, default_dimensions, values_of
 from stepsight.tune.trial import Setting
 from stepsight.workload.llm.checks import saves_nothing
-from stepsight.workload.llm.config import DEFAULT_BATCH
+from stepsight.workload.llm.layout import DEFAULT_BATCH
 from stepsight.workload.llm.recipe import families
 
 DEPENDENT = (

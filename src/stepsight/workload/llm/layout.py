@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from stepsight.workload.fields import Fields
+from stepsight.workload.llm.model import LanguageModel
+from stepsight.workload.llm.recipe import Framework, Recipe
+from stepsight.workload.parallel.axes import data_ranks
+
 AXES = ("tensor", "context", "data", "pipeline")
 """The axes of a job, innermost first as Megatron numbers ranks. Expert groups lie inside tensor, context
 and data."""
@@ -11,6 +16,8 @@ SCHEDULES = ("1f1b", "afab", "interleaved", "zero_bubble")
 CONTEXT_KINDS = ("ring", "all_gather", "all_to_all")
 DISPATCH = ("each", "once")
 EXPERT_OVERLAP = ("none", "experts", "all")
+DEFAULT_BATCH = 1
+"""Sequences per replica where a description states no batch; answers say that it was assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +135,124 @@ class Layout:
     def expert_replicas(self, stage: int = 0) -> tuple[int, ...]:
         """The ranks that hold the same experts."""
         return self.group("tensor", "context", "data", stage=stage)[:: self.expert]
+
+
+def read_layout(
+    fields: Fields,
+    parallel: Fields,
+    recipe: Recipe,
+    framework: Framework,
+    model: LanguageModel,
+    *,
+    half: bool,
+) -> tuple[Layout, int]:
+    """The axes, and the batch of one replica."""
+    tensor, pipeline = parallel.integer("tensor", 1), parallel.integer("pipeline", 1)
+    context = parallel.integer("context", 1)
+    others = tensor * pipeline * context
+    data = data_ranks(parallel, others, "tensor × context × pipeline")
+    batch = _batch(fields, parallel, data)
+    micro = parallel.integer("micro_batch", batch if pipeline == 1 else 1)
+    if batch % micro:
+        raise parallel.fail(
+            "micro_batch",
+            f"{micro} does not divide the {batch} sequences of a replica",
+            "use a divisor of global_batch / data",
+        )
+    zero = _zero(parallel, data * context, pipeline)
+    schedule, virtual = _schedule(parallel, recipe, model, pipeline, batch // micro)
+    several = parallel.has("sequence_parallel") or tensor > 1
+    gradient_bytes = 4 if framework.gradients == "fp32" or not half else 2
+    layout = Layout(
+        data=data,
+        tensor=tensor,
+        sequence_parallel=parallel.flag("sequence_parallel", False) and several,
+        async_tensor=parallel.flag("async_tensor", False) and (parallel.has("async_tensor") or tensor > 1),
+        pipeline=pipeline,
+        schedule=schedule,
+        virtual_stages=virtual,
+        context=context,
+        context_kind=parallel.choice("context_kind", CONTEXT_KINDS, "ring"),
+        expert=parallel.integer("expert", 1),
+        expert_dispatch=parallel.choice("expert_dispatch", DISPATCH, "each"),
+        expert_overlap=_expert_overlap(parallel, batch // micro),
+        zero=zero,
+        shard_group=parallel.integer("shard_group", 0, least=0),
+        reshard=parallel.flag("reshard", True),
+        prefetch=_prefetch(parallel, zero, framework),
+        overlap_gradients=parallel.flag("overlap_gradients", True),
+        bucket_mb=_bucket_mb(parallel, recipe, data * context, gradient_bytes),
+        states_buckets=parallel.has("bucket_mb"),
+        micro_batches=batch // micro,
+        order=_order(parallel),
+    )
+    return layout, batch
+
+
+def _schedule(
+    parallel: Fields, recipe: Recipe, model: LanguageModel, pipeline: int, micro_batches: int
+) -> tuple[str, int]:
+    """The order of passes and the pieces of each stage, as stated or as the recipe has them."""
+    fixed = parallel.has("schedule") or "schedule" in recipe.parallel or model.encoder_layers > 0
+    usual = 1 if fixed else recipe.virtual_stages(model.layers, pipeline, micro_batches)
+    virtual = parallel.integer("virtual_stages", usual)
+    plain = "interleaved" if virtual > 1 else "1f1b"
+    stated = parallel.choice("schedule", SCHEDULES, plain)
+    return (stated if parallel.has("schedule") or (pipeline > 1 and virtual == 1) else plain), virtual
+
+
+def _zero(parallel: Fields, replicas: int, pipeline: int) -> int:
+    """The stage of ZeRO; one replica has nothing to share out. A recipe's ZeRO-3 does not go with a
+    pipeline: there it shares out the optimizer state."""
+    zero = parallel.anything("zero", 0)
+    zero = 3 if zero == "fsdp" else zero
+    if isinstance(zero, bool) or zero not in (0, 1, 2, 3):
+        raise parallel.fail("zero", f"unknown {zero!r}", 'one of 0, 1, 2, 3 or "fsdp" (the same as 3)')
+    if replicas == 1:
+        return 0
+    return int(zero) if parallel.has("zero") or pipeline == 1 else min(int(zero), 1)
+
+
+def _prefetch(parallel: Fields, zero: int, framework: Framework) -> bool:
+    """Whether gathering parameters overlaps with compute: ZeRO-3's always does unless stated otherwise."""
+    if parallel.has("prefetch") or zero == 1:
+        return parallel.flag("prefetch", False)
+    parallel.flag("prefetch", False)
+    return zero == 3 or (zero == 2 and not framework.gathers_late)
+
+
+def _bucket_mb(parallel: Fields, recipe: Recipe, replicas: int, gradient_bytes: int) -> float:
+    usual = recipe.bucket_mb(replicas, gradient_bytes)
+    stated = parallel.number("bucket_mb", usual, least=0.001)
+    return stated if parallel.has("bucket_mb") else usual
+
+
+def _expert_overlap(parallel: Fields, micro_batches: int) -> str:
+    """What exchanges of tokens run alongside; true: all there is. A recipe's "all" needs experts on several
+    ranks and another micro-batch."""
+    given = parallel.anything("expert_overlap", "none")
+    if isinstance(given, bool):
+        return "all" if given else "none"
+    found = parallel.choice("expert_overlap", EXPERT_OVERLAP, "none")
+    usable = parallel.integer("expert", 1) > 1 and (micro_batches > 1 or found != "all")
+    return found if usable or parallel.has("expert_overlap") else "none"
+
+
+def _batch(fields: Fields, parallel: Fields, data: int) -> int:
+    if not fields.has("global_batch") and not fields.has("batch_per_rank"):
+        return parallel.integer("micro_batch", 1)
+    if not fields.has("global_batch"):
+        return fields.integer("batch_per_rank", DEFAULT_BATCH)
+    if fields.has("batch_per_rank"):
+        raise fields.fail("batch_per_rank", "given together with global_batch", "give one of the two")
+    batch = fields.integer("global_batch")
+    if batch % data:
+        raise fields.fail("global_batch", f"{batch} is not a multiple of data = {data}", "use a multiple")
+    return batch // data
+
+
+def _order(parallel: Fields) -> tuple[str, ...]:
+    given = parallel.anything("order", list(AXES))
+    if not isinstance(given, list) or sorted(map(str, given)) != sorted(AXES):
+        raise parallel.fail("order", f"must list {', '.join(AXES)} once each, innermost first", "correct it")
+    return tuple(given)
