@@ -30,7 +30,7 @@ ABOVE_US = 15.0
 LEAST_ROWS = 10
 OFF = 0.20
 NINETY = 1.645
-UNMODELLED = 0.08
+UNMODELLED = 0.05
 """Rows without recorded scalars (pooling, slices in fused kernels, sorts) state no sizes."""
 SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
 """Traces recorded below the GPU's usual clock; shown, not judged. On this one GEMMs and kernels bound by

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from stepsight.errors import InputError
 from stepsight.program.job import Call, Job, Kernel, Op
-from stepsight.workload.llm.eager import bert, gpt, gpt2, llama, pipeline, xlnet
+from stepsight.workload.llm.eager import bert, gpt, llama, pipeline, xlnet
 from stepsight.workload.llm.eager.config import TransformerConfig
 from stepsight.workload.memory import MemoryReport, dense_memory
 from stepsight.workload.operators.lifetimes import followed
@@ -22,7 +22,7 @@ def _unsplit(model: Callable[[Tape, TransformerConfig], Callable[[], Tensor]]) -
 
 MODELS: dict[str, pipeline.Model] = {
     "bert": _unsplit(bert.model),
-    "gpt2": gpt2.model,
+    "gpt2": gpt.model,
     "gpt": gpt.model,
     "opt": gpt.model,
     "llama": _unsplit(llama.model),

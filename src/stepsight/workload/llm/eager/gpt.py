@@ -1,4 +1,4 @@
-"""GPT with linear layers (GPT-3 and its kin) and OPT: pre-norm decoders with a tied head."""
+"""GPT decoders, pre-norm with a tied head: GPT-2, GPT with linear layers (GPT-3 and its kin) and OPT."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from stepsight.workload.llm.eager.blocks import (
     Pair,
+    buffer,
     causal_attention,
     constant,
     dense,
     linear_pair,
+    masked_fill,
     norm,
     norm_pair,
     residual,
@@ -19,10 +21,11 @@ from stepsight.workload.llm.eager.blocks import (
 from stepsight.workload.llm.eager.config import StagePart, TransformerConfig
 from stepsight.workload.llm.eager.decoder import decoder
 from stepsight.workload.llm.eager.tensor_parallel import enter, leave
-from stepsight.workload.operators.pointwise import add, gelu, relu
+from stepsight.workload.operators.matmuls import addmm
+from stepsight.workload.operators.pointwise import add, gelu, mul, relu, scalar, tanh
 from stepsight.workload.operators.tape import Tape
 from stepsight.workload.operators.tensor import Tensor
-from stepsight.workload.operators.views import split
+from stepsight.workload.operators.views import split, view
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,35 @@ class Block:
     def register(cls, tape: Tape, name: str, c: TransformerConfig) -> Block:
         h, f, t = c.hidden, c.ffn, c.tensor
         widths = (h // t,) * 3 if c.family == "opt" else (3 * h // t,)
+        layer = _conv1d_pair if c.family == "gpt2" else linear_pair
         first = norm_pair(tape, f"{name}.first_norm", h)
-        qkv = tuple(linear_pair(tape, f"{name}.qkv.{i}", width, h) for i, width in enumerate(widths))
+        qkv = tuple(layer(tape, f"{name}.qkv.{i}", width, h) for i, width in enumerate(widths))
         return cls(
-            first, qkv, linear_pair(tape, f"{name}.attention_out", h, h // t),
-            norm_pair(tape, f"{name}.second_norm", h), linear_pair(tape, f"{name}.fc", f // t, h),
-            linear_pair(tape, f"{name}.fc_out", h, f // t),
+            first, qkv, layer(tape, f"{name}.attention_out", h, h // t),
+            norm_pair(tape, f"{name}.second_norm", h), layer(tape, f"{name}.fc", f // t, h),
+            layer(tape, f"{name}.fc_out", h, f // t),
         )  # fmt: skip
+
+
+def _conv1d_pair(tape: Tape, name: str, out: int, into: int) -> Pair:
+    """GPT-2 stores its weights in × out."""
+    return Pair(tape.parameter(f"{name}.weight", into, out), tape.parameter(f"{name}.bias", out))
+
+
+def conv1d(tape: Tape, x: Tensor, pair: Pair) -> Tensor:
+    """GPT-2's linear layer: addmm over flattened tokens."""
+    flat = view(tape, x, -1, x.shape[-1])
+    return view(tape, addmm(tape, pair.bias, flat, pair.weight), *x.shape[:-1], pair.weight.shape[1])
+
+
+def gelu_new(tape: Tape, x: Tensor) -> Tensor:
+    """0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), each operator on its own as GPT-2 writes it."""
+    half = scalar(tape, "mul", x)
+    inner = scalar(tape, "mul", add(tape, x, scalar(tape, "mul", scalar(tape, "pow", x))))
+    return mul(tape, half, scalar(tape, "add", tanh(tape, inner)))
+
+
+ACTIVATION = {"gpt2": gelu_new, "gpt": gelu, "opt": relu}
 
 
 def model(tape: Tape, c: TransformerConfig, part: StagePart) -> Callable[[], Tensor]:
@@ -58,14 +83,24 @@ def model(tape: Tape, c: TransformerConfig, part: StagePart) -> Callable[[], Ten
 
 def _block(tape: Tape, c: TransformerConfig, block: Block, x: Tensor) -> Tensor:
     p, t = c.training.dropout, c.tensor
+    project = conv1d if c.family == "gpt2" else dense
     y = enter(tape, norm(tape, x, block.first_norm), t)
-    parts = [dense(tape, y, pair) for pair in block.qkv]
+    parts = [project(tape, y, pair) for pair in block.qkv]
     if len(parts) == 1:
         parts = split(tape, parts[0], (c.hidden // t,) * 3, 2, "aten::split")
     q, k, v = (split_heads(tape, part, c.heads // t) for part in parts)
-    mask = constant(tape, (1, 1, c.sequence, c.sequence))
-    context = causal_attention(tape, c, q, k, v, lambda scores: add(tape, scores, mask))
-    x = residual(tape, x, leave(tape, dense(tape, context, block.attention_out), t), p)
-    activation = relu if c.family == "opt" else gelu
-    hidden = activation(tape, dense(tape, enter(tape, norm(tape, x, block.second_norm), t), block.fc))
-    return residual(tape, x, leave(tape, dense(tape, hidden, block.fc_out), t), p)
+    context = causal_attention(tape, c, q, k, v, _mask(tape, c))
+    x = residual(tape, x, leave(tape, project(tape, context, block.attention_out), t), p)
+    y = enter(tape, norm(tape, x, block.second_norm), t)
+    hidden = ACTIVATION[c.family](tape, project(tape, y, block.fc))
+    return residual(tape, x, leave(tape, project(tape, hidden, block.fc_out), t), p)
+
+
+def _mask(tape: Tape, c: TransformerConfig) -> Callable[[Tensor], Tensor]:
+    """How later tokens are hidden from scores: GPT-2 fills them in, the others add a mask."""
+    size = (1, 1, c.sequence, c.sequence)
+    if c.family == "gpt2":
+        mask = buffer(size, "bool")
+        return lambda scores: masked_fill(tape, scores, mask, constant(tape, ()))
+    added = constant(tape, size)
+    return lambda scores: add(tape, scores, added)
