@@ -31,7 +31,7 @@ LEAST_ROWS = 10
 OFF = 0.20
 NINETY = 1.645
 UNMODELLED = 0.05
-"""Missed where scalars are not recorded (pooling, slices in fused kernels, sorts): such rows state no sizes."""
+"""Missed where scalars are not recorded (pooling, slices in fused kernels, sorts): no sizes there."""
 SLOW_CLOCKS = {"NVIDIA A100-PCIE-40GB": "as at half of the clock"}
 """Traces recorded below the GPU's usual clock; shown, not judged. On this one GEMMs and kernels bound by
 instructions take 1.6 to 1.9 times as long and small kernels twice, while large concatenations reach the full
