@@ -5,7 +5,7 @@ block is a matrix: how long after each clock at its start each clock stands at i
 is priced, lowered and walked once; the schedule is then walked in matrices. Durations, host times and
 conditions are those of `price`. Compute and communication of one block slow each other as in the full walk,
 from the clocks at which the block was last entered; messages between stages and compute do so on average over
-a step. Both walks agree within 1 % (pipelines that interleave or shard gradients: 2 %;
+a step. Both walks agree within 1 % (pipelines that interleave or shard gradients: 8 %;
 `tests/simulate/test_blocks.py`).
 """
 
