@@ -120,6 +120,8 @@ def test_a_rank_that_fails_is_named_and_the_others_end(
         with pytest.raises(StepsightError, match=said):
             ranks.call(task)  # type: ignore[arg-type]
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        with pytest.raises(StepsightError, match="the ranks have ended"):  # not an hour of waiting for nobody
+            ranks.call(task)  # type: ignore[arg-type]
 
 
 def test_a_port_in_use_is_named() -> None:

@@ -73,6 +73,8 @@ class Ranks:
 
     def call(self, function: Callable[..., Any], *arguments: object, timeout_s: float = 3600.0) -> list[Any]:
         """``function(rank, *arguments)`` on every rank at once; the results by rank."""
+        if not self._processes:
+            raise StepsightError("the ranks have ended; start a new group")
         for i, process in enumerate(self._processes):
             try:
                 write_frame(_pipe(process.stdin), (function, arguments))

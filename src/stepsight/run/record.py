@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ExecutionTraceObserver, ProfilerActivity, schedule
+from torch.profiler import ExecutionTraceObserver, ProfilerActivity, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from stepsight.program.job import Call, Op
@@ -75,6 +76,9 @@ PART = ".part"
 """Ends the name of a file that is not finished."""
 WARM_STEPS = 6
 """Until buckets, buffers and code have found their places."""
+RECORDS_END_S = 0.1
+"""Gloo's threads close their profiler records after the rank that waited goes on; a profiler that stops
+before that frees records in use (one process in thirty died so under torch 2.13)."""
 
 
 def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tuple[str, str]:
@@ -87,13 +91,13 @@ def profile_rank(rank: Rank, workload: Workload, folder: str, steps: int) -> tup
     with torch.profiler.profile(
         activities=_activities(rank.device),
         record_shapes=True,
-        schedule=schedule(wait=0, warmup=1, active=steps),
         execution_trace_observer=ExecutionTraceObserver().register_callback(str(et)),
     ) as profiler:
-        for i in range(steps + 1):
-            trainer.step()
-            if i < steps:
-                profiler.step()
+        trainer.step()  # the profiler's own first buffers are not part of a step
+        for i in range(steps):
+            with record_function(f"ProfilerStep#{i + 1}"):
+                trainer.step()
+        time.sleep(RECORDS_END_S)
     profiler.export_chrome_trace(str(kineto))
     return str(kineto), str(et)
 
@@ -106,6 +110,7 @@ def profile_host(rank: Rank, workload: Workload, folder: str, steps: int) -> str
     with torch.profiler.profile(activities=_activities(rank.device)) as profiler:
         for _ in range(steps):
             trainer.step()
+        time.sleep(RECORDS_END_S)
     path = Path(folder) / f"{workload.name}_rank{rank.rank}.pt.trace.json"
     profiler.export_chrome_trace(str(path))
     return str(path)
