@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepsight.collectives.benchmark_files import read_platform_curves
 from stepsight.collectives.measured import MeasuredSystem, load_catalogue
-from stepsight.collectives.pricing import Pricing, price, price_monotone
+from stepsight.collectives.pricing import Pricing, price, price_monotone, slower
 from stepsight.collectives.roofline import GroupShape, bus_factor, group_shape, remote_share
 from stepsight.errors import StepsightError
 from stepsight.estimate import Estimate, Estimates, FloatArray, Source
@@ -126,7 +126,12 @@ class CollectiveModels:
             catalogue = load_catalogue()
             systems = catalogue.systems if self.own is None else (self.own, *catalogue.systems)
             make = price if self.own is not None else price_monotone
-            self._prices[key] = make(kind, shape, self.platform, systems, catalogue.rank_transfer)
+            priced = make(kind, shape, self.platform, systems, catalogue.rank_transfer)
+            if self.own is None and not shape.inside_a_node and shape.per_node > 1 and kind != "send_recv":
+                inside = self._price(kind, GroupShape(shape.per_node, 1, shape.per_node))
+                share = shape.per_node / shape.ranks if kind == "all_to_all" else 1.0
+                priced = slower(priced, inside, share)
+            self._prices[key] = priced
         return self._prices[key]
 
 

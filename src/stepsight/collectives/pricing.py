@@ -164,6 +164,23 @@ def _data_sheet(kind: str, shape: GroupShape, platform: PlatformSpec) -> CurveCa
     return CurveCandidate.of(curve, np.inf, Source.ROOFLINE, ROOFLINE_SPREAD, ROOFLINE_NOTE)
 
 
+def slower(over: Pricing, inside: Pricing, share: float) -> Pricing:
+    """A group over nodes takes at least what its links inside a node take for ``share`` of the bytes.
+
+    Curves over nodes are measured on machines with NVLink: PCIe nodes are bound by PCIe.
+    """
+    sizes = np.unique(np.concatenate([over.curve.sizes, inside.curve.sizes / share]))
+    times, least = over.time_us(sizes), inside.time_us(share * sizes)
+    if not (least > times).any():
+        return over
+    there, here = _with_times(over, sizes, times), _with_times(inside, sizes, least)
+    return Pricing.of(
+        Curve(sizes, np.maximum(times, least), 0.0),
+        (*over.pieces, *inside.pieces),
+        np.where(least > times, len(over.pieces) + here.piece_of_knot, there.piece_of_knot),
+    )
+
+
 def price_monotone(
     kind: str,
     shape: GroupShape,
