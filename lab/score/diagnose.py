@@ -85,8 +85,8 @@ CONDITIONS: dict[str, Callable[[_Job, float], Platform]] = {
     "slower device memory": _field("gpu.memory_gbps"),
     "a straggler or uneven work": _learned(gemm=1, attention=1, memory_bound=1, embedding=1),
 }
-"""All but the last change the machine's description, through kernel, collective, power and host models;
-suspects scale the times of a priced step. The two agree only as far as the models do."""
+"""Faults and suspects ask the same models of kernels, collectives, power and host: this scores telling causes
+apart by one or two numbers, not the models."""
 SETTINGS = {
     "no flash attention": "training.attention=eager",
     "fp32 instead of a lower precision": "training.precision=fp32",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from stepsight.prediction.learn.response import AskedStep, JobFile, ask
 SEVERITIES = np.geomspace(1.05, 6.0, 60)
 """Factors that a condition may be worse by; all equally likely in logarithms up to `USUAL_MOST`."""
 USUAL_MOST, BEYOND_SPREAD = 4.0, 0.2
+SIMULATED = np.array([1.3, 2.0, 3.0, 4.5, 6.0])
+"""Factors that a slower machine is simulated at; those between are interpolated in logarithms."""
 WAITS = np.geomspace(0.05, 4.0, 60)
 """Waits for data, as a multiple of the step."""
 COMPUTE = (GEMM, ATTENTION, MEMORY_BOUND, EMBEDDING)
@@ -27,6 +29,8 @@ TCP_SLOWDOWN = 4.0
 FASTER_THAN_NOISE = 0.01
 """A change that moves the step by less than this explains nothing."""
 DATA_LOADER = "data loader"
+LESS_COMMON = 0.4
+"""Prior of a single severity or setting, against one of a whole condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,48 +66,42 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """A part of the machine that could be slower; ``field`` is the platform's figure that sets it."""
+    """A part of the machine that could be slower: a figure of the platform, divided by the severity."""
 
     name: str
-    parts: tuple[str, ...]
-    change: Callable[[Platform, float], str]
+    field: str
     check: str
-    gpus: int = 1
-    nodes: int = 1
+    parts: tuple[str, ...]
+    """What it moves on a platform whose own measurements stand for that figure."""
 
 
 CONDITIONS = (
     _Condition(
-        "slower host", (HOST,), lambda p, f: f"platform.host.speed={p.spec.host.speed / f:.2f}",
-        "profile one step: gaps between kernels on the GPU; or the same job with twice the batch",
+        "slower host", "host.speed",
+        "profile one step: gaps between kernels on the GPU; or the same job with twice the batch", (HOST,),
     ),
     _Condition(
-        "lower power limit or clocks", (GEMM, ATTENTION),
-        lambda p, f: f"platform.gpu.clock_mhz={p.spec.gpu.clock_mhz / f:.0f}",
+        "lower power limit or clocks", "gpu.power_w",
         "nvidia-smi --query-gpu=clocks.sm,power.draw,clocks_event_reasons.active --format=csv during a step",
+        (GEMM, ATTENTION),
     ),
     _Condition(
-        "slower device memory", (MEMORY_BOUND, EMBEDDING),
-        lambda p, f: f"platform.gpu.memory_gbps={p.spec.gpu.memory_gbps / f:.0f}",
-        "nvbandwidth, or time a large tensor.copy_ on one GPU",
+        "slower device memory", "gpu.memory_gbps",
+        "nvbandwidth, or time a large tensor.copy_ on one GPU", (MEMORY_BOUND, EMBEDDING),
     ),
     _Condition(
-        "slower link inside the node", (LINK,),
-        lambda p, f: f"platform.link.gbps={p.spec.link.gbps / f:.4g}",
-        "all_reduce_perf of nccl-tests on one node; nvidia-smi topo -m", gpus=2,
+        "slower link inside the node", "link.gbps",
+        "all_reduce_perf of nccl-tests on one node; nvidia-smi topo -m", (LINK,),
     ),
     _Condition(
-        "slower network between nodes", (NETWORK,),
-        lambda p, f: f"platform.nic.gbps={(p.spec.nic.gbps if p.spec.nic else 0.0) / f:.4g}",
-        "all_reduce_perf of nccl-tests over two nodes; the same job on one node", nodes=2,
-    ),
-    _Condition(
-        "a straggler or uneven work", COMPUTE,
-        lambda p, f: f"kernels of the slowest rank ×{f:.2f}",
-        "step time before the first collective by rank, largest against median; the job without one node",
-        gpus=2,
+        "slower network between nodes", "nic.gbps",
+        "all_reduce_perf of nccl-tests over two nodes; the same job on one node", (NETWORK,),
     ),
 )  # fmt: skip
+STRAGGLER = "a straggler or uneven work"
+STRAGGLER_CHECK = (
+    "step time before the first collective by rank, largest against median; the job without one node"
+)
 TCP_CHECK = "NCCL_DEBUG=INFO: the log names NET/Socket instead of NET/IB"
 DATA_CHECK = "data time of the loop, or a step on a batch that stays on the GPU"
 
@@ -115,7 +113,7 @@ class _Setting:
     name: str
     assignment: str
     check: str
-    prior: float = 0.4
+    prior: float = LESS_COMMON
 
 
 _GEMM_NAMES = "profile one step: the names of GEMM kernels hold their type"
@@ -139,26 +137,46 @@ def suspects(
     job: JobFile, asked: AskedStep, step_us: float, platform: Platform, only: Collection[str] = ()
 ) -> dict[str, Suspect]:
     """Everything that could make this job slower than ``step_us``, by name; or ``only`` some of it."""
-    found = [*_machine(asked.response, step_us, platform)]
+    found = [*_machine(job, asked, step_us, platform)]
     if not isinstance(job.load(), CapturedStep):
         found += _settings(job, asked.step_us, step_us, platform, only)
     slower = (1 + FASTER_THAN_NOISE) * step_us
     return {one.name: one for one in found if one.steps_us.max() >= slower}
 
 
-def _machine(response: Response, step_us: float, platform: Platform) -> Iterator[Suspect]:
-    """Parts of the machine that could be slower, one at a time."""
-    spec = platform.spec
+def _machine(job: JobFile, asked: AskedStep, step_us: float, platform: Platform) -> Iterator[Suspect]:
+    """Parts of the machine that could be slower, one at a time, each simulated at a few severities."""
+    spec, workload = platform.spec, job.load()
     for c in CONDITIONS:
-        if spec.ranks >= c.gpus and spec.nodes >= c.nodes:
-            ratios = _ratios(response, [dict.fromkeys(c.parts, float(f)) for f in SEVERITIES])
-            yield Suspect(c.name, ratios * step_us, SEVERITIES, _written(c, platform), c.check)
-    if spec.nodes > 1:
-        steps = _ratios(response, [{NETWORK: TCP_SLOWDOWN}]) * step_us
-        gbps = (spec.nic.gbps if spec.nic else 0.0) / TCP_SLOWDOWN
-        change = _always(f"platform.nic.gbps={gbps:.4g}")
-        yield Suspect("TCP instead of RDMA", steps, np.array([TCP_SLOWDOWN]), change, TCP_CHECK, 0.4)
+        part, name = c.field.split(".")
+        figure = getattr(getattr(spec, part), name, None)
+        if figure is None or (part == "link" and spec.ranks == 1):
+            continue
+        if platform.folder or platform.site:
+            at = SEVERITIES
+            ratios = _ratios(asked.response, [dict.fromkeys(c.parts, float(f)) for f in SEVERITIES])
+        else:
+            at = np.array([1.0, *SIMULATED])
+            slower = [ask(workload, _with(platform, part, name, figure / f)).step_us for f in SIMULATED]
+            ratios = np.array([asked.step_us, *slower]) / asked.step_us
+        steps = step_us * np.exp(np.interp(np.log(SEVERITIES), np.log(at), np.log(ratios)))
+        yield Suspect(c.name, steps, SEVERITIES, _written(c.field, figure), c.check)
+        if c.field == "nic.gbps":
+            tcp = np.interp([TCP_SLOWDOWN], SEVERITIES, steps)
+            written = _written(c.field, figure)
+            yield Suspect(
+                "TCP instead of RDMA", tcp, np.array([TCP_SLOWDOWN]), written, TCP_CHECK, LESS_COMMON
+            )
+    if spec.ranks > 1:
+        ratios = _ratios(asked.response, [dict.fromkeys(COMPUTE, float(f)) for f in SEVERITIES])
+        yield Suspect(STRAGGLER, ratios * step_us, SEVERITIES, _slowest_rank, STRAGGLER_CHECK)
     yield Suspect(DATA_LOADER, step_us * (1 + WAITS), 1 + WAITS, _waiting(step_us), DATA_CHECK, 0.5)
+
+
+def _with(platform: Platform, part: str, name: str, value: float) -> Platform:
+    """The platform with another figure."""
+    changed = replace(getattr(platform.spec, part), **{name: value})
+    return replace(platform, spec=replace(platform.spec, **{part: changed}))
 
 
 def _ratios(response: Response, asked: Sequence[Mapping[str, float]]) -> FloatArray:
@@ -166,8 +184,12 @@ def _ratios(response: Response, asked: Sequence[Mapping[str, float]]) -> FloatAr
     return np.asarray(steps[1:] / steps[0])
 
 
-def _written(condition: _Condition, platform: Platform) -> Callable[[float], str]:
-    return lambda severity: condition.change(platform, severity)
+def _written(field: str, figure: float) -> Callable[[float], str]:
+    return lambda severity: f"platform.{field}={figure / severity:.4g}"
+
+
+def _slowest_rank(severity: float) -> str:
+    return f"kernels of the slowest rank ×{severity:.2f}"
 
 
 def _waiting(step_us: float) -> Callable[[float], str]:
