@@ -9,6 +9,7 @@ from stepsight.platform.load import load_platform
 from stepsight.prediction.memory import fit_probability
 from stepsight.program.job import Job, Kernel, Op, RankProgram
 from stepsight.report.console.search import noise_mark, remarks
+from stepsight.sharding.choice import choose
 from stepsight.tune.answer import best_rows, why
 from stepsight.tune.api import _answer, sweep, tune
 from stepsight.tune.bound import Bound
@@ -16,6 +17,7 @@ from stepsight.tune.evaluate import evaluate
 from stepsight.tune.search import SURE, Search, ranked
 from stepsight.tune.space import Space, space
 from stepsight.tune.trial import Row, Trial
+from stepsight.workload.files import parse_workload
 
 from .model import DLRM, MODEL, PLATFORM
 
@@ -230,6 +232,16 @@ def test_a_dlrm_is_tuned_by_its_throughput():
     )
     assert found.best.settings["batch"] == 4096
     assert all(row.priced for row in found.rows)
+
+
+def test_a_dlrm_is_tuned_with_the_plan_that_shard_finds():
+    found = stepsight.tune(DLRM, "4xV100-SXM2", over=["sharding=search,random,chunks"])
+    by_name = {row.settings["parallel.sharding"]: row.step_time_us for row in found.rows}
+    workload = parse_workload(DLRM | {"parallel": {"ranks": 4}}, "dlrm")
+    assert by_name["search"] == pytest.approx(choose(workload, load_platform("4xV100-SXM2")).winner.step_us)
+    assert by_name["search"] <= 1.02 * min(by_name.values())
+    searched = next(row for row in found.rows if row.settings["parallel.sharding"] == "search")
+    assert found.predict_line(searched).startswith("stepsight shard ")
 
 
 def test_a_search_is_on_one_platform():

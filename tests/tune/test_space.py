@@ -132,6 +132,7 @@ def test_a_dlrm_is_spread_by_its_plan_batch_and_precision():
     found = space(DLRM, gpus=[2, 4], per_node=8)
     assert {c["parallel.ranks"] for c in found.candidates} == {2, 4}
     assert {c["batch"] for c in found.candidates} == {2048, 4096, 8192}
+    assert {c["parallel.sharding"] for c in found.candidates} == {"search"}
 
 
 def test_a_batch_a_rank_counts_on_all_gpus_where_ranks_are_open():

@@ -32,8 +32,6 @@ from stepsight.workload.files import resolve
 _CONSTANTS = area("sharding")
 LEVEL = _CONSTANTS.number("LEVEL")
 
-SEARCHED = "search"
-
 
 @dataclass(frozen=True, slots=True)
 class PlanCandidate:

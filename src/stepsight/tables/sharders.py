@@ -228,6 +228,8 @@ def _placed(
 
 PLACEMENTS: dict[str, Sharder] = {**SHARDERS, "nvidia": beside_the_bottom_mlp, "hugectr": hybrid}
 """What a workload file may name: the sharders that are compared, NVIDIA's example's and HugeCTR's."""
+SEARCHED = "search"
+"""The plan that `stepsight shard` finds, where a search over settings asks for it."""
 
 
 def _check(tables: Sequence[Table], ranks: int) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from stepsight.prediction.breakdown import EXPOSED, IDLE, WAITING
 from stepsight.prediction.display import look
 from stepsight.records import assigned
+from stepsight.tables.sharders import SEARCHED
 from stepsight.tune.dimensions import short_names
 from stepsight.tune.search import SURE, ranked, score
 from stepsight.tune.trial import FAILED, ILLEGAL, Row, Setting, frameworks_of
@@ -59,15 +60,20 @@ class Answer:
     assignments: tuple[str, ...] = ()
 
     def predict_line(self, row: Row) -> str:
-        """The command that predicts a row: what ``stepsight predict`` states is what the search ranks by."""
+        """The command that predicts a row: what ``stepsight predict`` states (``stepsight shard`` for a
+        plan that is searched for) is what the search ranks by."""
         training = self.document.get("training") or {}
         stated = {"global_batch": self.document.get("global_batch"),
                   **{f"training.{key}": training.get(key) for key in ("framework", "recipe")},
                   **dict(assigned(self.assignments)), **row.settings}  # fmt: skip
         settings = {path: setting_value(value) for path, value in stated.items() if value is not None}
+        command = "predict"
+        if settings.get("parallel.sharding") == SEARCHED:
+            command = "shard"
+            del settings["parallel.sharding"]
         sets = " ".join(f"--set {shlex.quote(f'{SHORT_NAMES.get(k, k)}={v}')}" for k, v in settings.items())
         return (
-            f"stepsight predict {shlex.quote(self.workload)} -p {shlex.quote(row.platform)} {sets}".rstrip()
+            f"stepsight {command} {shlex.quote(self.workload)} -p {shlex.quote(row.platform)} {sets}".rstrip()
         )
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from stepsight.errors import InputError
 from stepsight.records import nearest
-from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.sharders import SEARCHED
 from stepsight.tune.trial import Setting
 from stepsight.workload.llm.checks import saves_nothing
 from stepsight.workload.llm.layout import CONTEXT_KINDS
@@ -120,7 +120,7 @@ VALUES: dict[str, Callable[[Model], Sequence[Setting]]] = {
     "training.compile": lambda m: [False, True],
     "parallel.schedule": lambda m: ["1f1b", "afab", "zero_bubble"],
     "parallel.sequence_parallel": lambda m: [False, True],
-    "parallel.sharding": lambda m: sorted(SHARDERS),
+    "parallel.sharding": lambda m: [SEARCHED],
 }
 """Values of a dimension where the caller gives none."""
 

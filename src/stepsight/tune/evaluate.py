@@ -22,7 +22,9 @@ from stepsight.prediction.predict import predict
 from stepsight.prediction.runnable import check_runnable
 from stepsight.prediction.throughput import step_joules, throughput
 from stepsight.records import override
+from stepsight.tables.sharders import SEARCHED
 from stepsight.tune.trial import ILLEGAL, TOO_LARGE, Row, Trial
+from stepsight.workload.dlrm.build import DlrmWorkload
 from stepsight.workload.files import Workload, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
 from stepsight.workload.llm.workload import LanguageWorkload
@@ -79,8 +81,7 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
             platform = platform_of(trial.platform, trial.overrides)
         if document.get("kind") == CAPTURED:
             return _captured(str(document["file"]), trial, platform)
-        given = parse_workload(with_settings(document, trial.settings, where), where)
-        workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
+        workload = _workload(document, trial.settings, where, platform)
         platform = platform.with_ranks(workload.ranks)
         check_runnable(workload, platform)
         peak = platform.learned.memory * workload.memory().peak_bytes
@@ -100,6 +101,22 @@ def evaluate(document: Mapping[str, Any], trial: Trial, where: str, platform: Pl
     except StepsightError as error:
         return replace(row, status=ILLEGAL, reason=str(error))
     return _costed(timed, trial, platform)
+
+
+def _workload(
+    document: Mapping[str, Any], settings: Mapping[str, Any], where: str, platform: Platform
+) -> Workload:
+    """The document with settings put in; its tables by the plan that is searched for, where a trial asks."""
+    searched = settings.get("parallel.sharding") == SEARCHED
+    settings = {k: None if searched and k == "parallel.sharding" else v for k, v in settings.items()}
+    given = parse_workload(with_settings(document, settings, where), where)
+    workload = resolve(given, platform.spec.ranks, platform.spec.gpu)
+    if not searched:
+        return workload
+    from stepsight.sharding.choice import choose
+
+    assert isinstance(workload, DlrmWorkload)
+    return workload.with_plan(choose(workload, platform).winner.plan)
 
 
 def _captured(path: str, trial: Trial, platform: Platform) -> Row:
