@@ -28,9 +28,8 @@ def test_products_have_a_role_and_a_variant(operator: str, kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("family", "operator", "variant"),
     [("conv", "depthwise_cudnn", "cudnn"), ("conv", "depthwise", ""),
-     ("conv_dgrad", "cudnn_convolution, dgrad_engine", "dgrad_engine"),
      ("attention", "aten::_scaled_dot_product_cudnn_attention", "cudnn"),
      ("attention", "attention", "flash2"), ("copy_h2d", "Memcpy_HtoD_pageable", "pageable")],
 )  # fmt: skip
-def test_libraries_and_engines_are_variants(family: str, operator: str, variant: str) -> None:
+def test_libraries_are_variants(family: str, operator: str, variant: str) -> None:
     assert classify(family, operator).variant == variant

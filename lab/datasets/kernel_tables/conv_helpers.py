@@ -197,9 +197,7 @@ def _conv_kernel(op: Event, event: Event, inputs: ConvInputs) -> Kernel:
 
 
 def _name(op: Event, event: Event) -> str:
-    """The operator's; with the library or the engine that its kernel is of."""
-    if "dgrad_engine" in event.name:
-        return f"{op.name} (dgrad_engine)"
+    """The operator's; with the library that its kernel is of."""
     return f"{op.name} (cudnn)" if re.search(r"c1_k1|grouped_direct", event.name, re.I) else op.name
 
 

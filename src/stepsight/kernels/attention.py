@@ -12,7 +12,6 @@ from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels import flash2
 from stepsight.kernels.columns import Batch, beyond_shapes, joined, put_together
-from stepsight.kernels.families import visible_pairs
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import FAR, Residual, nearest
 from stepsight.kernels.machine import Machine
@@ -137,8 +136,6 @@ def _by_tables(batch: Batch, version: str, spec: GpuSpec, forward: Forward) -> E
     found = forward(whole)
     if found is None:
         return None
-    if version != SERVING:
-        found = _no_slower_than_masked(whole, found, forward)
     factor = np.ones(len(batch))
     if windowed.any():
         factor *= flash2.base_us(batch.as_family("attention"), spec) / flash2.base_us(whole, spec)
@@ -151,31 +148,6 @@ def _by_tables(batch: Batch, version: str, spec: GpuSpec, forward: Forward) -> E
     spread = np.hypot(found.spread, SPREAD_BACKWARD)
     return Estimates(found.time_us * factor * times, source, spread, notes)
 
-
-def _no_slower_than_masked(batch: Batch, found: Estimates, forward: Forward) -> Estimates:
-    """Attention without a mask, at least as fast a pair as with a causal one.
-
-    Tables of heads as language models have them are causal; those without a mask are of vision encoders. A
-    causal kernel sees half of the keys on average, so this holds for kernels with as many or more.
-    """
-    d = batch.dims
-    bare = (d["causal"] == 0) & (2 * d["kv"] >= d["q"])
-    if not bare.any():
-        return found
-    rows = np.nonzero(bare)[0]
-    some = batch.take(rows)
-    dims = {**some.dims, "kv": some.dims["q"], "causal": np.ones(len(rows))}
-    twin = forward(replace(some, dims=dims))
-    if twin is None:
-        return found
-    time_us = found.time_us.copy()
-    scaled = twin.time_us * visible_pairs(some.dims) / visible_pairs(dims)
-    time_us[rows] = np.minimum(time_us[rows], scaled)
-    return Estimates(time_us, found.source, found.spread, found.notes)
-
-
-VERSIONS = (FLASH1, FLASH2, FLASH3, CUDNN, EFFICIENT)
-"""What a workload may ask for. `SERVING` is for rows of the serving tables, whose stack is stated apart."""
 
 NEW_INSTRUCTIONS = frozenset({"hopper", "blackwell"})
 """Generations with kernels of their own (FlashAttention-3, cuDNN, TensorRT's) that use the wide

@@ -123,7 +123,7 @@ _CONV = ("batch", "c_in", "c_out", "h", "w", "kh", "kw", "stride", "padding", "g
 _ATTENTION = ("batch", "heads", "kv_heads", "q", "kv", "head_dim", "causal", "window")
 _MATRIX = ("rows", "cols")
 
-FLAGS = frozenset({"reordered", "hottest", "passes"})
+FLAGS = frozenset({"reordered", "passes"})
 """Sizes that say how a kernel's operands are, not how large."""
 
 FAMILIES: dict[str, Family] = {
@@ -167,8 +167,7 @@ FAMILIES: dict[str, Family] = {
         # `rows` indices pick rows of `cols` out of a table of `table_rows`.
         Family("gather", ("rows", "cols", "table_rows"), "vector", _zero,
                lambda d, e: d["rows"] * (2 * e * d["cols"] + 8)),
-        # ``hottest``: the share of them that falls on one row, 0 where nobody knows.
-        Family("scatter", ("rows", "cols", "table_rows", "hottest"), "vector", _zero,
+        Family("scatter", ("rows", "cols", "table_rows"), "vector", _zero,
                lambda d, e: d["rows"] * (2 * e * d["cols"] + 8) + e * d["table_rows"] * d["cols"]),
         Family("concat", ("read_bytes", "write_bytes", "inputs"), "vector", _zero, _stated),
         # A strided copy: the read and the write order differ.

@@ -22,7 +22,7 @@ from stepsight.kernels.columns import Batch, put_together
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import same_board
-from stepsight.kernels.roofline import BoolArray, peak_flops, roofline, speed_of_light_us
+from stepsight.kernels.roofline import BoolArray, peak_flops, roofline
 from stepsight.kernels.streams import HALF
 from stepsight.kernels.tiles import BATCHED_SPREAD, batched_us
 from stepsight.program.job import PLAIN
@@ -30,19 +30,11 @@ from stepsight.program.variants import UNALIGNED, Kind, Role
 
 ROW_BYTES = 16
 
-SMALL_TF32 = 0.2
-"""How much longer tf32 GEMMs take than bf16's efficiency says, while they are short: 1.24 in the
-median of 136 aligned ones in two A100 traces (HTA's samples in public traces, 2022)."""
-SHORT_US = 100.0
-"""Speed of light at which half of that is left: at 440 µs they take 0.95 (the same traces)."""
-
-NARROW_LOADS: Mapping[str, float] = {"ampere": 0.7, "hopper": 1.6}
-"""How much longer unaligned GEMMs take than aligned ones where arithmetic bounds them: ampere from
-the same two traces (135 against 136: 1.2 where memory takes three times the arithmetic, 1.5 where a
-little more, 1.7 to 1.9 where less), hopper from three bf16 ones of TraceLens (2.3 to 3.1)."""
-USUAL_NARROW_LOADS = 0.7
+NARROW_LOADS = 0.7
+"""How much longer unaligned tf32 GEMMs take than aligned ones where arithmetic bounds them: 135 against 136
+in two A100 traces (1.2 where memory takes three times the arithmetic, 1.5 to 1.9 where as much or less)."""
 NARROW_HALF_LOADS = 1.6
-"""The same for two-byte types, whose loads are half as wide: Hopper's bf16 products."""
+"""The same for two-byte types, whose loads are half as wide: three bf16 GEMMs on H100 (2.3 to 3.1)."""
 SPREAD = 0.2
 CLEAR_US = 20.0
 """Products shorter than this are bound by their start, whatever they compute in."""
@@ -52,21 +44,15 @@ def is_tensor_core(dtype: str) -> bool:
     return dtype in ("tf32", "fp16", "bf16")
 
 
-def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates, *, own_dtype: bool) -> Estimates:
-    """The answers for GEMMs on tensor cores, longer where the tables do not speak for them.
-
-    ``own_dtype``: the models were fitted on this very dtype.
-    """
-    factor = np.ones(len(batch))
-    if batch.dtype == "tf32" and not own_dtype:
-        factor += SMALL_TF32 / (1 + speed_of_light_us(batch, spec) / SHORT_US)
+def with_narrow_loads(batch: Batch, spec: GpuSpec, answer: Estimates) -> Estimates:
+    """The answers for GEMMs on tensor cores, longer where rows are not aligned."""
     unaligned = batch.where(lambda kind: kind.variant == UNALIGNED) | off_boundaries(batch)
-    if unaligned.any():
-        half = batch.dtype in ("fp16", "bf16")
-        more = NARROW_HALF_LOADS if half else NARROW_LOADS.get(spec.architecture, USUAL_NARROW_LOADS)
-        # Narrow loads overlap with memory that is slower still.
-        factor *= np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
-    spread: FloatArray = np.where(factor > 1, np.hypot(answer.spread, SPREAD), answer.spread)
+    if not unaligned.any():
+        return answer
+    more = NARROW_HALF_LOADS if batch.dtype in HALF else NARROW_LOADS
+    # Narrow loads overlap with memory that is slower still.
+    factor = np.where(unaligned, 1 + more * np.minimum(1.0, _intensity(batch, spec)), 1.0)
+    spread: FloatArray = np.where(unaligned, np.hypot(answer.spread, SPREAD), answer.spread)
     return Estimates(answer.time_us * factor, answer.source, spread, answer.notes)
 
 
@@ -113,9 +99,6 @@ RANGED = ("m", "n", "k", "batch")
 REACH = 1.0
 """E-folds outside the fitted range over which the correction fades to 1/e: the tables speak there."""
 OTHER_CHIP_SPREAD = 0.06
-ELSEWHERE = 0.5
-"""How much of the correction's dependence on the shape another chip keeps: chosen. Its waves and its
-library's tiles are other ones, so that steps of the correction there are as likely wrong as right."""
 
 FP8_OVER_BF16 = 0.5
 """Time of an fp8 product over that of the bf16 one, conversions apart: six products of vocabulary size on
@@ -190,9 +173,6 @@ def apply_training_correction(
         if not measured:
             forward = nearest(residuals, "gemm", FORWARD, spec)
             logs -= forward.trees.bias if forward else 0.0
-        if not residual.same_chip(spec):
-            level = float(residual.trees.bias) - (forward.trees.bias if forward else 0.0)
-            logs = level + ELSEWHERE * (logs - level)
         trust = np.exp(-_outside(residual, named) / REACH)
         factor[mine] = np.exp(logs * trust)
         apart = residual.spread if measured else np.hypot(residual.spread, OTHER_CHIP_SPREAD)
@@ -288,7 +268,7 @@ class Products:
     def _batched(self, batch: Batch) -> Estimates:
         f = self.fitted
         answer = batched_estimates(batch, f.spec, f.tensor_share(batch.dtype), f.residuals)
-        answer = with_narrow_loads(batch, f.spec, answer, own_dtype=True)
+        answer = with_narrow_loads(batch, f.spec, answer)
         return never_longer_than(batch, f.spec, answer, self._time_us)
 
     def _tabled(self, batch: Batch, variant: str) -> Estimates:
@@ -298,8 +278,7 @@ class Products:
             return roofline(batch, f.spec)
         answer = f.learned(batch, chosen)
         if is_tensor_core(batch.dtype):
-            own = chosen.models[0].dtype == batch.dtype
-            answer = with_narrow_loads(batch, f.spec, answer, own_dtype=own)
+            answer = with_narrow_loads(batch, f.spec, answer)
             if batch.dtype in HALF and f.residuals and batch.stacks is None:
                 own_table = same_board(chosen.models[0].machine.name, f.spec)
                 answer = apply_training_correction(batch, f.spec, answer, f.residuals, own_table=own_table)

@@ -21,9 +21,9 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch, beyond_shapes, joined, put_together
 from stepsight.kernels.learned.model import EventPath
 from stepsight.kernels.learned.residual import FAR, Residual
-from stepsight.kernels.machine import Machine, resident_threads
+from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
-from stepsight.kernels.sorts import chain_us, passes_us
+from stepsight.kernels.sorts import passes_us
 from stepsight.kernels.stream_costs import (
     AMD_SHARES,
     AMD_START_US,
@@ -54,11 +54,6 @@ HALF = frozenset({"fp16", "bf16"})
 HALF_VARIANT = "half"
 """The variant under which a family's half-precision correction is filed."""
 
-BLOCK_PER_ROW = frozenset({"layer_norm", "layer_norm_backward"})
-ROW_BLOCK_THREADS = 128
-"""PyTorch's code: a block of 32 × 4 threads for each row."""
-ROW_BLOCK_US = 1.0
-"""From a block's start to its successor's: two round trips to memory, a reduction over threads between."""
 OLD_GDDR = frozenset({"maxwell", "pascal"})
 
 
@@ -139,9 +134,8 @@ def stream_us(
     traffic = traffic + reread_bytes(batch, spec) if rereads else traffic
     memory = traffic / (bandwidth * share * cache_speed(batch, spec, traffic))
     start_us = stream.start_us + (AMD_START_US if spec.vendor == "amd" else 0.0)
-    busy = meet(memory, np.maximum(_instructions_us(batch, spec, stream), _row_blocks_us(batch, spec)))
-    time_us = start_us + extra + chain_us(batch) + busy
-    return time_us, stream.spread
+    busy = meet(memory, _instructions_us(batch, spec, stream))
+    return start_us + extra + busy, stream.spread
 
 
 def _on_amd(batch: Batch) -> FloatArray:
@@ -165,14 +159,6 @@ def _instructions_us(batch: Batch, spec: GpuSpec, stream: Stream) -> FloatArray:
         d["elements"] if "elements" in d else d["rows"] * d["cols"] if "cols" in d else np.zeros(len(batch))
     )
     return np.asarray(elements / (rate * spec.sms * spec.clock_mhz))
-
-
-def _row_blocks_us(batch: Batch, spec: GpuSpec) -> FloatArray:
-    """Norms give every row a thread block: narrow rows wait for blocks to come and go, not for memory."""
-    if batch.family not in BLOCK_PER_ROW or spec.vendor != "nvidia":
-        return np.zeros(len(batch))
-    resident = resident_threads(spec) // ROW_BLOCK_THREADS
-    return np.asarray(batch.dims["rows"] * ROW_BLOCK_US / (spec.sms * resident))
 
 
 def stream_estimates(batch: Batch, spec: GpuSpec, fitted: Streamed | None, exact: bool) -> Estimates:

@@ -32,19 +32,17 @@ class Kind(NamedTuple):
 
     gemm: ``bmm`` (called batched), ``baddbmm`` (adds a third matrix), ``unaligned`` (rows off 16-byte
     boundaries). attention: the version (``flash1`` to ``flash3``, ``cudnn``, ``efficient``, ``serving``).
-    conv: ``cudnn`` (cuDNN's depthwise kernels), ``grouped_direct`` (its kernels for groups without tensor
-    cores), ``dgrad_engine``. Kernels that stream memory: the operator
-    without library, underscores and overload (``gelu``, ``index_put``).
+    conv: ``cudnn`` (cuDNN's depthwise kernels). Kernels that stream memory: the operator without library,
+    underscores and overload (``gelu``, ``index_put``).
     """
 
     variant: str = ""
     role: Role | None = None
 
 
-UNALIGNED, DGRAD_ENGINE, PAGEABLE = "unaligned", "dgrad_engine", "pageable"
+UNALIGNED, PAGEABLE = "unaligned", "pageable"
 FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
 CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
-GROUPED_DIRECT = "grouped_direct"
 
 _ATTENTION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"(context|encoder|generation)_attention", re.IGNORECASE), SERVING),
@@ -53,11 +51,7 @@ _ATTENTION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"flash_?1|fmha_fprop|fmha_dgrad", re.IGNORECASE), FLASH1),
     (re.compile(r"efficient|fmha_cutlass|xformers|memeff", re.IGNORECASE), EFFICIENT),
 )
-_CONVOLUTION: tuple[tuple[re.Pattern[str], str], ...] = (
-    (re.compile(rf"\b{DGRAD_ENGINE}\b"), DGRAD_ENGINE),
-    (re.compile(GROUPED_DIRECT), GROUPED_DIRECT),
-    (re.compile(r"cudnn|c1_k1", re.IGNORECASE), CUDNN),
-)
+_DEPTHWISE_CUDNN = re.compile(r"cudnn|c1_k1|grouped_direct", re.IGNORECASE)
 _ROLES = {role.value: role for role in Role}
 _ALIASES = {
     "_softmax_backward_data": "softmax", "_log_softmax_backward_data": "log_softmax",
@@ -72,9 +66,10 @@ def classify(family: str, operator: str) -> Kind:
         gradient = next((r for r in (Role.DGRAD, Role.WGRAD) if operator.endswith(r.value)), None)
         return Kind(_product(operator), gradient)
     if family.startswith("attention"):
-        return Kind(_first(_ATTENTION, operator, FLASH2))
+        named = (version for pattern, version in _ATTENTION if pattern.search(operator))
+        return Kind(next(named, FLASH2))
     if family.startswith("conv"):
-        return Kind(_first(_CONVOLUTION, operator, ""))
+        return Kind(CUDNN if _DEPTHWISE_CUDNN.search(operator) else "")
     plain = plain_name(operator)
     if family.startswith("copy") and plain.endswith(PAGEABLE):
         plain = PAGEABLE
@@ -95,7 +90,3 @@ def _product(operator: str) -> str:
     if operator.endswith(UNALIGNED):
         return UNALIGNED
     return operator if operator in ("bmm", "baddbmm") else ""
-
-
-def _first(patterns: tuple[tuple[re.Pattern[str], str], ...], operator: str, otherwise: str) -> str:
-    return next((variant for pattern, variant in patterns if pattern.search(operator)), otherwise)

@@ -239,10 +239,3 @@ def test_communication_of_other_libraries_keeps_its_time() -> None:
 def test_impossible_sizes_count_as_none(dims: Any) -> None:
     k = kernel("aten::add", dims, STREAM, **SMALL)
     assert k.sizing is Sizing.COUNTED or k.dim("elements") <= 8
-
-
-def test_cudnns_plain_engine_is_known_by_its_name() -> None:
-    dims = [[8, 64, 14, 14], [8, 32, 28, 28], [64, 32, 1, 1]]
-    names = ("cudnn::detail::dgrad_engine<float, 512, 6, 5>", "wgrad_alg0_engine<float>")
-    (image, _), (weights, _) = observed("aten::convolution_backward", dims, *names)
-    assert (image.family, image.kind.variant, weights.family) == ("conv_dgrad", "dgrad_engine", "conv_wgrad")

@@ -16,10 +16,8 @@ from stepsight.kernels.conv.products import (
     as_convolution,
     as_product,
     beyond_tables,
-    engine_estimates,
     faster,
     fastest_estimates,
-    is_plain_engine,
     is_pointwise,
     turned,
 )
@@ -32,19 +30,6 @@ class TimesProducts(Protocol):
     """Times the matrix products that convolutions are made of."""
 
     def estimate(self, batch: Batch) -> Estimates: ...
-
-
-@dataclass(frozen=True, slots=True)
-class DgradEngine:
-    """Image gradients by cuDNN's plain engine, which a trace names."""
-
-    spec: GpuSpec
-
-    def handles(self, batch: Batch) -> BoolArray:
-        return is_plain_engine(batch)
-
-    def estimate(self, batch: Batch) -> Estimates:
-        return engine_estimates(batch, self.spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +123,8 @@ class OnTensorCores:
 
 def convolutions(
     fitted: Fitted, products: TimesProducts, *, tabled: bool
-) -> tuple[DgradEngine | Grouped | Pointwise | FastestAlgorithm | Tabled | OnTensorCores, ...]:
+) -> tuple[Grouped | Pointwise | FastestAlgorithm | Tabled | OnTensorCores, ...]:
     """Asked in this order; ``tabled``: also those that the tables of a catalogue's GPU speak for."""
     spec = fitted.spec
-    by_principle = (
-        DgradEngine(spec), Grouped(spec), Pointwise(spec, products), FastestAlgorithm(spec, products),
-    )  # fmt: skip
+    by_principle = Grouped(spec), Pointwise(spec, products), FastestAlgorithm(spec, products)
     return (*by_principle, Tabled(fitted), OnTensorCores(spec)) if tabled else by_principle

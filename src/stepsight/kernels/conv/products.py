@@ -1,12 +1,9 @@
-"""Convolutions as products: 1×1 windows, the algorithms of fp32, and cuDNN's plain engine.
+"""Convolutions as products: 1×1 windows, and the algorithms of fp32.
 
 - A 1×1 window is a product over pixels, forward and in both gradients.
 - The direct algorithm is a product over pixels, channels under all taps reduced over. Winograd's (3×3
   windows, stride 1) turns tiles of 4×4 or 2×2 pixels into 36 or 16 values and multiplies those: 4 or 2.25
   times fewer products for more traffic. Image, filters and result pass kernels of their own.
-- ``dgrad_engine``, which cuDNN takes in fp32 where nobody benchmarks, multiplies weights and gradient image
-  by image: a block makes 64 channels under a tap for 32 pixels of one image, so that small images fill their
-  last tile badly. The result of every tap is added to the image. A trace names the kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ from stepsight.kernels.columns import Batch, complete
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import KERNEL_FLOOR_US
 from stepsight.program.job import PLAIN
-from stepsight.program.variants import DGRAD_ENGINE
 
 CONVOLUTIONS = frozenset({"conv", "conv_dgrad", "conv_wgrad"})
 POINTWISE_SPREAD = 0.1
@@ -142,41 +138,3 @@ def _multiplied(batch: Batch, side: int, values: int, spec: GpuSpec, products: P
     moved = batch.element_bytes * (plain + turned + filters)
     transforms = moved / (spec.memory_gbps * 1e3 * TRANSFORM_SHARE)
     return np.asarray(multiplied + transforms + 3 * KERNEL_FLOOR_US)
-
-
-ENGINE_CHANNELS, ENGINE_PIXELS = 64, 32
-"""Sides of a block's tile: the binary logarithms 6 and 5 among the parameters in the kernel's name."""
-ENGINE_SHARE = 0.70
-"""Of the fp32 peak: six layers of ResNet-50 on V100, 0.61 to 0.79 (a trace of 2023 with torch 2)."""
-UPDATED_BYTES = 8
-"""Every value is added to the image: read and written in fp32."""
-ENGINE_SPREAD = 0.12
-ENGINE_NOTE = "cuDNN's plain engine, image by image"
-
-
-def is_plain_engine(batch: Batch) -> npt.NDArray[np.bool_]:
-    """Which image gradients a trace shows to be the plain engine's."""
-    if batch.family != "conv_dgrad" or batch.dtype != "fp32":
-        return np.zeros(len(batch), dtype=bool)
-    return batch.where(lambda kind: kind.variant == DGRAD_ENGINE)
-
-
-def engine_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
-    """Times of image gradients by the plain engine."""
-    values = tile_values(batch)
-    summed = batch.dims["c_out"] / np.maximum(batch.dims["groups"], 1.0)
-    arithmetic = 2 * values * summed / (ENGINE_SHARE * spec.peak_flops("fp32")) * 1e6
-    added = UPDATED_BYTES * values / (spec.memory_gbps * 1e3)
-    return Estimates.uniform(
-        KERNEL_FLOOR_US + arithmetic + added, Source.TRANSFERRED, ENGINE_SPREAD, ENGINE_NOTE
-    )
-
-
-def tile_values(batch: Batch) -> FloatArray:
-    """Values in all tiles of all groups, full or not."""
-    d = batch.dims
-    high, wide = conv_output(d)
-    pixels = np.ceil(high * wide / ENGINE_PIXELS) * ENGINE_PIXELS
-    groups = np.maximum(d["groups"], 1.0)
-    channels = np.ceil(d["c_in"] / groups * d["kh"] * d["kw"] / ENGINE_CHANNELS) * ENGINE_CHANNELS
-    return np.asarray(d["batch"] * pixels * channels * groups)

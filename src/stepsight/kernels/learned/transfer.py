@@ -152,9 +152,6 @@ take 1.95 times its forward (median of 1,020 fp32 ResNet layers on V100, Megatro
 input's 0.9 (VGG training on H100, public traces)."""
 SPREAD_DERIVED = 0.2
 
-COMPARED_TFLOPS = {"volta": 15.7}
-"""fp32 products of SXM2 V100s (15.7 TFLOP/s; two DLRM kernel lists, 1×1 convolutions of Megatron's layers)
-take 0.98 to 1.05 times those of the PCIe board (14.0) that was measured."""
 THROTTLED = frozenset({"T4"})
 """Measured 25 % slow under its power limit: it speaks for its own generation and its sibling only."""
 THROTTLED_SIBLINGS = frozenset({"volta", "turing"})
@@ -285,16 +282,12 @@ def feeding_of(model: LearnedModel) -> float:
 
 
 def _sibling(model: LearnedModel, mine: Machine, dtype: str, boards: Boards, spread: float) -> Choice:
-    """Another board of the chip that was measured: its own memory, and its arithmetic where a share is known.
-
-    A higher peak alone is not taken over as far as boards were compared (`COMPARED_TFLOPS`).
-    """
+    """Another board of the chip that was measured: its own memory, and its arithmetic where a share is known:
+    a higher peak alone says little under a power limit."""
     if dtype != "fp32":
         return Choice((model,), (model.machine.with_memory_of(mine),), Source.LEARNED, spread)
     board = boards.of(mine.name, model.variant)
-    compared = COMPARED_TFLOPS.get(mine.architecture, mine.tflops)
-    share = max(mine.tflops / compared, 1.0) if board is None else board.share
-    scaled = _scaled(model.machine.with_memory_of(mine), share)
+    scaled = _scaled(model.machine.with_memory_of(mine), 1.0 if board is None else board.share)
     note = f"measured on {model.machine.name}, another board of the chip"
     return Choice((model,), (scaled,), Source.LEARNED, float(np.hypot(spread, SIBLING_SPREAD)), note)
 

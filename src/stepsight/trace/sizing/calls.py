@@ -25,7 +25,7 @@ from stepsight.program.aten.rows import row_kernel
 from stepsight.program.aten.table import lower
 from stepsight.program.job import Kernel, Sizing
 from stepsight.program.observation import Observation
-from stepsight.program.variants import DGRAD_ENGINE, UNALIGNED, Kind, classify
+from stepsight.program.variants import UNALIGNED, classify
 from stepsight.trace.constants import COUNTED_SPREAD
 from stepsight.trace.linking.launches import NO_OP, Launch
 from stepsight.trace.linking.link import LinkedTrace, is_collective_kernel
@@ -216,15 +216,13 @@ def _lowered(op: Event, names: tuple[str, ...], result: tuple[int, ...]) -> tupl
 
 def _as_launched(kernel: Kernel, names: Sequence[str], *, reordered: bool) -> Kernel:
     """A product as its kernel's name states it: CUTLASS names the elements that it loads at once, cuDNN the
-    copies into the layout of tensor cores and its plain engine for image gradients."""
+    copies into the layout of tensor cores."""
     if kernel.family == "gemm":
         loads = next((found for name in names if (found := _ALIGNED_TO.search(name))), None)
         if loads is not None and int(loads[1]) * dtype_bytes(kernel.dtype) < ROW_BYTES:
             operator = f"{kernel.operator}, {UNALIGNED}"
             return replace(kernel, operator=operator, kind=classify("gemm", operator))
     if kernel.family.startswith("conv"):
-        if kernel.family == "conv_dgrad" and any(DGRAD_ENGINE in name for name in names):
-            kernel = replace(kernel, kind=Kind(DGRAD_ENGINE))
         dims = tuple((key, float(reordered) if key == "reordered" else value) for key, value in kernel.dims)
         return replace(kernel, dims=dims)
     return kernel
