@@ -46,25 +46,6 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Basis:
-    """What a constant is measured in, comes from, and moves.
-
-    ``runs`` counts the independent runs (machines, tables or collections of traces) that it was read off;
-    none where it was chosen, or where hardware, a format or a library's code states it.
-    """
-
-    unit: str
-    rests_on: str
-    moves: str
-    runs: int | None = None
-
-    @property
-    def few_runs(self) -> bool:
-        """Whether it was read off fewer than three independent runs."""
-        return self.runs is not None and self.runs < FEWEST_RUNS
-
-
-@dataclass(frozen=True, slots=True)
 class Area:
     """The constants of one area, read with the type that its code expects."""
 
