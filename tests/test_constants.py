@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stepsight
-from stepsight.constants import Area, Basis, Constant, area, area_names
+from stepsight.constants import Area, Constant, area, area_names
 from stepsight.overheads.frameworks import profiles
 
 SOURCES = "\n".join(
@@ -30,7 +30,6 @@ def test_a_constant_of_one_run_says_so() -> None:
     assert Constant(1.0, "µs", "one host", "host times", runs=1).few_runs
     assert not Constant(1.0, "µs", "three hosts", "host times", runs=3).few_runs
     assert not Constant(1.0, "µs", "chosen", "host times").few_runs
-    assert Basis("µs", "one host", "host times", runs=1).few_runs
 
 
 def test_a_value_is_read_with_the_type_that_the_code_expects() -> None:
