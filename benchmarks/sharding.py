@@ -4,7 +4,7 @@
     python benchmarks/sharding.py --torchrec --plans DIR       # first run TorchRec's planner (slow)
     python benchmarks/sharding.py --plans DIR                  # with the plans that it left there
 
-The tables are drawn from the synthetic population of ``stepsight.tables.tasks`` (seed 0), at
+The tables are drawn from the synthetic population of ``lab.score.sharding.tasks`` (seed 0), at
 most two million rows each so that 856 of them fit on 8 × 80 GB; 2,048 samples a rank.
 """
 
@@ -17,14 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.score.sharding.tasks import Scale, Task, population, task_workload
 from stepsight.platform.load import load_platform
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import search
-from stepsight.sharding.with_tables import task_workload
 from stepsight.tables.sharders import SHARDERS, random
 from stepsight.tables.table import Table
-from stepsight.tables.tasks import Scale, Task, population
 from stepsight.tables.torchrec_plan import plan_from_document
 
 SIZES = [(tables, ranks) for tables in (26, 100, 400, 856) for ranks in (8, 16, 64)]

@@ -19,10 +19,6 @@ SMALL = ["batch=8", "tables.rows=100", "parallel.ranks=1", "training.optimizer=s
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            'training.stack="dlrm-2020"',
-            r"\[training\]: stack: dlrm-2020 can be predicted, not run.*stack = \"eager\"",
-        ),
         ("parallel.cpu_lookup=fbgemm", "lookups with fbgemm can be predicted, not run.*cpu_lookup"),
     ],
 )

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.score.sharding.tasks import Scale, random_task, task_workload
 from stepsight.errors import InputError
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
@@ -11,11 +12,9 @@ from stepsight.report.page.sharding import sharding_page
 from stepsight.sharding.choice import choose, days_of
 from stepsight.sharding.document import document
 from stepsight.sharding.search.rules import TIE
-from stepsight.sharding.with_tables import task_workload, with_tables
 from stepsight.tables.plan import KINDS, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
-from stepsight.tables.tasks import Scale, random_task
 from stepsight.workload.files import load_workload
 
 TASK = random_task(4, 2, Scale(most_rows=100_000, tables_per_rank=(5, 5), batches=(16384,)))
@@ -57,14 +56,14 @@ def test_the_page_names_every_plan(choice):
 
 def test_tables_that_fit_nowhere_say_by_how_much_and_what_would():
     huge = [Table(f"t{i}", 40_000_000, 256, 1) for i in range(4)]
-    workload = with_tables(task_workload(TASK), huge)
+    workload = task_workload(TASK).with_tables(huge)
     with pytest.raises(InputError, match=r"163\.8 GB.*too much; it would fit on \d+ such ranks"):
         choose(workload, load_platform("4xV100-SXM2"))
 
 
 def test_a_table_larger_than_a_rank_is_cut_where_that_is_allowed():
     large = [Table("large", 40_000_000, 128, 5), *(Table(f"t{i}", 1000, 128, 5) for i in range(3))]
-    workload = with_tables(task_workload(TASK), large)
+    workload = task_workload(TASK).with_tables(large)
     platform = load_platform("4xV100-SXM2", ["gpu.memory_gb=16"])
     choice = choose(workload, platform, plans=300)
     assert len(choice.winner.plan.of_table("large")) > 1
@@ -75,7 +74,7 @@ def test_a_table_larger_than_a_rank_is_cut_where_that_is_allowed():
 def test_a_table_without_lookups_is_placed_too():
     idle = replace(TASK.tables[0], pooling=0.0)
     choice = choose(
-        with_tables(task_workload(TASK), [idle, *TASK.tables[1:]]), load_platform("4xV100-SXM2"), plans=100
+        task_workload(TASK).with_tables([idle, *TASK.tables[1:]]), load_platform("4xV100-SXM2"), plans=100
     )
     assert choice.winner.plan.of_table(idle.name)
 
@@ -88,7 +87,7 @@ def test_days_read_one_stream_a_table(tmp_path):
         indices = (rng.random(lengths.sum()) ** skew * 1000).astype(np.int64)
         offsets = np.concatenate([[0], np.cumsum(lengths.ravel())])
         np.savez(tmp_path / f"day{day}.npz", indices=indices, offsets=offsets, lengths=lengths)
-    workload = with_tables(task_workload(replace(TASK, batch=64)), tables)
+    workload = task_workload(replace(TASK, batch=64)).with_tables(tables)
     days = days_of(tables, [tmp_path / "day0.npz", tmp_path / "day1.npz"])
     choice = choose(workload, load_platform("4xV100-SXM2"), days=days, objective="worst", plans=100)
     assert choice.days == 2
@@ -112,7 +111,7 @@ def test_what_is_reported_is_what_predict_prints(choice):
 def test_of_equally_fast_plans_the_most_even_wins():
     """The host decides this step: a plan that leaves ranks half empty must not win by rounding."""
     alike = [Table(f"t{i}", 1_000_000, 128, 20.0) for i in range(8)]
-    workload = with_tables(task_workload(replace(TASK, batch=1024)), alike)
+    workload = task_workload(replace(TASK, batch=1024)).with_tables(alike)
     uneven = Plan.table_wise(alike, [0, 0, 0, 0, 0, 1, 2, 3], 4, "uneven")
     choice = choose(workload, load_platform("4xH100-SXM"), also=[uneven], plans=50)
     assert max(choice.winner.memory_bytes) == pytest.approx(2 * alike[0].weight_bytes)
@@ -145,7 +144,7 @@ def test_torchrecs_stack_is_searched_too():
 def test_of_alike_plans_one_that_follows_a_rule_wins_over_chance():
     """Alike tables, one a rank: every sharder's plan is as fast, as even and as full as the others."""
     alike = [Table(f"t{i}", 1_000_000, 128, 20.0) for i in range(4)]
-    workload = with_tables(task_workload(TASK), alike)
+    workload = task_workload(TASK).with_tables(alike)
     by_chance = Plan.table_wise(alike, [2, 0, 3, 1], 4, "random")
     for margin in (0.0, 0.08):
         choice = choose(workload, load_platform("4xV100-SXM2"), also=[by_chance], plans=50, margin=margin)
@@ -154,7 +153,7 @@ def test_of_alike_plans_one_that_follows_a_rule_wins_over_chance():
 
 def test_all_kinds_are_searched_by_default_and_none_lies_below_the_bound():
     tables = [Table(f"t{i}", 500, 128, 20.0) for i in range(6)] + [Table("large", 5_000_000, 128, 5.0)]
-    workload = with_tables(task_workload(replace(TASK, batch=8192)), tables)
+    workload = task_workload(replace(TASK, batch=8192)).with_tables(tables)
     choice = choose(workload, load_platform("4xV100-SXM2"), plans=200)
     named = choose(workload, load_platform("4xV100-SXM2"), plans=200, kinds=KINDS)
     assert named.found.step_us == choice.found.step_us

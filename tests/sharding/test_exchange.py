@@ -5,15 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lab.score.sharding.tasks import Scale, random_task, task_workload
 from stepsight.platform.load import load_platform
 from stepsight.sharding.pricing.exchange import Exchange
 from stepsight.sharding.pricing.steps import PlanPricer
-from stepsight.sharding.with_tables import task_workload
 from stepsight.simulate.lowering import launches_of
 from stepsight.simulate.price import COMMUNICATION, price
 from stepsight.tables.plan import TABLE_ROW_WISE, Plan, Shard
 from stepsight.tables.sharders import random
-from stepsight.tables.tasks import Scale, random_task
 
 PLATFORMS = {"2x2xA100-SXM4-40G": (4, 2), "4x8xH100-SXM-400G": (32, 8)}
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.score.sharding.tasks import population
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import search, search_careful
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import COLUMN_WISE, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
-from stepsight.tables.tasks import population
 
 WHOLE = Rules(kinds=(TABLE_WISE,))
 

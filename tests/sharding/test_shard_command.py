@@ -70,11 +70,6 @@ def test_tables_from_a_file_replace_the_workloads(workload, tmp_path):
     assert data["tables"] == 2
 
 
-def test_drawn_tables(workload):
-    data = json.loads(run(workload, "--platform", "4xA100-SXM4-80G", "--tables", "mixed:1", "--json").stdout)
-    assert 36 <= data["tables"] <= 66
-
-
 def test_a_platform_that_is_too_small(workload):
     result = run(workload, "--platform", "2xV100-SXM2")
     assert isinstance(result.exception, InputError)
@@ -90,12 +85,6 @@ def test_only_dlrms_are_sharded(tmp_path):
     result = run(str(path), "--platform", "1xV100-SXM2")
     assert isinstance(result.exception, InputError)
     assert "not a DLRM" in str(result.exception)
-
-
-def test_tables_are_measured_only_where_they_run_one_by_one(workload):
-    result = CliRunner().invoke(command, [workload, "-p", "4xA100-SXM4-40G", "--measure-tables"])
-    assert isinstance(result.exception, InputError)
-    assert "stepsight calibrate" in str(result.exception)
 
 
 def test_margins_are_shares():

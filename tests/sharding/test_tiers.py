@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from lab.score.sharding.tasks import Scale, random_task, task_workload
 from stepsight.errors import InputError
 from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.sharding.choice import choose
 from stepsight.sharding.tiers import with_tiers
-from stepsight.sharding.with_tables import task_workload, with_tables
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import part_bytes
 from stepsight.tables.table import DEVICE, Table
-from stepsight.tables.tasks import Scale, random_task
 from stepsight.workload.dlrm.build import DlrmWorkload
 
 GPU = load_gpu("A100-SXM4-40G")
@@ -52,7 +51,7 @@ def test_what_is_placed_fits(room_gb: float):
 def test_a_search_with_host_memory_places_what_one_without_it_refuses():
     task = random_task(2, 1, Scale(most_rows=1000, tables_per_rank=(2, 2), batches=(4096,)))
     large = [Table(f"t{i}", 60_000_000, 128, 5.0, SKEWED) for i in range(4)]
-    workload, platform = with_tables(task_workload(replace(task)), large), load_platform("2xA100-SXM4-40G")
+    workload, platform = task_workload(replace(task)).with_tables(large), load_platform("2xA100-SXM4-40G")
     with pytest.raises(InputError, match="too much"):
         choose(workload, platform, plans=20)
     choice = choose(workload, platform, plans=20, host_memory=True)

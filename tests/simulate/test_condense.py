@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
+from lab.score.sharding.tasks import Scale, random_task, task_workload
 from stepsight.platform.load import load_platform
-from stepsight.sharding.with_tables import task_workload
 from stepsight.simulate.condense import condense
 from stepsight.simulate.engine import Priced, walk
 from stepsight.simulate.price import price
-from stepsight.tables.tasks import Scale, random_task
 
 
 @pytest.mark.parametrize("synchronous", [False, True])

@@ -93,7 +93,6 @@ def test_language_models_capture_each_pass():
         ({"stack": "torchrec", "loss": "bce_logits"}, {"ranks": 2}, "sizes of the indices"),
         ({"stack": "torchrec", "loss": "bce_logits"}, {"ranks": 1}, "come from the host"),
         ({}, {"ranks": 2, "input_dist": True}, "sizes of the indices"),
-        ({"stack": "dlrm-2020"}, {"ranks": 1}, "no graphs"),
     ],
 )
 def test_dlrms_that_cannot_be_captured_say_why(training, parallel, reason):

@@ -91,7 +91,7 @@ def test_what_the_stack_is_not_known_for_is_refused(change: str):
 def test_earlier_names_of_stacks_are_read():
     table = {"rows": 1000, "dim": 64, "pooling": 1.0}
     dense = {"features": 16, "bottom": [64], "top": [1]}
-    for old, new in (("now", "eager"), ("2020", "dlrm-2020")):
+    for old, new in (("now", "eager"),):
         document = {
             "kind": "dlrm",
             "batch": 64,

@@ -13,12 +13,13 @@ from typing import Any
 from lab.datasets.criteo import CRITEO, CRITEO_TB_ROWS, ORDERED
 from lab.datasets.folder import read_csv
 from lab.fit.overheads.published import MODELS, NAME, WITHOUT
+from lab.score.e2e.eager_2020 import Dlrm2020
 from lab.score.steps import StepRow, each, score
 from stepsight.overheads.tables import Overheads
 from stepsight.platform.load import Platform, load_platform
 from stepsight.prediction.predict import predict
 from stepsight.score import CHOSEN, Score
-from stepsight.workload.files import parse_workload
+from stepsight.workload.dlrm.config import read_dlrm
 
 TOPIC = "e2e"
 SET = "dlrm_one_gpu"
@@ -54,8 +55,7 @@ def predicted(row: dict[str, str]) -> StepRow | None:
     model, gpu = row["model"], row["gpu"]
     if model not in MODELS or gpu not in GPUS:
         return None
-    document = workload_document(model, int(row["batch"]))
-    prediction = predict(parse_workload(document, f"{FILE}: {model}"), machine(model, gpu))
+    prediction = predict(workload(model, int(row["batch"])), machine(model, gpu))
     measured = float(row["iter_ms_digitised"])
     published = tuple(
         (label, measured * (1 + float(row[column]) / 100)) for label, column in PUBLISHED if row[column]
@@ -82,8 +82,8 @@ def active_ms(row: Mapping[str, str]) -> float | None:
     return float(row["iter_ms_digitised"]) * (1 + float(kernels) / 100) / (1 + float(active) / 100)
 
 
-def workload_document(model: str, batch: int) -> dict[str, Any]:
-    """One of the measured DLRMs as a workload file would describe it."""
+def workload(model: str, batch: int) -> Dlrm2020:
+    """One of the measured DLRMs."""
     tables: list[dict[str, Any]]
     if model == "DLRM_default":
         dense = {"features": 512, "bottom": [512, 64], "top": [1024, 1024, 1024, 1]}
@@ -98,11 +98,12 @@ def workload_document(model: str, batch: int) -> dict[str, Any]:
         dense = {"features": 13, "bottom": [512, 256, 128], "top": [1024, 1024, 512, 256, 1]}
         tables = [{"rows": rows, "dim": 128, "pooling": 1.0, "indices": CRITEO} for rows in CRITEO_TB_ROWS]
         loss = "bce"
-    return {
+    document = {
         "kind": "dlrm", "batch": batch, "dense": {**dense, "interaction": "dot"}, "tables": tables,
         # As the kernel lists of the same programs show: gradients filled with zeros, the loss read, the
         # table-batched lookups and PyTorch of 2020. DLRM's loop synchronises before it looks at the clock.
         "training": {"optimizer": "sgd", "loss": loss, "zero_grad": "zero", "read_loss": True,
-                     "sparse_update": "scattered", "stack": "dlrm-2020", "synchronize": True},
+                     "sparse_update": "scattered", "synchronize": True},
         "parallel": {"ranks": 1},
     }  # fmt: skip
+    return Dlrm2020(read_dlrm(document, f"{FILE}: {model}"))

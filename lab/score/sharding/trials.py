@@ -11,14 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lab.score.sharding.results import SEARCHED, PlanTrial, Trial
+from lab.score.sharding.tasks import Scale, Task, random_task, task_workload
 from stepsight.platform.load import Platform
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import Rules
 from stepsight.sharding.search.walk import search_careful
-from stepsight.sharding.with_tables import task_workload
 from stepsight.tables.plan import COLUMN_WISE, ROW_WISE, TABLE_WISE, Plan
 from stepsight.tables.sharders import SHARDERS
-from stepsight.tables.tasks import Scale, Task, random_task
 from stepsight.workload.dlrm.build import DlrmWorkload
 
 if TYPE_CHECKING:
@@ -62,12 +61,9 @@ def try_task(
     budget_s: float = 2.0,
 ) -> Trial:  # fmt: skip
     """Predict all plans of a task, then measure them in rounds of interleaved blocks."""
-    from stepsight.calibrate.bench.lookup_bench import measure_tables
     from stepsight.run.measure import measure_all
 
     plans = {name: sharder(task.tables, task.ranks) for name, sharder in SHARDERS.items()}
-    group.restart()
-    pricer = PlanPricer(pricer.workload, pricer.platform, measured=measure_tables(group, pricer, seed))
     rules = Rules(kinds=(TABLE_WISE, COLUMN_WISE, ROW_WISE))
     also = list(plans.values())
     plans[SEARCHED] = search_careful(pricer, rules, margin=MARGIN, budget_s=budget_s, also=also).plan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,24 +14,14 @@ from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from stepsight.sharding.choice import Choice
-    from stepsight.sharding.pricing.measured_tables import MeasuredTables
-    from stepsight.sharding.pricing.steps import PlanPricer
     from stepsight.sharding.search.walk import Progress
     from stepsight.workload.dlrm.build import DlrmWorkload
     from stepsight.workload.files import Workload
 
-TABLES_HELP = (
-    "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list, or draw them: "
-    "heavy:SEED or mixed:SEED."
-)
+TABLES_HELP = "Take the tables from a CSV or from the JSON of a TorchRec EmbeddingBagConfig list."
 KINDS_HELP = (
     "Allow only these ways of sharding (repeat): table_wise, column_wise, row_wise, table_row_wise, "
     "data_parallel [default: all that the stack supports]."
-)
-
-MEASURE_HELP = (
-    "First measure lookups in every table on this machine (needs torch and a platform made by `calibrate` "
-    "here), and price plans by these times."
 )
 
 PLANS_HELP = "Price this many plans, if more than the default of 1500 + 10 per table; --budget ends earlier."
@@ -67,7 +56,6 @@ MARGIN_HELP = (
 @click.option("--plans", type=click.IntRange(min=1), help=PLANS_HELP)
 @click.option("--budget", default="", metavar="TIME", help=BUDGET_HELP)
 @click.option("--seed", default=0, help="The same seed gives the same search.")
-@click.option("--measure-tables", is_flag=True, help=MEASURE_HELP)
 @click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
 @click.option("--host-memory", is_flag=True, help=HOST_MEMORY_HELP)
 @options.json_flag
@@ -81,7 +69,7 @@ MARGIN_HELP = (
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
-    seed: int, measure_tables: bool, margin_text: str, host_memory: bool, as_json: bool,
+    seed: int, margin_text: str, host_memory: bool, as_json: bool,
     out: Path | None, torchrec: Path | None, module: str | None, device: str | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
@@ -105,8 +93,7 @@ def command(
         days=days_of(dlrm.tables, days),
         also=[read_plan(path, dlrm.tables, dlrm.ranks).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
-        measure=_measured_here(seed) if measure_tables else None, margin=margin(margin_text),
-        host_memory=host_memory,
+        margin=margin(margin_text), host_memory=host_memory,
     )  # fmt: skip
     usual_device = "cpu" if here.spec.host.synchronous else "cuda"
     names = {"module": module or MODULE, "device": device or usual_device}
@@ -123,19 +110,6 @@ def margin(text: str) -> float:
     return share
 
 
-def _measured_here(seed: int) -> Callable[[PlanPricer], MeasuredTables]:
-    def measure(pricer: PlanPricer) -> MeasuredTables:
-        from stepsight.calibrate.bench.lookup_bench import check_measurable, measure_tables
-        from stepsight.run.ranks import Ranks
-
-        check_measurable(pricer)
-        click.echo(f"measuring {len(pricer.costs.tables)} tables on {pricer.ranks} ranks", err=True)
-        with Ranks(pricer.ranks, pricer.device) as group:
-            return measure_tables(group, pricer, seed)
-
-    return measure
-
-
 def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int) -> DlrmWorkload:
     from stepsight.capture.step.captured import is_step_file
     from stepsight.workload.files import load_workload
@@ -148,8 +122,7 @@ def _workload(path: Path, assignments: list[str], tables: str | None, gpus: int)
 
 
 def with_tables_of(workload: Workload, tables: str | None, gpus: int, path: Path) -> DlrmWorkload:
-    """A DLRM on all GPUs where it leaves them open; with the tables of a file, or drawn, if one is named."""
-    from stepsight.sharding.with_tables import drawn_tables, with_tables
+    """A DLRM on all GPUs where it leaves them open; with the tables of a file, if one is named."""
     from stepsight.tables.files import read_tables
     from stepsight.workload.dlrm.build import DlrmWorkload
     from stepsight.workload.files import resolve
@@ -157,10 +130,7 @@ def with_tables_of(workload: Workload, tables: str | None, gpus: int, path: Path
     loaded = resolve(workload, gpus)
     if not isinstance(loaded, DlrmWorkload):
         raise InputError(str(path), "is not a DLRM", "only workloads with embedding tables have plans")
-    if tables is None:
-        return loaded
-    drawn = drawn_tables(tables, loaded.ranks)
-    return with_tables(loaded, drawn if drawn is not None else read_tables(tables))
+    return loaded if tables is None else loaded.with_tables(read_tables(tables))
 
 
 def _progress(state: Progress) -> None:

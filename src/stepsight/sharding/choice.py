@@ -15,7 +15,6 @@ from stepsight.estimate import FloatArray
 from stepsight.platform.load import Platform
 from stepsight.prediction.embedding import EmbeddingFigures, embedding_figures
 from stepsight.sharding.pricing.loads import Loads
-from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.sharding.pricing.steps import PlanPricer
 from stepsight.sharding.search.rules import USUAL_KINDS, Rules, check_fits, level_with, preferred
 from stepsight.sharding.search.simulated import search_simulated
@@ -59,10 +58,7 @@ class PlanCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables.
-
-    ``measured`` is what the tables took on this machine, where that was asked for.
-    """
+    """The winner first, then everything else by its step time; ``room_bytes`` is a rank's for tables."""
 
     workload: str
     platform: str
@@ -73,7 +69,6 @@ class Choice:
     room_bytes: float
     ranks: int
     tables: int
-    measured: MeasuredTables | None = None
     figures: EmbeddingFigures | None = None
 
     @property
@@ -97,16 +92,14 @@ def choose(
     workload: DlrmWorkload, platform: Platform, *, objective: str = "mean", plans: int | None = None,
     budget_s: float | None = None, seed: int = 0, kinds: Sequence[str] = USUAL_KINDS,
     days: Sequence[Sequence[Table]] = (), also: Sequence[Plan] = (),
-    progress: Callable[[Progress], None] | None = None,
-    measure: Callable[[PlanPricer], MeasuredTables] | None = None, margin: float = 0.0,
-    host_memory: bool = False,
+    progress: Callable[[Progress], None] | None = None, margin: float = 0.0, host_memory: bool = False,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and compare it with the sharders' (and ``also``) plans.
 
     The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
-    answer; or after ``budget_s`` seconds. ``measure`` looks the workload's tables up before any plan is
-    priced. Of all plans within a share of ``margin`` of the best the simplest wins. ``host_memory``: tables
-    that do not fit on the devices may lie in host memory (`stepsight.sharding.tiers`).
+    answer; or after ``budget_s`` seconds. Of all plans within a share of ``margin`` of the best the simplest
+    wins. ``host_memory``: tables that do not fit on the devices may lie in host memory
+    (`stepsight.sharding.tiers`).
     """
     if objective not in OBJECTIVES:
         raise InputError("objective", f"is {objective!r}", f"one of {', '.join(OBJECTIVES)}")
@@ -134,8 +127,6 @@ def choose(
     pricer = PlanPricer(workload, platform, days)
     rules = Rules(room_bytes, tuple(kinds))
     check_fits(pricer.costs, rules, f"{platform.spec.gpu.memory_gb:g} GB")
-    if measure:
-        pricer = PlanPricer(workload, platform, days, measure(pricer))
     usual = [sharder(workload.tables, workload.ranks) for sharder in SHARDERS.values()] + list(also)
     if workload.config.stack in OWN_PROGRAMS:
         own = PLACEMENTS[workload.config.stack](workload.tables, workload.ranks), workload.plan
@@ -156,7 +147,7 @@ def choose(
     return Choice(
         workload.name, platform.name, tuple(ranked), found, objective,
         len(pricer.costs.days),
-        rules.memory_bytes, workload.ranks, len(workload.tables), pricer.costs.measured,
+        rules.memory_bytes, workload.ranks, len(workload.tables),
         embedding_figures(replace(workload.config, tables=pricer.costs.tables), ranked[0].plan, platform),
     )  # fmt: skip
 
@@ -201,7 +192,7 @@ def _ranked(
     ``careful``: the first plan was chosen with a margin and stays the winner.
     """
     loads = pricer.costs.loads(plans)
-    day_us = _simulated(plans, pricer, pricer.times(loads))
+    day_us = np.array([pricer.simulated_days_us(plan) for plan in plans])
     step_us = OBJECTIVES[objective](day_us)
     fits = [bool((memory <= rules.memory_bytes).all()) for memory in loads.memory_bytes]
     order = sorted(range(len(plans)), key=lambda i: (not fits[i], step_us[i], i))
@@ -221,16 +212,6 @@ def _ranked(
             )
         )  # fmt: skip
     return candidates
-
-
-def _simulated(plans: Sequence[Plan], pricer: PlanPricer, quick_us: FloatArray) -> FloatArray:
-    """Step times as ``predict`` prints them; (plans, days).
-
-    Tables that were measured here are known to the quick price alone, which then stays.
-    """
-    if pricer.costs.measured is not None:
-        return quick_us
-    return np.array([pricer.simulated_days_us(plan) for plan in plans])
 
 
 def _why(

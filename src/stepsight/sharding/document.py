@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from stepsight.sharding.choice import Choice, PlanCandidate
-from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.tables.plan import plan_dict, plan_summary
 
 
@@ -28,7 +27,6 @@ def document(choice: Choice) -> dict[str, Any]:
         "search_seconds": found.seconds,
         "room_bytes": choice.room_bytes,
         "level": choice.level,
-        "measured_tables": _measured(choice.measured) if choice.measured else None,
         "winner": choice.winner.name,
         "candidates": [_candidate(c, choice.winner) for c in choice.candidates],
         "plan": plan_dict(choice.winner.plan),
@@ -52,13 +50,4 @@ def _candidate(candidate: PlanCandidate, winner: PlanCandidate) -> dict[str, Any
                 zip(candidate.lookup_us, candidate.exchange_us, candidate.memory_bytes, strict=True)
             )
         ],
-    }
-
-
-def _measured(measured: MeasuredTables) -> dict[str, Any]:
-    """Forward and backward of whole tables against the model, what ranks cost each other, how they vary."""
-    return {
-        "against_model": [measured.factors(i, 1.0, 1.0).tolist() for i in range(len(measured.log_ratio))],
-        "beside_others": list(measured.beside_others),
-        "jitter": measured.jitter,
     }

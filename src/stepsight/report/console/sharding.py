@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -55,10 +54,6 @@ def _headline(choice: Choice) -> Text:
     text.append(f"{found.priced:,} plans priced in {found.seconds:.1f} s")
     if found.timed_out:
         text.append(" (ended by --budget: another run may find another plan)")
-    if choice.measured:
-        forward, backward = np.exp(choice.measured.log_ratio[:, 0].mean(axis=0))
-        text.append(f"\n           tables measured here: lookups ×{forward:.2f}, updates ×{backward:.2f} ")
-        text.append("the platform's times")
     return text
 
 

@@ -14,9 +14,7 @@ import numpy as np
 
 from stepsight.errors import StepsightError
 from stepsight.estimate import FloatArray, IntArray
-from stepsight.kernels.embedding.model import TableCosts
 from stepsight.sharding.pricing.lookups import LookupModel
-from stepsight.sharding.pricing.measured_tables import MeasuredTables
 from stepsight.tables.lookup import TableLookup
 from stepsight.tables.plan import DATA_PARALLEL, TABLE_ROW_WISE, Plan, part_bytes
 from stepsight.tables.row_parts import RowPart
@@ -74,14 +72,12 @@ class PartCosts:
     def __init__(
         self, days: Sequence[Sequence[Table]], batch: int, ranks: int, model: LookupModel, *,
         optimizer: str = "sgd", ranks_per_node: int | None = None, together: int | None = None,
-        measured: MeasuredTables | None = None,
     ) -> None:  # fmt: skip
         self.days = tuple(tuple(day) for day in days)
         self.tables = self.days[0]
         if any([t.name for t in day] != [t.name for t in self.tables] for day in self.days):
             raise StepsightError("every day must hold the same tables in the same order")
         self.batch, self.ranks, self.model, self.optimizer = batch, ranks, model, optimizer
-        self.measured = measured
         self.ranks_per_node = min(ranks_per_node or ranks, ranks)
         self.together = together or -(-len(self.tables) // ranks)
         self.index_of = {table.name: i for i, table in enumerate(self.tables)}
@@ -179,40 +175,9 @@ class PartCosts:
             lookups = [self._lookup(day[part.table], part) for part in parts]
             costs = self.model.table_costs(lookups, optimizer=self.optimizer, together=self.together)
             self._split = costs.forward.shape[1]
-            forward, backward = self._as_measured(parts, costs)
             extra = [self._extra(day[p.table], p, lookup) for p, lookup in zip(parts, lookups, strict=True)]
-            by_day.append(np.hstack([forward, backward, np.array(extra)]))
+            by_day.append(np.hstack([costs.forward, costs.backward, np.array(extra)]))
         return np.stack(by_day, axis=1)
-
-    def halves(self, table: int) -> tuple[TablePart, TablePart, TablePart]:
-        """A table whole, with half of its columns, with half of its rows."""
-        dim, rows = self.tables[table].dim, self.tables[table].rows
-        return (
-            TablePart(table, dim, rows),
-            TablePart(table, -(-dim // 2), rows),
-            TablePart(table, dim, -(-rows // 2)),
-        )
-
-    def lookup(self, part: TablePart) -> TableLookup:
-        """What a part is asked for on the first day."""
-        return self._lookup(self.tables[part.table], part)
-
-    def part_times(self, parts: Sequence[TablePart]) -> FloatArray:
-        """Forward and backward µs of parts, each alone on its rank, on the first day: parts × 2."""
-        sums = np.stack([self.matrix_row(part)[0] for part in parts])[:, None, None]
-        loads = self.times(sums)
-        return np.stack([loads.forward_us.ravel(), loads.backward_us.ravel()], axis=1)
-
-    def _as_measured(self, parts: Sequence[TablePart], costs: TableCosts) -> tuple[FloatArray, FloatArray]:
-        """The model's costs of parts, scaled to what their tables took here."""
-        if self.measured is None:
-            return costs.forward, costs.backward
-        whole = [self.tables[part.table] for part in parts]
-        factors = np.stack([
-            self.measured.factors(p.table, p.width / t.dim, p.height / t.rows)
-            for p, t in zip(parts, whole, strict=True)
-        ])  # fmt: skip
-        return costs.forward * factors[:, :1], costs.backward * factors[:, 1:]
 
     def _lookup(self, table: Table, part: TablePart) -> TableLookup:
         samples = self.batch / self.ranks if part.replicated else self.batch

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from stepsight.program.job import Kernel
 from stepsight.sharding.pricing.exchange import POOLED_BYTES, Exchange
 from stepsight.sharding.pricing.loads import Loads, PartCosts, TablePart
 from stepsight.sharding.pricing.lookups import LookupModel, SeparateLookups, scaled_to
-from stepsight.sharding.pricing.measured_tables import MeasuredTables, straggling_us
 from stepsight.simulate.shared_memory import side_by_side
 from stepsight.simulate.template import END, Slot, StepTemplate
 from stepsight.simulate.timeline import simulate
@@ -47,25 +45,22 @@ class PlanPricer:
     """Prices plans of one DLRM on one platform.
 
     ``days`` are the workload's tables with the index streams of several days; by default
-    there is one day, the workload's own. ``measured`` is what its tables took here.
+    there is one day, the workload's own.
     """
 
     def __init__(
-        self, workload: DlrmWorkload, platform: Platform, days: Sequence[Sequence[Table]] = (),
-        measured: MeasuredTables | None = None,
-    ) -> None:  # fmt: skip
+        self, workload: DlrmWorkload, platform: Platform, days: Sequence[Sequence[Table]] = ()
+    ) -> None:
         config = workload.config
         self.workload, self.platform = workload, platform
         self.ranks, self.batch = config.ranks, config.batch
-        self._contention, self._jitter = platform.spec.contention, 0.0
         self.device = "cpu" if platform.spec.host.synchronous else "cuda"
         template = workload.with_plan(SHARDERS["size_lookup_greedy"](config.tables, config.ranks))
         job, ops = build(template.config, self.device)
         self._job, self._step = job, StepTemplate(job, platform, _slots(ops))
         self._copy = _Curve(platform, "copy_h2d", ("bytes",), "int64")
         self._concat = _Curve(platform, "concat", ("read_bytes", "write_bytes"), "fp32")
-        costs = partial(
-            PartCosts,
+        self.costs = PartCosts(
             days or [config.tables],
             config.batch,
             config.ranks,
@@ -73,16 +68,12 @@ class PlanPricer:
             optimizer=config.sparse_optimizer,
             ranks_per_node=platform.spec.gpus_per_node,
         )
-        self.costs = costs()
         self._exchange = Exchange(
             platform, config.batch, config.ranks, self.costs.ranks_per_node, config.exchange_bytes
         )
         self._joining_us = (0.0, 0.0)
         if not days:  # the simulated program looks its own indices up
             self._joining_us = self._joining(template)
-        if measured:  # not before: what joining costs is seen against a simulation that knows no measurement
-            self.costs, self._contention = costs(measured=measured), measured.contention(self._contention)
-            self._jitter = measured.jitter
 
     def step_us(self, plans: Sequence[Plan]) -> FloatArray:
         """Step times of plans, (plans, days)."""
@@ -139,7 +130,6 @@ class PlanPricer:
     def _lookup_model(self, template: DlrmWorkload, ops: PlanOps) -> LookupModel:
         config = template.config
         fused = self._kernel_of(0, ops.lookup_forward).lookup
-        self.fused = fused is not None and fused.fused
         if fused is None or not fused.fused:
             return SeparateLookups(self.platform.kernels.estimate)
         measured = self.platform.kernels.measured_lookups(fused.operator)
@@ -155,7 +145,7 @@ class PlanPricer:
 
     def _walk(self, loads: Loads) -> FloatArray:
         count = len(loads)
-        contention, per_node = self._contention, self.platform.spec.gpus_per_node
+        contention, per_node = self.platform.spec.contention, self.platform.spec.gpus_per_node
         forward = side_by_side(loads.forward_us, contention.lookups_forward, per_node)
         backward = side_by_side(loads.backward_us, contention.lookups_backward, per_node)
         exchange, exchange_back = self._exchange.times(loads)
@@ -176,9 +166,7 @@ class PlanPricer:
         cuts = loads.cuts.sum(axis=-1)
         first, each = self._joining_us
         joining = np.where(cuts > 0, first + each * cuts, 0.0)
-        # From the exchange of gradients to the next one of pooled rows ranks do not meet.
-        straggling = straggling_us(forward + backward, self._jitter)
-        return step + joining + straggling
+        return step + joining
 
     def _joining(self, template: DlrmWorkload) -> tuple[float, float]:
         """What the step takes longer once tables are cut, and for each part: their columns must be

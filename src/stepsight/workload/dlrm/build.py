@@ -17,18 +17,17 @@ from stepsight.program.job import Job, Op, RankProgram
 from stepsight.program.setup import Setup
 from stepsight.tables.lookup import FBGEMM
 from stepsight.tables.plan import Plan
-from stepsight.tables.table import Table
+from stepsight.tables.sharders import SHARDERS
+from stepsight.tables.table import Table, check_tables
 from stepsight.workload.described import Described
 from stepsight.workload.dlrm import embeddings, exchange, torchrec, torchrec_cpu
 from stepsight.workload.dlrm.config import (
-    DLRM_2020,
     EAGER,
     JOINT_STACK,
     OWN_PROGRAMS,
     TORCHREC_STACK,
     DlrmConfig,
 )
-from stepsight.workload.dlrm.eager_2020 import as_in_2020
 from stepsight.workload.dlrm.embeddings import PlanOps
 from stepsight.workload.dlrm.exchange import GATHER, SUM, NodeTables, without_node_tables
 from stepsight.workload.dlrm.hugectr import hugectr_job
@@ -74,6 +73,12 @@ class DlrmWorkload(Described[DlrmConfig]):
         plan.check(self.config.tables)
         return DlrmWorkload(replace(self.config, plan=plan))
 
+    def with_tables(self, tables: Sequence[Table]) -> DlrmWorkload:
+        """The same with these tables, placed by the usual sharder until a better plan is known."""
+        check_tables(tables)
+        plan = SHARDERS["size_lookup_greedy"](tables, self.ranks)
+        return DlrmWorkload(replace(self.config, tables=tuple(tables), plan=plan))
+
     def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
         """Every rank's program. ``fused`` overrides the workload's lookup on a GPU; no blocks repeat."""
         if self.config.stack in OWN_PROGRAMS and device != "cuda":
@@ -81,12 +86,7 @@ class DlrmWorkload(Described[DlrmConfig]):
             raise InputError(f"{self.name}: stack", problem, 'set stack = "eager" for a CPU')
         if self.config.stack in OWN_PROGRAMS:
             return joint_job(self.config) if self.config.stack == JOINT_STACK else hugectr_job(self.config)
-        job = build(self._on(device), device, fused)[0]
-        if self.config.stack != DLRM_2020 or device != "cuda":
-            return job
-        parameters = _record(self.config, device, True).parameters
-        programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
-        return replace(job, programs=tuple(programs))
+        return build(self._on(device), device, fused)[0]
 
     def plan_ops(self, device: str = "cuda", *, fused: bool | None = None) -> PlanOps:
         """Which ops of every rank's program a change of plan changes."""
@@ -105,7 +105,7 @@ class DlrmWorkload(Described[DlrmConfig]):
 
     def memory(self) -> MemoryReport:
         """What each rank's device must hold at the peak."""
-        return dlrm_memory(self.config, _record(self.config, "cuda", True))
+        return dlrm_memory(self.config, recorded_step(self.config, "cuda", True))
 
 
 def _check_widths(config: DlrmConfig) -> None:
@@ -128,7 +128,7 @@ def build(config: DlrmConfig, device: str, fused: bool | None = None) -> tuple[J
             _check_widths(config)
     else:
         one_kernel = config.cpu_lookup == FBGEMM
-    tape = _record(config, device, one_kernel)
+    tape = recorded_step(config, device, one_kernel)
     marks = PlanOps(
         copy_indices=tape.marks.get("copy_indices"),
         copy_offsets=tape.marks.get("copy_offsets"),
@@ -171,7 +171,7 @@ def _own_ops(config: DlrmConfig, rank: int, fused: bool) -> tuple[Op, ...]:
 
 
 @lru_cache(maxsize=2)
-def _record(config: DlrmConfig, device: str, fused: bool) -> Tape:
+def recorded_step(config: DlrmConfig, device: str, fused: bool) -> Tape:
     """Rank 0's step, as its program and its memory both need it."""
     own = _own_ops(config, 0, fused)
 

@@ -32,12 +32,11 @@ LOSSES = ("bce", "mse", "bce_logits")
 SPARSE_UPDATES = (SORTED, SCATTERED)
 CPU_LOOKUPS = (EMBEDDING_BAG, FBGEMM)
 EAGER = "eager"
-DLRM_2020 = "dlrm-2020"
 JOINT_STACK = "nvidia"
 TORCHREC_STACK = "torchrec"
 HUGECTR_STACK = "hugectr"
-STACKS = (EAGER, DLRM_2020, JOINT_STACK, TORCHREC_STACK, HUGECTR_STACK)
-ALIASES = {"now": EAGER, "2020": DLRM_2020}
+STACKS = (EAGER, JOINT_STACK, TORCHREC_STACK, HUGECTR_STACK)
+ALIASES = {"now": EAGER}
 """Earlier names of stacks."""
 OWN_PROGRAMS = (JOINT_STACK, HUGECTR_STACK)
 """Stacks with a program of their own: on GPUs alone, and their plans are simulated one by one."""
@@ -77,9 +76,8 @@ class DlrmConfig:
     one kernel (FBGEMM) instead of one ``embedding_bag`` per table; ``cpu_lookup``: the operator
     of a CPU. ``sparse_update``: the lookup's backward sorts the indices and updates each distinct
     row once (FBGEMM), or every lookup updates its row as it comes (scattered: the table-batched
-    kernels of 2020). ``stack``: what eager PyTorch launches and waits for (``eager``), or DLRM's
-    script of 2020 (``dlrm-2020``: one rank, sgd); or NVIDIA's example with its fused kernels
-    (`stepsight.workload.dlrm.joint`), TorchRec's with its input pipeline
+    kernels of 2020). ``stack``: what eager PyTorch launches and waits for (``eager``), or
+    NVIDIA's example with its fused kernels (`stepsight.workload.dlrm.joint`), TorchRec's with its pipeline
     (`stepsight.workload.dlrm.torchrec`), or HugeCTR (`stepsight.workload.dlrm.hugectr`).
     ``exchange_dtype``: pooled rows and their gradients travel in that type (TorchRec's quantised
     communication). ``loader``: what TorchRec's loader does with a batch in the training process: joins and
@@ -181,12 +179,6 @@ def read_dlrm(document: Mapping[str, Any], source: str) -> DlrmConfig:
         section.finish()
     if not tables and config.interaction != "cat":
         raise InputError(source, "a DLRM without tables has nothing to interact", "add [[tables]]")
-    if stack == DLRM_2020 and (ranks > 1 or training.optimizer != "sgd" or config.interaction != "dot"):
-        raise InputError(
-            f"{source}: [training]: stack",
-            f"{DLRM_2020} is known for one rank, sgd and the dot interaction alone",
-            'leave it out, or set stack = "eager"',
-        )  # fmt: skip
     if training.cuda_graph:
         _check_graph(config, source)
     if stack == JOINT_STACK:
@@ -206,7 +198,6 @@ def _refuse_alone(parallel: Fields) -> None:
 def _check_graph(config: DlrmConfig, source: str) -> None:
     """A graph holds nothing that the host waits for."""
     reasons = {
-        "PyTorch of 2020 has no graphs": config.stack == DLRM_2020,
         "the host waits for the sizes of the indices that it exchanges": config.input_dist
         or (config.stack == TORCHREC_STACK and config.ranks > 1),
         "the interaction's indices come from the host": config.stack == TORCHREC_STACK

@@ -7,9 +7,10 @@ DLRM_MLPerf): what it launched beyond today's step, and where its host waited fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from stepsight.program.job import Kernel, Op
+from stepsight.program.job import Job, Kernel, Op
+from stepsight.workload.dlrm.build import DlrmWorkload, recorded_step
 from stepsight.workload.operators.tape import EVALUATE
 from stepsight.workload.operators.tensor import Tensor
 
@@ -18,6 +19,17 @@ _LOOKUPS = ("indices", "offsets")
 _TARGET = "target"
 _LOSSES = ("aten::binary_cross_entropy", "aten::mse_loss")
 _READ = "aten::item"
+
+
+@dataclass(frozen=True)
+class Dlrm2020(DlrmWorkload):
+    """A DLRM of one rank, sgd and the dot interaction as it ran then."""
+
+    def job(self, device: str = "cuda", blocks: int | None = None, *, fused: bool | None = None) -> Job:
+        job = super().job(device, blocks, fused=fused)
+        parameters = recorded_step(self.config, device, True).parameters
+        programs = (replace(p, ops=as_in_2020(p.ops, parameters)) for p in job.programs)
+        return replace(job, programs=tuple(programs))
 
 
 def as_in_2020(ops: Sequence[Op], parameters: Sequence[Tensor]) -> tuple[Op, ...]:

@@ -13,7 +13,11 @@ import numpy as np
 
 from stepsight.errors import InputError
 from stepsight.tables.indices.distributions import IndexDistribution
+from stepsight.tables.sharders import SHARDERS
 from stepsight.tables.table import Table
+from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.config import DlrmConfig
+from stepsight.workload.training import Training
 
 DIMS = (32, 64, 128, 256)
 BATCHES = (512, 1024, 2048, 4096)
@@ -90,6 +94,15 @@ def random_task(ranks: int, seed: int, scale: Scale | None = None, *, heavy: boo
     return Task(f"{'heavy' if heavy else 'mixed'}-{ranks}-{seed}", tables, batch, ranks, heavy)
 
 
-def total_bytes(tables: Sequence[Table]) -> float:
-    """Weights of all tables."""
-    return sum(table.weight_bytes for table in tables)
+def task_workload(
+    task: Task, *, features: int = 512, bottom: Sequence[int] = (512, 1024, 256, 128),
+    top: Sequence[int] = (1024, 512, 256, 1), interaction: str = "cat",
+) -> DlrmWorkload:  # fmt: skip
+    """A task's DLRM, with the dense part of METHOD §7 unless stated otherwise."""
+    plan = SHARDERS["size_lookup_greedy"](task.tables, task.ranks)
+    return DlrmWorkload(
+        DlrmConfig(
+            task.name, task.batch, features, tuple(bottom), tuple(top), interaction, task.tables,
+            Training(), task.ranks, plan,
+        )
+    )  # fmt: skip

@@ -9,22 +9,23 @@ from typing import Any
 
 import pytest
 
-from lab.score.e2e.dlrm import workload_document
-from stepsight.errors import InputError
+from lab.score.e2e.dlrm import workload
+from lab.score.e2e.eager_2020 import Dlrm2020
 from stepsight.program.job import Op
-from stepsight.workload.files import parse_workload
+from stepsight.workload.dlrm.build import DlrmWorkload
+from stepsight.workload.dlrm.config import read_dlrm
 
 SMALL: dict[str, Any] = {
     "kind": "dlrm", "batch": 64, "dense": {"features": 8, "bottom": [16, 4], "top": [8, 1]},
     "tables": [{"count": 3, "rows": 100, "dim": 4, "pooling": 2.0}],
     "training": {"loss": "mse", "zero_grad": "zero", "read_loss": True, "sparse_update": "scattered",
-                 "stack": "dlrm-2020", "synchronize": True},
+                 "synchronize": True},
 }  # fmt: skip
 
 
-def ops_of(document: dict[str, Any], **training: object) -> list[Op]:
+def ops_of(document: dict[str, Any], made: type[DlrmWorkload] = Dlrm2020, **training: object) -> list[Op]:
     document = {**document, "training": {**document["training"], **training}}
-    return list(parse_workload(document, "made").job("cuda").programs[0].ops)
+    return list(made(read_dlrm(document, "made")).job("cuda").programs[0].ops)
 
 
 def plain(op: Op) -> str:
@@ -39,10 +40,8 @@ def test_the_host_waits_for_every_copy() -> None:
 
 def test_lookups_are_copied_as_int32() -> None:
     then, now = (
-        sum(
-            k.dim("bytes") for op in ops_of(SMALL, stack=stack) for k in op.kernels if k.operator == "indices"
-        )
-        for stack in ("dlrm-2020", "eager")
+        sum(k.dim("bytes") for op in ops_of(SMALL, made) for k in op.kernels if k.operator == "indices")
+        for made in (Dlrm2020, DlrmWorkload)
     )
     assert then == now / 2
 
@@ -64,11 +63,6 @@ def test_every_parameter_has_its_own_update() -> None:
     assert len(step.kernels) == 8
 
 
-def test_several_ranks_are_refused() -> None:
-    with pytest.raises(InputError, match="one rank"):
-        parse_workload({**SMALL, "parallel": {"ranks": 2}}, "made")
-
-
 @pytest.mark.parametrize("model", ["DLRM_default", "DLRM_MLPerf"])
 def test_operators_launch_what_the_kernel_list_of_the_same_program_shows(
     measured_data: Path, model: str
@@ -79,7 +73,7 @@ def test_operators_launch_what_the_kernel_list_of_the_same_program_shows(
     for row in listed:
         there[row["op"].rstrip("0")] += int(row["launches"])
     here: Counter[str] = Counter()
-    for op in ops_of(workload_document(model, 2048)):
+    for op in workload(model, 2048).job().programs[0].ops:
         here[plain(op).rstrip("0")] += len(op.kernels)
     for name in (
         "aten::linear", "aten::relu", "aten::sum", "aten::bmm", "aten::cat", "AddmmBackward",

@@ -1,4 +1,4 @@
-from stepsight.tables.tasks import BATCHES, DIMS, Scale, population, random_task
+from lab.score.sharding.tasks import BATCHES, DIMS, Scale, population, random_task
 
 
 def test_the_same_seed_draws_the_same_task():
