@@ -8,10 +8,9 @@ import sys
 
 import click
 
-from stepsight.commands.options import COMMAND_LINE
 from stepsight.errors import ScriptFailedError, StepsightError
 from stepsight.processes import end_tidily_on_signals
-from stepsight.terminal import ReaderGoneError, open_streams
+from stepsight.terminal import COMMAND_LINE, ReaderGoneError, open_streams
 
 COMMANDS = {
     "predict": "Predict the step time of a workload or a trace on a platform.",

@@ -10,16 +10,19 @@ import codecs
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast
 
 from stepsight.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderHook
+    from rich.table import Table
 
 T = TypeVar("T")
 
+COMMAND_LINE = "stepsight.command_line"
+"""Where the entry point keeps what was typed (`click.Context.meta`): pages name it."""
 UNBROKEN = 10_000
 """Columns of an output that is no terminal: nothing is wrapped or cut."""
 PLAIN = {
@@ -48,6 +51,22 @@ def terminal(*, stderr: bool = False) -> Console:
     console.push_render_hook(cast("RenderHook", _SpellOut()))
     setattr(console, "on_broken_pipe", _reader_gone)  # noqa: B010 - rich would end the process with 1
     return console
+
+
+def listing(
+    titles: Sequence[str], rows: Iterable[Iterable[Any]], *, title: str = "", left: Sequence[str] = (),
+    edge: bool = True,
+) -> Table:  # fmt: skip
+    """A table: the first column and those named in ``left`` stand left, all others right."""
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", box=None, padding=(0, 1), pad_edge=edge)
+    for i, name in enumerate(titles):
+        stands_left = i == 0 or name in left
+        table.add_column(name, justify="left" if stands_left else "right", no_wrap=not stands_left)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 class _SpellOut:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import click
 
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.compare import compare
 from stepsight.report.page.charts import Axis, Fall, Line, Point, lines, points, waterfall
 from stepsight.report.page.comparison import comparison_page
-from stepsight.report.page.explore import Axis as Slider
-from stepsight.report.page.explore import cell, explore_page
 from stepsight.report.page.prediction import page
+from stepsight.terminal import COMMAND_LINE
 
 from .predictions import uneven
 from .test_html import _Balance
@@ -26,7 +25,9 @@ def words(content: str) -> str:
 
 
 def test_a_page_says_which_command_made_it_with_which_version_and_when(dlrm: Prediction) -> None:
-    foot = words(page(dlrm, command="stepsight predict x.toml")).rpartition("Made with stepsight")[2]
+    with click.Context(click.Command("predict")) as context:
+        context.meta[COMMAND_LINE] = "stepsight predict x.toml"
+        foot = words(page(dlrm)).rpartition("Made with stepsight")[2]
     assert "stepsight predict x.toml" in foot
     assert " on 20" in foot
 
@@ -41,19 +42,6 @@ def test_a_comparison_shows_where_the_difference_went(waiting: Prediction) -> No
 
 def test_equal_steps_are_the_same_not_one_times_faster(waiting: Prediction) -> None:
     assert "A and B take the same time." in words(comparison_page(compare(waiting, waiting)))
-
-
-def test_the_explore_page_holds_the_whole_grid(waiting: Prediction) -> None:
-    made = explore_page(
-        EVIL, [Slider("ranks", ("1", "2")), Slider("batch", ("4", "8", "16"))], [cell(waiting)] * 5 + [None]
-    )
-    assert "6 predictions made beforehand" in words(made)
-    assert EVIL not in made
-
-
-def test_a_grid_with_a_hole_in_it_is_refused(waiting: Prediction) -> None:
-    with pytest.raises(Exception, match="1 answers for a grid of 2"):
-        explore_page("x", [Slider("ranks", ("1", "2"))], [cell(waiting)])
 
 
 def test_charts_are_drawn_for_any_numbers() -> None:

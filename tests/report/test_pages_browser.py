@@ -1,4 +1,4 @@
-"""Search, selection and sliders in a real browser."""
+"""Search and selection in a real browser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from stepsight.prediction.answer import Prediction
-from stepsight.report.page.explore import Axis, cell, explore_page
 from stepsight.report.page.prediction import page
 
 FIND = """
@@ -22,11 +21,6 @@ canvas.dispatchEvent(new PointerEvent("pointerdown", at(120)));
 canvas.dispatchEvent(new PointerEvent("pointermove", at(600)));
 canvas.dispatchEvent(new PointerEvent("pointerup", at(600)));
 return document.querySelector(".chosen").innerText;
-"""
-SLIDE = """
-const slider = document.querySelectorAll("#explore input[type=range]")[0];
-slider.value = arguments[0]; slider.dispatchEvent(new Event("input"));
-return document.querySelector("#explore .number").innerText;
 """
 
 
@@ -54,13 +48,3 @@ def test_a_selection_says_how_busy_the_streams_were(
     said = opened(browser, tmp_path, page(waiting)).execute_script(SELECT)
     assert said.startswith("Selected ")
     assert "% busy" in said
-
-
-def test_sliders_answer_from_the_grid(
-    dlrm: Prediction, waiting: Prediction, browser: Any, tmp_path: Path
-) -> None:
-    content = explore_page("x", [Axis("job", ("one", "two"))], [cell(dlrm), cell(waiting)], start=[0])
-    for width in (1280, 400):
-        shown = opened(browser, tmp_path, content, width)
-        assert shown.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
-        assert shown.execute_script(SLIDE, "0") != shown.execute_script(SLIDE, "1")

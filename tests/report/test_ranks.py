@@ -51,4 +51,4 @@ def test_the_console_lists_sets_of_ranks_not_the_first_few() -> None:
     console = Console(width=120, record=True, file=StringIO())
     show(uneven([512] * 8 + [1024] * 8), console)
     table = console.export_text().split("ranks\n", 1)[-1]
-    assert "  0–7 " in table and " 8–15 " in table and "more (--json" not in table
+    assert " 0–7 " in table and " 8–15 " in table and "more (--json" not in table

@@ -20,9 +20,9 @@ from stepsight.commands.run import command
 from stepsight.errors import InputError, StepsightError
 from stepsight.run.measure import Measurement, measure_all
 from stepsight.run.ranks import Ranks
-from stepsight.run.record import program_calls, record_step
 from stepsight.run.worker import Rank
 from stepsight.workload.files import load_workload
+from tests.run.recorded import program_calls, record_step
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DLRM = ["parallel.ranks=2", "batch=64", "tables.rows=1000", "dense.features=13"]

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stepsight.run.record import Recorder, program_calls
 from stepsight.run.trainer import Trainer
 from stepsight.workload.files import load_workload
+from tests.run.recorded import Recorder, program_calls
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = [

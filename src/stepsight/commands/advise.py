@@ -47,7 +47,7 @@ def command(
 
     options.deliver(
         found.to_dict, lambda console: show_advice(found, console, most=None if all_of_them else 10),
-        (html, lambda: advice_page(found, command=options.command_line())), as_json=as_json,
+        (html, lambda: advice_page(found)), as_json=as_json,
     )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ def _learn(
     if html:
         from stepsight.report.page.runs import lesson_page
 
-        made.append((html, lesson_page(lesson, command=options.command_line())))
+        made.append((html, lesson_page(lesson)))
     written = options.write_files(made)
     if as_json:
         from stepsight.documents import to_json

@@ -78,7 +78,7 @@ def command(
     options.deliver(
         lambda: _document(comparison), lambda console: show_comparison(comparison, console),
         (timeline, lambda: chrome_trace(comparison.after)),
-        (html, lambda: comparison_page(comparison, command=options.command_line())), as_json=as_json,
+        (html, lambda: comparison_page(comparison)), as_json=as_json,
     )  # fmt: skip
 
 

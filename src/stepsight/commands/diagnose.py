@@ -49,7 +49,7 @@ def command(
 
     options.deliver(
         found.to_dict, lambda console: show_diagnosis(found, console),
-        (html, lambda: diagnosis_page(found, command=options.command_line())), as_json=as_json,
+        (html, lambda: diagnosis_page(found)), as_json=as_json,
     )  # fmt: skip
 
 

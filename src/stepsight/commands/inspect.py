@@ -52,7 +52,7 @@ def command(traces: tuple[Path, ...], as_json: bool, html: Path | None) -> None:
     seen = inspect_run(load_trace(traces))
     options.deliver(
         lambda: seen, lambda console: show(seen, console),
-        (html, lambda: inspection_page(seen, command=options.command_line())), as_json=as_json,
+        (html, lambda: inspection_page(seen)), as_json=as_json,
     )  # fmt: skip
 
 

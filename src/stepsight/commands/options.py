@@ -22,16 +22,6 @@ if TYPE_CHECKING:
     from stepsight.tune.trial import Row
 
 
-COMMAND_LINE = "stepsight.command_line"
-"""Where the entry point keeps what was typed (`click.Context.meta`)."""
-
-
-def command_line() -> str:
-    """The command as it was typed, for the foot of a page; empty when called from Python."""
-    context = click.get_current_context(silent=True)
-    return str(context.meta.get(COMMAND_LINE, "")) if context else ""
-
-
 def check_outputs(files: Iterable[Path | None], folders: Iterable[Path | None] = ()) -> None:
     """Refuse before anything is computed what could not be written after."""
     for path in folders:

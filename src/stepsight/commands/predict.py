@@ -162,7 +162,7 @@ def write_outputs(
     if html:
         from stepsight.report.page.prediction import page
 
-        made.append((html, page(prediction, command=options.command_line(), run=run)))
+        made.append((html, page(prediction, run=run)))
     written = options.write_files(made)
     if chakra:
         from stepsight.report.chakra import export_chakra

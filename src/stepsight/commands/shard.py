@@ -157,7 +157,7 @@ def _write(
         from stepsight.documents import write_whole
         from stepsight.report.page.sharding import sharding_page
 
-        write_whole(html, sharding_page(choice, command=options.command_line()))
+        write_whole(html, sharding_page(choice))
 
 
 def _print(choice: Choice, as_json: bool, written: list[Path]) -> None:

@@ -9,7 +9,6 @@ import click
 from stepsight.commands import options
 from stepsight.errors import StepsightError
 
-EXPLORE_HELP = "Write a page with a slider for each field, answered from these rows."
 OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.link.gbps=100,200."
 
 
@@ -18,21 +17,19 @@ OVER_HELP = "A field and its values: batch=1024,2048, platform=A,B, platform.lin
 @options.platform(required=False)
 @click.option("--over", multiple=True, required=True, metavar="FIELD=A,B,…", help=OVER_HELP)
 @options.path("--csv", "Write the rows here.")
-@options.path("--explore", EXPLORE_HELP)
 @options.search
 def command(
     model: Path | None, named: str | None, platform: str | None, over: tuple[str, ...], csv: Path | None,
-    explore: Path | None, assignments: tuple[str, ...], price: float | None, workers: int,
+    assignments: tuple[str, ...], price: float | None, workers: int,
     ray: str | None, resume: Path | None, as_json: bool, html: Path | None,
 ) -> None:  # fmt: skip
     """Predict MODEL for every combination of the values given."""
     from stepsight.report.console.search import row_document, rows_csv, show_rows
-    from stepsight.report.page.explore import sweep_explore
     from stepsight.report.page.search import sweep_page
     from stepsight.tune.api import sweep
 
     model = options.model_argument(model, named)
-    options.check_outputs((html, csv, explore, resume))
+    options.check_outputs((html, csv, resume))
     on_workload, on_platform = options.split_assignments(assignments)
     with options.progress_bar("sweep", quiet=as_json) as progress:
         rows = sweep(
@@ -41,9 +38,7 @@ def command(
         )  # fmt: skip
     if not any(row.priced for row in rows):
         raise StepsightError(f"--over: every combination is refused; the first: {rows[0].reason}")
-    title, line = str(model), options.command_line()
     options.deliver(
         lambda: [row_document(row) for row in rows], lambda console: show_rows(rows, console),
-        (csv, lambda: rows_csv(rows)), (html, lambda: sweep_page(rows, title, command=line)),
-        (explore, lambda: sweep_explore(rows, over, title, command=line)), as_json=as_json,
+        (csv, lambda: rows_csv(rows)), (html, lambda: sweep_page(rows, str(model))), as_json=as_json,
     )  # fmt: skip

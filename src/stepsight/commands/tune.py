@@ -67,5 +67,5 @@ def command(
     options.deliver(
         lambda: answer_document(answer, written), lambda console: show_answer(answer, console, written),
         (csv, lambda: rows_csv(answer.rows)),
-        (html, lambda: tune_page(answer, written, command=options.command_line())), as_json=as_json,
+        (html, lambda: tune_page(answer, written)), as_json=as_json,
     )  # fmt: skip

@@ -74,5 +74,5 @@ def _runs(runs: Path, platform: str, overrides: tuple[str, ...], html: Path | No
 
     options.deliver(
         found.to_dict, lambda console: show_validation(found, console),
-        (html, lambda: validation_page(found, command=options.command_line())), as_json=as_json,
+        (html, lambda: validation_page(found)), as_json=as_json,
     )  # fmt: skip

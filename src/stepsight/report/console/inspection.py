@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.table import Table
 
+from stepsight import terminal
 from stepsight.prediction.traced.inspection import Inspection
 from stepsight.trace.step.steps import NO_MARKS
 
@@ -82,12 +82,7 @@ def show(seen: Inspection, console: Console) -> None:
     for line in headline(seen):
         console.print(line)
     for listing in listings(seen):
-        table = Table(title=listing.title, title_justify="left", box=None, padding=(0, 1))
-        for i, column in enumerate(listing.columns):
-            table.add_column(column, justify="right" if i else "left", no_wrap=bool(i))
-        for row in listing.rows:
-            table.add_row(*row)
-        console.print(table)
+        console.print(terminal.listing(listing.columns, listing.rows, title=listing.title))
 
 
 def _rows(items: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:

@@ -30,6 +30,7 @@ from stepsight.report.words import (
     sources_sentence,
 )
 from stepsight.tables.table import UVM_CACHING
+from stepsight.terminal import listing
 
 BAR_WIDTH = 20
 MOST_RANKS_LISTED = 8
@@ -64,11 +65,8 @@ def show(prediction: Prediction, console: Console) -> None:
 
 def embedding_tables(figures: EmbeddingFigures) -> Table:
     """The tables that take longest, hottest first."""
-    table = Table(title="tables, by lookup and update", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("table", no_wrap=True)
-    for name in ("time", "lookups", "reuse", "memory", "sent", "ranks"):
-        table.add_column(name, justify="right")
-    table.add_column("where")
+    titles = ("table", "time", "lookups", "reuse", "memory", "sent", "ranks", "where")
+    table = listing(titles, (), title="tables, by lookup and update", left=("where",))
     for f in figures.tables[:MOST_TABLES_LISTED]:
         ranks = str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks"
         cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}"
@@ -127,14 +125,8 @@ def _headline(p: Prediction) -> Text:
 
 
 def _breakdown(p: Prediction) -> Table:
-    table = Table(
-        title="where the step goes (mean over ranks)", title_justify="left", box=None, padding=(0, 1)
-    )
-    table.add_column("what the device does", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("step without it", justify="right", no_wrap=True)
+    titles = ("what the device does", "time", "share", "", "step without it")
+    table = listing(titles, (), title="where the step goes (mean over ranks)", left=("",))
     free = {s.category: s.if_free_us for s in p.sensitivities}
     free[EXPOSED] = free.pop("communication", p.step_us)
     free[IDLE] = free.pop("host", p.step_us)
@@ -148,9 +140,8 @@ def _breakdown(p: Prediction) -> Table:
 
 
 def _ranks(p: Prediction) -> Table:
-    table = Table(title="ranks", title_justify="left", box=None, padding=(0, 1))
-    for name in ("rank", "step", "active", "compute", "comm.", "exposed", "waiting", "idle"):
-        table.add_column(name, justify="right", no_wrap=True)
+    titles = ("rank", "step", "active", "compute", "comm.", "exposed", "waiting", "idle")
+    table = listing(titles, (), title="ranks")
     sets = identical_summaries(p.ranks)
     for one in sets[:MOST_RANKS_LISTED]:
         r = p.ranks[one.first]
@@ -214,16 +205,13 @@ def show_comparison(comparison: Comparison, console: Console) -> None:
         console.print(Text(f"differs: {name}: {one} → {other}"))
     console.print(Text(comparison_sentence(comparison), style="bold"))
     per = "mean over ranks" if comparison.same_work else "mean over ranks; steps of different work"
-    table = Table(title=f"where the difference went ({per})", title_justify="left", box=None)
-    for name in ("", "A", "B", "B − A"):
-        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
-    for change in comparison.changes:
-        word = look(change.category).word
-        table.add_row(word, time(change.before_us), time(change.after_us), time(change.difference_us))
     a, b = dict(rate_lines(before)), dict(rate_lines(after))
-    for name in {**a, **b}:
-        table.add_row(name, a.get(name, ""), b.get(name, ""), "")
-    console.print(table)
+    rows = [
+        (look(c.category).word, time(c.before_us), time(c.after_us), time(c.difference_us))
+        for c in comparison.changes
+    ]
+    rows += [(name, a.get(name, ""), b.get(name, ""), "") for name in {**a, **b}]
+    console.print(listing(("", "A", "B", "B − A"), rows, title=f"where the difference went ({per})"))
 
 
 def _side(name: str, p: Prediction) -> Text:

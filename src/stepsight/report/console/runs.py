@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from stepsight.prediction.advise.advice import Advice, Advised
@@ -13,22 +13,16 @@ from stepsight.prediction.diagnose.diagnosis import SLOW, USUAL, Diagnosis
 from stepsight.prediction.display import change, look, share, size, time
 from stepsight.prediction.learn.lesson import Lesson, RunResult, Validation
 from stepsight.prediction.whole_run import WholeRun
+from stepsight.terminal import listing
 
 
 def show_lesson(lesson: Lesson, console: Console) -> None:
     """What runs taught about a platform."""
     learned, evidence = lesson.learned, lesson.evidence
     console.print(Text(f"{evidence.runs} runs on {lesson.based_on}", style="bold"))
-    table = Table(
-        title="takes this many times as long as predicted without runs", title_justify="left", box=None
-    )
-    for name in ("part", "factor", "90 % interval"):
-        table.add_column(name, justify="left" if name == "part" else "right", no_wrap=True)
-    for word, factor, spread in lesson.moved:
-        reach = math.exp(1.645 * spread)
-        table.add_row(word, f"{factor:.2f}", f"{factor / reach:.2f}–{factor * reach:.2f}")
-    console.print(table)
-    console.print(_rows(lesson.rows, "with these factors"))
+    title = "takes this many times as long as predicted without runs"
+    console.print(listing(("part", "factor", "90 % interval"), factor_lines(lesson), title=title))
+    console.print(listing(*run_lines(lesson.rows, "with these factors")))
     for one in evidence.left_out:
         console.print(Text(f"left out: {one}"))
     if abs(math.log(learned.memory)) > 0.01:
@@ -37,7 +31,7 @@ def show_lesson(lesson: Lesson, console: Console) -> None:
 
 def show_validation(found: Validation, console: Console) -> None:
     """Every run predicted with and without the others."""
-    console.print(_rows(found.rows, "others learned"))
+    console.print(listing(*run_lines(found.rows, "others learned")))
     console.print(
         Text(
             f"mean error {share(found.mape_before)} without learning, {share(found.mape_after)} with the"
@@ -46,27 +40,28 @@ def show_validation(found: Validation, console: Console) -> None:
         )
     )
     console.print(Text("mean error of the other runs"))
-    table = Table(box=None)
-    for name in ("runs learned from", "mean error", "inside the interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for point in found.curve:
-        table.add_row(str(point.runs), share(point.mape), share(point.inside))
-    console.print(table)
+    points = [(str(point.runs), share(point.mape), share(point.inside)) for point in found.curve]
+    console.print(listing(("runs learned from", "mean error", "inside the interval"), points))
 
 
-def _rows(rows: tuple[RunResult, ...], after: str) -> Table:
-    table = Table(box=None)
-    for name in ("run", "measured", "without learning", after, "90 % interval"):
-        table.add_column(name, justify="left" if name == "run" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row.name + (" (left out)" if row.left_out else ""),
-            time(row.measured_us),
+def factor_lines(lesson: Lesson) -> list[tuple[str, str, str]]:
+    """Every part that the runs move, its factor and the 90 % interval of that."""
+    return [
+        (word, f"{f:.2f}", f"{f / math.exp(1.645 * s):.2f}–{f * math.exp(1.645 * s):.2f}")
+        for word, f, s in lesson.moved
+    ]
+
+
+def run_lines(rows: Sequence[RunResult], after: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The titles and rows of a table of runs, with and without learning."""
+    return ("run", "measured", "without learning", after, "90 % interval"), [
+        (
+            row.name + (" (left out)" if row.left_out else ""), time(row.measured_us),
             f"{time(row.before_us)} ({change(row.error_before)})",
-            f"{time(row.after_us)} ({change(row.error_after)})",
-            f"{time(row.low_us)} to {time(row.high_us)}",
+            f"{time(row.after_us)} ({change(row.error_after)})", f"{time(row.low_us)} to {time(row.high_us)}",
         )
-    return table
+        for row in rows
+    ]  # fmt: skip
 
 
 def diagnosis_sentence(found: Diagnosis) -> str:
@@ -96,14 +91,13 @@ def show_diagnosis(found: Diagnosis, console: Console) -> None:
 
 
 def _show_suspects(found: Diagnosis, console: Console) -> None:
-    table = Table(title="suspects, the likeliest first", title_justify="left", box=None)
-    for name in ("", "what may be wrong", "likely", "step it would give", "as an option"):
-        table.add_column(
-            name, justify="right" if name in ("", "likely", "step it would give") else "left", no_wrap=True
-        )
-    for i, one in enumerate(found.suspects, start=1):
-        table.add_row(str(i), one.name, share(one.probability), time(one.step_us), one.change)
-    console.print(table)
+    rows = [
+        (str(i), one.name, share(one.probability), time(one.step_us), one.change)
+        for i, one in enumerate(found.suspects, start=1)
+    ]
+    words = ("what may be wrong", "as an option")
+    titles = ("", words[0], "likely", "step it would give", words[1])
+    console.print(listing(titles, rows, title="suspects, the likeliest first", left=words))
     for one in found.suspects[:2]:
         console.print(Text(f"to check {one.name}: {one.check}"))
     apart = found.tell_apart
@@ -121,13 +115,7 @@ def _show_suspects(found: Diagnosis, console: Console) -> None:
 def show_whole_run(found: WholeRun, console: Console) -> None:
     """Days, GPU-hours, cost, energy and goodput of a run."""
     console.print(Text(f"whole run: {found.steps:,} steps on {found.gpus:,} GPUs"))
-    table = Table(box=None)
-    table.add_column("", no_wrap=True)
-    table.add_column("", justify="right", no_wrap=True)
-    table.add_column("90 % interval", justify="right", no_wrap=True)
-    for line in found.lines():
-        table.add_row(*line)
-    console.print(table)
+    console.print(listing(("", " ", "90 % interval"), found.lines()))
     if words := found.failure_words():
         console.print(Text(words))
 
@@ -157,25 +145,21 @@ def show_advice(found: Advised, console: Console, *, most: int | None = 10) -> N
             Text("nothing that was tried gains" if found.fits else "nothing that was tried makes it fit")
         )
         return
-    table = Table(box=None)
-    for name in ("", "change", "work per second", "step", "memory", "saves"):
-        table.add_column(name, justify="left" if name == "change" else "right", no_wrap=True)
     shown = found.changes if most is None else found.changes[:most]
-    for i, one in enumerate(shown, start=1):
-        mark = "" if one.beyond_interval else " ≈"
-        memory = size(one.memory_bytes) if one.memory_bytes is not None else ""
-        table.add_row(str(i), one.name, change(one.gain, 1) + mark, time(one.step_us), memory, _saved(one))
-    console.print(table)
+    rows = [
+        (str(i), one.name, change(one.gain, 1) + ("" if one.beyond_interval else " ≈"), time(one.step_us),
+         size(one.memory_bytes) if one.memory_bytes is not None else "",
+         size(one.saved_bytes) if one.saved_bytes and one.saved_bytes > 0 else "")
+        for i, one in enumerate(shown, start=1)
+    ]  # fmt: skip
+    titles = ("", "change", "work per second", "step", "memory", "saves")
+    console.print(listing(titles, rows, left=("change",)))
     for i, one in enumerate(shown, start=1):
         console.print(Text(f"{i}  {how(one)}"))
     if any(not one.beyond_interval for one in shown):
         console.print(Text("≈ smaller than the interval of the prediction: measure it"))
     if len(shown) < len(found.changes):
         console.print(Text(f"… {len(found.changes) - len(shown)} more with --all"))
-
-
-def _saved(one: Advice) -> str:
-    return size(one.saved_bytes) if one.saved_bytes and one.saved_bytes > 0 else ""
 
 
 def how(one: Advice) -> str:

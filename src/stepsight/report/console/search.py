@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from stepsight.terminal import listing
 from stepsight.tune.answer import Answer, Neighbour, setting_text, settings_text, why
 from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
@@ -42,17 +42,17 @@ def show_answer(answer: Answer, console: Console, written: Sequence[Flags] = ())
     console.print(f"{valid} on {answer.platform} in {answer.seconds:.1f} s: {outcomes(answer)}")
     if answer.framework:
         console.print(f"framework: {answer.framework} for all of them (training.framework)")
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "configuration", "step ms", "90 % interval", "memory", "MFU", WHY):
-        table.add_column(name, justify="left" if name in ("configuration", WHY, "") else "right")
-    for place, row in enumerate(answer.top, 1):
-        table.add_row(
+    titles = ("", "configuration", "step ms", "90 % interval", "memory", "MFU", WHY)
+    rows = [
+        (
             f"{place}{noise_mark(row, answer)}", settings_text(row.settings), milliseconds(row.step_time_us),
             f"{milliseconds(row.low_us)}–{milliseconds(row.high_us)}",
             f"{row.memory_gb:.0f} of {row.usable_gb:.0f} GB", f"{100 * row.mfu:.1f} %" if row.mfu else "",
             why(row, answer.best),
-        )  # fmt: skip
-    console.print(table)
+        )
+        for place, row in enumerate(answer.top, 1)
+    ]  # fmt: skip
+    console.print(listing(titles, rows, left=("configuration", WHY), edge=False))
     for line in remarks(answer):
         console.print(Text(line))
     if answer.workload != INLINE:
@@ -161,14 +161,12 @@ def show_rows(rows: Sequence[Row], console: Console) -> None:
     varied = list(dict.fromkeys(path for row in rows for path in row.settings))
     platforms = len({row.platform for row in rows}) > 1
     has_tokens, has_cost = any(r.tokens_per_s for r in rows), any(r.cost_per_step for r in rows)
-    table = Table(box=None, pad_edge=False)
     names = [*(["platform"] if platforms else []), *short_names(varied).values(), "step ms", "90 % interval"]
     has_rate = has_tokens or any(r.samples_per_s for r in rows)
     names += ["tokens/s" if has_tokens else "samples/s"] if has_rate else []
     names += ["MFU", "memory GB", *(["cost/step"] if has_cost else [])]
     names += ["cost/M tokens"] if has_cost and has_tokens else []
-    for name in names:
-        table.add_column(name, justify="left" if name == "platform" else "right")
+    table = listing(names, (), edge=False)
     refused: dict[str, int] = {}
     for row in rows:
         head = [*([row.platform] if platforms else []), *(str(row.settings.get(p, "")) for p in varied)]

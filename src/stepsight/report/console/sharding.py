@@ -10,6 +10,7 @@ from stepsight.prediction.display import share, size, time
 from stepsight.report.console.prediction import embedding_tables
 from stepsight.sharding.choice import Choice, PlanCandidate
 from stepsight.tables.plan import Plan, plan_summary
+from stepsight.terminal import listing
 
 BAR_WIDTH = 32
 MOST_RANKS_LISTED = 16
@@ -58,11 +59,8 @@ def _headline(choice: Choice) -> Text:
 
 
 def _candidates(choice: Choice) -> Table:
-    table = Table(title="plans", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("plan", no_wrap=True)
-    for name in ("step", "slower", "memory"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("compared with the best")
+    reason = "compared with the best"
+    table = listing(("plan", "step", "slower", "memory", reason), (), title="plans", left=(reason,))
     for c in choice.candidates:
         more = c.step_us / choice.winner.step_us - 1
         slower = "" if c is choice.winner else ("−" if more < 0 else "+") + share(abs(more))
@@ -75,11 +73,8 @@ def _candidates(choice: Choice) -> Table:
 
 def _ranks(choice: Choice) -> Table:
     winner = choice.winner
-    table = Table(title="load per rank", title_justify="left", box=None, padding=(0, 1))
-    table.add_column("rank", justify="right")
-    for name in ("parts", "lookup", "all_to_all", "memory"):
-        table.add_column(name, justify="right")
-    table.add_column("lookup, all_to_all")
+    titles = ("rank", "parts", "lookup", "all_to_all", "memory", "lookup, all_to_all")
+    table = listing(titles, (), title="load per rank", left=titles[-1:])
     parts = [len(winner.plan.on_rank(rank)) for rank in range(choice.ranks)]
     for rank in range(min(choice.ranks, MOST_RANKS_LISTED)):
         table.add_row(
@@ -92,11 +87,8 @@ def _ranks(choice: Choice) -> Table:
 
 
 def _bar(candidate: PlanCandidate, rank: int) -> Text:
-    scale = BAR_WIDTH / max(_busiest(candidate), 1e-9)
+    busiest = max(a + b for a, b in zip(candidate.lookup_us, candidate.exchange_us, strict=True))
+    scale = BAR_WIDTH / max(busiest, 1e-9)
     lookup = round(scale * candidate.lookup_us[rank])
     exchange = round(scale * (candidate.lookup_us[rank] + candidate.exchange_us[rank])) - lookup
     return Text("█" * lookup, style="green") + Text("█" * exchange, style="red")
-
-
-def _busiest(candidate: PlanCandidate) -> float:
-    return max(a + b for a, b in zip(candidate.lookup_us, candidate.exchange_us, strict=True))

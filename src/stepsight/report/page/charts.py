@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from stepsight.report.page.pieces import Column, Html, joined, legend, table, tag, text
-from stepsight.report.page.pieces import Fragment as LegendPart
+from stepsight.report.page.pieces import Html, joined, legend, table, tag, text
 
 WIDTH, HEIGHT = 720.0, 300.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 40.0, 8.0, 46.0
@@ -78,8 +77,7 @@ def waterfall(first: tuple[str, float, str], falls: Sequence[Fall], last: tuple[
     for fall, (low, wide) in zip(falls, spans, strict=True):
         rows.append((fall.word, _span(low, wide, most, fall.colour), fall.shown))
     rows.append((tag("b", last[0]), _span(0.0, last[1], most, "total"), last[2]))
-    columns = [Column("part"), Column("", wide=True), Column("time", number=True)]
-    return tag("div", table(columns, rows), classes="waterfall")
+    return tag("div", table(("part", "", "time"), rows), classes="waterfall")
 
 
 def _span(low: float, wide: float, most: float, colour: str) -> Html:
@@ -99,10 +97,8 @@ def lines(drawn: Sequence[Line], x: Axis, y: Axis, *, name: str) -> Html:
     body = [_grid(ticks, up, y), _below(points, x, at)]
     for number, line in enumerate(drawn):
         body.append(_line(line, COLOURS[number % len(COLOURS)], at, up))
-    key = legend(
-        LegendPart(line.name, 0.0, "", COLOURS[i % len(COLOURS)]) for i, line in enumerate(drawn) if line.name
-    )
-    return joined([_svg(body, name, x, y), key if len(drawn) > 1 else ""])
+    meaning = legend((line.name, COLOURS[i % len(COLOURS)]) for i, line in enumerate(drawn) if line.name)
+    return joined([_svg(body, name, x, y), meaning if len(drawn) > 1 else ""])
 
 
 def points(
@@ -130,8 +126,8 @@ def points(
     colours = [line.colour or COLOURS[i % len(COLOURS)] for i, line in enumerate(drawn)]
     for line, colour in zip(drawn, colours, strict=True):
         body.append(joined(_dot(p, colour, at, up) for p in line.points))
-    key = legend(LegendPart(line.name, 0.0, "", c) for line, c in zip(drawn, colours, strict=True))
-    return joined([_svg(body, name, x, y), key if len(drawn) > 1 else ""])
+    meaning = legend((line.name, c) for line, c in zip(drawn, colours, strict=True))
+    return joined([_svg(body, name, x, y), meaning if len(drawn) > 1 else ""])
 
 
 def _limit(limit: tuple[float, str], up: Callable[[float], float]) -> Html:

@@ -7,12 +7,12 @@ from stepsight.prediction.compare import Comparison
 from stepsight.prediction.display import change, look, rate_lines, share, time
 from stepsight.report.page.charts import Fall, waterfall
 from stepsight.report.page.pieces import (
-    Column,
     Fragment,
     Html,
     bar,
     figures,
     frame,
+    headline,
     joined,
     named,
     section,
@@ -22,12 +22,12 @@ from stepsight.report.page.pieces import (
 from stepsight.report.words import comparison_sentence, differences
 
 
-def comparison_page(comparison: Comparison, *, command: str = "") -> str:
+def comparison_page(comparison: Comparison) -> str:
     """The page of ``stepsight compare``."""
     a, b = comparison.before, comparison.after
     title = f"{_name(a)} compared with {_name(b)}"
     sections = [_waterfall(comparison), _both(comparison), _breakdowns(comparison)]
-    return frame(title, _top(comparison), sections, command=command)
+    return frame(title, _top(comparison), sections)
 
 
 def _name(p: Prediction) -> str:
@@ -37,8 +37,7 @@ def _name(p: Prediction) -> str:
 def _top(c: Comparison) -> Html:
     a, b = c.before, c.after
     heading = tag("h1", "A: ", _name(a), tag("span", " compared with ", classes="on"), "B: ", _name(b))
-    value, unit = time(b.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} per step (B)"), classes="number")
+    number = headline(b.step_us, " (B)")
     verdict = tag("p", comparison_sentence(c), classes="verdict")
     entries = [("A", time(a.step_us), _interval(a)), ("B", time(b.step_us), _interval(b))]
     return joined(
@@ -49,7 +48,7 @@ def _top(c: Comparison) -> Html:
 def _differences(c: Comparison) -> Html:
     """What was changed from A to B, before what it does."""
     rows = differences(c)
-    return table([Column("what differs"), Column("A"), Column("B")], rows) if rows else Html("")
+    return table(("what differs", "A", "B"), rows, left=("A", "B")) if rows else Html("")
 
 
 def _interval(p: Prediction) -> str:
@@ -76,7 +75,6 @@ def _signed(us: float) -> str:
 
 
 def _both(c: Comparison) -> Html:
-    columns = [Column("part"), *(Column(t, number=True) for t in ("A", "B", "B − A"))]
     rows = [
         (named(look(x.category).colour, look(x.category).word), time(x.before_us), time(x.after_us),
          _signed(x.difference_us))
@@ -84,7 +82,7 @@ def _both(c: Comparison) -> Html:
     ]  # fmt: skip
     a, b = dict(rate_lines(c.before)), dict(rate_lines(c.after))
     rates = [(name, a.get(name, "–"), b.get(name, "–"), "") for name in {**a, **b}]
-    return section("Side by side", table(columns, [*rows, *rates]))
+    return section("Side by side", table(("part", "A", "B", "B − A"), [*rows, *rates]))
 
 
 def _breakdowns(c: Comparison) -> Html:

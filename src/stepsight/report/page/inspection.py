@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from stepsight.prediction.display import share, time
 from stepsight.prediction.traced.inspection import Inspection, RankView
 from stepsight.report.console.inspection import Listing, device_of, headline_facts, listings
 from stepsight.report.page.pieces import (
-    Column,
     Fragment,
     Html,
-    asset,
     bar,
     figures,
     frame,
+    headline,
     joined,
     legend,
     notes,
+    searchable,
     section,
     small_bar,
     table,
@@ -25,25 +27,17 @@ from stepsight.report.page.pieces import (
 MOST_RANKS = 64
 
 
-def inspection_page(seen: Inspection, *, command: str = "") -> str:
+def inspection_page(seen: Inspection) -> str:
     """The page of ``stepsight inspect``."""
-    title = (
-        f"trace: {time(seen.measured_us)} per step on {device_of(seen, 'a GPU that the trace does not name')}"
-    )
+    device = device_of(seen, "a GPU that the trace does not name")
     sections = [_ranks(seen), _idle(seen), _overlap(seen), _path(seen)]
     sections += [_listing(one) for one in listings(seen) if one.name not in ("ranks", "path")]
     if seen.warnings:
         sections.append(section("Notes", notes(seen.warnings)))
-    script = Html(f"<script>\n{asset('filter.js')}</script>")
-    return frame(title, _top(seen), [s for s in sections if s], scripts=[script], command=command)
+    return frame(f"trace: {time(seen.measured_us)} per step on {device}", _top(seen, device), sections)
 
 
-def _top(seen: Inspection) -> Html:
-    value, unit = time(seen.measured_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
-    heading = tag(
-        "h1", "trace", tag("span", " of ", classes="on"), device_of(seen, "a GPU that it does not name")
-    )
+def _top(seen: Inspection, device: str) -> Html:
     whole = sum(r.span_us for r in seen.ranks) or 1.0
     idle, exposed = sum(r.idle_us for r in seen.ranks), sum(r.exposed_communication_us for r in seen.ranks)
     entries = [
@@ -52,41 +46,52 @@ def _top(seen: Inspection) -> Html:
         ("exposed communication", share(exposed / whole), "no compute at the same time"),
         ("kernels linked", share(seen.link_rate), "to the operator that launched them"),
     ]
-    facts = tag("p", " ".join(headline_facts(seen)), classes="verdict")
-    return joined([heading, tag("div", number, classes="headline"), facts, figures(entries)])
+    return joined([
+        tag("h1", "trace", tag("span", " of ", classes="on"), device),
+        tag("div", headline(seen.measured_us), classes="headline"),
+        tag("p", " ".join(headline_facts(seen)), classes="verdict"), figures(entries),
+    ])  # fmt: skip
 
 
-def _parts(r: RankView) -> list[Fragment]:
-    """A rank's step in four parts that add up to it."""
-    waiting = min(r.waiting_us, r.exposed_communication_us)
-    compute = max(r.busy_us - r.exposed_communication_us, 0.0)
-    values = [
-        ("compute", compute, "compute"),
-        ("communication, exposed", r.exposed_communication_us - waiting, "communication"),
-        ("waiting for other ranks", waiting, "waiting"), ("idle", r.idle_us, "idle"),
-    ]  # fmt: skip
-    return [
-        Fragment(word, us, f"{time(us)}, {share(us / (r.span_us or 1.0))}", colour)
-        for word, us, colour in values
-    ]
+Part = tuple[str, float, str]
+"""A word, µs and a colour."""
+
+
+def _by_rank(
+    title: str, ranks: Sequence[RankView], parts: Callable[[RankView], Sequence[Part]],
+    columns: dict[str, Callable[[RankView], str]], *, lead: str, total: float | None = None,
+) -> Html:  # fmt: skip
+    """A bar for each rank, with figures after it and what the colours mean."""
+    rows = []
+    for r in ranks[:MOST_RANKS]:
+        drawn = [
+            Fragment(word, us, f"{time(us)}, {share(us / (r.span_us or 1.0))}", c) for word, us, c in parts(r)
+        ]
+        name = f"rank\u00a0{r.rank}"
+        rows.append((name, bar(drawn, total=total, name=name, thin=True), *(f(r) for f in columns.values())))
+    meaning = legend((word, colour) for word, _, colour in parts(ranks[0]))
+    return section(title, table(("rank", "", *columns), rows), meaning, lead=lead)
 
 
 def _ranks(seen: Inspection) -> Html:
-    longest = max((r.span_us for r in seen.ranks), default=0.0) or 1.0
-    columns = [
-        Column("rank"), Column("", wide=True), Column("step", number=True), Column("busy", number=True),
-        Column("exposed", number=True, extra=True), Column("starts late", number=True, extra=True),
-    ]  # fmt: skip
-    rows = [
-        (f"rank\u00a0{r.rank}", bar(_parts(r), total=longest, name=f"rank {r.rank}", thin=True),
-         time(r.span_us), time(r.busy_us), time(r.exposed_communication_us), time(r.start_late_us))
-        for r in seen.ranks[:MOST_RANKS]
-    ]  # fmt: skip
-    key = legend(Fragment(p.word, 0, "", p.colour) for p in _parts(seen.ranks[0]))
+    def parts(r: RankView) -> Sequence[Part]:
+        waiting = min(r.waiting_us, r.exposed_communication_us)
+        compute = max(r.busy_us - r.exposed_communication_us, 0.0)
+        exposed = r.exposed_communication_us - waiting
+        return [
+            ("compute", compute, "compute"), ("communication, exposed", exposed, "communication"),
+            ("waiting for other ranks", waiting, "waiting"), ("idle", r.idle_us, "idle"),
+        ]  # fmt: skip
+
+    columns: dict[str, Callable[[RankView], str]] = {
+        "step": lambda r: time(r.span_us), "busy": lambda r: time(r.busy_us),
+        "exposed": lambda r: time(r.exposed_communication_us), "starts late": lambda r: time(r.start_late_us),
+    }  # fmt: skip
     lead = "The typical step of every rank on its GPU's timeline."
     if seen.straggler is not None:
         lead += f" Rank {seen.straggler} is the straggler: the others wait for it."
-    return section("Where the step goes, by rank", table(columns, rows), key, lead=lead)
+    longest = max((r.span_us for r in seen.ranks), default=0.0) or 1.0
+    return _by_rank("Where the step goes, by rank", seen.ranks, parts, columns, lead=lead, total=longest)
 
 
 def _idle(seen: Inspection) -> Html | None:
@@ -94,103 +99,58 @@ def _idle(seen: Inspection) -> Html | None:
     longest = max((r.idle_us for r in seen.ranks), default=0.0)
     if longest <= 0:
         return None
-    columns = [
-        Column("rank"),
-        Column("", wide=True),
-        Column("idle", number=True),
-        Column("host waits", number=True),
-    ]
-    rows = []
-    for r in seen.ranks[:MOST_RANKS]:
+
+    def parts(r: RankView) -> Sequence[Part]:
         synced = min(r.host_sync_us, r.idle_us)
-        parts = [
-            Fragment("host waited for the GPU", synced, time(synced), "copy"),
-            Fragment("host had not launched yet", r.idle_us - synced, time(r.idle_us - synced), "idle"),
+        return [
+            ("at most this much after the host waited for the GPU", synced, "copy"),
+            ("the host had not launched yet", r.idle_us - synced, "idle"),
         ]
-        rows.append(
-            (
-                f"rank\u00a0{r.rank}",
-                bar(parts, total=longest, name=f"rank {r.rank}", thin=True),
-                time(r.idle_us),
-                time(r.host_sync_us),
-            )
-        )
-    key = legend(
-        [
-            Fragment("at most this much after the host waited for the GPU", 0, "", "copy"),
-            Fragment("the host had not launched yet", 0, "", "idle"),
-        ]
-    )
+
     lead = (
         "After a synchronisation (.item(), a blocking copy) the GPU has nothing queued: it idles until the "
         "host launches again. The rest is the host being slower than the GPU."
     )
-    return section("Why the GPU idles", table(columns, rows), key, lead=lead)
+    columns: dict[str, Callable[[RankView], str]] = {
+        "idle": lambda r: time(r.idle_us), "host waits": lambda r: time(r.host_sync_us)
+    }  # fmt: skip
+    return _by_rank("Why the GPU idles", seen.ranks, parts, columns, lead=lead, total=longest)
 
 
 def _overlap(seen: Inspection) -> Html | None:
-    communicating = [r for r in seen.ranks[:MOST_RANKS] if r.communication_us > 0]
+    communicating = [r for r in seen.ranks if r.communication_us > 0]
     if not communicating:
         return None
-    columns = [
-        Column("rank"),
-        Column("", wide=True),
-        Column("communication", number=True),
-        Column("overlapped", number=True),
-    ]
-    rows = []
-    for r in communicating:
-        hidden = max(r.communication_us - r.exposed_communication_us, 0.0)
-        parts = [
-            Fragment("overlapped with compute", hidden, time(hidden), "compute"),
-            Fragment(
-                "exposed", r.exposed_communication_us, time(r.exposed_communication_us), "communication"
-            ),
-        ]
-        rows.append(
-            (
-                f"rank\u00a0{r.rank}",
-                bar(parts, name=f"rank {r.rank}", thin=True),
-                time(r.communication_us),
-                share(hidden / r.communication_us),
-            )
-        )
-    key = legend(
-        [Fragment("overlapped with compute", 0, "", "compute"), Fragment("exposed", 0, "", "communication")]
-    )
-    return section(
-        "Overlap",
-        table(columns, rows),
-        key,
-        lead="How much of the communication runs while the GPU computes.",
-    )
+
+    def hidden(r: RankView) -> float:
+        return max(r.communication_us - r.exposed_communication_us, 0.0)
+
+    def parts(r: RankView) -> Sequence[Part]:
+        exposed = r.exposed_communication_us
+        return [("overlapped with compute", hidden(r), "compute"), ("exposed", exposed, "communication")]
+
+    columns: dict[str, Callable[[RankView], str]] = {
+        "communication": lambda r: time(r.communication_us),
+        "overlapped": lambda r: share(hidden(r) / r.communication_us),
+    }
+    lead = "How much of the communication runs while the GPU computes."
+    return _by_rank("Overlap", communicating, parts, columns, lead=lead)
 
 
 def _path(seen: Inspection) -> Html | None:
     whole = sum(seen.critical_path_us.values())
     if whole <= 0:
         return None
-    columns = [
-        Column("part"),
-        Column("", wide=True),
-        Column("time", number=True),
-        Column("share", number=True),
-    ]
     longest = max(seen.critical_path_us.values())
     rows = [
         (name, small_bar(us / longest), time(us), share(us / whole))
         for name, us in seen.critical_path_us.items()
     ]
     lead = "The chain of work that sets the length of the step, on the rank that the others wait for."
-    return section("Critical path", table(columns, rows), lead=lead)
+    return section("Critical path", table(("part", "", "time", "share"), rows), lead=lead)
 
 
 def _listing(one: Listing) -> Html:
-    columns = [Column(title, number=i > 0) for i, title in enumerate(one.columns)]
-    search = Html(
-        f'<input type="search" class="filter" placeholder="find" aria-label="find in {one.name}" '
-        f'data-filter="list-{one.name}">'
-        if len(one.rows) > 8 else ""
-    )  # fmt: skip
-    body = Html(f'<div id="list-{one.name}">{table(columns, one.rows)}</div>')
-    return section(one.title[:1].upper() + one.title[1:], search, body)
+    body = table(one.columns, one.rows)
+    shown = searchable(one.name, body) if len(one.rows) > 8 else body
+    return section(one.title[:1].upper() + one.title[1:], shown)

@@ -15,7 +15,11 @@ from html import escape
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 
+from click import get_current_context
+
+from stepsight.prediction.display import time
 from stepsight.report.words import TERMS, anchor
+from stepsight.terminal import COMMAND_LINE
 
 
 class Html(str):
@@ -36,22 +40,6 @@ class Fragment:
     value: float
     shown: str
     colour: str
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A table's column: numbers stand right, ``wide`` ones get what room is left, and
-    ``extra`` ones are left out on narrow screens."""
-
-    title: str
-    number: bool = False
-    wide: bool = False
-    extra: bool = False
-
-    @property
-    def classes(self) -> str:
-        chosen = [n for n, on in (("num", self.number), ("wide", self.wide), ("extra", self.extra)) if on]
-        return f' class="{" ".join(chosen)}"' if chosen else ""
 
 
 def text(value: object) -> Html:
@@ -105,10 +93,9 @@ def _segment(part: Fragment, share: float, thin: bool) -> Html:
     return Html(f'<i class="c-{part.colour}" style="flex:{share:.5f} 0 0" title="{hint}">{label}</i>')
 
 
-def legend(parts: Iterable[Fragment]) -> Html:
-    """What the colours of a bar mean."""
-    entries = [tag("li", named(part.colour, part.word)) for part in parts]
-    return tag("ul", *entries, classes="legend")
+def legend(entries: Iterable[tuple[str, str]]) -> Html:
+    """What colours mean: words with their colours."""
+    return tag("ul", *(tag("li", named(colour, word)) for word, colour in entries), classes="legend")
 
 
 def small_bar(share: float, colour: str = "gemm") -> Html:
@@ -119,16 +106,37 @@ def small_bar(share: float, colour: str = "gemm") -> Html:
     )
 
 
-def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], *, caption: str = "") -> Html:
-    """A table that scrolls by itself where the screen is too narrow for it."""
-    head = joined(Html(f'<th scope="col"{c.classes}>{text(c.title)}</th>') for c in columns)
+def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, left: Sequence[str] = ()) -> Html:
+    """A table that scrolls by itself where the screen is too narrow for it. The first column and those named
+    in ``left`` are words, those without a title bars, which get what room is left, all others numbers."""
+    classes = [
+        ' class="wide"' if not title else "" if i == 0 or title in left else ' class="num"'
+        for i, title in enumerate(titles)
+    ]
+    head = joined(
+        Html(f'<th scope="col"{c}>{text(title)}</th>') for c, title in zip(classes, titles, strict=True)
+    )
     body = joined(
-        tag("tr", *(Html(f"<td{c.classes}>{text(v)}</td>") for c, v in zip(columns, row, strict=True)))
+        tag("tr", *(Html(f"<td{c}>{text(value)}</td>") for c, value in zip(classes, row, strict=True)))
         for row in rows
     )
-    heading = tag("caption", caption) if caption else ""
-    whole = tag("table", heading, tag("thead", tag("tr", head)), tag("tbody", body))
+    whole = tag("table", tag("thead", tag("tr", head)), tag("tbody", body))
     return tag("div", whole, classes="scroll")
+
+
+def headline(us: float, of: str = "") -> Html:
+    """The step time in large figures."""
+    value, unit = time(us).rsplit(" ", 1)
+    return tag("div", value, " ", tag("small", f"{unit} per step{of}"), classes="number")
+
+
+def searchable(name: str, content: Html, *, placeholder: str = "find") -> Html:
+    """A table with a box that filters its rows (``assets/filter.js``)."""
+    return Html(
+        f'<input type="search" class="filter" placeholder="{placeholder}" '
+        f'aria-label="{placeholder} in {name}" data-filter="list-{name}">'
+        f'<div id="list-{name}" data-sortable>{content}</div>'
+    )
 
 
 def figures(entries: Iterable[tuple[str, str, str]]) -> Html:
@@ -164,9 +172,7 @@ def warning(lead: object, lines: Sequence[str]) -> Html:
     return tag("div", tag("span", lead, classes="bad"), helps, classes="warning")
 
 
-def frame(
-    title: str, top: Html, sections: Iterable[Html], *, scripts: Iterable[Html] = (), command: str = ""
-) -> str:
+def frame(title: str, top: Html, sections: Iterable[Html | None], *, scripts: Iterable[Html] = ()) -> str:
     """The whole file around a page's parts; its foot says which command made it, with which version, when."""
     pieces = [
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -178,9 +184,10 @@ def frame(
         f'<link rel="icon" href="data:,">\n<title>{text(title)}</title>',
         f"<style>\n{asset('page.css')}</style>\n</head>\n<body>",
         f'<header class="top">{top}</header>',
-        tag("main", *sections),
-        tag("footer", _glossary(), _made(command), classes="foot"),
+        tag("main", *(part for part in sections if part)),
+        tag("footer", _glossary(), _made(), classes="foot"),
         *scripts,
+        f"<script>\n{asset('filter.js')}</script>",
         "</body>\n</html>\n",
     ]
     return "\n".join(pieces)
@@ -194,7 +201,9 @@ def _glossary() -> Html:
     return tag("details", tag("summary", "Words on this page"), tag("dl", *entries, classes="glossary"))
 
 
-def _made(command: str) -> Html:
+def _made() -> Html:
+    context = get_current_context(silent=True)
+    command = context.meta.get(COMMAND_LINE, "") if context else ""
     by = joined([" by ", tag("code", command)]) if command else ""
     return tag("p", f"Made with stepsight {package_version()} on {day()}", by, ".", classes="made")
 

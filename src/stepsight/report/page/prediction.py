@@ -21,17 +21,17 @@ from stepsight.prediction.display import (
 from stepsight.prediction.embedding import EmbeddingFigures
 from stepsight.prediction.whole_run import WholeRun
 from stepsight.report.page.pieces import (
-    Column,
     Fragment,
     Html,
-    asset,
     bar,
     figures,
     frame,
+    headline,
     joined,
     legend,
     named,
     notes,
+    searchable,
     section,
     small_bar,
     table,
@@ -55,7 +55,7 @@ _LARGEST = {
 }
 
 
-def page(prediction: Prediction, *, command: str = "", run: WholeRun | None = None) -> str:
+def page(prediction: Prediction, run: WholeRun | None = None) -> str:
     """The whole page as HTML that needs no other file, with the whole run where one was asked for."""
     sets = identical_ranks(prediction.timeline)
     place, script = picture(prediction, sets)
@@ -72,10 +72,7 @@ def page(prediction: Prediction, *, command: str = "", run: WholeRun | None = No
         _trust(prediction),
     ]  # fmt: skip
     title = f"{prediction.workload or 'step'} on {prediction.platform}: {time(prediction.step_us)}"
-    scripts = [script]
-    if prediction.embedding:
-        scripts.append(Html(f"<script>\n{asset('filter.js')}</script>"))
-    return frame(title, _top(prediction), [s for s in sections if s], scripts=scripts, command=command)
+    return frame(title, _top(prediction), sections, scripts=[script])
 
 
 MOST_TABLES, MOST_RANKS_OF_TABLES = 400, 128
@@ -84,14 +81,10 @@ MOST_TABLES, MOST_RANKS_OF_TABLES = 400, 128
 
 def embedding_sections(figures: EmbeddingFigures) -> list[Html]:
     """Every table, hottest first, and what each rank looks up and sends; a click on a heading sorts."""
-    columns = [
-        Column("table"), Column("time", number=True), Column("forward", number=True, extra=True),
-        Column("backward", number=True, extra=True), Column("lookups", number=True),
-        Column("distinct rows", number=True, extra=True), Column("reuse", number=True),
-        Column("cached rows", number=True, extra=True), Column("from memory", number=True),
-        Column("through L2", number=True, extra=True), Column("sent", number=True),
-        Column("ranks"), Column("where"),
-    ]  # fmt: skip
+    titles = (
+        "table", "time", "forward", "backward", "lookups", "distinct rows", "reuse", "cached rows",
+        "from memory", "through L2", "sent", "ranks", "where",
+    )  # fmt: skip
     rows = [
         (f.name, time(f.time_us), time(f.forward_us), time(f.backward_us), f"{f.lookups:,.0f}",
          f"{f.unique_rows:,.0f}", f"{f.reuse:.1f}", share(f.hit_rate), size(f.memory_bytes),
@@ -99,33 +92,25 @@ def embedding_sections(figures: EmbeddingFigures) -> list[Html]:
          f"{f.kind.replace('_', '-')}, {f.placement}")
         for f in figures.tables[:MOST_TABLES]
     ]  # fmt: skip
-    find = Html(
-        '<input type="search" class="filter" placeholder="find a table" aria-label="find a table by name" '
-        'data-filter="tables">'
-    )
-    listing = Html(f'<div id="tables" data-sortable>{table(columns, rows)}</div>')
+    listing = searchable("tables", table(titles, rows, left=("ranks", "where")), placeholder="find a table")
     cut = f" The first {MOST_TABLES} of {len(figures.tables):,}." if len(figures.tables) > MOST_TABLES else ""
     lead = f"Each table by itself, hottest first: one batch, forward and backward.{cut}"
-    found = [section("Tables", find, listing, lead=lead)]
+    found = [section("Tables", listing, lead=lead)]
     if len(figures.ranks) > 1:
         found.append(_rank_loads(figures))
     return found
 
 
 def _rank_loads(figures: EmbeddingFigures) -> Html:
-    columns = [
-        Column("rank"), Column("tables", number=True), Column("time", number=True),
-        Column("lookups", number=True), Column("from memory", number=True),
-        Column("sent", number=True), Column("hottest table"),
-    ]  # fmt: skip
     rows = [
         (str(r.rank), str(r.tables), time(r.forward_us + r.backward_us), f"{r.lookups:,.0f}",
          size(r.memory_bytes), size(r.sent_bytes), r.hottest)
         for r in figures.ranks[:MOST_RANKS_OF_TABLES]
     ]  # fmt: skip
     lead = f"The busiest rank looks up {share(figures.imbalance)} longer than the mean."
+    titles = ("rank", "tables", "time", "lookups", "from memory", "sent", "hottest table")
     return section(
-        "Lookups of each rank", Html(f"<div data-sortable>{table(columns, rows)}</div>"), lead=lead
+        "Lookups of each rank", searchable("ranks", table(titles, rows, left=("hottest table",))), lead=lead
     )
 
 
@@ -135,20 +120,16 @@ def _listed(ranks: Sequence[int]) -> str:
 
 def whole_run_section(run: WholeRun) -> Html:
     """Days, GPU-hours, cost and energy of a run, with failures and checkpoints."""
-    columns = [Column("whole run"), Column("expected", number=True), Column("90 % interval", number=True)]
+    titles = ("whole run", "expected", "90 % interval")
     lead = f"{run.steps:,} steps on {run.gpus:,} GPUs. {run.failure_words()}"
-    return section("Whole run", table(columns, run.lines()), lead=lead.strip())
+    return section("Whole run", table(titles, run.lines()), lead=lead.strip())
 
 
 def _top(p: Prediction) -> Html:
-    value, unit = time(p.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
-    headline = tag("div", number, tag("div", _interval(p), classes="interval"), classes="headline")
+    step = tag("div", headline(p.step_us), tag("div", _interval(p), classes="interval"), classes="headline")
     name = tag("h1", p.workload or "step", tag("span", " on ", classes="on"), p.platform)
     assumption = tag("p", f"Assumed: {assumed(p)}.", classes="assumed")
-    return joined(
-        [name, _fits(p), headline, assumption, tag("p", _verdict(p), classes="verdict"), _figures(p)]
-    )
+    return joined([name, _fits(p), step, assumption, tag("p", _verdict(p), classes="verdict"), _figures(p)])
 
 
 def _fits(p: Prediction) -> Html:
@@ -218,11 +199,7 @@ def _figures(p: Prediction) -> Html:
     entries += [
         ("device active", share(p.gpu_active_us / whole), f"{time(p.gpu_active_us)} of the step"),
         (term("exposed communication"), share(p.exposed_communication_us / whole), covered),
-        (
-            term("host-bound", "idle, host-bound"),
-            share(idle / whole),
-            "nothing launched yet",
-        ),
+        (term("host-bound", "idle, host-bound"), share(idle / whole), "nothing launched yet"),
     ]
     if len(p.ranks) > 1:
         entries.append((term("imbalance"), share(p.imbalance), "busiest rank over the mean"))
@@ -246,10 +223,7 @@ def _breakdown(p: Prediction) -> Html:
     free = {s.category: s.if_free_us for s in p.sensitivities}
     free |= {EXPOSED: free.get(COMMUNICATION, p.step_us), IDLE: free.get(HOST, p.step_us)}
     largest = max(p.breakdown_us.values(), default=0.0) or 1.0
-    columns = [
-        Column("what the device does"), Column("time", number=True), Column("share", number=True, extra=True),
-        Column("", wide=True, extra=True), Column(term("step without it"), number=True),
-    ]  # fmt: skip
+    titles = ("what the device does", "time", "share", "", term("step without it"))
     rows = [
         (
             named(look(name).colour, look(name).word), time(us), share(us / total),
@@ -259,7 +233,7 @@ def _breakdown(p: Prediction) -> Html:
     ]  # fmt: skip
     over = "mean over ranks" if len(p.ranks) > 1 else "one rank"
     return section(
-        "Where the step goes", bar(parts, name="where the step goes"), table(columns, rows),
+        "Where the step goes", bar(parts, name="where the step goes"), table(titles, rows),
         lead=f"What the devices do during the step ({over}), and what the step would take without it.",
     )  # fmt: skip
 
@@ -279,56 +253,37 @@ def _memory(p: Prediction) -> Html | None:
     held = [(memory_word(name), b) for name, b in m.parts_bytes.items() if b > 0]
     parts = [Fragment(n, b, size(b), colours[i % len(colours)]) for i, (n, b) in enumerate(held)]
     rows = [(named(x.colour, x.word), x.shown, share(x.value / (m.usable_bytes or 1.0))) for x in parts]
-    columns = [
-        Column("what is held"),
-        Column("size", number=True),
-        Column("of what is usable", number=True),
-    ]
+    titles = ("what is held", "size", "of what is usable")
     fits = tag("span", fits_words(m), classes="good" if m.fits else "bad")
     where = f"rank {m.rank}, the fullest" if len(p.ranks) > 1 else "the device"
     lead = joined([f"{size(m.total_bytes)} of {size(m.usable_bytes)} usable on {where}: ", fits, "."])
     return section(
-        "Memory", bar(parts, total=m.usable_bytes, name="memory"), table(columns, rows), lead=lead
+        "Memory", bar(parts, total=m.usable_bytes, name="memory"), table(titles, rows), lead=lead
     )  # fmt: skip
 
 
 def _trust(p: Prediction) -> Html:
     shares = p.coverage.share_by_source
     parts = [Fragment(source_look(n).word, s, share(s), source_look(n).colour) for n, s in _by_trust(shares)]
-    body: list[Html] = [bar(parts, name="device time by source"), _by_source(parts)]
+    meaning = legend((f"{x.word} {x.shown}", x.colour) for x in parts)
+    body: list[Html] = [bar(parts, name="device time by source"), meaning]
     if p.coverage.without_model:
         rows = [
             (u.kernel, tag("code", u.op), source_look(u.source).word, time(u.time_us))
             for u in p.coverage.without_model
         ]
-        columns = [
-            Column("kernel"),
-            Column("operator"),
-            Column("instead", extra=True),
-            Column("time per step", number=True),
-        ]
-        body.append(
-            tag(
-                "details", tag("summary", f"{len(rows)} operations without a fitted model, longest first"),
-                table(columns, rows),
-            )
-        )  # fmt: skip
+        titles = ("kernel", "operator", "instead", "time per step")
+        summary = tag("summary", f"{len(rows)} operations without a fitted model, longest first")
+        body.append(tag("details", summary, table(titles, rows, left=("operator", "instead"))))
+    lead = sources_sentence(shares)
     if p.notes:
         body += [tag("h3", "Notes"), notes(grouped_notes(p.notes))]
-    return section("How far to trust it", *body, lead=_sentence(sources_sentence(shares)))
-
-
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+    return section("How far to trust it", *body, lead=f"{lead[:1].upper()}{lead[1:]}.")
 
 
 def _by_trust(shares: Mapping[str, float]) -> list[tuple[str, float]]:
     order = [source.label for source in Source]
     return sorted(shares.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order))
-
-
-def _by_source(parts: Sequence[Fragment]) -> Html:
-    return legend(Fragment(f"{x.word} {x.shown}", x.value, x.shown, x.colour) for x in parts)
 
 
 MOST_BARS = 16
@@ -342,18 +297,18 @@ def rank_section(prediction: Prediction, sets: Sequence[RankSet]) -> Html:
     """A bar for each rank that differs, or a strip of all and the few that stand out."""
     ranks = prediction.ranks
     longest = max((r.step_us for r in ranks), default=0.0) or 1.0
-    key = legend(Fragment(word, 0.0, "", colour) for word, colour, _ in _split(ranks[0]))
+    meaning = legend((word, colour) for word, colour, _ in _split(ranks[0]))
     if len(sets) <= MOST_BARS:
         names = [f"all {len(ranks):,}"] if len(sets) == 1 < len(ranks) else [a.label for a in sets]
         named = [(name, ranks[a.first]) for name, a in zip(names, sets, strict=True)]
-        return section("Ranks", _bars(named, longest), key, lead=_lead(sets, ranks))
+        return section("Ranks", _bars(named, longest), meaning, lead=_lead(sets, ranks))
     by_compute = sorted(ranks, key=lambda r: (r.compute_us, r.rank))
     telling = [
         (f"busiest, rank {by_compute[-1].rank:,}", by_compute[-1]),
         (f"median, rank {by_compute[len(ranks) // 2].rank:,}", by_compute[len(ranks) // 2]),
         (f"least busy, rank {by_compute[0].rank:,}", by_compute[0]),
     ]
-    return section("Ranks", _strip(ranks, longest), key, _bars(telling, longest), lead=_lead(sets, ranks))
+    return section("Ranks", _strip(ranks, longest), meaning, _bars(telling, longest), lead=_lead(sets, ranks))
 
 
 def _lead(sets: Sequence[RankSet], ranks: Sequence[RankSummary]) -> str:
@@ -383,30 +338,15 @@ def _split(r: RankSummary) -> list[tuple[str, str, float]]:
 
 
 def _bars(named: Sequence[tuple[str, RankSummary]], longest: float) -> Html:
-    columns = [
-        Column("rank"), Column("", wide=True), Column("step", number=True), Column("compute", number=True),
-        Column("exposed", number=True, extra=True), Column("waiting", number=True, extra=True),
-        Column("idle", number=True, extra=True),
-    ]  # fmt: skip
     rows = []
     for name, r in named:
         parts = [
             Fragment(w, us, f"{time(us)}, {share(us / (r.step_us or 1.0))}", c) for w, c, us in _split(r)
         ]
-        _, exposed, waiting, idle = (time(us) for _, _, us in _split(r))
         drawn = bar(parts, total=longest, name=name, thin=True)
-        rows.append(
-            (
-                name.replace("rank ", "rank\u00a0"),
-                drawn,
-                time(r.step_us),
-                time(r.compute_us),
-                exposed,
-                waiting,
-                idle,
-            )
-        )
-    return table(columns, rows)
+        figures = (time(us) for us in (r.step_us, *(us for _, _, us in _split(r))))
+        rows.append((name.replace("rank ", "rank\u00a0"), drawn, *figures))
+    return table(("rank", "", "step", "compute", "exposed", "waiting", "idle"), rows)
 
 
 def _strip(ranks: Sequence[RankSummary], longest: float) -> Html:

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
 
 from stepsight.prediction.breakdown import IDLE, WAITING
 from stepsight.prediction.display import look
 from stepsight.report.console.search import WHY, milliseconds, noise_mark, remarks
 from stepsight.report.page.charts import Axis, Line, Point, compact, lines, points
 from stepsight.report.page.pieces import (
-    Column,
     Fragment,
     Html,
-    asset,
     bar,
     frame,
     legend,
@@ -23,9 +18,8 @@ from stepsight.report.page.pieces import (
     section,
     table,
     tag,
-    text,
 )
-from stepsight.tune.answer import Answer, part_word, setting_text, settings_text, why
+from stepsight.tune.answer import Answer, part_word, settings_text, why
 from stepsight.tune.dimensions import short_name, short_names
 from stepsight.tune.flags import Flags
 from stepsight.tune.trial import Row, frameworks_of
@@ -43,7 +37,7 @@ LIMITS = 0.2
 LIMIT_COLOURS = {COMPUTE: "gemm", COMMUNICATION: "communication", BUBBLE: "copy", HOST_BOUND: "idle"}
 
 
-def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "") -> str:
+def tune_page(answer: Answer, written: Sequence[Flags] = ()) -> str:
     """A search: the best, why, the front of time and memory, and the flags."""
     best = answer.best
     among = f"the best of {len(answer.rows):,} valid configurations of {answer.workload} on {answer.platform}"
@@ -57,26 +51,16 @@ def tune_page(answer: Answer, written: Sequence[Flags] = (), *, command: str = "
             section("The best", _best(answer), notes(remarks(answer))),
             section("Side by side", _side_by_side(answer), lead="Where each step goes, to one scale."),
             section(
-                "Two picks", two_picks(answer),
-                lead="Choose any two of the best and of the front; the largest difference comes first.",
-            ),
-            section(
                 "Time and memory", _front(answer),
                 lead="Every priced configuration; the dashed front joins those that no other beats in both.",
             ),
             section("Flags", *(_flags(one) for one in written)) if written else Html(""),
         ],
-        scripts=picks_script(answer),
-        command=command,
     )  # fmt: skip
 
 
 def _best(answer: Answer) -> Html:
-    columns = [
-        Column("", number=True), Column("configuration", wide=True), Column("step ms", number=True),
-        Column("90 % interval", number=True, extra=True), Column("memory GB", number=True),
-        Column("MFU", number=True, extra=True), Column(WHY, extra=True),
-    ]  # fmt: skip
+    titles = ("#", "configuration", "step ms", "90 % interval", "memory GB", "MFU", WHY)
     rows = [
         (
             f"{place}{noise_mark(r, answer)}", settings_text(r.settings), milliseconds(r.step_time_us),
@@ -85,25 +69,19 @@ def _best(answer: Answer) -> Html:
         )
         for place, r in enumerate(answer.top, 1)
     ]  # fmt: skip
-    return table(columns, rows)
+    return table(titles, rows, left=("configuration", WHY))
 
 
 def _side_by_side(answer: Answer) -> Html:
     longest = max(r.step_time_us for r in answer.top)
     meant = dict.fromkeys((_kind(name), _colour(name)) for r in answer.top for name in r.shares)
-    key = legend(Fragment(kind, 0, "", colour) for kind, colour in meant)
-    return tag("div", *(_bar(r, longest) for r in answer.top), key)
+    return tag("div", *(_bar(r, longest) for r in answer.top), legend(meant))
 
 
 def _bar(row: Row, longest: float) -> Html:
+    taken = {name: part * row.step_time_us for name, part in row.shares.items()}
     parts = [
-        Fragment(
-            part_word(name),
-            share * row.step_time_us,
-            f"{milliseconds(share * row.step_time_us)} ms",
-            _colour(name),
-        )
-        for name, share in row.shares.items()
+        Fragment(part_word(name), us, f"{milliseconds(us)} ms", _colour(name)) for name, us in taken.items()
     ]
     title = f"{settings_text(row.settings)}: {milliseconds(row.step_time_us)} ms"
     return tag("div", tag("p", title), bar(parts, total=longest, name=title), classes="pick")
@@ -141,24 +119,16 @@ def _front(answer: Answer) -> Html:
         name="step time and memory of every configuration",
         limit=(usable, f"{usable:.0f} GB usable") if usable else None,
     )  # fmt: skip
-    columns = [
-        Column("configuration", wide=True),
-        Column("step ms", number=True),
-        Column("memory GB", number=True),
-    ]
     listed = [
         (settings_text(r.settings), milliseconds(r.step_time_us), f"{r.memory_gb:.1f}") for r in answer.front
     ]
-    return tag("div", drawn, table(columns, listed))
+    return tag("div", drawn, table(("configuration", "step ms", "memory GB"), listed))
 
 
 def _point(row: Row) -> Point:
     step_ms = row.step_time_us / 1e3
-    return Point(
-        step_ms,
-        row.memory_gb,
-        hint=f"{settings_text(row.settings)}: {step_ms:,.1f} ms, {row.memory_gb:.1f} GB",
-    )
+    hint = f"{settings_text(row.settings)}: {step_ms:,.1f} ms, {row.memory_gb:.1f} GB"
+    return Point(step_ms, row.memory_gb, hint=hint)
 
 
 def _flags(one: Flags) -> Html:
@@ -168,7 +138,7 @@ def _flags(one: Flags) -> Html:
     return tag("div", tag("h3", one.framework), lacks, note, text)
 
 
-def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
+def sweep_page(rows: Sequence[Row], workload: str) -> str:
     """A sweep: plots over what was varied, and the table."""
     varied = list(dict.fromkeys(path for row in rows for path in row.settings))
     platforms = len({r.platform for r in rows}) > 1
@@ -185,7 +155,6 @@ def sweep_page(rows: Sequence[Row], workload: str, *, command: str = "") -> str:
         f"stepsight sweep: {workload}",
         Html(top),
         [*plots, section("Rows", _rows(rows, varied, platforms))],
-        command=command,
     )
 
 
@@ -228,12 +197,9 @@ def _place(row: Row, along: str) -> str:
 
 
 def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
-    columns = [
-        *([Column("platform")] if platforms else []),
-        *(Column(name, number=True) for name in short_names(varied).values()),
-        Column("step ms", number=True), Column("90 % interval", number=True, extra=True),
-        Column("per second", number=True), Column("memory GB", number=True, extra=True),
-        Column("", wide=True),
+    titles = [
+        *(["platform"] if platforms else []), *short_names(varied).values(), "step ms", "90 % interval",
+        "per second", "memory GB", "note",
     ]  # fmt: skip
     listed = []
     for r in rows:
@@ -247,109 +213,4 @@ def _rows(rows: Sequence[Row], varied: Sequence[str], platforms: bool) -> Html:
         else:
             cells = ["", "", "", "", f"{r.status}: {r.reason}"]
         listed.append((*head, *cells))
-    return table(columns, listed)
-
-
-LEAST_SHARE = 0.0005
-"""Parts of a step below this share of it are left out."""
-MOST = 40
-"""Configurations that can be chosen on the page: the best, then the front."""
-
-
-def choices(answer: Answer) -> list[Row]:
-    """What a reader may compare, each once."""
-    listed = [*answer.top, *(r for r in answer.front if r not in answer.top)]
-    return listed[:MOST]
-
-
-def two_picks(answer: Answer) -> Html:
-    """A table of two configurations; the first and the second best until others are chosen."""
-    rows = choices(answer)
-    if len(rows) < 2:
-        return tag("p", "There is only one configuration to show.")
-    menus = "".join(_menu(rows, chosen, name) for chosen, name in ((0, "one"), (1, "other")))
-    lines = "".join(f"<tr><td>{text(title)}</td>{cells}</tr>" for title, cells in _lines(rows[0], rows[1]))
-    return Html(
-        f'<div class="scroll"><table id="picks"><thead><tr><th scope="col"></th>{menus}'
-        f'<th scope="col" class="num">difference</th></tr></thead><tbody>{lines}</tbody></table></div>'
-    )
-
-
-def picks_script(answer: Answer) -> list[Html]:
-    """What the menus choose from, and the script that fills the table anew."""
-    rows = choices(answer)
-    if len(rows) < 2:
-        return []
-    safe = msgspec.json.encode([_content(row) for row in rows]).decode().replace("<", "\\u003c")
-    data = f'<script type="application/json" id="picks-data">{safe}</script>'
-    return [Html(f"{data}<script>\n{asset('picks.js')}</script>")]
-
-
-def _menu(rows: Sequence[Row], chosen: int, name: str) -> str:
-    options = "".join(
-        f'<option value="{i}"{" selected" if i == chosen else ""}>{text(settings_text(r.settings))}</option>'
-        for i, r in enumerate(rows)
-    )
-    return f'<th scope="col" class="num"><select id="pick-{name}" aria-label="{name}">{options}</select></th>'
-
-
-def _content(row: Row) -> dict[str, Any]:
-    """A row as the script reads it: settings as words, figures in the order of the table."""
-    return {"settings": _settings(row), "figures": _pick_figures(row), "parts": _parts(row)}
-
-
-def _settings(row: Row) -> dict[str, str]:
-    names = short_names(row.settings)
-    return {names[path]: setting_text(value) for path, value in row.settings.items()}
-
-
-def _pick_figures(row: Row) -> dict[str, float | None]:
-    return {
-        "step ms": row.step_time_us / 1e3,
-        "memory GB": row.memory_gb,
-        "MFU %": 100 * row.mfu if row.mfu else None,
-        "cost per 1,000 steps": None if row.cost_per_step is None else 1e3 * row.cost_per_step,
-    }
-
-
-def _parts(row: Row) -> dict[str, float]:
-    """Milliseconds by part of the step."""
-    return {
-        part_word(name): share * row.step_time_us / 1e3
-        for name, share in row.shares.items()
-        if share >= LEAST_SHARE
-    }
-
-
-def _lines(one: Row, other: Row) -> list[tuple[str, str]]:
-    """Settings that differ, figures, and the parts of the step by how much they differ."""
-    found = []
-    mine, theirs = _settings(one), _settings(other)
-    for name in dict.fromkeys((*mine, *theirs)):
-        if mine.get(name) != theirs.get(name):
-            found.append((name, _cells(mine.get(name, "–"), theirs.get(name, "–"), "")))
-    for name, value in _pick_figures(one).items():
-        found += _compared(name, value, _pick_figures(other)[name])
-    a, b = _parts(one), _parts(other)
-    names = sorted({*a, *b}, key=lambda n: -abs(b.get(n, 0.0) - a.get(n, 0.0)))
-    for name in names:
-        found += _compared(f"{name} ms", a.get(name, 0.0), b.get(name, 0.0))
-    return found
-
-
-def _compared(name: str, one: float | None, other: float | None) -> list[tuple[str, str]]:
-    if one is None or other is None:
-        return []
-    return [(name, _cells(_shown(one), _shown(other), f"{_sign(other - one)}{_shown(abs(other - one))}"))]
-
-
-def _sign(value: float) -> str:
-    return "+" if value > 0 else "−" if value < 0 else ""
-
-
-def _shown(value: float) -> str:
-    return milliseconds(1e3 * value)
-
-
-def _cells(*values: str) -> str:
-    return "".join(f'<td class="num">{text(v)}</td>' for v in values)
+    return table(titles, listed, left=("note",))

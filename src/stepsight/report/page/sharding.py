@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from stepsight.prediction.display import share, size, time
 from stepsight.report.console.sharding import SAME_TIME_NOTE, kinds_sentence
 from stepsight.report.page.pieces import (
-    Column,
     Fragment,
     Html,
-    asset,
     bar,
     figures,
     frame,
+    headline,
     joined,
     legend,
     section,
@@ -34,20 +33,17 @@ MOST_SEGMENTS = 60
 """Parts of a rank drawn by themselves; the smallest ones beyond are drawn together."""
 
 
-def sharding_page(choice: Choice, *, command: str = "") -> str:
+def sharding_page(choice: Choice) -> str:
     """The page of ``stepsight shard``."""
     title = f"{choice.workload}: {choice.tables} tables over {choice.ranks} ranks of {choice.platform}"
     sections = [_plans(choice), _loads(choice), _map(choice.winner)]
     if choice.figures:
         sections += embedding_sections(choice.figures)
-    script = Html(f"<script>\n{asset('filter.js')}</script>")
-    return frame(title, _top(choice), sections, scripts=[script], command=command)
+    return frame(title, _top(choice), sections)
 
 
 def _top(choice: Choice) -> Html:
     winner, found = choice.winner, choice.found
-    value, unit = time(winner.step_us).rsplit(" ", 1)
-    number = tag("div", value, " ", tag("small", f"{unit} per step"), classes="number")
     days = f" ({choice.objective} of {choice.days} days)" if choice.days > 1 else ""
     verdict = [tag("b", winner.name), f" is the best plan found{days}: {kinds_sentence(winner.plan)}."]
     if choice.level:
@@ -64,39 +60,27 @@ def _top(choice: Choice) -> Html:
         ("fullest rank", size(max(winner.memory_bytes)), f"of {size(choice.room_bytes)} for tables"),
         ("plans priced", f"{found.priced:,}", f"in {found.seconds:.1f} s"),
     ]
-    return joined(
-        [
-            heading,
-            tag("div", number, classes="headline"),
-            tag("p", *verdict, classes="verdict"),
-            figures(entries),
-        ]
-    )
+    step = tag("div", headline(winner.step_us), classes="headline")
+    return joined([heading, step, tag("p", *verdict, classes="verdict"), figures(entries)])
 
 
 def _plans(choice: Choice) -> Html:
     winner = choice.winner
-    columns = [
-        Column("plan"), Column("step", number=True), Column("slower by", number=True),
-        Column("imbalance", number=True, extra=True), Column("fullest rank", number=True, extra=True),
-        Column("compared with the best"),
-    ]  # fmt: skip
+    reason = "compared with the best"
+    titles = ("plan", "step", "slower by", "imbalance", "fullest rank", reason)
     rows = [
         (c.name, time(c.step_us), "" if c is winner else share(c.step_us / winner.step_us - 1),
          share(c.imbalance),
          size(max(c.memory_bytes)), c.why if c.fits else tag("span", c.why, classes="bad"))
         for c in choice.candidates
     ]  # fmt: skip
-    return section("Plans", table(columns, rows), lead="The best plan first, then the standard ones.")
+    lead = "The best plan first, then the standard ones."
+    return section("Plans", table(titles, rows, left=(reason,)), lead=lead)
 
 
 def _loads(choice: Choice) -> Html:
     c = choice.winner
     busiest = max(a + b for a, b in zip(c.lookup_us, c.exchange_us, strict=True)) or 1.0
-    columns = [
-        Column("rank"), Column("", wide=True), Column("lookups", number=True),
-        Column("all_to_all", number=True), Column("memory", number=True, extra=True),
-    ]  # fmt: skip
     rows = []
     for rank in range(min(choice.ranks, MOST_RANKS)):
         lookup, exchange = c.lookup_us[rank], c.exchange_us[rank]
@@ -106,9 +90,10 @@ def _loads(choice: Choice) -> Html:
         ]
         drawn = bar(parts, total=busiest, name=f"rank {rank}", thin=True)
         rows.append((f"rank\u00a0{rank}", drawn, time(lookup), time(exchange), size(c.memory_bytes[rank])))
-    key = legend([Fragment("lookups", 0, "", "embedding"), Fragment("all_to_all", 0, "", "communication")])
+    meaning = legend([("lookups", "embedding"), ("all_to_all", "communication")])
     lead = "Lookup and communication time of the chosen plan." + _more(choice.ranks)
-    return section("Load per rank", table(columns, rows), key, lead=lead)
+    titles = ("rank", "", "lookups", "all_to_all", "memory")
+    return section("Load per rank", table(titles, rows), meaning, lead=lead)
 
 
 def _more(ranks: int) -> str:
@@ -123,12 +108,12 @@ def _map(winner: PlanCandidate) -> Html:
         parts = _segments(sorted(plan.on_rank(rank), key=_elements, reverse=True))
         rows.append((f"rank\u00a0{rank}", bar(parts, total=most, name=f"tables of rank {rank}")))
     used = [kind for kind in KIND_COLOURS if any(s.kind == kind for s in plan.shards)]
-    key = legend(Fragment(kind.replace("_", "-"), 0, "", KIND_COLOURS[kind]) for kind in used)
+    meaning = legend((kind.replace("_", "-"), KIND_COLOURS[kind]) for kind in used)
     lead = "Each part of a table by its size in weights; colour by how the table is cut. Point at one."
-    columns = [Column("rank"), Column("tables", wide=True)]
+    drawn = table(("rank", ""), rows)
     return tag(
         "div",
-        section("Which table lives where", table(columns, rows), key, lead=lead + _more(plan.ranks)),
+        section("Which table lives where", drawn, meaning, lead=lead + _more(plan.ranks)),
         classes="map",
     )
 

@@ -17,7 +17,7 @@ from stepsight.estimate import FloatArray, IntArray, Source
 from stepsight.prediction.answer import Prediction
 from stepsight.prediction.display import look, size, source_look
 from stepsight.program.job import Collective, Kernel, Op
-from stepsight.report.page.pieces import Fragment, Html, asset, joined, legend, tag, text
+from stepsight.report.page.pieces import Html, asset, joined, legend, tag, text
 from stepsight.report.perfetto import launches, name_of
 from stepsight.report.ranks import RankSet, most_telling
 from stepsight.simulate.timeline import RankTimes, Timeline
@@ -97,8 +97,10 @@ def picture(prediction: Prediction, sets: Sequence[RankSet]) -> tuple[Html, Html
         f'<script type="application/json" id="timeline-data">{safe}</script>'
         f"<script>\n{asset('timeline.js')}</script>"
     )
-    key = legend(Fragment(look(c).word, 0.0, "", look(c).colour) for c in _categories(prediction, drawn))
-    return joined([tag("p", note, classes="soft") if left_out else "", *_cut(prediction), place, key]), script
+    meaning = legend((look(c).word, look(c).colour) for c in _categories(prediction, drawn))
+    return joined(
+        [tag("p", note, classes="soft") if left_out else "", *_cut(prediction), place, meaning]
+    ), script
 
 
 def _cut(prediction: Prediction) -> list[Html]:
