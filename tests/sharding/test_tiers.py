@@ -12,10 +12,10 @@ from stepsight.hardware.gpus import load_gpu
 from stepsight.platform.load import load_platform
 from stepsight.prediction.predict import predict
 from stepsight.sharding.choice import choose
-from stepsight.sharding.tiers import with_tiers
+from stepsight.sharding.tiers import CACHE_SHARES, _times_us, with_tiers
 from stepsight.tables.indices.distributions import IndexDistribution
 from stepsight.tables.plan import part_bytes
-from stepsight.tables.table import DEVICE, Table
+from stepsight.tables.table import DEVICE, SSD, UVM, UVM_CACHING, Table
 from stepsight.workload.dlrm.build import DlrmWorkload
 
 GPU = load_gpu("A100-SXM4-40G")
@@ -27,8 +27,10 @@ TABLES = (
 )
 
 
-def placed(room_gb: float) -> dict[str, Table]:
-    found = with_tiers(TABLES, GPU, batch=8192, optimizer="sgd", room_bytes=room_gb * 1e9)
+def placed(room_gb: float, host_gb: float = float("inf")) -> dict[str, Table]:
+    found = with_tiers(
+        TABLES, GPU, batch=8192, optimizer="sgd", room_bytes=room_gb * 1e9, host_bytes=host_gb * 1e9
+    )
     return {table.name: table for table in found}
 
 
@@ -46,6 +48,21 @@ def test_the_least_asked_table_leaves_first():
 def test_what_is_placed_fits(room_gb: float):
     held = sum(part_bytes(t, t.dim, t.rows, "sgd") for t in placed(room_gb).values())
     assert held <= room_gb * 1e9
+
+
+def test_what_host_memory_does_not_hold_lies_on_a_drive_and_takes_longer():
+    hosted, limited = placed(2), placed(2, host_gb=3)
+    moved = [name for name, table in limited.items() if table.placement == SSD]
+    assert moved and not any(table.placement == SSD for table in hosted.values())
+    left = sum(t.weight_bytes for t in limited.values() if t.placement in (UVM, UVM_CACHING))
+    assert left <= 3e9
+    assert limited[moved[0]].cache_share in CACHE_SHARES
+    for name in moved:
+        before, after = (
+            _times_us([replace(limited[name], placement=placement)], GPU, 8192, "sgd")[0]
+            for placement in (UVM_CACHING, SSD)
+        )
+        assert after > 1.5 * before
 
 
 def test_a_search_with_host_memory_places_what_one_without_it_refuses():

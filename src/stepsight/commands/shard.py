@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -33,6 +34,9 @@ HOST_MEMORY_HELP = (
     "Where tables do not fit on the GPUs, keep some in host memory, with or without a cache on the GPU: the "
     "plan names the tier of each."
 )
+HOST_GB_HELP = (
+    "With --host-memory: GB of each node for tables; what is beyond lies on a drive, with a cache on the GPU."
+)
 MARGIN_HELP = (
     "Keep a standard sharder's plan, or else one of whole tables, unless another is at least this much "
     "faster, such as 8%."
@@ -58,6 +62,7 @@ MARGIN_HELP = (
 @click.option("--seed", default=0, help="The same seed gives the same search.")
 @click.option("--margin", "margin_text", default="0%", metavar="SHARE", show_default=True, help=MARGIN_HELP)
 @click.option("--host-memory", is_flag=True, help=HOST_MEMORY_HELP)
+@click.option("--host-gb", type=click.FloatRange(min=0, min_open=True), help=HOST_GB_HELP)
 @options.json_flag
 @options.path("--out", "Write the plan here.")
 @options.path("--torchrec", "Write a TorchRec sharding plan here.")
@@ -69,11 +74,13 @@ MARGIN_HELP = (
 def command(
     workload: Path, platform: str, assignments: tuple[str, ...], tables: str | None, days: tuple[str, ...],
     objective: str, kinds: tuple[str, ...], also: tuple[Path, ...], plans: int | None, budget: str,
-    seed: int, margin_text: str, host_memory: bool, as_json: bool,
+    seed: int, margin_text: str, host_memory: bool, host_gb: float | None, as_json: bool,
     out: Path | None, torchrec: Path | None, module: str | None, device: str | None, html: Path | None,
 ) -> None:  # fmt: skip
     """Choose where the embedding tables of WORKLOAD (a TOML file) live on a platform."""
     options.check_outputs((out, torchrec, html))
+    if host_gb is not None and not host_memory:
+        raise click.UsageError("--host-gb has no effect without --host-memory")
     if torchrec is None and (module or device):
         raise click.UsageError("--module and --device are of the plan that --torchrec writes")
     from stepsight.platform.load import load_platform
@@ -93,7 +100,7 @@ def command(
         days=days_of(dlrm.tables, days),
         also=[read_plan(path, dlrm.tables, dlrm.ranks).named(path.stem) for path in also],
         progress=None if as_json or not sys.stderr.isatty() else _progress,
-        margin=margin(margin_text), host_memory=host_memory,
+        margin=margin(margin_text), host_memory=host_memory, host_gb=host_gb or math.inf,
     )  # fmt: skip
     usual_device = "cpu" if here.spec.host.synchronous else "cuda"
     names = {"module": module or MODULE, "device": device or usual_device}

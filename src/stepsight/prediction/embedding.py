@@ -12,7 +12,7 @@ from stepsight.kernels.embedding.traffic import missing_rows
 from stepsight.platform.load import Platform
 from stepsight.tables.lookup import FBGEMM, INDEX_ADD, Lookup, TableLookup
 from stepsight.tables.plan import DATA_PARALLEL, Plan, Shard
-from stepsight.tables.table import DEVICE, UVM_CACHING
+from stepsight.tables.table import CACHED, DEVICE
 from stepsight.workload.dlrm.config import JOINT_STACK, OWN_PROGRAMS, DlrmConfig
 from stepsight.workload.dlrm.embeddings import rank_lookup
 
@@ -127,9 +127,9 @@ def _table(config: DlrmConfig, name: str, found: Sequence[Part]) -> TableFigures
     table = config.table_of_name[name]
     lookups = sum(part.lookups for _, part, _ in found)
     unique = sum(traffic.unique_rows for _, _, traffic in found)
-    missed = sum(missing_rows(part) for _, part, _ in found) if table.placement == UVM_CACHING else 0.0
+    missed = sum(missing_rows(part) for _, part, _ in found) if table.placement in CACHED else 0.0
     forward, backward = (sum(getattr(t, key) for _, _, t in found) for key in ("forward_us", "backward_us"))
-    cached = table.cache_share if table.placement == UVM_CACHING else float(table.placement == DEVICE)
+    cached = table.cache_share if table.placement in CACHED else float(table.placement == DEVICE)
     return TableFigures(
         name, found[0][0].kind, tuple(shard.rank for shard, _, _ in found), table.placement, cached, lookups,
         unique, 1 - missed / max(unique, 1.0), sum(t.memory_bytes for _, _, t in found),

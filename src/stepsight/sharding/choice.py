@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -93,12 +94,14 @@ def choose(
     budget_s: float | None = None, seed: int = 0, kinds: Sequence[str] = USUAL_KINDS,
     days: Sequence[Sequence[Table]] = (), also: Sequence[Plan] = (),
     progress: Callable[[Progress], None] | None = None, margin: float = 0.0, host_memory: bool = False,
+    host_gb: float = inf,
 ) -> Choice:  # fmt: skip
     """Search for a plan, and compare it with the sharders' (and ``also``) plans.
 
     The search ends after pricing ``plans`` (by default by the number of tables), so that a seed gives one
     answer; or after ``budget_s`` seconds. Of all plans within a share of ``margin`` of the best the simplest
-    wins. ``host_memory``: tables that do not fit on the devices may lie in host memory
+    wins. ``host_memory``: tables that do not fit on the devices may lie in host memory, ``host_gb`` of each
+    node, and then on a drive
     (`stepsight.sharding.tiers`).
     """
     if objective not in OBJECTIVES:
@@ -117,6 +120,7 @@ def choose(
         placed = with_tiers(
             config.tables, platform.spec.gpu, batch=config.batch, optimizer=config.sparse_optimizer,
             room_bytes=room_bytes * config.ranks,
+            host_bytes=host_gb * 1e9 * -(-config.ranks // platform.spec.gpus_per_node),
         )  # fmt: skip
         workload = DlrmWorkload(replace(config, tables=placed))
         days = [

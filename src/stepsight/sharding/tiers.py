@@ -1,9 +1,9 @@
-"""Which tables live on the device, which in host memory, and with how large a cache.
+"""Which tables live on the device, which in host memory or on a drive, and with how large a cache.
 
 Each table starts on the device. While all together need more than the devices have, the table gives way that
 loses least time per byte it frees: to host memory with a smaller and smaller cache on the device, in the end
-without one. Times are those of its lookup and update alone, with the hit rate that its indices give. Host
-memory is taken to be large enough.
+without one. Times are those of its lookup and update alone, with the hit rate that its indices give. Where
+host memory is limited, tables leave it for a drive in the same order.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.embedding.model import EmbeddingModel
 from stepsight.tables.lookup import TableLookup
 from stepsight.tables.plan import part_bytes
-from stepsight.tables.table import DEVICE, UVM, UVM_CACHING, Table
+from stepsight.tables.table import DEVICE, SSD, UVM, UVM_CACHING, Table
 
 CACHE_SHARES = (0.5, 0.2, 0.1, 0.05, 0.02)
 """Caches that are tried, as shares of a table's rows."""
@@ -36,9 +37,13 @@ class _Tier:
 
 
 def with_tiers(
-    tables: Sequence[Table], gpu: GpuSpec, *, batch: int, optimizer: str, room_bytes: float
-) -> tuple[Table, ...]:
-    """The tables with the tier of each; unchanged where all fit into ``room_bytes`` on the devices."""
+    tables: Sequence[Table], gpu: GpuSpec, *, batch: int, optimizer: str, room_bytes: float,
+    host_bytes: float = inf,
+) -> tuple[Table, ...]:  # fmt: skip
+    """The tables with the tier of each; unchanged where all fit into ``room_bytes`` on the devices.
+
+    ``host_bytes`` is the memory of all hosts together.
+    """
     options = [_frontier(table, gpu, batch, optimizer) for table in tables]
     at = [0] * len(tables)
     held = sum(tiers[0].device_bytes for tiers in options)
@@ -55,7 +60,30 @@ def with_tiers(
             "tables", f"take {held / 1e9:.1f} GB of {room_bytes / 1e9:.1f} GB on the devices at the least",
             "use more ranks",
         )  # fmt: skip
-    return tuple(tiers[k].table for tiers, k in zip(options, at, strict=True))
+    placed = tuple(tiers[k].table for tiers, k in zip(options, at, strict=True))
+    return _on_drives(placed, gpu, batch, optimizer, host_bytes)
+
+
+def _on_drives(
+    tables: Sequence[Table], gpu: GpuSpec, batch: int, optimizer: str, host_bytes: float
+) -> tuple[Table, ...]:
+    """Tables leave host memory for a drive until it holds the rest, those first that lose least time per
+    byte; each has a cache there, the smallest one where it had none."""
+    found = list(tables)
+    held = sum(t.weight_bytes for t in tables if t.placement in (UVM, UVM_CACHING))
+    if held <= host_bytes:
+        return tuple(found)
+    hosted = [i for i, t in enumerate(tables) if t.placement in (UVM, UVM_CACHING)]
+    now = _times_us([tables[i] for i in hosted], gpu, batch, optimizer)
+    shares = [t.cache_share if t.placement == UVM_CACHING else CACHE_SHARES[-1] for t in tables]
+    moved = [replace(tables[i], placement=SSD, cache_share=shares[i]) for i in hosted]
+    lost = (_times_us(moved, gpu, batch, optimizer) - now) / np.array([t.weight_bytes for t in moved])
+    for k in np.argsort(lost, kind="stable"):
+        if held <= host_bytes:
+            break
+        found[hosted[k]] = moved[k]
+        held -= moved[k].weight_bytes
+    return tuple(found)
 
 
 def _loss(tiers: Sequence[_Tier], at: int, table: int) -> tuple[float, int]:

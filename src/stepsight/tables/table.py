@@ -10,8 +10,10 @@ from stepsight.errors import InputError
 from stepsight.tables.indices.distributions import IndexDistribution
 
 UNIFORM = IndexDistribution.uniform()
-DEVICE, UVM, UVM_CACHING = "device", "uvm", "uvm_caching"
-PLACEMENTS = (DEVICE, UVM, UVM_CACHING)
+DEVICE, UVM, UVM_CACHING, SSD = "device", "uvm", "uvm_caching", "ssd"
+PLACEMENTS = (DEVICE, UVM, UVM_CACHING, SSD)
+CACHED = (UVM_CACHING, SSD)
+"""Placements with a cache on the device."""
 CACHE_SHARE = 0.2
 """FBGEMM's default cache_load_factor (fbgemm_gpu 1.x)."""
 
@@ -65,7 +67,8 @@ class Table:
     sparse features share the table, each with its own pooled output. ``indices`` says which
     rows the lookups hit. ``weighted``: every lookup has a weight of its own. ``placement``: rows on the
     device; in host memory, read and written across the bus (uvm); or there with a cache on the device that
-    holds ``cache_share`` of them (uvm_caching), as FBGEMM's managed tables.
+    holds ``cache_share`` of them (uvm_caching), as FBGEMM's managed tables; or on a drive with such a cache
+    (ssd), as its SSD tables.
     """
 
     name: str

@@ -29,8 +29,8 @@ MODULE = "sparse_arch.embedding_bag_collection"
 """Where the collection sits in TorchRec's own DLRM; plans name their module by path."""
 Document = Mapping[str, Any]
 _GRID = "grid_shard"
-_KERNELS = {"uvm": "fused_uvm", "uvm_caching": "fused_uvm_caching"}
-"""TorchRec's compute kernels of tables in host memory."""
+_KERNELS = {"uvm": "fused_uvm", "uvm_caching": "fused_uvm_caching", "ssd": "key_value"}
+"""TorchRec's compute kernels of tables in host memory and on a drive."""
 _FROM_TORCHREC = {**{kind: kind for kind in KINDS}, "table_column_wise": COLUMN_WISE, _GRID: TABLE_ROW_WISE}
 
 
@@ -38,7 +38,7 @@ def torchrec_document(
     plan: Plan, *, module: str = MODULE, device: str = "cuda", ranks_per_node: int | None = None,
     placements: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The plan as TorchRec writes it; ``placements``: tables that lie in host memory."""
+    """The plan as TorchRec writes it; ``placements``: tables that lie in host memory or on a drive."""
     per_node = ranks_per_node or plan.ranks
     tables: dict[str, list[Shard]] = {}
     for shard in plan.shards:

@@ -40,6 +40,7 @@ SORT_PASSES_OF_A_CACHE, CACHE_KERNELS = 4, 12
 """Of seeking rows in a cache: passes of each sort (keys of up to 32 bits), and small kernels."""
 TAG_BYTES = 256
 """A set of FBGEMM's cache has 32 places, each with a tag of eight bytes."""
+SSD_READS_PER_S, SSD_WRITES_PER_S = _CONSTANTS.numbers("SSD_PAGES_PER_S")
 INTEGER_LANES = 64
 """32-bit integer instructions per cycle of an SM (white papers of V100, A100 and H100)."""
 INT32_VALUES = 2.0**31
@@ -149,7 +150,7 @@ class GpuTimes:
     def fill_us(self, sums: FloatArray) -> FloatArray:
         """What a cache of rows in host memory takes before the lookup: its rows are numbered and sorted
         twice (distinct rows, then by set), sought among the tags of their set, and those that are missing
-        fetched in exchange for others."""
+        fetched in exchange for others, from host memory or from a drive."""
         c, lookups = self.coefficients, sums[..., traffic.CACHED]
         passes = 2 * SORT_PASSES_OF_A_CACHE
         kernels = CACHE_KERNELS * c.small_us + passes * c.pass_us
@@ -157,7 +158,8 @@ class GpuTimes:
         stream = moved / (self._memory_gbps * 1e3 * c.sort_efficiency)
         tags = 2 * lookups * TAG_BYTES / (self.spec.l2_gbps * 1e3 * c.l2_efficiency)
         fetched = sums[..., traffic.FILLED] / (self.spec.pcie_gbps * 1e3 * c.bus_efficiency)
-        return np.where(lookups > 0, kernels + stream + tags + fetched, 0.0)
+        paged = sums[..., traffic.PAGES] * (1e6 / SSD_READS_PER_S + 1e6 / SSD_WRITES_PER_S)
+        return np.where(lookups > 0, kernels + stream + tags + fetched + paged, 0.0)
 
     def _bus_us(self, sums: FloatArray) -> FloatArray:
         """Rows read and written where they lie in host memory: the bus is full duplex."""

@@ -15,7 +15,7 @@ from stepsight.kernels.embedding.gpu import UNCALIBRATED_CPU, GpuCoefficients, G
 from stepsight.program.job import Kernel
 from stepsight.tables.indices.index_files import extrapolation
 from stepsight.tables.lookup import INDEX_ADD, SCATTERED, SORTED, Lookup, TableLookup
-from stepsight.tables.table import UVM_CACHING
+from stepsight.tables.table import CACHED
 
 CPU = "cpu"
 """The architecture of a platform whose kernels the host executes itself."""
@@ -201,7 +201,7 @@ def _unmeasured(lookup: Lookup) -> bool:
     known = sum(
         table.lookups
         for table in lookup.tables
-        if table.placement != UVM_CACHING and table.bag_spread <= MEASURED_BAG_SPREAD
+        if table.placement not in CACHED and table.bag_spread <= MEASURED_BAG_SPREAD
     )
     return known < 0.5 * sum(table.lookups for table in lookup.tables)
 

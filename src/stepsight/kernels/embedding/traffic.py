@@ -17,7 +17,8 @@ from stepsight.tables.bags import longest_over_mean
 from stepsight.tables.indices.stats import REUSE_BINS, REUSE_EDGES, IndexStats
 from stepsight.tables.lookup import SORTED as SORTED_UPDATE
 from stepsight.tables.lookup import TableLookup
-from stepsight.tables.table import DEVICE, UVM, UVM_CACHING, optimizer_state, row_bytes
+from stepsight.tables.table import CACHED as IN_A_CACHE
+from stepsight.tables.table import DEVICE, SSD, UVM, optimizer_state, row_bytes
 
 INDEX_BYTES = 8
 """torch indices and offsets are int64."""
@@ -31,9 +32,9 @@ what no cache serves of it, and the widest row (as power sums, see `CHAIN_POWER`
 BUS_DOWN, BUS_UP = range(9, 11)
 """Bytes on the wire of the host bus, to the device and from it, of rows that a kernel reads and writes in
 host memory (see `bus_bytes`)."""
-FILLED, CACHED = range(11, 13)
+FILLED, CACHED, PAGES = range(11, 14)
 """Of a forward: bytes on the wire to bring missing rows into a cache on the device and to write as many back,
-and lookups whose rows are sought in one."""
+lookups whose rows are sought in one, and pages of a drive that are read for it, and as many written."""
 SCATTERED, HOTTEST, VALUES, TABLE_VALUES = range(11, 15)
 """Of a backward that updates rows one by one: updates of rows in memory that lie outside the reach of the
 address translation (see `TRANSLATED_BYTES`), those of every table's most popular row; values that are added,
@@ -43,7 +44,7 @@ ROWS, SORTED, UPDATED, LONG_RUNS, BLOCK_RUNS, BLOCK_LOOKUPS, BLOCK_MISSES = rang
 twice with per-sample weights), those of the bytes from memory that are read to be written back, and runs of
 lookups of one row that whole blocks fold (see `WARP_RUN`). Of these in units of a full block's
 occupancy: blocks, lookups of each warp of a block, and those that no cache serves."""
-FORWARD_COLUMNS, COLUMNS = 13, 18
+FORWARD_COLUMNS, COLUMNS = 14, 18
 CONCAVE = (CHAIN, MISS_CHAIN, WIDEST, ROWS, LONG_RUNS)
 """Columns whose first part costs most: roots of power sums, passes of a sort, the first long run."""
 CHAIN_POWER = 8.0
@@ -72,6 +73,8 @@ PACKET_BYTES, HEADER_BYTES = 128, 24
 """A load or store of a warp crosses PCIe as packets of at most a 128-byte line; header, framing and checksum
 take 20 to 24 bytes of each, and a request for a line is a packet without data (PCI Express Base
 Specification, transaction and data link layers)."""
+PAGE_BYTES = 4096
+"""What a drive reads and writes at a time."""
 HISTORY = 100.0
 """Lookups over which a cache's contents are taken, in rows of the table: long enough that it is full of the
 rows that stay, and that rare ones have been asked for and dropped again."""
@@ -129,11 +132,12 @@ def forward_columns(
             _count(out[i], table, 0.0)
             _hold(out[i], table)
             continue
-        if table.placement == UVM_CACHING:
+        if table.placement in IN_A_CACHE:
             fetched = missing_rows(table)
             # A full cache writes a changed row back for each that comes.
             out[i, FILLED] = fetched * (bus_bytes(row) + request_bytes(row))
             out[i, CACHED] = table.lookups
+            out[i, PAGES] = fetched * np.ceil(row / PAGE_BYTES) * (table.placement == SSD)
         # What is streamed through the cache takes its place there next to the rows.
         room = cache.share(table.batch, together) * table.lookups * row / (table.lookups * row + streamed)
         hit = _hit_rate(stats, room / row / window(table), replayed)
@@ -163,7 +167,7 @@ def backward_columns(
             grad = cache.sectors(table.dim * (dtype_bytes(pooled_dtype) if pooled_dtype else 4))
             missed = np.clip(1 - share / max(grad * table.batch, 1.0), 0.0, 1.0)
             grads = max(table.lookups * missed - table.batch, 0.0) * grad
-            on_device = {DEVICE: row + state, UVM_CACHING: row, UVM: 0.0}[table.placement]
+            on_device = {DEVICE: row + state, UVM: 0.0}.get(table.placement, row)
             updated = stats.unique_rows * 2 * on_device
             for part in (row if table.placement == UVM else 0.0, state if table.placement != DEVICE else 0.0):
                 out[i, BUS_DOWN] += stats.unique_rows * bus_bytes(part)

@@ -29,7 +29,7 @@ from stepsight.report.words import (
     memory_word,
     sources_sentence,
 )
-from stepsight.tables.table import UVM_CACHING
+from stepsight.tables.table import CACHED
 from stepsight.terminal import listing
 
 BAR_WIDTH = 20
@@ -70,7 +70,7 @@ def embedding_tables(figures: EmbeddingFigures) -> Table:
     for f in figures.tables[:MOST_TABLES_LISTED]:
         ranks = str(f.ranks[0]) if len(f.ranks) == 1 else f"{len(f.ranks)} ranks"
         cached = f", cache of {share(f.cache_share)} holds {share(f.hit_rate)}"
-        tier = f.placement + (cached if f.placement == UVM_CACHING else "")
+        tier = f.placement + (cached if f.placement in CACHED else "")
         table.add_row(
             f.name, time(f.time_us), f"{f.lookups:,.0f}", f"{f.reuse:.1f}", size(f.memory_bytes),
             size(f.exchanged_bytes), ranks, f"{f.kind.replace('_', '-')}, {tier}",

@@ -18,7 +18,7 @@ from stepsight.tables.indices.index_files import open_index_file
 from stepsight.tables.lookup import EMBEDDING_BAG, FBGEMM, SCATTERED, SORTED
 from stepsight.tables.plan import Plan
 from stepsight.tables.sharders import PLACEMENTS
-from stepsight.tables.table import CACHE_SHARE, DEVICE, MOST_BAG_SPREAD, ROW_DTYPES, UVM_CACHING, Table
+from stepsight.tables.table import CACHE_SHARE, CACHED, DEVICE, MOST_BAG_SPREAD, ROW_DTYPES, Table
 from stepsight.tables.table import PLACEMENTS as TABLE_PLACEMENTS
 from stepsight.tables.torchrec_plan import planned_ranks, read_plan
 from stepsight.workload.fields import Fields
@@ -261,7 +261,7 @@ def _tables(entry: Fields, source: str) -> list[Table]:
     name = entry.text("name", "")
     weighted = entry.flag("weighted", False)
     placement = entry.choice("placement", TABLE_PLACEMENTS, DEVICE)
-    if placement != UVM_CACHING and entry.has("cache_share"):
+    if placement not in CACHED and entry.has("cache_share"):
         raise entry.fail("cache_share", f"has no effect on a table in {placement} memory", "leave it out")
     cached = entry.number("cache_share", CACHE_SHARE, least=1e-6, most=1.0)
     entry.finish()
