@@ -24,6 +24,7 @@ class MeasuredStep:
 
     ``groups`` are the subsets that the row is also scored with. ``larger_batch`` is one that did not fit.
     The script's first ``warmup`` steps are not recorded; the next ``steps`` are, and their mean is scored.
+    ``torch`` is the version that ran, where its defaults differ from today's.
     """
 
     file: str
@@ -41,6 +42,7 @@ class MeasuredStep:
     libraries: tuple[str, ...] = ()
     warmup: int = 2
     steps: int = 1
+    torch: str = ""
 
 
 def models_h100(row: Row, where: str) -> MeasuredStep:
@@ -78,6 +80,7 @@ def timm_train(row: Row, where: str) -> MeasuredStep:
         "timm_train_rtx3090", f"{row['model']} {row['layout']}", IMAGE_STEP, asked, f"1x{row['gpu']}",
         number(row["step_ms"], f"{where}: step_ms"), groups=(row["layout"], family(row["model"])),
         batch=batch, larger_batch=int(float(failed)) if failed else 0, libraries=("timm",), warmup=1,
+        torch=row["torch"],
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from stepsight.capture.ranks import Capturing
-from stepsight.capture.request import Request
+from stepsight.capture.request import Assumptions, Request
 from stepsight.capture.step.captured import CapturedStep, decode, encode
 from stepsight.cli import cli
 from stepsight.errors import InputError, ScriptFailedError, StepsightError
@@ -198,3 +198,23 @@ for _ in range(5):
     steps.step()
 """
     assert not any(family.startswith("copy") for family, _ in families(captured(tmp_path, text)))
+
+
+def test_an_older_torch_loops_over_tensors_and_zeroes_gradients(tmp_path: Path) -> None:
+    text = """
+import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    today, before = (
+        families(captured(tmp_path, text)),
+        families(captured(tmp_path, text, assume=["torch=1.12"])),
+    )
+    assert today["optimizer", "fp32"] == 1 and not before["optimizer", "fp32"]
+    assert before["fill", "fp32"] > today["fill", "fp32"]
+    with pytest.raises(InputError, match="is not a version"):
+        Assumptions.read(["torch=old"])

@@ -96,7 +96,7 @@ def _request(row: MeasuredStep, configs: Path | None) -> Request:
     arguments = [msgspec.json.encode(asked).decode()]
     return request(
         _platform(row.platform).spec, row.script, arguments, world=row.ranks, module=True,
-        warmup=row.warmup, steps=row.steps,
+        warmup=row.warmup, steps=row.steps, assume=[f"torch={row.torch}"] if row.torch else (),
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ JSON.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,13 +23,19 @@ class Assumptions:
     """``mask_share``: elements that an unknown mask selects. ``distinct_share``: distinct values among
     unknown ones. ``expert_balance``: the largest expert's tokens over the mean. ``zipf``: skew of lookups
     into embedding tables, 0 for uniform. ``compile``: ``fused`` models what torch.compile fuses, ``eager``
-    leaves compiled functions as they were captured."""
+    leaves compiled functions as they were captured. ``torch``: the version whose defaults and libraries the
+    job runs with (1.12), today's by default."""
 
     mask_share: float = 0.5
     distinct_share: float = 0.5
     expert_balance: float = 1.0
     zipf: float = 0.0
     compile: str = "fused"
+    torch: str = ""
+
+    def older_than(self, major: int, minor: int) -> bool:
+        """Whether the job runs with a torch before this version."""
+        return bool(self.torch) and tuple(int(n) for n in self.torch.split(".")[:2]) < (major, minor)
 
     @classmethod
     def read(cls, assignments: Iterable[str]) -> Assumptions:
@@ -46,6 +53,11 @@ class Assumptions:
             if name == "compile":
                 if value not in _COMPILE:
                     raise InputError(f"--assume {text}", f"must be one of {', '.join(_COMPILE)}")
+                changed[name] = value
+                continue
+            if name == "torch":
+                if not re.fullmatch(r"\d+\.\d+(\.\d+)?", value):
+                    raise InputError(f"--assume {text}", "is not a version", "write torch=1.12")
                 changed[name] = value
                 continue
             try:

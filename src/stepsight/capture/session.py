@@ -13,7 +13,7 @@ import torch
 from stepsight.capture.gpu.device import FakeGpu, MemoryFigures, install_device
 from stepsight.capture.gpu.files import intercept
 from stepsight.capture.gpu.guard import device_for_cpp, install_guard, install_meta_answer, meant
-from stepsight.capture.gpu.operators import install_attention, install_operators
+from stepsight.capture.gpu.operators import install_attention, install_old_defaults, install_operators
 from stepsight.capture.gpu.tensors import install_modules, install_tensors
 from stepsight.capture.groups.install import World, install_groups
 from stepsight.capture.recording.calls import CallRecord, StepRecords
@@ -88,6 +88,8 @@ class Session:
         install_attention(gpu.capability)
         tried = self._recorder(Values(settings.assumptions), Liveness(CachingAllocator()), Workspaces((0, 0)))
         run_self_test(tried, autocast=settings.guard)
+        if settings.assumptions.older_than(2, 0):
+            install_old_defaults()
         self.recorder = self._recorder(self.values, self.liveness, Workspaces(gpu.capability))
         self.files = intercept(self.recorder)
         install_groups(self.recorder, self.world, settings.exchange)
@@ -137,6 +139,8 @@ class Session:
 
     def _notes(self) -> list[str]:
         notes = [] if self.settings.guard else [WITHOUT_GUARD]
+        if self.settings.assumptions.torch:
+            notes.append(f"with the defaults and cuDNN of torch {self.settings.assumptions.torch}")
         if self.settings.world > 1 and not self.world.initialised:
             notes.append(
                 f"init_process_group was never called: {self.settings.world} independent copies are predicted"
@@ -148,11 +152,12 @@ class Session:
         return notes
 
     def precision(self) -> Precision:
-        """Whether fp32 products may use TF32, as the script set it and the GPU allows."""
+        """Whether fp32 products may use TF32, as the script set it and the GPU allows; cuDNN's version."""
         ampere = self.settings.gpu.capability >= (8, 0)
         return Precision(
             bool(torch.backends.cuda.matmul.allow_tf32) and ampere,
             bool(torch.backends.cudnn.allow_tf32) and ampere,
+            8 if self.settings.assumptions.older_than(2, 4) else 9,
         )
 
     @property

@@ -13,7 +13,7 @@ from stepsight.kernels.roofline import speed_of_light_us
 
 H100 = load_gpu("H100-SXM")
 FAMILIES = ("conv", "conv_dgrad", "conv_wgrad")
-OWN, CUDNN = "depthwise", "depthwise_cudnn"
+OWN, CUDNN, GROUPED_DIRECT = "depthwise", "depthwise_cudnn", "grouped_direct"
 
 
 def depthwise(family: str, *, side: float = 7, channels: float = 96, batch: float = 64, image: float = 56,
@@ -69,16 +69,22 @@ def test_few_blocks_of_a_weights_gradient_wait_for_their_loads() -> None:
     assert few > 2 * many
 
 
-def per_flop(family: str, width: float, groups: float) -> float:
+def per_flop(family: str, width: float, groups: float, name: str = "") -> float:
     sizes = {"batch": 64.0, "c_in": width * groups, "c_out": width * groups, "h": 28.0, "kh": 3.0,
              "padding": 1.0, "groups": groups}  # fmt: skip
-    batch = Batch.of(family, "fp16", {k: np.array([v]) for k, v in sizes.items()}, family)
+    batch = Batch.of(family, "fp16", {k: np.array([v]) for k, v in sizes.items()}, name or family)
     return float(timed(batch).time_us[0] / batch.flops[0])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_groups_of_few_channels_take_longer_for_each_flop(family: str) -> None:
     assert per_flop(family, 32.0, 32.0) < per_flop(family, 4.0, 32.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES[1:])
+def test_direct_kernels_of_groups_miss_the_tensor_cores(family: str) -> None:
+    assert per_flop(family, 24.0, 7.0, GROUPED_DIRECT) > 3 * per_flop(family, 32.0, 32.0)
+    assert per_flop(family, 24.0, 7.0) < per_flop(family, 24.0, 7.0, GROUPED_DIRECT)
 
 
 def test_traced_operators_say_whose_kernels_they_run() -> None:

@@ -9,6 +9,7 @@ rules to operators that nobody defined. Their signatures are enough: a call is r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,25 @@ def install_operators() -> None:
     _install_own_kernels()
     _install_recurrent()
     define_vision_operators()
+
+
+def install_old_defaults() -> None:
+    """Defaults before torch 2.0: optimizers loop over tensors, gradients are zeroed in place, attention is
+    written out."""
+    for module in [m for name, m in sys.modules.items() if name.startswith("torch.optim.")]:
+        if hasattr(module, "_default_to_fused_or_foreach"):
+            module._default_to_fused_or_foreach = lambda *_, **__: (False, False)  # type: ignore[attr-defined]
+    for owner in (torch.optim.Optimizer, torch.nn.Module):
+        owner.zero_grad = _in_place(owner.zero_grad)
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+
+
+def _in_place(zero_grad: Callable[..., None]) -> Callable[..., None]:
+    def zero(self: Any, set_to_none: bool = False) -> None:
+        zero_grad(self, set_to_none)
+
+    return zero
 
 
 _registered: list[Any] = []

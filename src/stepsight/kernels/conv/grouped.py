@@ -14,19 +14,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels.columns import Batch
-from stepsight.kernels.conv.tiled import STEP, copies_us, has_tensor_cores, tiled_us
+from stepsight.kernels.conv.tiled import PADDED, STEP, copies_us, has_tensor_cores, tiled_us
 from stepsight.kernels.families import conv_output
 from stepsight.kernels.roofline import EFFICIENCY, KERNEL_FLOOR_US, peak_flops
-from stepsight.program.variants import CUDNN
+from stepsight.program.variants import CUDNN, GROUPED_DIRECT
 
 SPREAD = 0.25
 """Depthwise kernels and those of groups. Instructions were set in sight of the public figures below."""
-GRADIENT_SPREAD = 0.45
-"""Of gradients in channels_last, which cuDNN 8 ran without tensor cores for some widths of groups."""
+DIRECT_SPREAD = 0.45
+"""Of direct kernels, and of gradients in channels_last for which cuDNN may have no other."""
 NATIVE_NOTE = "torch's own depthwise kernels, by instructions, cache and memory"
 CUDNN_NOTE = "cuDNN's depthwise kernels, by instructions and memory"
 GROUPED_NOTE = "channels in groups: products padded to tiles"
@@ -73,12 +74,18 @@ NATIVE_BANDWIDTH = 0.8
 L2_SHARE = 0.7
 """Of the cache's peak, for reads of every lane's own word; assumed, as are the two constants around it."""
 
+DIRECT_NOTE = "cuDNN's direct kernels for groups in NHWC, without tensor cores"
 BLOCKED_WIDTHS = (4.0, 8.0, 16.0, 32.0)
 BLOCKED_GROUPS, FEWEST_GROUPS = 4, 16
 """Groups that cuDNN's kernels put side by side: of these widths, in multiples of four from 16 groups (eight
 of 32 channels)."""
 INSTRUCTION = 16
 """Channels that a matrix instruction reduces over in half precision."""
+DIRECT_TAP_SLOTS, DIRECT_CHANNEL_SLOTS = 96.0, 27.0
+"""Instructions of a gradient's direct kernel per output and tap: address and bounds, and per channel two
+loads, their conversion to fp32 and a multiply-add; the mean of both gradients in whole training steps on an
+RTX 3090 (cuDNN 8.3: groups of 56, 8, 4 and 2 channels). Forwards run on tensor cores: those of the same
+models on an RTX 4090 take no longer than ResNeXt's of as many FLOPs."""
 
 GROUP_TILE = 32
 """The narrowest tile of channels of implicit-GEMM kernels: groups of fewer channels waste the rest."""
@@ -90,13 +97,16 @@ def grouped_estimates(batch: Batch, spec: GpuSpec) -> Estimates:
     """Times of convolutions with more than one group."""
     d = batch.dims
     depthwise = (d["c_in"] == d["groups"]) & (d["c_out"] % np.maximum(d["groups"], 1) == 0)
-    native = depthwise & ~batch.where(lambda kind: kind.variant == CUDNN)
+    cudnn = batch.where(lambda kind: kind.variant in (CUDNN, GROUPED_DIRECT))
+    native = depthwise & ~cudnn
     per_channel = np.where(native, _native_us(batch, spec), _cudnn_us(batch, spec))
-    time_us = KERNEL_FLOOR_US + np.where(depthwise, per_channel, _several_us(batch, spec))
-    notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, GROUPED_NOTE)).tolist()
+    grouped, direct = _several_us(batch, spec)
+    time_us = KERNEL_FLOOR_US + np.where(depthwise, per_channel, grouped)
+    of_groups = np.where(direct, DIRECT_NOTE, GROUPED_NOTE)
+    notes = np.where(native, NATIVE_NOTE, np.where(depthwise, CUDNN_NOTE, of_groups)).tolist()
     source = np.full(len(batch), int(Source.ROOFLINE))
-    unsure = (batch.dims["reordered"] == 0) & (batch.family != "conv")
-    spread = np.where(unsure & ~depthwise, GRADIENT_SPREAD, SPREAD)
+    unsure = direct | ((batch.dims["reordered"] == 0) & (batch.family != "conv"))
+    spread = np.where(unsure & ~depthwise, DIRECT_SPREAD, SPREAD)
     return Estimates(time_us, source, spread, dict(enumerate(notes)))
 
 
@@ -144,15 +154,20 @@ def _cudnn_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     return np.maximum(_memory_us(batch, spec, CUDNN_BANDWIDTH), _issue_us(slots, spec))
 
 
-def _several_us(batch: Batch, spec: GpuSpec) -> FloatArray:
-    """Groups of several channels."""
+def _several_us(batch: Batch, spec: GpuSpec) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Groups of several channels: times, and which run cuDNN's direct kernels without tensor cores."""
     d = batch.dims
+    nowhere = np.zeros(len(batch), dtype=bool)
     if not has_tensor_cores(batch.dtype, spec):
-        return _padded_products_us(batch, spec)
+        return _padded_products_us(batch, spec), nowhere
     into, out = d["c_in"] / d["groups"], d["c_out"] / d["groups"]
     many = (d["groups"] >= FEWEST_GROUPS) | ((into == STEP) & (d["groups"] >= FEWEST_GROUPS / 2))
     blocked = many & (d["groups"] % BLOCKED_GROUPS == 0) & (into == out) & np.isin(into, BLOCKED_WIDTHS)
-    return np.where(blocked, _blocked_us(batch, spec), tiled_us(batch, spec)) + copies_us(batch, spec)
+    tiled = np.where(blocked, _blocked_us(batch, spec), tiled_us(batch, spec)) + copies_us(batch, spec)
+    direct_us = _direct_us(batch, spec)
+    named = batch.where(lambda kind: kind.variant == GROUPED_DIRECT)
+    direct = named | (~blocked & (direct_us < tiled))
+    return np.where(direct, direct_us, tiled), direct
 
 
 def _blocked_us(batch: Batch, spec: GpuSpec) -> FloatArray:
@@ -162,6 +177,13 @@ def _blocked_us(batch: Batch, spec: GpuSpec) -> FloatArray:
     wasted = np.maximum(INSTRUCTION / width, 1.0)
     arithmetic = batch.flops * wasted / peak_flops(batch, spec) * 1e6 / reach.arithmetic
     return np.maximum(arithmetic, _memory_us(batch, spec, reach.bandwidth))
+
+
+def _direct_us(batch: Batch, spec: GpuSpec) -> FloatArray:
+    d = batch.dims
+    loaded = np.ceil(d["c_in"] / d["groups"] / PADDED) * PADDED
+    slots = _outputs(batch) * d["kh"] * d["kw"] * (DIRECT_TAP_SLOTS + DIRECT_CHANNEL_SLOTS * loaded)
+    return np.maximum(_memory_us(batch, spec, CUDNN_BANDWIDTH), _issue_us(slots, spec))
 
 
 def _padded_products_us(batch: Batch, spec: GpuSpec) -> FloatArray:

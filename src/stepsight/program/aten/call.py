@@ -107,10 +107,11 @@ class AtenCall:
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Which number formats fp32 products use."""
+    """Which number formats fp32 products use, and the library that runs convolutions."""
 
     matmul_tf32: bool = False
     conv_tf32: bool = False
+    cudnn: int = 9
 
     def matmul(self, dtype: str) -> str:
         return "tf32" if dtype == "fp32" and self.matmul_tf32 else dtype

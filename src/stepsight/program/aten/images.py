@@ -14,6 +14,7 @@ from math import prod
 from stepsight.program.aten.call import AtenCall, Precision, Sized, TensorFact, is_contiguous, size_bytes
 from stepsight.program.aten.movement import pointwise_kernel
 from stepsight.program.job import Kernel
+from stepsight.program.variants import GROUPED_DIRECT
 
 LEAST_CHANNELS = 32
 FILTERS = (1, 3, 5)
@@ -45,6 +46,24 @@ class ConvBackend:
         if not self.channels_last or len(tensor.shape) != 4:
             return not is_contiguous(tensor)
         return not is_contiguous(_by_pixel(tensor))
+
+
+BLOCKED_WIDTHS = (4, 8, 16, 32)
+FEWEST_GROUPS, BLOCKED_GROUPS = 16, 4
+WIDE = 64
+
+
+def lacks_tensor_cores(family: str, c_in: int, c_out: int, groups: int) -> bool:
+    """Gradients of groups in channels_last for which cuDNN 8 has direct kernels alone.
+
+    Read off training steps of 26 models on an RTX 3090 (cuDNN 8.3): tensor cores run groups of equal widths
+    of 4, 8, 16 or 32 in multiples of four from 16 groups (eight of 32), and image gradients of multiples of
+    64. One version on one board: newer ones are not known to lack them.
+    """
+    into, out = c_in // groups, c_out // groups
+    many = groups >= FEWEST_GROUPS or (into == BLOCKED_WIDTHS[-1] and groups >= FEWEST_GROUPS // 2)
+    blocked = many and groups % BLOCKED_GROUPS == 0 and into == out and into in BLOCKED_WIDTHS
+    return not blocked and not (family == "conv_dgrad" and into % WIDE == 0)
 
 
 def conv_backend(image: TensorFact, weight: TensorFact, call: AtenCall) -> ConvBackend:
@@ -183,7 +202,13 @@ def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
     gradient, x, weight = (call.arguments[name] for name in ("grad_output", "input", "weight"))
     backend = conv_backend(x, weight, call)
     dtype = _dtype(backend, x.dtype, precision)
-    transposed = call.get("transposed", False)
+    transposed, groups = call.get("transposed", False), call.get("groups", 1)
+
+    def name(family: str) -> str:
+        old = precision.cudnn < 9 and groups > 1 and not backend.depthwise and backend.channels_last
+        lacks = old and lacks_tensor_cores(family, x.shape[1], gradient.shape[1], groups)
+        return GROUPED_DIRECT if lacks else backend.name
+
     mask = call.get("output_mask", (True, True, True))
     image, result = (gradient, x) if transposed else (x, gradient)
     kernels = _into_format(backend, gradient)
@@ -191,13 +216,20 @@ def convolution_backward(call: AtenCall, precision: Precision) -> list[Kernel]:
         kernels += _into_format(backend, weight)
         family = "conv" if transposed else "conv_dgrad"
         kernels.append(
-            conv_kernel(family, image, weight, result, call, dtype, backend.name, reordered=backend.reorders)
+            conv_kernel(family, image, weight, result, call, dtype, name(family), reordered=backend.reorders)
         )
     if mask[1]:
         kernels += _into_format(backend, x)
         kernels.append(
             conv_kernel(
-                "conv_wgrad", image, weight, result, call, dtype, backend.name, reordered=backend.reorders
+                "conv_wgrad",
+                image,
+                weight,
+                result,
+                call,
+                dtype,
+                name("conv_wgrad"),
+                reordered=backend.reorders,
             )
         )
     if mask[2]:
