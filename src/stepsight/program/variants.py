@@ -32,15 +32,16 @@ class Kind(NamedTuple):
 
     gemm: ``bmm`` (called batched), ``baddbmm`` (adds a third matrix), ``unaligned`` (rows off 16-byte
     boundaries). attention: the version (``flash1`` to ``flash3``, ``cudnn``, ``efficient``, ``serving``).
-    conv: ``cudnn`` (cuDNN's depthwise kernels). Kernels that stream memory: the operator without library,
-    underscores and overload (``gelu``, ``index_put``).
+    conv: ``cudnn`` (cuDNN's depthwise kernels), ``grouped_direct`` (its kernels for groups without tensor
+    cores). Kernels that stream memory: the operator without library, underscores and overload (``gelu``,
+    ``index_put``).
     """
 
     variant: str = ""
     role: Role | None = None
 
 
-UNALIGNED, PAGEABLE = "unaligned", "pageable"
+UNALIGNED, PAGEABLE, GROUPED_DIRECT = "unaligned", "pageable", "grouped_direct"
 FLASH1, FLASH2, FLASH3 = "flash1", "flash2", "flash3"
 CUDNN, EFFICIENT, SERVING = "cudnn", "efficient", "serving"
 
@@ -51,7 +52,7 @@ _ATTENTION: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"flash_?1|fmha_fprop|fmha_dgrad", re.IGNORECASE), FLASH1),
     (re.compile(r"efficient|fmha_cutlass|xformers|memeff", re.IGNORECASE), EFFICIENT),
 )
-_DEPTHWISE_CUDNN = re.compile(r"cudnn|c1_k1|grouped_direct", re.IGNORECASE)
+_DEPTHWISE_CUDNN = re.compile(r"cudnn|c1_k1", re.IGNORECASE)
 _ROLES = {role.value: role for role in Role}
 _ALIASES = {
     "_softmax_backward_data": "softmax", "_log_softmax_backward_data": "log_softmax",
@@ -69,6 +70,8 @@ def classify(family: str, operator: str) -> Kind:
         named = (version for pattern, version in _ATTENTION if pattern.search(operator))
         return Kind(next(named, FLASH2))
     if family.startswith("conv"):
+        if GROUPED_DIRECT in operator:
+            return Kind(GROUPED_DIRECT)
         return Kind(CUDNN if _DEPTHWISE_CUDNN.search(operator) else "")
     plain = plain_name(operator)
     if family.startswith("copy") and plain.endswith(PAGEABLE):
