@@ -345,7 +345,7 @@ _BERT_MICRO = {
     ("A100", "80G"): (128, 32), ("A100", "40G"): (64, 16),
     ("V100", "32G"): (64, 16), ("V100", "16G"): (16, 8),
 }  # fmt: skip
-"""Sequences of a micro-batch at lengths 128 and 512, fp32 half of it: the example's
+"""Sequences of a micro-batch at lengths 128 and 512, fp32 and tf32 half of it: the example's
 scripts/configs/pretrain_config.sh (2020); twice as many are taken for 80 GB."""
 _BINNED = {512: 256}
 """The example of 2022 reads batches of sequences of about one length; half of the tokens of Wikipedia at 512
@@ -363,7 +363,7 @@ def deep_learning_examples(row: Row) -> Case | str:
     sequence, old = whole(row, "seq"), "older README" in row["notes"]
     precision = {"AMP": "fp16", "TF32": "tf32"}.get(row["precision"], "fp32")
     micro = _BERT_MICRO[gpu.rsplit("-", 1)[0][:4], gpu.rsplit("-", 1)[1]][sequence == 512]
-    micro = min(micro // (2 if precision == "fp32" else 1), batch // gpus)
+    micro = min(micro // (1 if precision == "fp16" else 2), batch // gpus)
     if micro < 1 or batch % (gpus * micro):
         return "the batch does not divide over the ranks"
     training: dict[str, Any] = {

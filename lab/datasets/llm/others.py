@@ -68,6 +68,11 @@ def primus(row: Row) -> Case:
     )  # fmt: skip
 
 
+def _binary(gb: float | None) -> float | None:
+    """Binary gigabytes: litgpt prints bytes / 1e9."""
+    return None if gb is None else gb * 1e9 / 2**30
+
+
 def litgpt(row: Row) -> Case:
     """Peak memory of fine-tuning on A10G: full, LoRA, QLoRA; bf16 throughout (bf16-true), no fp32 copies."""
     name = f"{row['model']} {row['method']} mb{row['micro_batch']} on {row['gpus']}"
@@ -88,6 +93,6 @@ def litgpt(row: Row) -> Case:
         settings["parallel"] = {"zero": 3}
     return Case(
         name, stated, "pytorch", settings, f"{gpus}xA10G-24G" if gpus > 1 else "1xA10G-24G",
-        measured_gb=number(row, "peak_memory_gb"), allocated=True, crashed=row["fits"] == "no",
+        measured_gb=_binary(number(row, "peak_memory_gb")), allocated=True, crashed=row["fits"] == "no",
         group=row["method"],
     )  # fmt: skip

@@ -117,7 +117,8 @@ def test_gathered_inputs_pile_up_where_the_host_runs_ahead() -> None:
 
     def piled_up(**parallel: Any) -> list[float]:
         sequence = {"sequence_parallel": True, "micro_batch": 1, **parallel}
-        return [m.reclaimable for m in stage_memory(config({"framework": "nanotron"}, **sequence))]
+        training = {"framework": "nanotron", "expandable_segments": True}
+        return [m.reclaimable for m in stage_memory(config(training, **sequence))]
 
     assert piled_up(tensor=4)[0] > 0
     first, *others = piled_up(tensor=4, pipeline=4)
@@ -133,7 +134,8 @@ def test_free_blocks_do_not_count_for_what_fits() -> None:
 def test_a_single_micro_batch_piles_up_no_more_than_its_own_layers() -> None:
     def piled_up(data: int) -> float:
         parallel = {"tensor": 4, "sequence_parallel": True, "micro_batch": 1, "data": data}
-        return stage_memory(config({"framework": "nanotron"}, **parallel))[0].reclaimable
+        training = {"framework": "nanotron", "expandable_segments": True}
+        return stage_memory(config(training, **parallel))[0].reclaimable
 
     layer = 2 * 2 * 1024 * 1024 * (1 - 1 / 4)
     assert piled_up(16) == pytest.approx(8 * layer) and piled_up(8) > piled_up(16)

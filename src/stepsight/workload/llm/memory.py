@@ -19,11 +19,14 @@ CONTEXT_BYTES = 0.25e9
 """Small tensors and workspaces inside the caching allocator; what lies outside it is in
 `stepsight.hardware.spec.USABLE_SHARE`."""
 ALLOCATOR_OVERHEAD = 0.20
-"""Copies that operators keep next to what they need, and blocks that the caching allocator cannot join, as a
-share of activations: regressed on the memory of 639 runs of ten groups of an H100 sweep with weights,
-gradients and optimizer state held at what they are."""
-EXPANDABLE_OVERHEAD = 0.05
-"""The same where the allocator can join blocks (expandable_segments): chosen; copies of operators stay."""
+"""What the caching allocator holds beyond live tensors, as a share of activations: regressed on the memory of
+639 runs of ten groups of an H100 sweep with weights, gradients and optimizer state held at what they are."""
+FRAGMENTED = 0.06
+"""Of that, what stays when memory is short: the allocator then returns segments without a live block and tries
+again, so only what lies between live blocks is lost. Chosen; runs that ran and that did not part about as well
+between 0.05 and 0.1."""
+FRAGMENTED_EXPANDABLE = 0.02
+"""The same with expandable_segments, where blocks can be joined: chosen."""
 QUEUED_LAYERS = 28
 """Layers that a host can be ahead of the device: the driver queues 1,024 launches before the host has to
 wait, and a layer's forward pass is about 37 real launches. Read off ten groups of an H100 sweep: 1B, 3B,
@@ -64,6 +67,8 @@ def stage_memory(c: LanguageConfig) -> tuple[RankMemory, ...]:
 
 def _rank(held: Held, *, expandable: bool) -> RankMemory:
     loose = held.activations + held.temporary
+    lost = FRAGMENTED_EXPANDABLE if expandable else FRAGMENTED
+    returned = 0.0 if expandable else (ALLOCATOR_OVERHEAD - FRAGMENTED) * loose
     return RankMemory(
         parameters=held.parameters,
         gradients=held.gradients,
@@ -73,8 +78,8 @@ def _rank(held: Held, *, expandable: bool) -> RankMemory:
         buckets=0.0,
         temporary=held.temporary,
         context=CONTEXT_BYTES,
-        cached=(EXPANDABLE_OVERHEAD if expandable else ALLOCATOR_OVERHEAD) * loose,
-        reclaimable=held.reclaimable,
+        cached=lost * loose,
+        reclaimable=held.reclaimable + returned,
     )
 
 
@@ -200,7 +205,9 @@ def _loss_bytes(c: LanguageConfig) -> float:
     f, e, t = c.framework, dtype_bytes(c.training.dtype), c.layout.tensor
     split = (t > 1 or f.sharded_loss) and not f.gathers_logits
     wide = e + (0 if f.sharded_loss else 4)  # the gradient takes the place of the probabilities
-    if not (f.fused_loss or c.training.compiled or split):
+    if f.fused_loss or c.training.compiled:
+        wide = e if f.half_loss else 4  # the gradient
+    elif not split:
         wide = 8  # gradients before and after the softmax, next to its result
     if f.gathers_logits and t > 1:
         wide += 3 * e  # what the others sent, and both gradients of putting it together

@@ -39,6 +39,7 @@ class Framework:
     """Facts of a stack's code that no field of a workload changes.
 
     ``fused_rotary``, ``fused_mlp`` (activation and multiply), ``fused_loss``: one kernel instead of several.
+    ``half_loss``: a fused loss reads logits and writes their gradient in half precision.
     ``gradients``: the type in which micro-batches are summed (fp32 or half). ``wgrad_accumulates``:
     the weight-gradient GEMM adds to the sum itself. ``host_waits``: the host waits for the device at every
     message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
@@ -72,6 +73,7 @@ class Framework:
     fused_rotary: bool = False
     fused_mlp: bool = False
     fused_loss: bool = False
+    half_loss: bool = False
     gradients: str = "half"
     wgrad_accumulates: bool = False
     host_waits: bool = False
