@@ -218,3 +218,9 @@ def test_unknown_collectives_and_sizes_are_refused():
         models.estimate_alltoallv(np.ones((3, 3)), (0, 1))
     with pytest.raises(StepsightError, match="negative"):
         models.estimate_alltoallv(-np.ones((2, 2)), (0, 1))
+
+
+def test_a_message_between_two_nodes_reaches_its_nic() -> None:
+    """Rings of pairs over many nodes end with the slowest pair and do not answer for one of them."""
+    time_us = MODELS["4x8xH100"].estimate("send_recv", [64e6], [0, 8]).time_us[0]
+    assert 0.7 * 50 < 64e6 / time_us / 1e3 < 50

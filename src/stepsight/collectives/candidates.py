@@ -150,7 +150,9 @@ def _over_nodes(
     if nic is None or nic.gbps <= 0:
         return
     rate = abs(math.log2(system.nic_gbps / nic.gbps))
-    slow = (system.nic in SLOW_NETWORKS) != (nic.kind in SLOW_NETWORKS)
+    slow_network = nic.kind in SLOW_NETWORKS
+    pair = kind == "send_recv" and shape.ranks == 2 and not slow_network
+    slow = (system.nic in SLOW_NETWORKS) != slow_network
     same_gpu = system.is_gpu(platform.gpu.name)
     nearly = same_gpu and rate <= SAME_LINK
     spread = NODE_SPREAD if nearly else OTHER_NODE_SPREAD
@@ -160,6 +162,8 @@ def _over_nodes(
         for measured in sorted(shapes, key=lambda s: (s.ranks, s.nodes)):
             if not all((name, measured) in system.curves for name in names):
                 continue
+            if pair and (measured.ranks > 2 or names != (kind,)):
+                continue  # a ring of pairs ends with the slowest, and groups share NICs
             own = names == (kind,)
             parts = tuple((name, system.curves[name, measured]) for name in names)
             curve = parts[0][1] if own else to_kind(parts, kind, measured)
@@ -173,7 +177,8 @@ def _over_nodes(
                 yield CurveCandidate.of(curve, distance, Source.MEASURED, 0.0, note, system.own)
                 continue
             # A machine that falls short of its NICs does so at every number of nodes.
-            rdma = nic.kind not in SLOW_NETWORKS and not (nearly and nic.kind == system.nic)
+            short = nearly and nic.kind == system.nic and not pair
+            rdma = not slow_network and not short
             way = OverNodes(kind, measured, system.nic_gbps, shape, nic.gbps, rdma)
             notes.append(
                 f"measured on {system.name} ({measured}), scaled to this group (±{100 * spread:.0f} %)"

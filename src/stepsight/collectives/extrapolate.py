@@ -22,6 +22,7 @@ from stepsight.estimate import FloatArray
 
 _CONSTANTS = area("collectives")
 LEAST_NIC_EFFICIENCY = _CONSTANTS.number("LEAST_NIC_EFFICIENCY")
+PAIR_NIC_EFFICIENCY = _CONSTANTS.number("PAIR_NIC_EFFICIENCY")
 STARTED_BYTES = _CONSTANTS.number("STARTED_BYTES")
 TREE_LATENCY_OFFSET = _CONSTANTS.number("TREE_LATENCY_OFFSET")
 TWO_NODE_GAIN = _CONSTANTS.number("TWO_NODE_GAIN")
@@ -126,7 +127,9 @@ class OverNodes:
         wire = sizes * wire_share(kind, wanted) / (self.wanted_gbps * 1e3)
         if self.rdma:
             started = float(moved.time_us(STARTED_BYTES))
-            times = np.minimum(times, np.maximum(started, times[0]) + wire / LEAST_NIC_EFFICIENCY)
+            pair = kind == "send_recv" and wanted.ranks == 2
+            reached = PAIR_NIC_EFFICIENCY if pair else LEAST_NIC_EFFICIENCY
+            times = np.minimum(times, np.maximum(started, times[0]) + wire / reached)
         # Two nodes may exchange in one tree step what a ring over more nodes must send in full.
         least = wire if wanted.nodes > 2 else wire / TWO_NODE_GAIN
         times = np.maximum.accumulate(np.maximum(times, least))

@@ -201,3 +201,22 @@ def test_logits_live_once_whatever_is_in_flight() -> None:
         stage_memory(config(pipeline=4, virtual_stages=n, micro_batch=1))[-1].activations for n in (1, 2)
     )
     assert deep < 3 * shallow
+
+
+def test_free_segments_are_returned_where_memory_is_short() -> None:
+    """They count for what the allocator holds, not for what fits; expandable segments leave none."""
+    usual, joined = (stage_memory(config({"expandable_segments": e}))[0] for e in (False, True))
+    assert usual.reserved > usual.total > joined.total == joined.reserved
+
+
+def test_a_loss_in_half_precision_needs_less_than_one_in_fp32() -> None:
+    def temporary(recipe: str) -> float:
+        return stage_memory(config({"recipe": recipe, "framework": recipe}, data=2))[0].temporary
+
+    assert temporary("llm-foundry") < temporary("deepspeed")
+
+
+def test_four_bit_products_keep_their_inputs() -> None:
+    """bitsandbytes saves what adapters on attention alone would not need: the MLP's inputs."""
+    lora, qlora = (stage_memory(config({"adapters": a}))[0] for a in ("lora", "qlora"))
+    assert qlora.parameters < lora.parameters and qlora.activations > lora.activations

@@ -12,6 +12,7 @@ from stepsight.hardware.gpus import gpu_catalogue
 from stepsight.overheads.frameworks import profiles
 from stepsight.workload.files import load_model, parse_workload, resolve
 from stepsight.workload.llm.config import LanguageConfig
+from stepsight.workload.llm.embedding_and_head import head_work
 from stepsight.workload.llm.recipe import families, recipe_of, recipes
 
 SIZES = {
@@ -164,14 +165,33 @@ def test_heads_of_keys_are_repeated_where_ranks_exchange_more_heads() -> None:
         ({"pipeline": 2, "data": 1}, 2),  # 8 layers on two ranks, two in each piece
         ({"pipeline": 2, "data": 1, "virtual_stages": 1}, 1),
         ({"pipeline": 2, "data": 1, "schedule": "zero_bubble"}, 1),
-        ({"pipeline": 3, "data": 1}, 1),  # 4 micro-batches are not whole groups of three
+        ({"pipeline": 3, "data": 1}, 1),  # 8 micro-batches are not whole groups of three
         ({"data": 2}, 1),
     ],
 )
 def test_megatron_interleaves_a_pipeline(parallel: dict[str, Any], stages: int) -> None:
-    found = parse_workload({**SIZES, "batch_per_rank": 4, "parallel": parallel}, "test")
+    found = parse_workload({**SIZES, "batch_per_rank": 8, "parallel": parallel}, "test")
     assert isinstance(found.config, LanguageConfig)
     assert found.config.layout.virtual_stages == stages
+
+
+def test_stages_are_cut_finer_where_the_pipeline_would_stand_idle() -> None:
+    """Four micro-batches on two stages of two pieces: idle for an eighth."""
+    found = parse_workload({**SIZES, "batch_per_rank": 4, "parallel": {"pipeline": 2, "data": 1}}, "test")
+    assert isinstance(found.config, LanguageConfig)
+    assert found.config.layout.virtual_stages == 4
+
+
+def test_training_metrics_evaluate_the_loss_again() -> None:
+    """llm-foundry's cross entropy and perplexity, in fp32 under autocast."""
+    pure, autocast = (
+        head_work(config({"recipe": "llm-foundry", "precision": "bf16", "master_weights": m}, data=2))
+        for m in (True, False)
+    )
+    for work, dtype in ((pure, "bf16"), (autocast, "fp32")):
+        assert (
+            sum(n for k, n in work.forward.kernels.items() if k.family == "softmax" and k.dtype == dtype) == 2
+        )
 
 
 def test_a_recipe_may_have_a_schedule_for_pipelines() -> None:

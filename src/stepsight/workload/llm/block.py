@@ -53,8 +53,8 @@ def kept_inputs(c: LanguageConfig) -> float:
 
 
 def input_bytes(c: LanguageConfig, part: str) -> float:
-    """Bytes kept for each element of a GEMM's input: in fp8 where products are; frozen weights need none, their
-    adapters the input as it is, and 4-bit ones keep it in any case (bitsandbytes' MatMul4Bit saves it)."""
+    """Bytes kept for each element of a GEMM's input: in fp8 where products are; frozen weights need none,
+    their adapters the input as it is, and 4-bit ones keep it in any case (bitsandbytes' MatMul4Bit)."""
     if c.training.frozen:
         kept = c.training.adapts(part) or c.training.frozen_weights == "nf4"
         return dtype_bytes(c.training.dtype) if kept else 0.0

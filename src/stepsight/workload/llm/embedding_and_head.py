@@ -83,6 +83,8 @@ def _head_work(c: LanguageConfig) -> LayerWork:
             fused=f.fused_loss or c.training.compiled,
             split=(t > 1 or f.sharded_loss) and not whole,
         )
+        for _ in range(f.loss_metrics):
+            both += ops.loss_metric(dtype, seen, seen_vocab, wide=not c.training.master_weights)
         if whole:
             messages = [Message("tensor", "all_gather", e * seen * seen_vocab, dtype)]
         elif t > 1:

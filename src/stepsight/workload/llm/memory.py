@@ -22,9 +22,9 @@ ALLOCATOR_OVERHEAD = 0.20
 """What the caching allocator holds beyond live tensors, as a share of activations: regressed on the memory of
 639 runs of ten groups of an H100 sweep with weights, gradients and optimizer state held at what they are."""
 FRAGMENTED = 0.06
-"""Of that, what stays when memory is short: the allocator then returns segments without a live block and tries
-again, so only what lies between live blocks is lost. Chosen; runs that ran and that did not part about as well
-between 0.05 and 0.1."""
+"""Of that, what stays when memory is short: the allocator then returns segments without a live block and
+tries again, so only what lies between live blocks is lost. Chosen; what ran and what did not part about as
+well between 0.05 and 0.1."""
 FRAGMENTED_EXPANDABLE = 0.02
 """The same with expandable_segments, where blocks can be joined: chosen."""
 QUEUED_LAYERS = 28

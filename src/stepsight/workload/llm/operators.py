@@ -333,3 +333,13 @@ def loss(dtype: str, tokens: float, vocab: float, *, fused: bool, split: bool) -
         *narrow,
     ]
     return ForwardBackward(forward, backward, 4 * n)  # ln of the probabilities
+
+
+def loss_metric(dtype: str, tokens: float, vocab: float, *, wide: bool) -> ForwardBackward:
+    """A training metric that evaluates cross entropy from the logits once more, operator by operator;
+    ``wide``: autocast takes it in fp32."""
+    kind, cast = dtype, list[Kernel]()
+    if wide and dtype != "fp32":
+        kind, cast = "fp32", [stream("cast", "fp32", tokens * vocab, dtype_bytes(dtype), 4)]
+    families = ("softmax", "nll_loss")
+    return ForwardBackward([*cast, *(Kernel.of(f, kind, rows=tokens, cols=vocab) for f in families)])

@@ -34,12 +34,18 @@ PARALLEL_FIELDS = frozenset({
 """The same of ``parallel``."""
 
 
+IDLE = 0.1
+"""Fill and drain of a pipeline over its work: more than this, and people cut stages finer (chosen; published
+layouts with more have one layer per piece)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Framework:
     """Facts of a stack's code that no field of a workload changes.
 
     ``fused_rotary``, ``fused_mlp`` (activation and multiply), ``fused_loss``: one kernel instead of several.
-    ``half_loss``: a fused loss reads logits and writes their gradient in half precision.
+    ``half_loss``: a fused loss reads logits and writes their gradient in half precision. ``loss_metrics``:
+    training metrics that evaluate the loss from the logits once more in every micro-batch.
     ``gradients``: the type in which micro-batches are summed (fp32 or half). ``wgrad_accumulates``:
     the weight-gradient GEMM adds to the sum itself. ``host_waits``: the host waits for the device at every
     message between stages; ``lockstep``: also around the embedding and the head. ``flat_reduce``: one buffer
@@ -74,6 +80,7 @@ class Framework:
     fused_mlp: bool = False
     fused_loss: bool = False
     half_loss: bool = False
+    loss_metrics: int = 0
     gradients: str = "half"
     wgrad_accumulates: bool = False
     host_waits: bool = False
@@ -128,12 +135,17 @@ class Recipe:
         return usual if gpu is None else self.attention_on.get(gpu.architecture, usual)
 
     def virtual_stages(self, layers: int, pipeline: int, micro_batches: int) -> int:
-        """Pieces of each stage where nobody states them: as many as give each the recipe's layers; one where
-        the schedule cannot be interleaved."""
+        """Pieces of each stage where nobody states them: as many as give each the recipe's layers, or fewer
+        layers while the pipeline would stand idle for more than `IDLE`; one where the schedule cannot be
+        interleaved."""
         each = int(self.parallel.get("layers_per_virtual_stage", 0))
         if not each or pipeline == 1 or micro_batches % pipeline:
             return 1
-        return max(1, round(layers / pipeline / each))
+        while True:
+            pieces = max(1, round(layers / pipeline / each))
+            if each == 1 or pipeline - 1 <= IDLE * micro_batches * pieces:
+                return pieces
+            each -= 1
 
     def bucket_mb(self, replicas: int, gradient_bytes: int) -> float:
         """Gradient buckets: a size, or Megatron's rule of this many parameters, more with many replicas."""
