@@ -32,6 +32,6 @@ def time_table(table: Table, where: str = "table", gpu: str | None = None) -> Ta
     for rows in rows_of(table, where, gpu):
         if rows.gpu not in models:
             models[rows.gpu] = KernelModels.for_gpu(load_gpu(rows.gpu))
-        answer = models[rows.gpu].estimate_batch(rows.batch, rows.stacks)
+        answer = models[rows.gpu].estimate_batch(rows.batch)
         times.put(rows.batch, answer, models[rows.gpu], as_events=rows.timed_by_events)
     return times

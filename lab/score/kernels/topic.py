@@ -27,7 +27,7 @@ from lab.score.kernels.left_out import (
     source_scores,
 )
 from stepsight.errors import InputError
-from stepsight.estimate import IntArray
+from stepsight.estimate import Estimates, IntArray, Source
 from stepsight.hardware.gpus import load_gpu
 from stepsight.kernels.learned.transfer import THROTTLED
 from stepsight.kernels.models import KernelModels
@@ -141,11 +141,16 @@ def _compare(part: Measured, rows: str) -> Judged:
 
 def _times(part: Measured, at: IntArray, models: KernelModels) -> TableTimes:
     times = TableTimes(len(at))
-    if len(at):
-        stacks = None if part.stacks is None else [part.stacks[int(i)] for i in at]
-        batch = replace(part.batch.take(at), positions=np.arange(len(at)))
-        answer = models.estimate_batch(batch, stacks)
-        times.put(batch, answer, models, as_events=part.timed_by_events)
+    batch = replace(part.batch.take(at), positions=np.arange(len(at)))
+    if not len(at):
+        return times
+    if part.stacks is None:
+        times.put(batch, models.estimate_batch(batch), models, as_events=part.timed_by_events)
+        return times
+    wanted = part.batch.family, part.batch.dtype, models.spec.name
+    model = next(m for m in models.shipped if (m.family, m.dtype, m.machine.name) == wanted)
+    time_us, _ = model.time_us(batch, model.machine, [part.stacks[int(i)] for i in at])
+    times.put(batch, Estimates.uniform(time_us, Source.LEARNED, model.spread), models)
     return times
 
 

@@ -7,19 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stepsight.constants import area
-from stepsight.estimate import Estimates, FloatArray, IntArray, Source
+from stepsight.estimate import Estimates, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
 from stepsight.kernels import flash2
-from stepsight.kernels.columns import Batch, beyond_shapes, joined, put_together
+from stepsight.kernels.columns import Batch, joined, put_together
 from stepsight.kernels.fitted import Fitted
-from stepsight.kernels.learned.residual import FAR, Residual, nearest
+from stepsight.kernels.learned.residual import Residual, nearest
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import BoolArray
-from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3, SERVING
-
-_CONSTANTS = area("kernels")
-OUTSIDE_SPREAD = _CONSTANTS.number("OUTSIDE_SPREAD")
+from stepsight.program.variants import CUDNN, EFFICIENT, FLASH1, FLASH2, FLASH3
 
 FAMILIES = frozenset({"attention", "attention_backward"})
 KERNELS = {EFFICIENT: "the memory-efficient kernel", FLASH1: "FlashAttention 1"}
@@ -110,20 +106,8 @@ def _flash2(batch: Batch, spec: GpuSpec, residuals: Sequence[Residual], *, backw
     residual = nearest(residuals, batch.family, FLASH2, spec)
     if residual is None:
         return Estimates.uniform(base, Source.ROOFLINE, 0.2)
-    named = flash2.columns(batch, spec, backward=backward)
-    outside = residual.outside(named)
-    own = residual.same_chip(spec)
     elsewhere = TRANSFER_SPREAD if spec.vendor == "nvidia" else OTHER_VENDOR_SPREAD
-    inside = residual.spread if own else float(np.hypot(residual.spread, elsewhere))
-    spread: FloatArray = np.hypot(inside, OUTSIDE_SPREAD * (1 - np.exp(-outside)))
-    source = Source.LEARNED if own else Source.TRANSFERRED
-    elsewhere_note = "" if own else f"model of {residual.gpu}, scaled to this GPU"
-    notes = {}
-    for i in range(len(batch)) if elsewhere_note else np.nonzero(outside > FAR)[0].tolist():
-        far = beyond_shapes(inside, float(spread[i])) if outside[i] > FAR else ""
-        if elsewhere_note or far:
-            notes[i] = joined(elsewhere_note, far)
-    return Estimates(base * residual.factor(named), np.full(len(batch), int(source)), spread, notes)
+    return residual.corrected(base, flash2.columns(batch, spec, backward=backward), spec, elsewhere)
 
 
 def _by_tables(batch: Batch, version: str, spec: GpuSpec, forward: Forward) -> Estimates | None:
@@ -175,7 +159,7 @@ class Reach:
 # FlashAttention-2 reaches 170 to 225; backward 80 to 110 where it reaches 140 to 190.
 AGAINST_FLASH2: Mapping[str, Reach] = {FLASH1: Reach(1.75, 1.75, 0.2), EFFICIENT: Reach(1.9, 1.9, 0.25)}
 
-BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8, SERVING: 3.05}
+BACKWARD_OVER_FORWARD: Mapping[str, float] = {FLASH3: 2.9, CUDNN: 2.8}
 """Backward over forward for kernels whose forward alone was measured: 2.5 times the FLOPs at 0.86 of the
 rate (FlashAttention-3 paper, Shah et al. 2024, figures 5 and 6, H100, heads of 128, 16 k: 648 and
 561 TFLOP/s; cuDNN 9 a little better backward)."""

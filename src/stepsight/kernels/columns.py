@@ -41,7 +41,7 @@ class Batch:
     """Kernels of one family and dtype: their sizes as columns, their kinds, their positions.
 
     ``kinds`` holds each kernel's variant and role. ``positions`` is where each stood in what the caller
-    handed in. ``stacks`` names the software stack that each ran on, where that is known.
+    handed in.
     """
 
     family: str
@@ -49,7 +49,6 @@ class Batch:
     dims: Mapping[str, FloatArray]
     kinds: Sequence[Kind]
     positions: IntArray
-    stacks: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -63,8 +62,7 @@ class Batch:
         """Some of the kernels, by their position within this batch."""
         dims = {key: column[rows] for key, column in self.dims.items()}
         kinds = [self.kinds[i] for i in rows.tolist()] if self.kinds else self.kinds
-        stacks = None if self.stacks is None else [self.stacks[i] for i in rows.tolist()]
-        return Batch(self.family, self.dtype, dims, kinds, self.positions[rows], stacks)
+        return Batch(self.family, self.dtype, dims, kinds, self.positions[rows])
 
     def parts(self, groups: Iterable[IntArray]) -> Iterator[tuple[IntArray, Batch]]:
         """The kernels group by group; kinds that are all the same are not looked up one by one."""
@@ -72,8 +70,7 @@ class Batch:
         for rows in groups:
             dims = {key: column[rows] for key, column in self.dims.items()}
             kinds = [self.kinds[0]] * len(rows) if uniform else [self.kinds[i] for i in rows.tolist()]
-            stacks = None if self.stacks is None else [self.stacks[i] for i in rows.tolist()]
-            yield rows, Batch(self.family, self.dtype, dims, kinds, self.positions[rows], stacks)
+            yield rows, Batch(self.family, self.dtype, dims, kinds, self.positions[rows])
 
     def where(self, test: Callable[[Kind], bool]) -> npt.NDArray[np.bool_]:
         """Which kernels' kinds pass a test; each distinct kind is tested once."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,28 +57,28 @@ class Fitted:
 
     def learned(self, batch: Batch, chosen: Choice) -> Estimates:
         """The chosen models' times; repeated shapes are timed once: the layers of a model repeat theirs."""
-        if batch.stacks is not None or not 1 < len(batch) <= MOST_SORTED:
-            return _times(batch, chosen, batch.stacks)
+        if not 1 < len(batch) <= MOST_SORTED:
+            return _times(batch, chosen)
         sizes = np.stack(list(batch.dims.values()), axis=1)
         _, first, same = np.unique(sizes, axis=0, return_index=True, return_inverse=True)
         same = same.reshape(-1)
-        once = _times(batch.take(first), chosen, None)
+        once = _times(batch.take(first), chosen)
         notes = (
             {i: once.notes[j] for i, j in enumerate(same.tolist()) if j in once.notes} if once.notes else {}
         )
         return Estimates(once.time_us[same], once.source[same], once.spread[same], notes)
 
 
-def _times(batch: Batch, chosen: Choice, stacks: Sequence[str] | None) -> Estimates:
+def _times(batch: Batch, chosen: Choice) -> Estimates:
     if chosen.tiled:
         time_us = chosen.start_us + tiled_us(batch, chosen.machines[0])
         return Estimates.uniform(time_us, chosen.source, chosen.spread, chosen.note)
     logs, far = [], np.zeros(len(batch))
     for model, machine in zip(chosen.models, chosen.machines, strict=True):
-        time_us, outside = model.time_us(batch, machine, stacks)
+        time_us, outside = model.time_us(batch, machine)
         logs.append(np.log(time_us))
         far = np.maximum(far, outside)
-    if stacks is None and chosen.siblings:
+    if chosen.siblings:
         others = (m.time_us(batch, m.machine)[0] for m in chosen.siblings)
         logs = [np.minimum.reduce([*logs, *map(np.log, others)])]
     # Relatives err towards their own library's weak spots, of which about half carry over.

@@ -251,7 +251,7 @@ class Products:
         return np.full(len(batch), batch.family == "gemm")
 
     def estimate(self, batch: Batch) -> Estimates:
-        half = batch.dtype in HALF and batch.stacks is None
+        half = batch.dtype in HALF
         many = batch.dims["batch"] > 1
         if not half:  # the fp32 tables hold products that were called batched
             many = many | batch.where(lambda kind: kind.variant == "bmm")
@@ -279,14 +279,14 @@ class Products:
         answer = f.learned(batch, chosen)
         if is_tensor_core(batch.dtype):
             answer = with_narrow_loads(batch, f.spec, answer)
-            if batch.dtype in HALF and f.residuals and batch.stacks is None:
+            if batch.dtype in HALF and f.residuals:
                 own_table = same_board(chosen.models[0].machine.name, f.spec)
                 answer = apply_training_correction(batch, f.spec, answer, f.residuals, own_table=own_table)
             answer = never_longer_than(batch, f.spec, answer, self._time_us)
-        if batch.dtype == "fp8" and batch.stacks is None and "fp8" in f.spec.peak_tflops:
+        if batch.dtype == "fp8" and "fp8" in f.spec.peak_tflops:
             in_bf16 = self.estimate(replace(batch, dtype="bf16"))
             answer = without_quantising(batch, f.spec, answer, in_bf16)
         return answer
 
     def _time_us(self, batch: Batch) -> FloatArray:
-        return self.estimate(replace(batch, stacks=None)).time_us
+        return self.estimate(batch).time_us

@@ -19,7 +19,7 @@ from stepsight.kernels.conv.estimators import convolutions
 from stepsight.kernels.fitted import Fitted
 from stepsight.kernels.gemms import Products
 from stepsight.kernels.learned.model import SHIPPED, LearnedModel, shipped_models
-from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, cached_residuals
+from stepsight.kernels.learned.residual import RESIDUALS_FILE, Residual, load_residuals
 from stepsight.kernels.learned.transfer import FILE as BOARDS_FILE
 from stepsight.kernels.learned.transfer import NO_BOARDS, Boards, load_boards
 from stepsight.kernels.machine import Machine
@@ -119,7 +119,7 @@ class KernelModels:
             spec,
             shipped_models(),
             cached_streams(SHIPPED / STREAMS_FILE),
-            residuals=cached_residuals(SHIPPED / RESIDUALS_FILE),
+            residuals=load_residuals(SHIPPED / RESIDUALS_FILE),
             boards=load_boards(SHIPPED / BOARDS_FILE),
         )
 
@@ -149,15 +149,10 @@ class KernelModels:
         speed = self.spec.speed
         return found if speed == 1.0 else replace(found, time_us=found.time_us / speed)
 
-    def estimate_batch(self, batch: Batch, stacks: Sequence[str] | None = None) -> Estimates:
-        """Times of one family's kernels given as columns (no embedding families).
-
-        ``stacks`` names the software stack each row ran on, where that is known.
-        """
+    def estimate_batch(self, batch: Batch) -> Estimates:
+        """Times of one family's kernels given as columns (no embedding families)."""
         if len(batch) == 0:
             return Estimates.uniform(np.zeros(0), Source.DEFAULT, 0.0)
-        if stacks is not None:
-            batch = replace(batch, stacks=stacks)
         if len(batch) > ROWS_AT_ONCE:
             groups = batch.parts(chunks_by_size(batch.dims, len(batch), ROWS_AT_ONCE))
             return put_together([(rows, self.estimate_batch(part)) for rows, part in groups], len(batch))

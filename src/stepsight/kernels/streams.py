@@ -18,9 +18,9 @@ import numpy as np
 from stepsight.constants import area
 from stepsight.estimate import Estimates, FloatArray, IntArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.columns import Batch, beyond_shapes, joined, put_together
+from stepsight.kernels.columns import Batch, put_together
 from stepsight.kernels.learned.model import EventPath
-from stepsight.kernels.learned.residual import FAR, Residual
+from stepsight.kernels.learned.residual import Residual
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.roofline import PCIE_FAMILIES, bandwidth_gbps
 from stepsight.kernels.sorts import passes_us
@@ -39,7 +39,6 @@ _CONSTANTS = area("kernels")
 AMD_LONG_SOFTMAX = _CONSTANTS.number("AMD_LONG_SOFTMAX")
 GDDR_NORMS = _CONSTANTS.number("GDDR_NORMS")
 INDEXED_RATE = _CONSTANTS.number("INDEXED_RATE")
-OUTSIDE_SPREAD = _CONSTANTS.number("OUTSIDE_SPREAD")
 PAGEABLE_GBPS = _CONSTANTS.number("PAGEABLE_GBPS")
 REDUCE_ROWS = _CONSTANTS.number("REDUCE_ROWS")
 REDUCE_TURNS = _CONSTANTS.number("REDUCE_TURNS")
@@ -180,20 +179,8 @@ def corrected_stream(batch: Batch, spec: GpuSpec, residual: Residual, variant: s
     From another chip only how the correction varies with the shape is taken over: the level is its own.
     """
     base, _ = stream_us(batch, spec, None, variant, rereads=False)
-    named = stream_columns(batch, spec)
-    outside = residual.outside(named)
-    own = residual.same_chip(spec)
-    inside = residual.spread if own else float(np.hypot(residual.spread, UNMEASURED_SPREAD))
-    spread: FloatArray = np.hypot(inside, OUTSIDE_SPREAD * (1 - np.exp(-outside)))
-    elsewhere_note = "" if own else f"model of {residual.gpu}, scaled to this GPU"
-    notes = {}
-    for i in range(len(batch)) if elsewhere_note else np.nonzero(outside > FAR)[0].tolist():
-        far = beyond_shapes(inside, float(spread[i])) if outside[i] > FAR else ""
-        if elsewhere_note or far:
-            notes[i] = joined(elsewhere_note, far)
-    source = np.full(len(batch), int(Source.LEARNED if own else Source.TRANSFERRED))
-    factor = residual.factor(named) if own else residual.factor(named) * np.exp(-residual.trees.bias)
-    return Estimates(base * factor, source, spread, notes)
+    level = 1.0 if residual.same_chip(spec) else float(np.exp(-residual.trees.bias))
+    return residual.corrected(level * base, stream_columns(batch, spec), spec, UNMEASURED_SPREAD)
 
 
 def _shares(batch: Batch, fitted: Streamed) -> FloatArray:

@@ -77,7 +77,7 @@ class FittedRows:
         chosen = self.fitted.choice(batch.family, batch.dtype)
         if chosen is None:
             raise ValueError(f"no tables of {batch.family}")
-        learned = self.fitted.learned(replace(batch, stacks=None), chosen)
+        learned = self.fitted.learned(batch, chosen)
         return replace(learned, spread=np.hypot(learned.spread, OTHER_SOURCE_SPREAD))
 
 

@@ -104,7 +104,7 @@ class Tabled:
         chosen = self.fitted.choice(batch.family, batch.dtype)
         if chosen is None:
             raise ValueError(f"no tables of {batch.family}")
-        return self.fitted.learned(replace(batch, stacks=None), chosen)
+        return self.fitted.learned(batch, chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 from stepsight.kernels.columns import Batch
 from stepsight.kernels.learned.features import FEATURES, look_up_stretch
-from stepsight.kernels.learned.trees import ObliviousTrees, as_table
+from stepsight.kernels.learned.trees import ObliviousTrees, as_table, load_trees, save_trees
 from stepsight.kernels.machine import Machine
 from stepsight.kernels.tiles import tiled_us
 
@@ -188,94 +185,29 @@ def light_us(batch: Batch, machine: Machine, stretch: FloatArray | float = 1.0) 
 
 
 SHIPPED = Path(__file__).parents[1] / "artefacts"
-FORMAT = 1
 
 
 def save_models(path: Path, models: Sequence[LearnedModel]) -> None:
-    """Write models into one compressed .npz; thresholds go as 8-bit indices into shared edges."""
-    arrays: dict[str, Any] = {}
-    headers = []
-    for i, model in enumerate(models):
-        headers.append(_header(model))
-        edges, index = np.unique(model.trees.threshold, return_inverse=True)
-        arrays[f"{i}_feature"] = model.trees.feature.astype(np.uint8)
-        arrays[f"{i}_edges"] = edges.astype(np.float32)
-        arrays[f"{i}_threshold"] = index.reshape(model.trees.threshold.shape).astype(np.uint16)
-        arrays[f"{i}_leaf"] = model.trees.leaf.astype(np.float16)
-    text = json.dumps({"format": FORMAT, "models": headers}, sort_keys=True)
-    arrays["header"] = np.frombuffer(text.encode(), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    with draft.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    draft.replace(path)  # a reader never meets half a file
+    """Write models into one artefact."""
+    records = [{k: v for k, v in asdict(model).items() if k != "trees"} for model in models]
+    save_trees(path, [(record, model.trees) for record, model in zip(records, models, strict=True)])
 
 
 def load_models(path: Path) -> list[LearnedModel]:
-    """The models of one .npz."""
-    try:
-        with np.load(path) as arrays:
-            header = json.loads(arrays["header"].tobytes().decode())
-            if header["format"] != FORMAT:
-                raise InputError(str(path), f"format {header['format']} is not {FORMAT}", "fit it again")
-            return [_model(record, arrays, i) for i, record in enumerate(header["models"])]
-    except (OSError, KeyError, ValueError) as error:
-        raise InputError(
-            str(path), f"not a kernel artefact ({error})", "write it with python -m lab fit"
-        ) from error
-
-
-def models_in(folder: Path) -> Iterator[LearnedModel]:
-    """Every model of every artefact in a folder, in the order of file names."""
-    for path in sorted(folder.glob("*.npz")):
-        yield from load_models(path)
+    """The models of one artefact."""
+    found = []
+    for record, trees in load_trees(path):
+        parts = {
+            "machine": Machine(**record["machine"]),
+            "provenance": Provenance(**record["provenance"]),
+            "path": EventPath(**record["path"]),
+            **{key: tuple(record[key]) for key in ("columns", "low", "high", "stacks")},
+        }
+        found.append(LearnedModel(**{**record, **parts, "trees": trees}))
+    return found
 
 
 @lru_cache(maxsize=1)
 def shipped_models() -> tuple[LearnedModel, ...]:
-    """The models that come with stepsight."""
-    return tuple(models_in(SHIPPED))
-
-
-def _header(model: LearnedModel) -> dict[str, Any]:
-    return {
-        "family": model.family,
-        "dtype": model.dtype,
-        "variant": model.variant,
-        "features": model.features,
-        "columns": model.columns,
-        "machine": asdict(model.machine),
-        "bias": model.trees.bias,
-        "low": model.low,
-        "high": model.high,
-        "spread": model.spread,
-        "provenance": asdict(model.provenance),
-        "path": asdict(model.path),
-        "stacks": model.stacks,
-        "base": model.base,
-    }
-
-
-def _model(record: dict[str, Any], arrays: Any, i: int) -> LearnedModel:
-    trees = ObliviousTrees(
-        arrays[f"{i}_feature"].astype(np.int64),
-        arrays[f"{i}_edges"][arrays[f"{i}_threshold"]],
-        arrays[f"{i}_leaf"].astype(np.float32),
-        record["bias"],
-    )
-    return LearnedModel(
-        family=record["family"],
-        dtype=record["dtype"],
-        variant=record["variant"],
-        features=record["features"],
-        columns=tuple(record["columns"]),
-        machine=Machine(**record["machine"]),
-        trees=trees,
-        low=tuple(record["low"]),
-        high=tuple(record["high"]),
-        spread=record["spread"],
-        provenance=Provenance(**record["provenance"]),
-        path=EventPath(**record["path"]),
-        stacks=tuple(record["stacks"]),
-        base=record.get("base", LIGHT),
-    )
+    """The models that come with stepsight, in the order of their files' names."""
+    return tuple(model for path in sorted(SHIPPED.glob("*.npz")) for model in load_models(path))

@@ -6,7 +6,6 @@ the fitted range and, being trees, stay flat outside it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -14,14 +13,15 @@ from pathlib import Path
 
 import numpy as np
 
-from stepsight.errors import InputError
-from stepsight.estimate import FloatArray
+from stepsight.constants import area
+from stepsight.estimate import Estimates, FloatArray, Source
 from stepsight.hardware.spec import GpuSpec
-from stepsight.kernels.learned.trees import ObliviousTrees, as_table
+from stepsight.kernels.columns import beyond_shapes, joined
+from stepsight.kernels.learned.trees import ObliviousTrees, as_table, load_trees, save_trees
 from stepsight.kernels.machine import generation
 
+OUTSIDE_SPREAD = area("kernels").number("OUTSIDE_SPREAD")
 RESIDUALS_FILE = "half/residuals.npz"
-FORMAT = 1
 FAR = 0.7
 """E-folds outside the fitted range (a factor of two in one size) from which an answer says so."""
 
@@ -59,6 +59,22 @@ class Residual:
             total += np.maximum(0.0, np.maximum(named[key] - high, low - named[key]))
         return total
 
+    def corrected(
+        self, base_us: FloatArray, named: Mapping[str, FloatArray], spec: GpuSpec, elsewhere: float
+    ) -> Estimates:
+        """``base_us`` with the correction; ``elsewhere`` is the spread added on another chip than its own."""
+        outside, own = self.outside(named), self.same_chip(spec)
+        inside = self.spread if own else float(np.hypot(self.spread, elsewhere))
+        spread: FloatArray = np.hypot(inside, OUTSIDE_SPREAD * (1 - np.exp(-outside)))
+        model = "" if own else f"model of {self.gpu}, scaled to this GPU"
+        notes = {}
+        for i in range(len(base_us)) if model else np.nonzero(outside > FAR)[0].tolist():
+            far = beyond_shapes(inside, float(spread[i])) if outside[i] > FAR else ""
+            if model or far:
+                notes[i] = joined(model, far)
+        source = np.full(len(base_us), int(Source.LEARNED if own else Source.TRANSFERRED))
+        return Estimates(base_us * self.factor(named), source, spread, notes)
+
     def same_chip(self, spec: GpuSpec) -> bool:
         return (self.architecture, self.sms) == (spec.architecture, spec.sms)
 
@@ -77,47 +93,16 @@ def nearest(residuals: Sequence[Residual], family: str, variant: str, spec: GpuS
 
 
 def save_residuals(path: Path, residuals: Sequence[Residual]) -> None:
-    """One compressed .npz: arrays plus a line of JSON."""
-    arrays: dict[str, np.typing.NDArray[np.generic]] = {}
-    headers = []
-    for i, residual in enumerate(residuals):
-        header = asdict(residual)
-        trees = residual.trees
-        header["trees"] = {"bias": trees.bias}
-        headers.append(header)
-        arrays[f"{i}_feature"] = trees.feature.astype(np.uint8)
-        arrays[f"{i}_threshold"] = trees.threshold.astype(np.float32)
-        arrays[f"{i}_leaf"] = trees.leaf.astype(np.float16)
-    text = json.dumps({"format": FORMAT, "residuals": headers}, sort_keys=True)
-    arrays["header"] = np.frombuffer(text.encode(), dtype=np.uint8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-
-
-def load_residuals(path: Path) -> tuple[Residual, ...]:
-    """The residuals of one file; none where there is no such file."""
-    if not path.is_file():
-        return ()
-    with np.load(path) as arrays:
-        content = json.loads(bytes(arrays["header"]).decode())
-        if content["format"] != FORMAT:
-            raise InputError(str(path), f"is of format {content['format']}, not {FORMAT}", "fit it again")
-        found = []
-        for i, header in enumerate(content["residuals"]):
-            trees = ObliviousTrees(
-                arrays[f"{i}_feature"].astype(np.int64),
-                arrays[f"{i}_threshold"],
-                arrays[f"{i}_leaf"].astype(np.float32),
-                float(header.pop("trees")["bias"]),
-            )
-            for key in ("columns", "low", "high"):
-                header[key] = tuple(header[key])
-            found.append(Residual(**header, trees=trees))
-    return tuple(found)
+    """Write residuals into one artefact."""
+    records = [{k: v for k, v in asdict(residual).items() if k != "trees"} for residual in residuals]
+    save_trees(path, [(record, each.trees) for record, each in zip(records, residuals, strict=True)])
 
 
 @lru_cache(maxsize=4)
-def cached_residuals(path: Path) -> tuple[Residual, ...]:
-    """`load_residuals`, read once."""
-    return load_residuals(path)
+def load_residuals(path: Path) -> tuple[Residual, ...]:
+    """The residuals of one artefact."""
+    tuples = ("columns", "low", "high")
+    return tuple(
+        Residual(**{**record, **{key: tuple(record[key]) for key in tuples}, "trees": trees})
+        for record, trees in load_trees(path)
+    )

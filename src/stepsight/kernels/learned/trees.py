@@ -10,12 +10,16 @@ value settle it. A tree keeps the questions that stay open, and trees with few o
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stepsight.errors import InputError
 from stepsight.estimate import FloatArray
 
 Columns32 = npt.NDArray[np.float32]
@@ -169,3 +173,48 @@ def _ask(
         np.add(place, place, place)
         np.greater(rows[feature], threshold, yes)
         np.bitwise_or(place, above, place)
+
+
+FORMAT = 1
+
+
+def save_trees(path: Path, fitted: Sequence[tuple[Mapping[str, Any], ObliviousTrees]]) -> None:
+    """Write records with their trees into one compressed .npz; thresholds go as indices into shared edges."""
+    arrays: dict[str, Any] = {}
+    for i, (_, trees) in enumerate(fitted):
+        edges, index = np.unique(trees.threshold, return_inverse=True)
+        arrays[f"{i}_feature"] = trees.feature.astype(np.uint8)
+        arrays[f"{i}_edges"] = edges.astype(np.float32)
+        arrays[f"{i}_threshold"] = index.reshape(trees.threshold.shape).astype(np.uint16)
+        arrays[f"{i}_leaf"] = trees.leaf.astype(np.float16)
+    models = [{**record, "bias": trees.bias} for record, trees in fitted]
+    text = json.dumps({"format": FORMAT, "models": models}, sort_keys=True)
+    arrays["header"] = np.frombuffer(text.encode(), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    with draft.open("wb") as file:
+        np.savez_compressed(file, **arrays)
+    draft.replace(path)  # a reader never meets half a file
+
+
+def load_trees(path: Path) -> list[tuple[dict[str, Any], ObliviousTrees]]:
+    """The records of one .npz with their trees."""
+    try:
+        with np.load(path) as arrays:
+            header = json.loads(arrays["header"].tobytes().decode())
+            if header["format"] != FORMAT:
+                raise InputError(str(path), f"format {header['format']} is not {FORMAT}", "fit it again")
+            return [(record, _trees(record, arrays, i)) for i, record in enumerate(header["models"])]
+    except (OSError, KeyError, ValueError) as error:
+        raise InputError(
+            str(path), f"not a kernel artefact ({error})", "write it with python -m lab fit"
+        ) from error
+
+
+def _trees(record: dict[str, Any], arrays: Any, i: int) -> ObliviousTrees:
+    return ObliviousTrees(
+        arrays[f"{i}_feature"].astype(np.int64),
+        arrays[f"{i}_edges"][arrays[f"{i}_threshold"]],
+        arrays[f"{i}_leaf"].astype(np.float32),
+        float(record.pop("bias")),
+    )
